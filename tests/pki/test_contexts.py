@@ -27,6 +27,7 @@ from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.contexts import (
     ENROLMENT_PROTOCOL,
     ClientContexts,
+    Expected,
     LiveContexts,
     ServerContexts,
     ServerNotTrusted,
@@ -232,7 +233,9 @@ class ClientContextsTests(TestCase):
 
     def test_advice(self) -> None:
         """Contexts for other servers than ours have other advice."""
-        self.contexts = ClientContexts(self.issuer.node(), advice="or buy another one")
+        self.contexts = ClientContexts(
+            self.issuer.node(), expected=Expected(advice="or buy another one")
+        )
         self.refuses("other.test", self.server("server.test"), "these, or buy another one")
 
     def test_certificate_kept_back(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from cryptography import x509
 from OpenSSL import SSL
@@ -64,6 +64,20 @@ PEER_MUST_PRESENT = SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT
 
 NAME_THE_SERVER = "or start the server with --cert-dns-names or --cert-ips"
 """What else can be done about a server of ours whose certificate has not the name dialed."""
+
+
+class Expected(NamedTuple):
+    """What is said to be expected of a server whose certificate is not acceptable.
+
+    ``authority`` is from whom it should be, ``advice`` what else can be done about one that has
+    another name than the one that was dialed.
+    """
+
+    authority: str = "the authority that is trusted here"
+    advice: str = NAME_THE_SERVER
+
+
+_EXPECTED = Expected()
 
 _PARTIAL_WRITES = 0x1
 """SSL_MODE_ENABLE_PARTIAL_WRITE of OpenSSL's ssl.h, which pyOpenSSL sets and does not name."""
@@ -229,8 +243,8 @@ class ClientContexts(RotatingContexts):
 
     ``protocol`` is the only ALPN protocol that may be selected. ``node``, that of an agent, is
     told by another one (:mod:`yurttunnel.tunnel.placement`). Servers are verified by the
-    authorities of the credentials and by the name or address that was dialed; ``advice`` says what
-    to do about one that has another name. Without ``presents`` the certificate is kept back.
+    authorities of the credentials and by the name or address that was dialed; ``expected`` is said
+    of those that are not trusted. Without ``presents`` the certificate is kept back.
     """
 
     def __init__(
@@ -240,11 +254,11 @@ class ClientContexts(RotatingContexts):
         node: str | None = None,
         *,
         presents: bool = True,
-        advice: str = NAME_THE_SERVER,
+        expected: Expected = _EXPECTED,
     ) -> None:
         self._offered = [protocol] if node is None else [protocol, placement_protocol(node)]
         self._presents = presents
-        self._advice = advice
+        self._expected = expected
         super().__init__(credentials)
 
     def creator(self, server_name: str) -> IOpenSSLClientConnectionCreator:
@@ -253,7 +267,7 @@ class ClientContexts(RotatingContexts):
         A server whose certificate is not acceptable fails the handshake with
         :class:`ServerNotTrusted`.
         """
-        return _ClientConnectionCreator(lambda: self._context, server_name, self._advice)
+        return _ClientConnectionCreator(lambda: self._context, server_name, self._expected)
 
     def _build(self, credentials: Credentials) -> SSL.Context:
         context = client_context(credentials, *self._offered, presents=self._presents)
@@ -265,10 +279,12 @@ class ClientContexts(RotatingContexts):
 class _ClientConnectionCreator:
     """Connections of Twisted's TLS to one server, always with the current context."""
 
-    def __init__(self, current: Callable[[], SSL.Context], server_name: str, advice: str) -> None:
+    def __init__(
+        self, current: Callable[[], SSL.Context], server_name: str, expected: Expected
+    ) -> None:
         self._current = current
         self._server_name = server_name
-        self._advice = advice
+        self._expected = expected
 
     def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
         """Make the TLS state of a connection whose transport is ``tlsProtocol``."""
@@ -276,7 +292,7 @@ class _ClientConnectionCreator:
         _expect_server(
             connection,
             self._server_name,
-            self._advice,
+            self._expected,
             lambda error: tlsProtocol.failVerification(Failure(error)),
         )
         return connection
@@ -358,19 +374,19 @@ def _present(context: SSL.Context, credentials: Credentials) -> None:
 def _expect_server(
     connection: SSL.Connection,
     server_name: str,
-    advice: str,
+    expected: Expected,
     refused: Callable[[ServerNotTrusted], None],
 ) -> None:
     """Have the handshake verify that the server is ``server_name``."""
     if not host_is_address(server_name):
         # Addresses are not permitted as server names (RFC 6066 section 3).
         connection.set_tlsext_host_name(server_name.encode("idna"))
-    verify = _server_verification(server_name, advice, refused)
+    verify = _server_verification(server_name, expected, refused)
     set_verification(connection, PEER_MUST_PRESENT, verify)
 
 
 def _server_verification(
-    server_name: str, advice: str, refused: Callable[[ServerNotTrusted], None]
+    server_name: str, expected: Expected, refused: Callable[[ServerNotTrusted], None]
 ) -> Callable[[SSL.Connection, X509, int, int, int], bool]:
     def verify(
         connection: SSL.Connection, certificate: X509, error: int, depth: int, valid: int
@@ -378,11 +394,11 @@ def _server_verification(
         # An exception that leaves this function would be lost inside OpenSSL.
         try:
             if not valid:
-                problem = certificate_problem(error, "the authority that is trusted here")
+                problem = certificate_problem(error, expected.authority)
                 refused(ServerNotTrusted(f"{server_name}: the server's certificate {problem}"))
                 return False
             if depth == 0:
-                check_server_name(certificate.to_cryptography(), server_name, advice)
+                check_server_name(certificate.to_cryptography(), server_name, expected.advice)
         except ServerNotTrusted as problem:
             refused(problem)
             return False

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from twisted.internet import reactor
+from twisted.internet.defer import Deferred
 
 from tests.e2e.hub.cloud import KINDS, NODE, Cloud
 from tests.e2e.hub.node_requests import ALL_PODS, NODE_PATH
@@ -115,6 +116,29 @@ class IdentityTests(HubTestCase):
         await hub.ready(40)
         await self.sees(hub, online=True)
         await self.client(hub).get(NODE_PATH)
+
+    async def test_a_hub_that_is_led_to_another_cluster_says_what_to_do(self) -> None:
+        """With another ``--server-addr`` alone it goes on as a node of its own cluster."""
+        cloud, hub = await self.start()
+        kubelet = self.client(hub)
+        node = await kubelet.get(NODE_PATH)
+        await self.settled(hub)
+        await hub.stop()
+        path = os.path.join(self.directory, "other")
+        os.mkdir(path)
+        other = Cloud(reactor, path)
+        self.addCleanup(lambda: Deferred.fromCoroutine(other.stop()))
+        await other.start()
+        hub = await self.start_hub(cloud, "--server-addr", other.urls)
+        kubelet = self.client(hub)
+        self.assertEqual(await kubelet.get(NODE_PATH), node)
+
+        async def said() -> bool:
+            _, page = await hub.get("/readyz?verbose")
+            return "If --server-addr leads to another cluster now, stop the hub" in str(page)
+
+        await self.eventually(said, "it says so")
+        self.assertFalse(other.names("leases", "kube-node-lease"))
 
     async def test_a_token_that_is_none_is_refused_with_a_sentence(self) -> None:
         """And the hub goes on with what it has."""

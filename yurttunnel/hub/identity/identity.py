@@ -27,7 +27,7 @@ from yurttunnel.pki.certificate_template import (
     hub_client_template,
     hub_serving_template,
 )
-from yurttunnel.pki.contexts import ClientContexts, LiveContexts
+from yurttunnel.pki.contexts import ClientContexts, Expected, LiveContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.discovery import BootstrapToken
 from yurttunnel.pki.issuer import Address, CertificateTemplate
@@ -38,7 +38,13 @@ from yurttunnel.tunnel.reactor import IReactor
 PKI_DIRECTORY = "pki"
 """Within ``--root-dir``, as upstream has it."""
 
-ADVICE = "or see --server-addr"
+EXPECTED = Expected(
+    "an authority of this node's cluster (ca.crt of --root-dir). If --server-addr leads to another"
+    " cluster now, stop the hub, empty --root-dir and --disk-cache-path, and start it with"
+    " --bootstrap-file and --discovery-token-ca-cert-hash of that one",
+    "or see --server-addr",
+)
+"""What is said of API servers that are not trusted."""
 
 
 class ServingContexts(OptionalCallerContexts):
@@ -178,9 +184,9 @@ class HubIdentity(MultiService):
         if not self._authorities.current:
             return
         if self.node is None and self.certificate.current is not None:
-            self.node = ClientContexts(self._client(), HTTP_PROTOCOL, advice=ADVICE)
+            self.node = ClientContexts(self._client(), HTTP_PROTOCOL, expected=EXPECTED)
             self.anonymous = ClientContexts(
-                self._client(), HTTP_PROTOCOL, presents=False, advice=ADVICE
+                self._client(), HTTP_PROTOCOL, presents=False, expected=EXPECTED
             )
             self._live.follow(self.node, self._client)
             self._live.follow(self.anonymous, self._client)
