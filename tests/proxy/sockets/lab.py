@@ -1,0 +1,263 @@
+"""What tests of proxy sockets have around them: a reactor by hand, endpoints, clients, a picker."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Collection
+from ipaddress import ip_address
+from typing import Any
+
+from twisted.internet.task import Clock
+from zope.interface import implementer
+
+from yurttunnel.proxy.interfaces import IEndpointPicker
+from yurttunnel.proxy.sockets.ports import PortAllocator
+from yurttunnel.proxy.sockets.tcp import TcpProxySockets, tcp_context
+from yurttunnel.proxy.state.virtual_services import (
+    Endpoint,
+    Key,
+    Protocol,
+    Scope,
+    ServicePortName,
+    VirtualService,
+)
+from yurttunnel.tunnel.direct.descriptors import DescriptorSet
+
+SECONDS = 30.0
+"""After which something that should have happened has not."""
+
+LOOPBACK = {4: "127.0.0.1", 6: "::1"}
+
+
+class HandReactor(Clock):
+    """Timers of a :class:`Clock`, and real descriptors that are served when :meth:`turn` asks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readers: list[Any] = []
+
+    def addReader(self, reader: Any) -> None:
+        """Serve it."""
+        self.readers.append(reader)
+
+    def removeReader(self, reader: Any) -> None:
+        """Serve it no more."""
+        self.readers.remove(reader)
+
+    def turn(self) -> None:
+        """Serve what is ready; nothing that is due only later."""
+        for reader in list(self.readers):
+            reader.doRead()
+        self.advance(0)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Serve what gets ready, until ``condition()`` holds."""
+        deadline = time.monotonic() + SECONDS
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"after {SECONDS:.0f} s it has not happened")
+            select.select([one for one in self.readers if one.fileno() >= 0], [], [], 0.001)
+            self.turn()
+
+
+@implementer(IEndpointPicker)
+class FakePicker:
+    """Picks the first that was not tried, or else the first; notes what it is told."""
+
+    def __init__(self, endpoints: Collection[Endpoint] = ()) -> None:
+        self.endpoints = list(endpoints)
+        self.clients: list[str] = []
+        self.stand: list[Endpoint] = []
+        self.failures: list[tuple[Endpoint, str]] = []
+        self.counted = 0
+
+    def pick(self, client: str, tried: Collection[Endpoint]) -> Endpoint | None:
+        """See :class:`IEndpointPicker`."""
+        self.clients.append(client)
+        left = [one for one in self.endpoints if one not in tried] or self.endpoints
+        if not left:
+            return None
+        self.counted += 1
+        return left[0]
+
+    def connected(self, endpoint: Endpoint) -> None:
+        """See :class:`IEndpointPicker`."""
+        self.stand.append(endpoint)
+
+    def failed(self, endpoint: Endpoint, why: str) -> None:
+        """See :class:`IEndpointPicker`."""
+        self.failures.append((endpoint, why))
+        self.counted -= 1
+
+    def ended(self, endpoint: Endpoint) -> None:
+        """See :class:`IEndpointPicker`."""
+        self.counted -= 1
+        if endpoint in self.stand:
+            self.stand.remove(endpoint)
+
+
+class Peer:
+    """One end of a connection, that does nothing by itself."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self.socket = connection
+        self.size = 0
+        self.hash = hashlib.sha256()
+        self.received = b""
+        """The first of what has come."""
+        self.ended = False
+        self.reset = False
+
+    def read(self) -> Peer:
+        """Take what has come."""
+        with contextlib.suppress(BlockingIOError):
+            while not (self.ended or self.reset):
+                try:
+                    data = self.socket.recv(1 << 18)
+                except ConnectionResetError:
+                    self.reset = True
+                else:
+                    self.hash.update(data)
+                    self.size += len(data)
+                    self.received += data[: 1000 - len(self.received)]
+                    self.ended = not data
+        return self
+
+    def send_some(self, data: memoryview) -> memoryview:
+        """Send what the kernel takes; return the rest."""
+        with contextlib.suppress(BlockingIOError):
+            while data:
+                data = data[self.socket.send(data[: 1 << 18]) :]
+        return data
+
+    def end(self) -> None:
+        """End what this end sends."""
+        self.socket.shutdown(socket.SHUT_WR)
+
+    def break_off(self) -> None:
+        """Close so that the other end gets a reset."""
+        linger = (1).to_bytes(4, "little") + bytes(4)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.socket.close()
+
+
+class Backend:
+    """An endpoint that listens on loopback."""
+
+    def __init__(self, version: int = 4) -> None:
+        family = socket.AF_INET6 if version == 6 else socket.AF_INET
+        self.socket = socket.create_server((LOOPBACK[version], 0), family=family)
+        self.socket.setblocking(False)
+        self.endpoint = endpoint_at(self.socket)
+
+    def accept(self) -> Peer | None:
+        """Return a connection, if one has come."""
+        with contextlib.suppress(BlockingIOError):
+            return Peer(self.socket.accept()[0])
+        return None
+
+
+def endpoint_at(bound: socket.socket) -> Endpoint:
+    """Return the endpoint at which a socket is bound."""
+    host, port = bound.getsockname()[:2]
+    return Endpoint(ip_address(host), port)
+
+
+def refusing(version: int = 4) -> tuple[socket.socket, Endpoint]:
+    """Return an endpoint that refuses, and what keeps its port from others."""
+    family = socket.AF_INET6 if version == 6 else socket.AF_INET
+    held = socket.socket(family)
+    held.bind((LOOPBACK[version], 0))
+    return held, endpoint_at(held)
+
+
+def key_of(protocol: Protocol = Protocol.TCP, version: int = 4) -> Key:
+    """Return the key of a service."""
+    return Key(ServicePortName("default", "shop", "http"), version, protocol, Scope.ALL)
+
+
+def service_of(*endpoints: Endpoint, version: int = 4, proxy_protocol: int = 0) -> VirtualService:
+    """Return a virtual service with ``endpoints``."""
+    key = key_of(version=version)
+    return VirtualService(key, (), endpoints, proxy_protocol=proxy_protocol)
+
+
+def descriptors_in_use() -> int:
+    """Return how many descriptors this process has open."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+class TcpLab:
+    """TCP proxy sockets by hand; ``test`` cleans up."""
+
+    def __init__(self, test: Any, *, most: int = 1000, **context: Any) -> None:
+        self.test = test
+        self.reactor = HandReactor()
+        self.descriptors = DescriptorSet(self.reactor)
+        made = tcp_context(self.descriptors, PortAllocator(), most)
+        self.context = dataclasses.replace(made, **context)
+        test.addCleanup(self.context.close)
+        self.count = self.context.connections
+        self.pipes, self.half_closed = made.relay.pipes, made.relay.half_closed
+        self.sockets = TcpProxySockets(self.context)
+        self.until = self.reactor.until
+
+    def backend(self, version: int = 4) -> Backend:
+        """Make an endpoint that listens."""
+        backend = Backend(version)
+        self.test.addCleanup(backend.socket.close)
+        return backend
+
+    def refusing(self, version: int = 4) -> Endpoint:
+        """Make an endpoint that refuses."""
+        held, endpoint = refusing(version)
+        self.test.addCleanup(held.close)
+        return endpoint
+
+    def open(self, *endpoints: Endpoint, **service: Any) -> tuple[Any, FakePicker]:
+        """Open a proxy socket for endpoints."""
+        picker = FakePicker(endpoints)
+        opened = self.sockets.open(service_of(*endpoints, **service), picker)
+        self.test.addCleanup(self.stop, opened)
+        return opened, picker
+
+    def stop(self, opened: Any) -> None:
+        """Stop a proxy socket, if the test has not."""
+        if opened._listening.fileno() < 0:
+            return
+        stopped: list[object] = []
+        opened.stop(0.0).addCallback(stopped.append)
+        self.reactor.advance(0)
+        self.until(lambda: stopped)
+
+    def client(self, opened: Any, version: int = 4) -> Peer:
+        """Connect to a proxy socket."""
+        peer = Peer(socket.create_connection((LOOPBACK[version], opened.port)))
+        self.test.addCleanup(peer.socket.close)
+        return peer
+
+    def accepted(self, backend: Backend) -> Peer:
+        """Return the next connection that comes to ``backend``."""
+        found: list[Peer] = []
+
+        def has_come() -> bool:
+            peer = backend.accept()
+            if peer is not None:
+                found.append(peer)
+            return peer is not None
+
+        self.until(has_come)
+        self.test.addCleanup(found[0].socket.close)
+        return found[0]
+
+    def join(self, opened: Any, backend: Backend, version: int = 4) -> tuple[Peer, Peer]:
+        """Connect a client; return it, and what the endpoint has of it."""
+        client = self.client(opened, version)
+        return client, self.accepted(backend)

@@ -1,0 +1,321 @@
+"""TCP proxy sockets, with real sockets on loopback: from clients to endpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.proxy.sockets.lab import Peer, TcpLab, descriptors_in_use, service_of
+from yurttunnel.proxy.sockets.half_closed import LOOK, MOST_IDLE
+from yurttunnel.proxy.sockets.listener import Listener
+
+MUCH = memoryview(os.urandom(1 << 20) * 100)
+"""100 MiB: what it is more than, all the buffers of the kernel on the way are."""
+
+
+class RelayTests(SynchronousTestCase):
+    """What goes in at one end comes out at the other."""
+
+    timeout = 120
+
+    def setUp(self) -> None:
+        """Nothing is open yet."""
+        self.before = descriptors_in_use()
+        self.lab = TcpLab(self)
+        self.until = self.lab.until
+
+    def join(self, version: int = 4) -> tuple[Peer, Peer]:
+        """Connect a client through a proxy socket to an endpoint."""
+        backend = self.lab.backend(version)
+        self.socket, self.picker = self.lab.open(backend.endpoint, version=version)
+        return self.lab.join(self.socket, backend, version)
+
+    def assert_nothing_left(self, client: Peer, server: Peer) -> None:
+        """The proxy has closed both of its ends, and counts nothing any more."""
+        self.until(lambda: self.socket.stats().active == 0)
+        self.assertEqual((self.lab.count.count, self.picker.counted), (0, 0))
+        kinds = {type(one) for one in self.lab.descriptors.readers()}
+        self.assertEqual(kinds, {Listener})
+        self.assertEqual(self.lab.descriptors.writers(), [])
+
+    def test_small_messages_go_both_ways(self) -> None:
+        """In both families; they are counted, and the client's address is what is picked by."""
+        for version, address in ((4, "127.0.0.1"), (6, "::1")):
+            client, server = self.join(version)
+            client.socket.send(b"question")
+            self.until(lambda server=server: server.read().received == b"question")
+            server.socket.send(b"an answer")
+            self.until(lambda client=client: client.read().received == b"an answer")
+            stats = self.socket.stats()
+            self.assertEqual((stats.active, stats.total, stats.failed), (1, 1, 0))
+            self.assertEqual((stats.received, stats.sent), (8, 9))
+            self.assertEqual(self.picker.clients, [address])
+
+    def test_an_endpoint_may_speak_first(self) -> None:
+        """As SMTP and MySQL do."""
+        client, server = self.join()
+        server.socket.send(b"220 hello")
+        self.until(lambda: client.read().received == b"220 hello")
+
+    def test_nothing_at_all_is_a_connection_too(self) -> None:
+        """Both ends close, and nothing is left."""
+        client, server = self.join()
+        client.socket.close()
+        self.until(lambda: server.read().ended)
+        server.socket.close()
+        self.assert_nothing_left(client, server)
+        self.assertEqual((self.socket.stats().received, self.socket.stats().sent), (0, 0))
+
+    def test_100_mib_each_way_arrive_as_they_were_sent(self) -> None:
+        """At the same time, through pipes, of which none is left in use; byte for byte."""
+        client, server = self.join()
+        expected = hashlib.sha256(MUCH).digest()
+        to_server = to_client = MUCH
+
+        def is_done() -> bool:
+            nonlocal to_server, to_client
+            to_server, to_client = client.send_some(to_server), server.send_some(to_client)
+            client.read()
+            server.read()
+            return client.size == server.size == len(MUCH)
+
+        self.until(is_done)
+        self.assertEqual((client.hash.digest(), server.hash.digest()), (expected, expected))
+        client.end()
+        self.until(lambda: server.read().ended)
+        server.end()
+        self.assert_nothing_left(client, server)
+        self.assertEqual(self.socket.stats().received, len(MUCH))
+        self.assertEqual(self.socket.stats().sent, len(MUCH))
+
+    def test_a_reader_that_stalls_costs_no_memory_and_gets_everything_later(self) -> None:
+        """Its sender stalls as well, and nothing spins; the other direction goes on."""
+        client, server = self.join()
+        left = MUCH
+        for _ in range(50):
+            left = client.send_some(left)
+            self.lab.reactor.turn()
+        taken = len(MUCH) - len(left)
+        self.assertGreater(len(left), 0)
+        # The client's socket is not read, and the endpoint's waits to be written.
+        self.assertEqual(len(self.lab.descriptors.writers()), 1)
+        server.socket.send(b"wait")
+        self.until(lambda: client.read().received == b"wait")
+
+        def is_done() -> bool:
+            nonlocal left
+            left = client.send_some(left)
+            return server.read().size == len(MUCH)
+
+        self.assertLess(taken, len(MUCH))
+        self.until(is_done)
+        self.assertEqual(server.hash.digest(), hashlib.sha256(MUCH).digest())
+        self.assertEqual(self.lab.descriptors.writers(), [])
+
+    def test_without_pipes_everything_is_copied(self) -> None:
+        """Where there are no descriptors for more of them."""
+        self.lab.pipes._most = 0
+        client, server = self.join()
+        left = MUCH[: 20 << 20]
+
+        def is_done() -> bool:
+            nonlocal left
+            left = client.send_some(left)
+            return server.read().size == 20 << 20
+
+        self.until(is_done)
+        self.assertEqual(server.hash.digest(), hashlib.sha256(MUCH[: 20 << 20]).digest())
+
+    # Ends
+
+    def test_each_direction_ends_alone(self) -> None:
+        """Request, end of writing, answer: by the client, or by the endpoint."""
+        for index in (0, 1):
+            ends = self.join()
+            one, other = ends[index], ends[1 - index]
+            one.socket.send(b"all of it")
+            one.end()
+            self.until(lambda other=other: other.read().ended)
+            self.assertEqual(other.received, b"all of it")
+            for piece in (b"first", b" and last"):
+                other.socket.send(piece)
+                self.until(lambda one=one, piece=piece: one.read().received.endswith(piece))
+            other.socket.close()
+            self.until(lambda one=one: one.read().ended)
+            self.assert_nothing_left(*ends)
+
+    def test_the_end_of_much_comes_after_all_of_it(self) -> None:
+        """Also where the reader is slower."""
+        client, server = self.join()
+        left = MUCH
+
+        def all_is_sent() -> bool:
+            nonlocal left
+            left = client.send_some(left)
+            server.read()
+            return not left
+
+        self.until(all_is_sent)
+        client.socket.close()
+        self.until(lambda: server.read().ended)
+        self.assertEqual(server.hash.digest(), hashlib.sha256(MUCH).digest())
+
+    def test_a_half_closed_connection_is_closed_when_nothing_comes_for_a_minute(self) -> None:
+        """But not one over which something does; peers that were left alone leak nothing."""
+        client, server = self.join()
+        client.end()
+        self.until(lambda: server.read().ended)
+        for _ in range(3 * int(MOST_IDLE / LOOK)):
+            server.socket.send(b"x")
+            self.until(lambda size=client.size: client.read().size > size)
+            self.lab.reactor.advance(LOOK)
+        self.lab.reactor.pump([LOOK] * (int(MOST_IDLE / LOOK) - 1))
+        self.assertEqual(self.socket.stats().active, 1)
+        self.lab.reactor.pump([LOOK] * 2)
+        self.until(lambda: client.read().ended)
+        self.assert_nothing_left(client, server)
+        # Where nothing is half closed, nobody looks.
+        self.assertEqual(self.lab.reactor.getDelayedCalls(), [])
+
+    def test_an_open_connection_may_be_idle_for_ever(self) -> None:
+        """There is no guard while neither direction has ended."""
+        client, server = self.join()
+        self.lab.reactor.advance(100 * MOST_IDLE)
+        server.socket.send(b"still there")
+        self.until(lambda: client.read().received == b"still there")
+
+    def test_a_reset_is_told_as_a_reset(self) -> None:
+        """By either end, to the other; nothing is left."""
+        for index in (0, 1):
+            ends = self.join()
+            one, other = ends[index], ends[1 - index]
+            one.break_off()
+            self.until(lambda other=other: other.read().reset)
+            self.assert_nothing_left(*ends)
+
+    def test_a_reset_behind_an_end_is_told_as_well(self) -> None:
+        """The endpoint has ended and is gone; what the client still sends finds that out."""
+        client, server = self.join()
+        server.end()
+        self.until(lambda: client.read().ended)
+        server.break_off()
+
+        def is_reset() -> bool:
+            try:
+                client.socket.send(b"more")
+            except (ConnectionResetError, BrokenPipeError):
+                return True
+            return False
+
+        self.until(is_reset)
+        self.assert_nothing_left(client, server)
+
+    def test_a_reset_amid_much_drops_what_waits(self) -> None:
+        """With its pipe."""
+        client, server = self.join()
+        left = MUCH
+        for _ in range(50):
+            left = client.send_some(left)
+            self.lab.reactor.turn()
+        self.assertEqual(len(self.lab.descriptors.writers()), 1)
+        server.break_off()
+        self.until(lambda: self.socket.stats().active == 0)
+        self.assertEqual(self.lab.pipes._lent, 0)
+        self.assert_nothing_left(client, server)
+
+    def test_nothing_is_left_of_many(self) -> None:
+        """Descriptors are as many as before, and pipes as few as are kept."""
+        client, server = self.join()
+        base = descriptors_in_use()
+        for _ in range(200):
+            one = self.lab.client(self.socket)
+            one.socket.send(b"x" * 40_000)
+            one.end()
+        self.until(lambda: self.socket.stats().total == 201)
+        self.lab.stop(self.socket)
+        client.socket.close()
+        server.socket.close()
+        self.lab.pipes.close()
+        self.doCleanups()
+        self.assertLessEqual(descriptors_in_use(), self.before)
+        self.assertGreater(base, self.before)
+
+
+class UpdateTests(SynchronousTestCase):
+    """The socket stays while its service changes."""
+
+    def test_connections_go_on_and_new_ones_see_the_change(self) -> None:
+        """One to an endpoint that is gone lives as long as both ends want it."""
+        lab = TcpLab(self)
+        old, new = lab.backend(), lab.backend()
+        opened, picker = lab.open(old.endpoint)
+        client, server = lab.join(opened, old)
+        picker.endpoints = [new.endpoint]
+        opened.update(service_of(new.endpoint, proxy_protocol=1))
+        later, later_server = lab.join(opened, new)
+        later.socket.send(b"new")
+        lab.until(lambda: later_server.read().received.endswith(b"\r\nnew"))
+        client.socket.send(b"old")
+        lab.until(lambda: server.read().received == b"old")
+
+
+class StopTests(SynchronousTestCase):
+    """The end of a proxy socket."""
+
+    def setUp(self) -> None:
+        """A client talks to an endpoint."""
+        self.lab = TcpLab(self)
+        self.backend = self.lab.backend()
+        self.opened, self.picker = self.lab.open(self.backend.endpoint)
+        self.client, self.server = self.lab.join(self.opened, self.backend)
+
+    def test_it_listens_no_more_at_once_and_drains(self) -> None:
+        """What is under way ends by itself, and that is the end."""
+        stopped = self.opened.stop(30)
+        with socket.socket() as late:
+            refused = late.connect_ex(("127.0.0.1", self.opened.port))
+        self.assertNotEqual(refused, 0)
+        self.lab.reactor.advance(29)
+        self.client.socket.send(b"last")
+        self.lab.until(lambda: self.server.read().received == b"last")
+        self.assertNoResult(stopped)
+        self.client.socket.close()
+        self.server.socket.close()
+        self.lab.until(lambda: stopped.called)
+        self.lab.half_closed.stop()
+        self.assertEqual(self.lab.reactor.getDelayedCalls(), [])
+
+    def test_what_does_not_end_is_reset(self) -> None:
+        """Both ends are told that not all has come."""
+        stopped = self.opened.stop(30)
+        self.lab.reactor.advance(30)
+        self.successResultOf(stopped)
+        self.assertTrue(self.client.read().reset)
+        self.assertTrue(self.server.read().reset)
+        self.assertEqual((self.picker.counted, self.lab.count.count), (0, 0))
+
+    def test_whoever_was_connected_by_the_kernel_is_served(self) -> None:
+        """It has connected before the end, and cannot know of that."""
+        clients = [self.lab.client(self.opened) for _ in range(100)]
+        stopped = self.opened.stop(30)
+        for client in clients:
+            client.socket.send(b"hello")
+            client.end()
+        for _ in clients:
+            server = self.lab.accepted(self.backend)
+            self.lab.until(lambda server=server: server.read().ended)
+            self.assertEqual(server.received, b"hello")
+            server.socket.close()
+        self.client.socket.close()
+        self.server.socket.close()
+        self.lab.until(lambda: stopped.called)
+
+    def test_without_clients_it_ends_at_once(self) -> None:
+        """And its port is free."""
+        opened, _ = self.lab.open(self.backend.endpoint)
+        self.successResultOf(opened.stop(30))
+        with socket.socket() as again:
+            again.bind(("0.0.0.0", opened.port))

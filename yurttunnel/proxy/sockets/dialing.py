@@ -1,0 +1,239 @@
+"""From a client to a connected endpoint: the attempts, and when the next one begins.
+
+A refusal is an answer: the next endpoint is tried at once. Silence takes the time of a step of the
+plan, and the next step has another endpoint. When all endpoints have refused, what is left of the
+step is waited for, since pods restart, and all are tried again in the next.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from typing import Protocol
+
+from twisted.internet.interfaces import IDelayedCall, IReadWriteDescriptor
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.proxy.interfaces import IEndpointPicker
+from yurttunnel.proxy.sockets.dialer import IDialer
+from yurttunnel.proxy.state.virtual_services import Endpoint
+from yurttunnel.tunnel.direct.descriptors import DescriptorSet
+
+PLAN = (0.25, 0.5, 1.0, 2.0)
+"""Seconds that an attempt is waited for, step by step (upstream: pkg/proxy/userspace)."""
+
+MOST_REFUSALS = 32
+"""Endpoints that are tried within one step; each takes the processor for a few 10 microseconds."""
+
+EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Failures of this machine, of which no endpoint is to blame."""
+
+
+class DialingOwner(Protocol):
+    """Who has a client and wants an endpoint for it."""
+
+    descriptors: DescriptorSet
+    dialer: IDialer
+    picker: IEndpointPicker
+
+    def endpoint_count(self) -> int:
+        """Return how many endpoints there are now."""
+
+    def is_loop(self, endpoint: Endpoint) -> bool:
+        """Return whether ``endpoint`` is this very proxy."""
+
+    def dialed(self, dialing: Dialing, server: socket.socket, endpoint: Endpoint) -> None:
+        """Take the connection to an endpoint."""
+
+    def not_dialed(self, dialing: Dialing, why: str) -> None:
+        """Learn that no endpoint can be had, and why."""
+
+
+@implementer(IReadWriteDescriptor)
+class Dialing:
+    """One ``client``, whose address is ``peer``, until ``owner`` is told how it ends; once."""
+
+    __slots__ = (
+        "_endpoint",
+        "_has_refused",
+        "_is_over",
+        "_owner",
+        "_server",
+        "_step",
+        "_timer",
+        "_tried",
+        "_why",
+        "client",
+        "peer",
+    )
+
+    def __init__(self, owner: DialingOwner, client: socket.socket, peer: tuple[str, int]) -> None:
+        self.client = client
+        self.peer = peer
+        self._owner = owner
+        self._step = 0
+        self._tried: list[Endpoint] = []
+        # Whether an endpoint has refused in this step, and why the last one could not be had.
+        self._has_refused = False
+        self._why = ""
+        self._is_over = False
+        # The end of this step, once something is waited for.
+        self._timer: IDelayedCall | None = None
+        # The attempt that is waited for; neither while none is.
+        self._server: socket.socket | None = None
+        self._endpoint: Endpoint | None = None
+
+    def try_endpoints(self) -> None:
+        """Try one after the other until one has to be waited for."""
+        owner = self._owner
+        while not self._is_over:
+            if self._tried and len(self._tried) >= min(owner.endpoint_count(), MOST_REFUSALS):
+                self._tried.clear()
+                if self._has_refused:
+                    self._rest()
+                    return
+            endpoint = owner.picker.pick(self.peer[0], self._tried)
+            if endpoint is None:
+                self._give_up("it has no endpoints")
+                return
+            if self._begin(endpoint):
+                return
+
+    def stop(self) -> None:
+        """Give up without telling; the client stays open."""
+        self._end()
+        endpoint = self._drop_attempt()
+        if endpoint is not None:
+            self._owner.picker.ended(endpoint)
+
+    # -- IReadWriteDescriptor ------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """Return the descriptor of the socket that is being connected."""
+        return -1 if self._server is None else self._server.fileno()
+
+    def logPrefix(self) -> str:
+        """Name it in the log."""
+        return "connection to an endpoint"
+
+    def doRead(self) -> None:
+        """Do nothing: an attempt is not registered for reading."""
+
+    def doWrite(self) -> None:
+        """Find out how the attempt goes."""
+        server, endpoint = self._server, self._endpoint
+        if server is None or endpoint is None:
+            return
+        number = self._owner.dialer.outcome(server, endpoint)
+        if number is None:
+            return
+        if number:
+            self._refused(os.strerror(number))
+            return
+        self._owner.descriptors.remove(self)
+        self._server = self._endpoint = None
+        self._connected(server, endpoint)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """Find out why the attempt is broken, or be told that the reactor stops."""
+        server, endpoint = self._server, self._endpoint
+        if server is None or endpoint is None:
+            return
+        number = self._owner.dialer.outcome(server, endpoint)
+        if number:
+            self._refused(os.strerror(number))
+        else:
+            self.stop()
+            self._owner.not_dialed(self, reason.getErrorMessage())
+
+    # -- attempts ------------------------------------------------------------------------------
+
+    def _begin(self, endpoint: Endpoint) -> bool:
+        """Try one; return whether nothing else is to be done now."""
+        owner = self._owner
+        if owner.is_loop(endpoint):
+            return self._note_failure(endpoint, "it is this proxy itself, which would be a loop")
+        try:
+            server = owner.dialer.dial(endpoint)
+        except OSError as error:
+            if error.errno not in EXHAUSTED:
+                return self._note_failure(endpoint, os.strerror(error.errno or 0))
+            owner.picker.ended(endpoint)
+            self._give_up(f"this process cannot open a socket: {os.strerror(error.errno or 0)}")
+            return True
+        # To this machine it is connected by now; to others it mostly is not.
+        number = owner.dialer.outcome(server, endpoint)
+        if number == 0:
+            self._connected(server, endpoint)
+            return True
+        if number:
+            server.close()
+            return self._note_failure(endpoint, os.strerror(number))
+        self._server, self._endpoint = server, endpoint
+        owner.descriptors.addWriter(self)
+        self._wait_for_end_of_step()
+        return True
+
+    def _connected(self, server: socket.socket, endpoint: Endpoint) -> None:
+        self._end()
+        self._owner.picker.connected(endpoint)
+        self._owner.dialed(self, server, endpoint)
+
+    def _refused(self, why: str) -> None:
+        endpoint = self._drop_attempt()
+        if endpoint is not None:
+            self._note_failure(endpoint, why)
+            self.try_endpoints()
+
+    def _note_failure(self, endpoint: Endpoint, why: str) -> bool:
+        self._has_refused = True
+        self._why = f"{endpoint}: {why}"
+        self._tried.append(endpoint)
+        self._owner.picker.failed(endpoint, why)
+        return False
+
+    def _drop_attempt(self) -> Endpoint | None:
+        """Close the socket that is being connected, and return to where it was."""
+        server, endpoint = self._server, self._endpoint
+        if server is not None:
+            self._owner.descriptors.remove(self)
+            server.close()
+        self._server = self._endpoint = None
+        return endpoint
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def _rest(self) -> None:
+        """Have all of them tried again in the next step."""
+        if self._step == len(PLAN) - 1:
+            self._give_up(f"no endpoint takes a connection, the last was {self._why}")
+        else:
+            self._wait_for_end_of_step()
+
+    def _wait_for_end_of_step(self) -> None:
+        if self._timer is None:
+            self._timer = self._owner.descriptors.callLater(PLAN[self._step], self._end_step)
+
+    def _end_step(self) -> None:
+        self._timer = None
+        endpoint = self._drop_attempt()
+        if endpoint is not None:
+            self._note_failure(endpoint, f"no answer within {PLAN[self._step]:g} s")
+        self._step += 1
+        self._has_refused = False
+        if self._step == len(PLAN):
+            self._give_up(f"no endpoint takes a connection, the last was {self._why}")
+        else:
+            self.try_endpoints()
+
+    def _give_up(self, why: str) -> None:
+        self._end()
+        self._owner.not_dialed(self, why)
+
+    def _end(self) -> None:
+        self._is_over = True
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()

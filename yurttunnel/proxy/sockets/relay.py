@@ -1,0 +1,287 @@
+"""A client and an endpoint, joined: bytes, ends and resets of each are passed on to the other.
+
+Small messages are read and sent. When a read fills its buffer, what follows in that direction is
+moved by splice(2), which copies nothing into this process. Whatever an end does not take waits in
+the pipe or in one buffer, and its source is not read meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from twisted.internet.interfaces import IReadWriteDescriptor
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.proxy.sockets.half_closed import HalfClosed
+from yurttunnel.proxy.sockets.pipes import PIPE_BYTES, Pipe, PipePool
+from yurttunnel.proxy.state.virtual_services import Endpoint
+from yurttunnel.tunnel.direct.descriptors import DescriptorSet
+
+READ_BYTES = 16 * 1024
+"""What is read at once, and of what a direction buffers at most outside of pipes."""
+
+MOST_PASSES = 8
+"""How often one event of a direction may fill the pipe, before it is the others' turn."""
+
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+_NOT_BLOCKING = os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE
+
+
+@dataclass(frozen=True, slots=True)
+class RelayContext:
+    """What the relays of one process share."""
+
+    descriptors: DescriptorSet
+    pipes: PipePool
+    half_closed: HalfClosed
+
+
+def reset(connected: socket.socket) -> None:
+    """Close a connection so that its peer gets a reset."""
+    with contextlib.suppress(OSError):
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    connected.close()
+
+
+class Relay:
+    """Owns two connected sockets that do not block; ``ended`` is called once, after their end."""
+
+    __slots__ = ("_client", "_context", "_ended", "_server", "endpoint")
+
+    def __init__(
+        self,
+        context: RelayContext,
+        client: socket.socket,
+        server: socket.socket,
+        endpoint: Endpoint,
+        ended: Callable[[Relay], None],
+    ) -> None:
+        self.endpoint = endpoint
+        self._context = context
+        self._ended = ended
+        self._client = _End(self, context, client)
+        self._server = _End(self, context, server)
+        self._client.other, self._server.other = self._server, self._client
+
+    @property
+    def received(self) -> int:
+        """Bytes that have come from the client."""
+        return self._client.carried
+
+    @property
+    def sent(self) -> int:
+        """Bytes that have come from the endpoint."""
+        return self._server.carried
+
+    def bytes_carried(self) -> int:
+        """Return the bytes of both directions so far."""
+        return self._client.carried + self._server.carried
+
+    def start(self) -> None:
+        """Begin to relay."""
+        descriptors = self._context.descriptors
+        descriptors.addReader(self._server)
+        descriptors.addReader(self._client)
+        # Of most protocols the client speaks first, and has done so by now.
+        self._client.doRead()
+
+    def close(self) -> None:
+        """Close both ends."""
+        self._end(socket.socket.close)
+
+    def reset(self) -> None:
+        """Reset both ends: one is broken, and the other is to know that not all has come."""
+        self._end(reset)
+
+    def half_closed(self) -> None:
+        """Note that one direction has ended."""
+        self._context.half_closed.add(self)
+
+    def _end(self, close: Callable[[socket.socket], None]) -> None:
+        if self._client.release(close):
+            self._server.release(close)
+            self._context.half_closed.discard(self)
+            self._ended(self)
+
+
+@implementer(IReadWriteDescriptor)
+class _End:
+    """One socket; what is read of it goes to the ``other``."""
+
+    __slots__ = (
+        "_context",
+        "_descriptors",
+        "_filled",
+        "_is_open",
+        "_number",
+        "_pipe",
+        "_receive",
+        "_relay",
+        "_socket",
+        "_waiting",
+        "carried",
+        "has_ended",
+        "other",
+        "send",
+    )
+
+    other: _End
+
+    def __init__(self, relay: Relay, context: RelayContext, connected: socket.socket) -> None:
+        self._relay = relay
+        self._context = context
+        self._descriptors = context.descriptors
+        self._socket = connected
+        self._number = connected.fileno()
+        # Found once: these are called for each piece of data.
+        self._receive = connected.recv
+        self.send = connected.send
+        self.carried = 0
+        self.has_ended = False
+        self._is_open = True
+        # Whether the last read filled its buffer.
+        self._filled = False
+        # What the other end has not taken: in the pipe, or here.
+        self._pipe: Pipe | None = None
+        self._waiting = b""
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._number
+
+    def logPrefix(self) -> str:
+        """Name it in the log."""
+        return "proxied connection"
+
+    def doRead(self) -> None:
+        """Pass on what has come."""
+        if self._waiting or self._pipe is not None:
+            self._descriptors.removeReader(self)
+        elif self._filled:
+            self._splice()
+        elif self._is_open:
+            self._copy()
+
+    def doWrite(self) -> None:
+        """Take what waits for this end."""
+        self.other.resume()
+
+    def connectionLost(self, reason: Failure) -> None:
+        """End both: the socket is broken, or the reactor stops."""
+        self._relay.reset()
+
+    def resume(self) -> None:
+        """Pass on what the other end has not taken, and read on once that is done."""
+        other, pipe = self.other, self._pipe
+        try:
+            if pipe is not None:
+                pipe.held -= os.splice(pipe.exit, other._number, pipe.held, flags=_NOT_BLOCKING)
+                if pipe.held:
+                    return
+                self._pipe = None
+                self._context.pipes.give_back(pipe)
+            else:
+                self._waiting = self._waiting[other.send(self._waiting) :]
+                if self._waiting:
+                    return
+        except BlockingIOError:
+            return
+        except OSError:
+            self._relay.reset()
+            return
+        self._descriptors.removeWriter(other)
+        self._descriptors.addReader(self)
+
+    def release(self, close: Callable[[socket.socket], None]) -> bool:
+        """Close the socket; return whether it was open."""
+        if not self._is_open:
+            return False
+        self._is_open = self._filled = False
+        self._descriptors.remove(self)
+        close(self._socket)
+        pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            self._context.pipes.give_back(pipe)
+        self._waiting = b""
+        return True
+
+    def _copy(self) -> None:
+        try:
+            data = self._receive(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._relay.reset()
+            return
+        size = len(data)
+        if not size:
+            self._finish()
+            return
+        self.carried += size
+        self._filled = size == READ_BYTES
+        try:
+            sent = self.other.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._relay.reset()
+            return
+        if sent < size:
+            self._waiting = data[sent:]
+            self._descriptors.addWriter(self.other)
+
+    def _splice(self) -> None:
+        pipe = self._context.pipes.take()
+        if pipe is None:
+            self._copy()
+            return
+        source, target, splice = self._number, self.other._number, os.splice
+        moved, has_ended, is_broken = 0, False, False
+        try:
+            for _ in range(MOST_PASSES):
+                got = splice(source, pipe.entrance, PIPE_BYTES, flags=_NOT_BLOCKING)
+                if not got:
+                    has_ended = True
+                    break
+                moved += got
+                pipe.held = got
+                pipe.held -= splice(pipe.exit, target, got, flags=_NOT_BLOCKING)
+                if pipe.held:
+                    break
+        except BlockingIOError:
+            # There is no more, or the other end takes no more.
+            pass
+        except OSError:
+            is_broken = True
+        self.carried += moved
+        self._filled = moved >= READ_BYTES
+        if pipe.held and not is_broken:
+            self._pipe = pipe
+            self._descriptors.addWriter(self.other)
+            return
+        self._context.pipes.give_back(pipe)
+        if is_broken:
+            self._relay.reset()
+        elif has_ended:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Pass the end of this direction on."""
+        self.has_ended = True
+        self._descriptors.removeReader(self)
+        if self.other.has_ended:
+            self._relay.close()
+            return
+        try:
+            self.other._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            self._relay.reset()
+            return
+        self._relay.half_closed()

@@ -1,0 +1,241 @@
+"""TCP proxy sockets."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from yurttunnel.proxy.interfaces import (
+    IEndpointPicker,
+    IProxySocket,
+    IProxySockets,
+    SocketStats,
+)
+from yurttunnel.proxy.sockets.dialer import IDialer, TcpDialer
+from yurttunnel.proxy.sockets.dialing import Dialing
+from yurttunnel.proxy.sockets.half_closed import HalfClosed
+from yurttunnel.proxy.sockets.limits import MOST_DIALING, MOST_OF_SERVICE, ConnectionCount
+from yurttunnel.proxy.sockets.listener import Listener
+from yurttunnel.proxy.sockets.pipes import PipePool
+from yurttunnel.proxy.sockets.ports import PortAllocator
+from yurttunnel.proxy.sockets.proxy_protocol import header, original_destination
+from yurttunnel.proxy.sockets.relay import Relay, RelayContext, reset
+from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol, VirtualService
+from yurttunnel.tunnel.direct.descriptors import DescriptorSet
+from yurttunnel.tunnel.sockets import tune_local_socket
+
+
+@dataclass(frozen=True, slots=True)
+class TcpContext:
+    """What the TCP proxy sockets of one process share."""
+
+    relay: RelayContext
+    ports: PortAllocator
+    connections: ConnectionCount
+    dialer: IDialer = field(default_factory=TcpDialer)
+    most_of_service: int = MOST_OF_SERVICE
+    most_dialing: int = MOST_DIALING
+
+    def close(self) -> None:
+        """Give back what belongs to no proxy socket; all of them have been stopped before."""
+        self.relay.half_closed.stop()
+        self.relay.pipes.close()
+
+
+def tcp_context(descriptors: DescriptorSet, ports: PortAllocator, most: int) -> TcpContext:
+    """Make the context of a process that may have ``most`` connections by TCP."""
+    relay = RelayContext(descriptors, PipePool(), HalfClosed(descriptors))
+    return TcpContext(relay, ports, ConnectionCount(most))
+
+
+@implementer(IProxySockets)
+class TcpProxySockets:
+    """Makes TCP proxy sockets."""
+
+    def __init__(self, context: TcpContext) -> None:
+        self._context = context
+
+    def open(self, service: VirtualService, picker: IEndpointPicker) -> IProxySocket:
+        """Listen for ``service``; see :class:`IProxySockets`."""
+        listening = self._context.ports.open(service.key.version, Protocol.TCP)
+        # Accepted connections inherit what is set here (Linux copies the options).
+        tune_local_socket(listening)
+        return TcpProxySocket(self._context, service, picker, listening)
+
+
+@implementer(IProxySocket)
+class TcpProxySocket:
+    """Accepts the clients of one virtual service at ``listening``, and finds endpoints for them."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        context: TcpContext,
+        service: VirtualService,
+        picker: IEndpointPicker,
+        listening: socket.socket,
+    ) -> None:
+        self.port: int = listening.getsockname()[1]
+        self.picker = picker
+        self.dialer = context.dialer
+        self.descriptors = context.relay.descriptors
+        self._context = context
+        self._service = service
+        self._listening = listening
+        self._dialings: set[Dialing] = set()
+        self._relays: set[Relay] = set()
+        # Of those that have ended.
+        self._total = self._failed = self._received = self._sent = 0
+        self._draining: IDelayedCall | None = None
+        self._stopped: Deferred[None] | None = None
+        self._listener = Listener(self.descriptors, listening, self._accepted, self._why_full)
+        self._listener.start()
+
+    # -- IProxySocket --------------------------------------------------------------------------
+
+    def update(self, service: VirtualService) -> None:
+        """Take what has changed of the service; see :class:`IProxySocket`."""
+        self._service = service
+
+    def stop(self, drain: float) -> Deferred[None]:
+        """Stop listening, and end after ``drain`` seconds; see :class:`IProxySocket`.
+
+        Clients that the kernel has connected already are served.
+        """
+        self._listener.stop()
+        self._context.ports.close(self._listening)
+        if not self._active:
+            return succeed(None)
+        stopped = self._stopped = Deferred()
+        self._draining = self.descriptors.callLater(drain, self._end_all)
+        return stopped
+
+    def stats(self) -> SocketStats:
+        """Return the counters."""
+        return SocketStats(
+            active=self._active,
+            total=self._total,
+            failed=self._failed,
+            received=self._received + sum(relay.received for relay in self._relays),
+            sent=self._sent + sum(relay.sent for relay in self._relays),
+        )
+
+    # -- from clients to endpoints -------------------------------------------------------------
+
+    @property
+    def _active(self) -> int:
+        return len(self._dialings) + len(self._relays)
+
+    def _why_full(self) -> str | None:
+        context = self._context
+        if context.connections.room <= 0:
+            return (
+                f"the process has {context.connections.most} connections, as many as its limit of"
+                " open files is enough for; raise that (LimitNOFILE)"
+            )
+        if self._active >= context.most_of_service:
+            return f"{self._service.key} has {self._active} connections, the most of one service"
+        if len(self._dialings) >= context.most_dialing:
+            return f"{len(self._dialings)} clients of {self._service.key} wait for endpoints"
+        return None
+
+    def _accepted(self, client: socket.socket, peer: tuple[str, int]) -> None:
+        self._total += 1
+        self._context.connections.count += 1
+        dialing = Dialing(self, client, peer)
+        self._dialings.add(dialing)
+        dialing.try_endpoints()
+
+    def endpoint_count(self) -> int:
+        """Return how many endpoints there are now."""
+        return len(self._service.endpoints)
+
+    def is_loop(self, endpoint: Endpoint) -> bool:
+        """Return whether ``endpoint`` is a proxy socket of this process."""
+        version = endpoint.address.version
+        return self._context.ports.is_used(version, Protocol.TCP, endpoint.port) and _is_own(
+            version, str(endpoint.address)
+        )
+
+    def dialed(self, dialing: Dialing, server: socket.socket, endpoint: Endpoint) -> None:
+        """Relay between a client and its endpoint."""
+        self._dialings.discard(dialing)
+        relay = Relay(self._context.relay, dialing.client, server, endpoint, self._ended)
+        self._relays.add(relay)
+        if self._service.proxy_protocol and not self._introduce(dialing, server):
+            relay.reset()
+        else:
+            relay.start()
+
+    def not_dialed(self, dialing: Dialing, why: str) -> None:
+        """Reset a client that no endpoint can be had for."""
+        self._failed += 1
+        self._dialings.discard(dialing)
+        self._log.warn("A client of {service} is reset: {why}", service=self._service.key, why=why)
+        self._let_go(dialing.client)
+
+    def _introduce(self, dialing: Dialing, server: socket.socket) -> bool:
+        """Tell the endpoint by the PROXY protocol who its client is; return whether that went."""
+        client = dialing.client
+        try:
+            told = header(
+                self._service.proxy_protocol,
+                client.family,
+                dialing.peer,
+                original_destination(client),
+            )
+            # It is the first that is sent, and fits into any buffer.
+            return server.send(told) == len(told)
+        except OSError:
+            return False
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _ended(self, relay: Relay) -> None:
+        self._relays.discard(relay)
+        self._received += relay.received
+        self._sent += relay.sent
+        self.picker.ended(relay.endpoint)
+        self._count_end()
+
+    def _let_go(self, client: socket.socket) -> None:
+        reset(client)
+        self._count_end()
+
+    def _count_end(self) -> None:
+        self._context.connections.count -= 1
+        if self._stopped is not None and not self._active:
+            self._finish(self._stopped)
+
+    def _finish(self, stopped: Deferred[None]) -> None:
+        self._stopped = None
+        if self._draining is not None and self._draining.active():
+            self._draining.cancel()
+        stopped.callback(None)
+
+    def _end_all(self) -> None:
+        """Reset what has not ended by itself: not all of it may have come."""
+        for dialing in list(self._dialings):
+            dialing.stop()
+            self._dialings.discard(dialing)
+            self._let_go(dialing.client)
+        for relay in list(self._relays):
+            relay.reset()
+
+
+def _is_own(version: int, address: str) -> bool:
+    """Return whether ``address`` is one of this machine, or leads to it."""
+    family = socket.AF_INET6 if version == 6 else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            # This sends nothing; to itself the machine speaks from the address that is spoken to.
+            probe.connect((address, 9))
+        except OSError:
+            return False
+        return bool(probe.getsockname()[0] == address)
