@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 
 from hypothesis import given
@@ -89,6 +90,24 @@ class FlagTests(SynchronousTestCase):
         for text in ("", "localhost", "1.2.3"):
             with self.assertRaises(ValueError, msg=text):
                 flags.listening_address(text)
+
+    def test_numbers(self) -> None:
+        """They are decimal, and no longer than nine digits; a count is not zero."""
+        self.assertEqual((0, 12, 1), (flags.number("0"), flags.number("12"), flags.count("1")))
+        for text in ("", "-1", "1.0", "1e3", "\u0661", "1" * 10):
+            with self.assertRaises(ValueError, msg=text):
+                flags.number(text)
+        for text in ("0", "-1", "a"):
+            with self.assertRaises(ValueError, msg=text):
+                flags.count(text)
+
+    def test_members(self) -> None:
+        """A reason names all that there are."""
+        parse = flags.member(enum.Enum("Way", {"A": "a", "B": "b"}))
+        self.assertEqual("B", parse("b").name)
+        with self.assertRaises(ValueError) as raised:
+            parse("c")
+        self.assertEqual("'c' is none of these: a, b", str(raised.exception))
 
     def test_paths_are_not_empty(self) -> None:
         """An empty one would be the current directory."""

@@ -29,14 +29,10 @@ _LEAST_CACHE = 16 * 2**20
 _INTERFACE_NAME = re.compile(r"[^\s/:%]+")
 
 
-def _items(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
-
-
 def _servers(text: str) -> tuple[str, ...]:
     """Parse the list of API servers into URLs, each once."""
     found = []
-    for item in _items(text):
+    for item in flags.items(text):
         scheme, separator, rest = item.rpartition("://")
         if separator and scheme != "https":
             raise ValueError(f"{item!r} is not reached by https: write https://HOST:PORT")
@@ -96,32 +92,9 @@ def _interface_address(text: str) -> Address:
     return address
 
 
-def _count(text: str) -> int:
-    """Parse a number from 1 on."""
-    number = _number(text)
-    if number < 1:
-        raise ValueError(f"{text!r} is not a number from 1 on")
-    return number
-
-
-def _number(text: str) -> int:
-    """Parse a number from 0 on."""
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise ValueError(f"{text!r} is not a number from 0 on")
-    return int(text)
-
-
 def _limit(text: str) -> int:
     """Parse how many there may be at a time; what is not positive is no limit."""
-    return max(0, int(text)) if re.fullmatch("-?[0-9]{1,9}", text, re.ASCII) else _number(text)
-
-
-def _seconds(text: str) -> float:
-    """Parse a time that must not be zero."""
-    seconds = flags.duration(text)
-    if seconds <= 0:
-        raise ValueError(f"{text!r} is no time: give more than zero seconds")
-    return seconds
+    return max(0, int(text)) if re.fullmatch("-?[0-9]{1,9}", text, re.ASCII) else flags.number(text)
 
 
 def _bytes(text: str) -> int:
@@ -140,17 +113,17 @@ def _token(text: str) -> BootstrapToken:
 
 def _pins(text: str) -> frozenset[str]:
     """Parse pins of authorities, between commas."""
-    return frozenset(map(parse_pin, _items(text)))
+    return frozenset(map(parse_pin, flags.items(text)))
 
 
 def _organizations(text: str) -> tuple[str, ...]:
     """Parse the comma list of organizations."""
-    return tuple(dict.fromkeys(_items(text)))
+    return tuple(dict.fromkeys(flags.items(text)))
 
 
 def _filters(text: str) -> frozenset[str]:
     """Parse the comma list of filters, or ``*``."""
-    return frozenset(_items(text))
+    return frozenset(flags.items(text))
 
 
 def _label(text: str) -> str:
@@ -333,35 +306,35 @@ LB_MODE = Flag(
 HEARTBEAT_INTERVAL = Flag(
     "heartbeat-interval-seconds",
     Group.OPERATION,
-    _seconds,
+    flags.positive_duration,
     "Time between two renewals of the node's Lease, by which the health of API servers is known.",
     default="10",
 )
 HEARTBEAT_TIMEOUT = Flag(
     "heartbeat-timeout-seconds",
     Group.OPERATION,
-    _seconds,
+    flags.positive_duration,
     "How long one renewal may take.",
     default="2",
 )
 HEARTBEAT_RETRY = Flag(
     "heartbeat-failed-retry",
     Group.OPERATION,
-    _count,
+    flags.count,
     "Attempts at each renewal.",
     default="3",
 )
 HEARTBEAT_THRESHOLD = Flag(
     "heartbeat-healthy-threshold",
     Group.OPERATION,
-    _count,
+    flags.count,
     "How many renewals in a row make a server healthy again.",
     default="2",
 )
 KUBELET_GRACE = Flag(
     "kubelet-health-grace-period",
     Group.OPERATION,
-    _seconds,
+    flags.positive_duration,
     "After this time without a word of the kubelet its Lease is not renewed any more, so that the"
     " cloud learns of it.",
     default="40s",
@@ -385,7 +358,7 @@ MAX_WATCHES = Flag(
 MIN_REQUEST_TIMEOUT = Flag(
     "min-request-timeout",
     Group.LIMITS,
-    _seconds,
+    flags.positive_duration,
     "How long a watch lasts at least that is answered without the cloud and names no time.",
     default="30m",
 )

@@ -7,10 +7,13 @@ coerce is not applied to defaults, so a default belongs into the parsed type.
 
 from __future__ import annotations
 
+import enum
 import math
 import re
+from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
+from typing import TypeVar
 
 from yurttunnel.http.authority import (
     Address,
@@ -20,6 +23,8 @@ from yurttunnel.http.authority import (
     parse_port,
     split_optional_port,
 )
+
+Member = TypeVar("Member", bound=enum.Enum)
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", re.ASCII)
 _SECONDS_OF_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
@@ -55,6 +60,14 @@ def duration(text: str) -> float:
     return total
 
 
+def positive_duration(text: str) -> float:
+    """Parse a duration that must not be zero."""
+    seconds = duration(text)
+    if seconds <= 0:
+        raise ValueError(f"{text!r} is no time: give more than zero seconds")
+    return seconds
+
+
 def resume_window(text: str) -> float:
     """Parse how long streams outlive their connection: a duration of at most a day.
 
@@ -72,6 +85,38 @@ def switch(text: str) -> bool:
         if text in spellings.split():
             return value
     raise ValueError(f"{text!r} is neither true nor false")
+
+
+def items(text: str) -> list[str]:
+    """Parse a comma list; empty items are left out."""
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def member(kind: type[Member]) -> Callable[[str], Member]:
+    """Return the parser of one of the values of ``kind``."""
+
+    def parse(text: str) -> Member:
+        try:
+            return kind(text)
+        except ValueError:
+            known = ", ".join(str(each.value) for each in kind)
+            raise ValueError(f"{text!r} is none of these: {known}") from None
+
+    return parse
+
+
+def number(text: str) -> int:
+    """Parse a number from 0 on, of at most nine digits."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise ValueError(f"{text!r} is not a number from 0 on")
+    return int(text)
+
+
+def count(text: str) -> int:
+    """Parse a number from 1 on."""
+    if number(text) < 1:
+        raise ValueError(f"{text!r} is not a number from 1 on")
+    return int(text)
 
 
 def port(text: str) -> int:

@@ -63,13 +63,9 @@ def _lifetime(text: str) -> float:
     return seconds
 
 
-def _items(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
-
-
 def _callers(text: str) -> tuple[str, ...]:
     """Parse the comma list of names in certificates, which may be empty."""
-    return tuple(dict.fromkeys(_items(text)))
+    return tuple(dict.fromkeys(flags.items(text)))
 
 
 def _label(text: str) -> str:
@@ -82,12 +78,12 @@ def _label(text: str) -> str:
 
 def _names(text: str) -> tuple[str, ...]:
     """Parse the comma list of names."""
-    return tuple(dict.fromkeys(flags.host(item) for item in _items(text)))
+    return tuple(dict.fromkeys(flags.host(item) for item in flags.items(text)))
 
 
 def _addresses(text: str) -> tuple[_Address, ...]:
     """Parse the comma list of addresses."""
-    return tuple(dict.fromkeys(flags.address(item) for item in _items(text)))
+    return tuple(dict.fromkeys(flags.address(item) for item in flags.items(text)))
 
 
 STANDALONE = Switch(

@@ -20,7 +20,7 @@ LEAST_DNS_PERIOD = 30.0
 
 
 def _ports(text: str) -> frozenset[int]:
-    ports = frozenset(flags.port(item) for item in text.split(",") if item.strip())
+    ports = frozenset(flags.port(item) for item in flags.items(text))
     if not ports:
         raise ValueError("it is empty: write ports, separated by commas")
     return ports
@@ -30,14 +30,6 @@ def _named_upgrades(text: str) -> bool:
     if text not in ("pod", "refuse"):
         raise ValueError(f"{text!r} is none of these: pod, refuse")
     return text == "refuse"
-
-
-def _match(text: str) -> Match:
-    try:
-        return Match(text)
-    except ValueError:
-        known = ", ".join(each.value for each in Match)
-        raise ValueError(f"{text!r} is none of these: {known}") from None
 
 
 ENABLE_IPTABLES = Flag(
@@ -69,7 +61,7 @@ INTERCEPT_PODS = Switch(
 INTERCEPT_MATCH = Flag(
     "intercept-match",
     Group.STEERING,
-    _match,
+    flags.member(Match),
     "How such connections are recognised: edge-set, by their address, which is that of an"
     " edge node; cloud-return, by their port alone, but for cloud nodes, as yurttunnel 1.2"
     " did. [default: edge-set where the kernel has ipset]",
