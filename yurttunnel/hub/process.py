@@ -42,8 +42,7 @@ from yurttunnel.hub.upstream.servers import parse_servers
 from yurttunnel.hub.upstream.service import METRICS as UPSTREAM_METRICS
 from yurttunnel.hub.upstream.service import Upstream
 from yurttunnel.kube.client import KubeClient
-from yurttunnel.kube.configuration import KubeConfiguration
-from yurttunnel.kube.credentials import FileCredentials
+from yurttunnel.kube.configuration import without_credentials
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.interfaces import InformerSpec
 from yurttunnel.kube.resources import PODS, SERVICES, Object
@@ -89,11 +88,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
     readiness = Readiness()
     # What the hub itself wants of the API it asks for as a client of its own.
     url = f"http://{join_authority(listeners.proxy_host, listeners.proxy_port)}"
-    own = KubeClient(
-        reactor,
-        KubeConfiguration(url, "default", lambda: b"", FileCredentials()),
-        program="yurthub",
-    )
+    own = KubeClient(reactor, without_credentials(url), program="yurthub")
     informers = Informers(reactor, own)
     identity = HubIdentity(
         reactor,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from yurttunnel.kube.credentials import ICredentialsSource
+from yurttunnel.kube.credentials import FileCredentials, ICredentialsSource
 
 
 class BadKubeConfiguration(Exception):
@@ -28,6 +28,11 @@ class KubeConfiguration:
     authorities: Callable[[], bytes]
     credentials: ICredentialsSource
     tls_server_name: str = ""
+
+
+def without_credentials(url: str) -> KubeConfiguration:
+    """Return how to ask the API at ``url``, by HTTP and as nobody, as clients of a hub do."""
+    return KubeConfiguration(url, "default", lambda: b"", FileCredentials())
 
 
 def checked_host(url: str, where: str) -> str:

@@ -23,13 +23,14 @@ def load_configuration(
     kube_config: Path | None,
     apiserver_addr: str | None = None,
     *,
+    flag: str = "--kube-config",
     service_account: Path = SERVICE_ACCOUNT,
     environment: Mapping[str, str] = os.environ,
 ) -> KubeConfiguration:
     """Read a kubeconfig file, or take what a pod has when there is none.
 
-    ``apiserver_addr``, as ``host:port`` or an https URL, replaces the address. Raises
-    :class:`BadKubeConfiguration`.
+    ``apiserver_addr``, as ``host:port`` or an https URL, replaces the address. ``flag`` is what
+    names the file. Raises :class:`BadKubeConfiguration`.
     """
     if kube_config is not None:
         # A pod needs neither it nor PyYAML.
@@ -39,8 +40,8 @@ def load_configuration(
         if apiserver_addr is None:
             return configuration
         return replace(configuration, host=_address(apiserver_addr))
-    host = _pod_host(environment) if apiserver_addr is None else _address(apiserver_addr)
-    return _pod_configuration(host, service_account)
+    host = _pod_host(environment, flag) if apiserver_addr is None else _address(apiserver_addr)
+    return _pod_configuration(host, service_account, flag)
 
 
 def _address(text: str) -> str:
@@ -50,19 +51,19 @@ def _address(text: str) -> str:
     return checked_host(url, "--apiserver-addr")
 
 
-def _pod_host(environment: Mapping[str, str]) -> str:
+def _pod_host(environment: Mapping[str, str], flag: str) -> str:
     host = environment.get("KUBERNETES_SERVICE_HOST")
     port = environment.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         raise BadKubeConfiguration(
             "there is no API to ask: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not"
-            " set, so this is no pod; give --kube-config FILE"
+            f" set, so this is no pod; give {flag} FILE"
         )
     host = f"[{host}]" if ":" in host else host
     return checked_host(f"https://{host}:{port}", "KUBERNETES_SERVICE_HOST")
 
 
-def _pod_configuration(host: str, directory: Path) -> KubeConfiguration:
+def _pod_configuration(host: str, directory: Path, flag: str) -> KubeConfiguration:
     authorities, token = RereadFile(directory / "ca.crt"), RereadFile(directory / "token")
     for file in (authorities, token):
         try:
@@ -70,7 +71,7 @@ def _pod_configuration(host: str, directory: Path) -> KubeConfiguration:
         except OSError as error:
             raise BadKubeConfiguration(
                 f"{file.path} cannot be read ({error.strerror}): run as a pod with"
-                " automountServiceAccountToken, or give --kube-config FILE"
+                f" automountServiceAccountToken, or give {flag} FILE"
             ) from None
         if not content.strip():
             raise BadKubeConfiguration(f"{file.path} is empty: the pod's service account is broken")

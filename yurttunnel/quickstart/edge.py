@@ -12,8 +12,7 @@ from yurtlab.node.mirror import Mirror
 from yurtlab.node.node import Node, NodeSettings
 from yurttunnel.http.interfaces import IExchange, IRequestHandler
 from yurttunnel.kube.client import KubeClient
-from yurttunnel.kube.configuration import KubeConfiguration
-from yurttunnel.kube.credentials import FileCredentials
+from yurttunnel.kube.configuration import without_credentials
 from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
 from yurttunnel.tunnel.reactor import IReactor
 
@@ -31,8 +30,7 @@ class _Run(StoppedInTurn):
 
     def __init__(self, reactor: IReactor, hub: str, settings: NodeSettings) -> None:
         super().__init__()
-        configuration = KubeConfiguration(hub, "default", lambda: b"", FileCredentials())
-        client = KubeClient(reactor, configuration, program=COMPONENT)
+        client = KubeClient(reactor, without_credentials(hub), program=COMPONENT)
         store = Store(reactor)
         self.node = Node(reactor, store, settings)
         mirror = Mirror(reactor, client, store, settings.name)
