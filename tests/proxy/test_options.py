@@ -1,0 +1,166 @@
+"""The command line of the service proxy."""
+
+from __future__ import annotations
+
+import socket
+from ipaddress import ip_network
+from pathlib import Path
+
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.proxy.diagnosis import subject
+from yurttunnel.proxy.options import Options
+from yurttunnel.proxy.settings import BackEnd, Mode, Settings
+
+
+def parse(*arguments: str, environment: dict[str, str] | None = None) -> Settings:
+    """Parse ``arguments`` on the node edge-1."""
+    options = Options({"NODE_NAME": "edge-1"} if environment is None else environment)
+    options.parseOptions(arguments)
+    return options.settings
+
+
+class ValueTests(SynchronousTestCase):
+    """What good command lines mean."""
+
+    def test_no_flag_is_required(self) -> None:
+        """Defaults are those of kube-proxy, where it has the flag."""
+        settings = parse()
+        self.assertEqual("edge-1", settings.node_name)
+        self.assertIs(Mode.AUTO, settings.mode)
+        self.assertIs(BackEnd.AUTO, settings.back_end)
+        self.assertEqual(("0.0.0.0", 10256), settings.pages.health)
+        self.assertEqual(("127.0.0.1", 10249), settings.pages.metrics)
+        self.assertEqual("0.0.0.0", settings.bind_address)
+        self.assertIsNone(settings.proxy_ports)
+        self.assertEqual((), settings.node_port_networks)
+        self.assertEqual((False, ()), (settings.masquerade.everyone, settings.masquerade.pods))
+        self.assertEqual((5.0, 30.0), (settings.udp.first, settings.udp.idle))
+        sync = settings.sync
+        self.assertEqual((30.0, 1.0, 30.0), (sync.period, sync.least, sync.drain))
+        self.assertFalse(sync.removes_rules)
+        self.assertFalse(settings.cleanup)
+        sources = settings.sources
+        self.assertTrue(sources.api)
+        self.assertEqual((None, None, None), (sources.kube_config, sources.master, sources.file))
+
+    def test_the_machine_names_the_node(self) -> None:
+        """As for kube-proxy, where nothing else does; also behind a flag without a value."""
+        name = socket.gethostname().lower()
+        self.assertEqual(name, parse(environment={}).node_name)
+        self.assertEqual(name, parse("--hostname-override=").node_name)
+        self.assertEqual("edge-2", parse("--hostname-override=Edge-2").node_name)
+
+    def test_a_file_takes_the_place_of_the_api(self) -> None:
+        """Unless it is said where the API is: then both count."""
+        alone = parse("--services-file=/etc/services.yaml").sources
+        self.assertEqual((False, Path("/etc/services.yaml")), (alone.api, alone.file))
+        both = parse("--services-file=/a", "--master=http://127.0.0.1:10261/").sources
+        self.assertEqual((True, "http://127.0.0.1:10261"), (both.api, both.master))
+
+    def test_ranges_of_ports(self) -> None:
+        """They are written in the ways of kube-proxy."""
+        for text, ports in {
+            "": None,
+            "0-0": None,
+            "4000-4002": range(4000, 4003),
+            "4000+2": range(4000, 4003),
+            "4000": range(4000, 4001),
+        }.items():
+            self.assertEqual(ports, parse(f"--proxy-port-range={text}").proxy_ports, text)
+
+    def test_addresses_of_pages(self) -> None:
+        """The port may be left out, and health checks altogether."""
+        self.assertEqual(("::", 10256), parse("--healthz-bind-address=[::]").pages.health)
+        self.assertIsNone(parse("--healthz-bind-address=").pages.health)
+        pages = parse("--metrics-bind-address=192.0.2.1:1").pages
+        self.assertEqual(("192.0.2.1", 1), pages.metrics)
+
+    def test_networks(self) -> None:
+        """Several are between commas; the bits behind a prefix do not count."""
+        found = parse("--nodeport-addresses=10.0.0.1/8, fd00::/8").node_port_networks
+        self.assertEqual((ip_network("10.0.0.0/8"), ip_network("fd00::/8")), found)
+        pods = parse("--cluster-cidr=10.244.0.0/16").masquerade.pods
+        self.assertEqual((ip_network("10.244.0.0/16"),), pods)
+
+    def test_a_manifest_of_kube_proxy(self) -> None:
+        """Its flags are taken, those that mean nothing with a warning each."""
+        told: list[str] = []
+        globalLogPublisher.addObserver(observer := lambda event: told.append(formatEvent(event)))
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        settings = parse(
+            "--config=/var/lib/kube-proxy/config.conf",
+            "--hostname-override=edge-2",
+            "--proxy-mode",
+            "iptables",
+            "--profiling",
+            "--masquerade-all",
+            "--v=2",
+        )
+        self.assertEqual("edge-2", settings.node_name)
+        self.assertTrue(settings.masquerade.everyone)
+        warned = [line.split()[0] for line in told if "is ignored" in line]
+        self.assertEqual(["--config", "--profiling", "--proxy-mode"], sorted(warned))
+
+    def test_what_a_diagnosis_looks_at(self) -> None:
+        """The pages, and the files that are named."""
+        found = subject(parse("--kubeconfig=/a", "--services-file=/b"))
+        self.assertEqual(("127.0.0.1", 10249), (found.meta_host, found.meta_port))
+        self.assertEqual((Path("/a"), Path("/b")), found.files)
+
+
+class RefusalTests(SynchronousTestCase):
+    """What is wrong is said with the flag and what to do."""
+
+    def refused(self, *arguments: str) -> str:
+        """Return why a command line is refused."""
+        with self.assertRaises(UsageError) as raised:
+            parse(*arguments)
+        return str(raised.exception)
+
+    def test_rules_cannot_lead_to_loopback(self) -> None:
+        """Only clients that come by themselves do."""
+        for address in ("127.0.0.1", "::1"):
+            told = self.refused(f"--bind-address={address}")
+            self.assertIn("route_localnet", told)
+            self.assertIn("--proxy-backend none", told)
+        settings = parse("--bind-address=127.0.0.1", "--proxy-backend=none")
+        self.assertEqual("127.0.0.1", settings.bind_address)
+
+    def test_the_proxy_listens_on_all_addresses(self) -> None:
+        """Rules lead to whichever a client's packet came in at."""
+        self.assertIn("0.0.0.0", self.refused("--bind-address=192.0.2.1"))
+
+    def test_the_kernel_carries_by_nftables_alone(self) -> None:
+        """It is said what to leave out."""
+        for name in ("iptables", "none"):
+            told = self.refused("--mode=kernel", f"--proxy-backend={name}")
+            self.assertIn(f"leave --proxy-backend {name} out", told)
+        self.assertIs(Mode.KERNEL, parse("--mode=kernel", "--proxy-backend=nftables").mode)
+
+    def test_bad_values(self) -> None:
+        """Each names its flag."""
+        for argument in (
+            "--mode=fast",
+            "--proxy-backend=ipvs",
+            "--master=ftp://a",
+            "--master=https://",
+            "--proxy-port-range=5-4",
+            "--proxy-port-range=0-4",
+            "--proxy-port-range=1-70000",
+            "--proxy-port-range=a",
+            "--nodeport-addresses=primary",
+            "--healthz-bind-address=0.0.0.0:0",
+            "--metrics-bind-address=",
+            "--udp-timeout=0",
+            "--iptables-sync-period=0",
+            "--hostname-override=a/b",
+        ):
+            self.assertIn(argument.partition("=")[0], self.refused(argument), argument)
+
+    def test_syncs_are_not_rarer_than_they_are_frequent(self) -> None:
+        """The least time between two is at most the greatest."""
+        told = self.refused("--iptables-sync-period=1s", "--iptables-min-sync-period=2s")
+        self.assertIn("--iptables-min-sync-period", told)

@@ -1,0 +1,241 @@
+"""The flags of the service proxy; those that kube-proxy has, too, have its names."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_network
+from urllib.parse import urlsplit
+
+from yurttunnel.ops import flags
+from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE
+from yurttunnel.ops.flag_table import Entry, Flag, Group, Switch
+from yurttunnel.pki.cluster_identity import check_cluster_node_name
+from yurttunnel.proxy.settings import BackEnd, Mode
+from yurttunnel.proxy.state.virtual_services import Network
+
+HEALTH_PORT = 10256
+METRICS_PORT = 10249
+
+_PORT_RANGE = re.compile(r"([0-9]{1,5})(?:([-+])([0-9]{1,5}))?")
+
+
+def _url(text: str) -> str:
+    """Parse the URL of the API; without a scheme it is https."""
+    url = text.strip() if "://" in text else f"https://{text.strip()}"
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("https", "http") and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ValueError(f"{text!r} is not the URL of an API: write https://HOST:PORT")
+    return url.rstrip("/")
+
+
+def _listener(default_port: int, text: str) -> tuple[str, int]:
+    """Parse an address to listen on, with or without a port."""
+    host, port = flags.host_port(text, default_port)
+    return flags.listening_address(host), port
+
+
+def _networks(text: str) -> tuple[Network, ...]:
+    """Parse the comma list of networks."""
+    found = []
+    for item in flags.items(text):
+        try:
+            found.append(ip_network(item, strict=False))
+        except ValueError:
+            raise ValueError(f"{item!r} is not a network: write 10.0.0.0/8 or fd00::/8") from None
+    return tuple(dict.fromkeys(found))
+
+
+def _port_range(text: str) -> range | None:
+    """Parse a range of ports, as ``apimachinery/pkg/util/net`` has them: ``0-0`` is any port."""
+    match = _PORT_RANGE.fullmatch(text.strip() or "0-0")
+    if match is None:
+        raise ValueError(f"{text!r} is not a range of ports: write FIRST-LAST, or FIRST+COUNT")
+    first, last = int(match[1]), int(match[3] or match[1])
+    if match[2] == "+":
+        last += first
+    if (first, last) == (0, 0):
+        return None
+    if not 1 <= first <= last <= 65535:
+        raise ValueError(f"{text!r} has no ports of 1 to 65535 in their order")
+    return range(first, last + 1)
+
+
+HOSTNAME_OVERRIDE = Flag(
+    "hostname-override",
+    Group.BASICS,
+    lambda text: check_cluster_node_name(text.strip().lower()),
+    "Name of this node, which is the one that its kubelet registers. [default: $NODE_NAME, or the"
+    " host name]",
+    variable="NODE_NAME",
+)
+KUBE_CONFIG = Flag(
+    "kubeconfig",
+    Group.CLUSTER,
+    flags.path,
+    "File that says where the Kubernetes API is and who asks. [default: the service account of the"
+    " pod]",
+)
+MASTER = Flag(
+    "master",
+    Group.CLUSTER,
+    _url,
+    "URL of the Kubernetes API, in the place of the one in --kubeconfig, or of the one that pods"
+    " are given, which this proxy would have to serve first. Behind a hub it is"
+    " http://127.0.0.1:10261, and nothing else is needed.",
+)
+SERVICES_FILE = Flag(
+    "services-file",
+    Group.BASICS,
+    flags.path,
+    "File with Services and EndpointSlices, in JSON or YAML, that is followed. Without --kubeconfig"
+    " and --master the API is not asked then.",
+)
+MODE = Flag(
+    "mode",
+    Group.BASICS,
+    flags.member(Mode),
+    "Who carries the bytes: user, this process; kernel, the kernel, by nftables; auto, the kernel"
+    " where it can.",
+    default="auto",
+)
+PROXY_BACKEND = Flag(
+    "proxy-backend",
+    Group.STEERING,
+    flags.member(BackEnd),
+    "What leads the addresses of Services here: iptables, nftables, or none, with which clients"
+    " speak to the proxy's own ports; auto, what this machine has.",
+    default="auto",
+)
+BIND_ADDRESS = Flag(
+    "bind-address",
+    Group.STEERING,
+    flags.listening_address,
+    "Address of the proxy's own ports: 0.0.0.0 or :: for all addresses of both families; with"
+    " --proxy-backend none also a loopback address.",
+    default="0.0.0.0",
+)
+HEALTHZ_BIND_ADDRESS = Flag(
+    "healthz-bind-address",
+    Group.OPERATION,
+    lambda text: _listener(HEALTH_PORT, text),
+    "Address and port of /healthz and /livez, for load balancers; empty for none.",
+    default=f"0.0.0.0:{HEALTH_PORT}",
+)
+METRICS_BIND_ADDRESS = Flag(
+    "metrics-bind-address",
+    Group.OPERATION,
+    lambda text: _listener(METRICS_PORT, text),
+    "Address and port for operators: metrics, the status page, readiness.",
+    default=f"127.0.0.1:{METRICS_PORT}",
+)
+PROXY_PORT_RANGE = Flag(
+    "proxy-port-range",
+    Group.STEERING,
+    _port_range,
+    "Ports that the proxy may listen on for Services in user mode, FIRST-LAST; neither node ports"
+    " nor those that the kernel gives to clients. 0-0 has the kernel choose.",
+    default="0-0",
+)
+NODEPORT_ADDRESSES = Flag(
+    "nodeport-addresses",
+    Group.STEERING,
+    _networks,
+    "Networks, separated by commas, of which this machine's addresses serve node ports."
+    " [default: all addresses]",
+)
+MASQUERADE_ALL = Flag(
+    "masquerade-all",
+    Group.STEERING,
+    flags.switch,
+    "In kernel mode: show endpoints this node's address in the place of each client's of a cluster"
+    " IP.",
+    default="false",
+    stands_alone=True,
+)
+CLUSTER_CIDR = Flag(
+    "cluster-cidr",
+    Group.STEERING,
+    _networks,
+    "In kernel mode: networks of pods, separated by commas; other clients of cluster IPs are"
+    " replaced by this node's address, so that answers come back here.",
+)
+SYNC_PERIOD = Flag(
+    "iptables-sync-period",
+    Group.STEERING,
+    flags.positive_duration,
+    "The longest time between two looks at rules and sockets. Changes, also those that others make"
+    " of the rules, are followed sooner.",
+    default="30s",
+)
+MIN_SYNC_PERIOD = Flag(
+    "iptables-min-sync-period",
+    Group.STEERING,
+    flags.duration,
+    "The shortest time between two changes of the rules. Endpoints that come and go are used at"
+    " once in any case in user mode.",
+    default="1s",
+)
+REMOVE_RULES = Flag(
+    "remove-rules-at-exit",
+    Group.STEERING,
+    flags.switch,
+    "Remove all rules at an orderly end; else connections in kernel mode go on without this"
+    " process, and those of user mode wait for the next one.",
+    default="false",
+    stands_alone=True,
+)
+CLEANUP = Switch(
+    "cleanup",
+    Group.STEERING,
+    "Remove all rules of the service proxy from this machine, those of kube-proxy's userspace mode"
+    " too, and exit.",
+)
+UDP_TIMEOUT = Flag(
+    "udp-timeout",
+    Group.LIMITS,
+    flags.positive_duration,
+    "How long a client of UDP keeps its endpoint without a datagram either way.",
+    default="30s",
+)
+UDP_FIRST_TIMEOUT = Flag(
+    "udp-first-timeout",
+    Group.LIMITS,
+    flags.positive_duration,
+    "The same as long as the endpoint has not answered.",
+    default="5s",
+)
+DRAIN_TIMEOUT = Flag(
+    "drain-timeout",
+    Group.OPERATION,
+    flags.duration,
+    "How long connections may go on when their Service is removed, or the proxy ends.",
+    default="30s",
+)
+
+TABLE: tuple[Entry, ...] = (
+    HOSTNAME_OVERRIDE,
+    MODE,
+    SERVICES_FILE,
+    KUBE_CONFIG,
+    MASTER,
+    PROXY_BACKEND,
+    BIND_ADDRESS,
+    PROXY_PORT_RANGE,
+    NODEPORT_ADDRESSES,
+    MASQUERADE_ALL,
+    CLUSTER_CIDR,
+    SYNC_PERIOD,
+    MIN_SYNC_PERIOD,
+    REMOVE_RULES,
+    CLEANUP,
+    UDP_TIMEOUT,
+    UDP_FIRST_TIMEOUT,
+    HEALTHZ_BIND_ADDRESS,
+    METRICS_BIND_ADDRESS,
+    DRAIN_TIMEOUT,
+    *DIAGNOSE_TABLE,
+)

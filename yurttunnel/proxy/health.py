@@ -1,0 +1,149 @@
+"""Whether this node should be sent clients of Services: what load balancers and kubelets ask.
+
+The pages are those of kube-proxy (``pkg/proxy/healthcheck/proxy_health.go`` of Kubernetes): on
+``/healthz`` 503 also means that the Node is about to go, on ``/livez`` it does not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.web.resource import Resource
+
+from yurttunnel.metrics import Metric, counter, counts_of
+from yurttunnel.ops.clocks import time_of_day, timestamp
+from yurttunnel.ops.http_site import PageRequest
+
+PERIODS = 2
+"""How many sync periods a change may wait, as for kube-proxy."""
+
+_CODES = ("200", "503")
+
+
+class SyncHealth:
+    """Since when changes wait for a sync of sockets and rules, of which one comes each ``period``.
+
+    ``is_eligible()`` says whether load balancers are to send clients to this node at all.
+    """
+
+    def __init__(self, clock: IReactorTime, period: float, is_eligible: Callable[[], bool]) -> None:
+        self._clock = clock
+        self._period = period
+        self._is_eligible = is_eligible
+        self._queued: float | None = None
+        # Of what the sync takes up that is under way, or has failed.
+        self._taken: float | None = None
+        self.last_queued: float | None = None
+        """When a change came, in seconds since 1970."""
+        self.last_synced: float | None = None
+        """When a sync went well."""
+
+    def queued(self) -> None:
+        """Note that something has changed."""
+        self.last_queued = time_of_day(self._clock)
+        if self._queued is None:
+            self._queued = self._clock.seconds()
+
+    def begun(self) -> None:
+        """Note that a sync takes up what waits; if it fails that goes on to wait."""
+        if self._taken is None:
+            self._taken = self._clock.seconds() if self._queued is None else self._queued
+        self._queued = None
+
+    def synced(self) -> None:
+        """Note that it went well."""
+        self._taken = None
+        self.last_synced = time_of_day(self._clock)
+
+    def waits(self) -> float:
+        """Return for how many seconds the oldest change has been waiting."""
+        since = [each for each in (self._taken, self._queued) if each is not None]
+        return self._clock.seconds() - min(since) if since else 0.0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether no change has been waiting for too long."""
+        return self.waits() <= PERIODS * self._period
+
+    @property
+    def is_eligible(self) -> bool:
+        """Whether load balancers are to send clients here."""
+        return self._is_eligible()
+
+    def body(self) -> bytes:
+        """Return what the pages show: the fields of kube-proxy's."""
+        now = time_of_day(self._clock)
+        updated = now if self.is_alive else self.last_synced
+        fields = {
+            "lastUpdated": "" if updated is None else timestamp(updated),
+            "currentTime": timestamp(now),
+            "nodeEligible": self.is_eligible,
+        }
+        return json.dumps(fields).encode() + b"\n"
+
+
+class HealthPages(Resource):
+    """``/healthz`` and ``/livez``, with the answers that they have given, by their codes."""
+
+    def __init__(self, health: SyncHealth) -> None:
+        super().__init__()
+        self.healthz: Counter[str] = Counter()
+        self.livez: Counter[str] = Counter()
+        self.putChild(
+            b"healthz",
+            _HealthPage(health, lambda: health.is_alive and health.is_eligible, self.healthz),
+        )
+        self.putChild(b"livez", _HealthPage(health, lambda: health.is_alive, self.livez))
+
+    def render(self, request: PageRequest) -> bytes:
+        """Answer for what is not there."""
+        return _answer(request, 404, b"text/plain; charset=utf-8", b"see /healthz and /livez\n")
+
+    def getChild(self, path: bytes, request: PageRequest) -> Resource:
+        """Answer for a path that has no page."""
+        return self
+
+
+class _HealthPage(Resource):
+    isLeaf = True
+
+    def __init__(
+        self, health: SyncHealth, is_well: Callable[[], bool], answered: Counter[str]
+    ) -> None:
+        super().__init__()
+        self._health = health
+        self._is_well = is_well
+        self._answered = answered
+
+    def render(self, request: PageRequest) -> bytes:
+        """Answer ``request``, whatever its method is."""
+        status = 200 if self._is_well() else 503
+        self._answered[str(status)] += 1
+        return _answer(request, status, b"application/json", self._health.body())
+
+
+def _answer(request: PageRequest, status: int, content_type: bytes, body: bytes) -> bytes:
+    request.setResponseCode(status)
+    request.setHeader(b"content-type", content_type)
+    request.setHeader(b"x-content-type-options", b"nosniff")
+    request.setHeader(b"server", b"yurttunnel")
+    return body
+
+
+METRICS: tuple[Metric[HealthPages], ...] = (
+    counter(
+        "kubeproxy_proxy_healthz",
+        "Answers of /healthz on --healthz-bind-address, by their status.",
+        lambda pages: counts_of(_CODES, pages.healthz),
+        "code",
+    ),
+    counter(
+        "kubeproxy_proxy_livez",
+        "Answers of /livez on --healthz-bind-address, by their status.",
+        lambda pages: counts_of(_CODES, pages.livez),
+        "code",
+    ),
+)

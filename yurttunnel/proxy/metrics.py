@@ -1,0 +1,135 @@
+"""What a scrape shows of a service proxy.
+
+Names that begin with ``kubeproxy_`` are those of kube-proxy (``pkg/proxy/metrics`` of Kubernetes),
+whose dashboards go on working. The rest begins with ``yurtproxy_``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from yurttunnel.metrics import Metric, MetricRegistry, counter, gauge, histogram
+from yurttunnel.ops.process_stats import add_process_metrics
+from yurttunnel.proxy.health import SyncHealth
+from yurttunnel.proxy.placement import Carried
+from yurttunnel.proxy.proxier import Proxier
+from yurttunnel.proxy.state.virtual_services import Protocol
+
+PREFIX = "yurtproxy_"
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyStats:
+    """What is read at a scrape."""
+
+    proxier: Proxier
+    health: SyncHealth
+    carried: Sequence[Carried]
+    totals: Mapping[tuple[Protocol, str], int]
+
+    def counted(self, name: str) -> Iterable[tuple[str, int]]:
+        """Return by protocol what sockets have counted as ``name``."""
+        return [(each.value, self.totals.get((each, name), 0)) for each in Protocol]
+
+    def active(self) -> Iterable[tuple[str, int]]:
+        """Return by protocol how many connections there are."""
+        found = dict.fromkeys(Protocol, 0)
+        for each in self.carried:
+            if each.stats is not None:
+                found[each.service.key.protocol] += each.stats.active
+        return [(protocol.value, count) for protocol, count in found.items()]
+
+
+METRICS: tuple[Metric[ProxyStats], ...] = (
+    histogram(
+        "kubeproxy_sync_proxy_rules_duration_seconds",
+        "How long syncs of sockets and rules took that went well.",
+        lambda stats: stats.proxier.durations,
+    ),
+    gauge(
+        "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+        "When the last sync went well, in seconds since 1970.",
+        lambda stats: stats.health.last_synced,
+    ),
+    gauge(
+        "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+        "When a change of Services or endpoints came last, in seconds since 1970.",
+        lambda stats: stats.health.last_queued,
+    ),
+    gauge(
+        "yurtproxy_change_age_seconds",
+        "For how long the oldest change has been waiting for a sync; 0 where none waits.",
+        lambda stats: stats.health.waits(),
+    ),
+    counter(
+        "yurtproxy_syncs",
+        "Syncs of sockets and rules, by result.",
+        lambda stats: stats.proxier.syncs.items(),
+        "result",
+    ),
+    gauge(
+        "yurtproxy_problems",
+        "What cannot be served as it should be: the status page says what and why.",
+        lambda stats: len(stats.proxier.problems),
+    ),
+    gauge(
+        "yurtproxy_services",
+        "Virtual services (a port of a Service, by protocol and family) that are carried.",
+        lambda stats: len(stats.carried),
+    ),
+    gauge(
+        "yurtproxy_endpoints",
+        "Their endpoints.",
+        lambda stats: sum(len(each.service.endpoints) for each in stats.carried),
+    ),
+    gauge(
+        "yurtproxy_ejected_endpoints",
+        "Endpoints that get no new connections, since dials have failed.",
+        lambda stats: sum(
+            one.ejected_until is not None for each in stats.carried for one in each.endpoints
+        ),
+    ),
+    gauge(
+        "yurtproxy_connections",
+        "Connections and UDP clients of the moment in user mode, by protocol.",
+        lambda stats: stats.active(),
+        "protocol",
+    ),
+    counter(
+        "yurtproxy_accepted_connections",
+        "Connections and UDP clients since the start in user mode, by protocol.",
+        lambda stats: stats.counted("total"),
+        "protocol",
+    ),
+    counter(
+        "yurtproxy_failed_connections",
+        "Those that got no endpoint, by protocol.",
+        lambda stats: stats.counted("failed"),
+        "protocol",
+    ),
+    counter(
+        "yurtproxy_received_bytes",
+        "Bytes from clients in user mode, by protocol.",
+        lambda stats: stats.counted("received"),
+        "protocol",
+    ),
+    counter(
+        "yurtproxy_sent_bytes",
+        "Bytes to clients in user mode, by protocol.",
+        lambda stats: stats.counted("sent"),
+        "protocol",
+    ),
+    counter(
+        "yurtproxy_forgotten_flows",
+        "UDP flows that the kernel was told to forget, since they led elsewhere.",
+        lambda stats: stats.proxier.flows_forgotten,
+    ),
+)
+
+
+def proxy_registry(reactor_lag: Callable[[], float]) -> MetricRegistry:
+    """Make what a scrape shows of the process; its parts add theirs."""
+    registry = MetricRegistry()
+    add_process_metrics(registry, PREFIX, dict, reactor_lag)
+    return registry

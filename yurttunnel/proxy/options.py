@@ -1,0 +1,181 @@
+"""The command line of the service proxy: parsed, checked and turned into :class:`Settings`."""
+
+from __future__ import annotations
+
+import socket
+from ipaddress import ip_address
+
+from twisted.python import usage
+
+from yurttunnel.ops.diagnose.flags import bundle_path
+from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
+from yurttunnel.proxy import flag_table
+from yurttunnel.proxy.settings import (
+    BackEnd,
+    MasqueradeSettings,
+    Mode,
+    PageSettings,
+    Settings,
+    SourceSettings,
+    SyncSettings,
+    UdpSettings,
+)
+
+_NO_IPVS = "there is no mode ipvs"
+_NO_SYSCTLS = "limits of conntrack are the machine's: set them by sysctl"
+_USE_ADDRESSES = "use --healthz-bind-address and --metrics-bind-address"
+_ONE_WATCH = "a change is one event of a watch, whatever the rate"
+
+# Of kube-proxy up to 1.35, and of its logging library.
+_IGNORED_FLAGS = {
+    "config": "there is no file of flags: give them here (docs/migration.md)",
+    "proxy-mode": "use --mode and --proxy-backend",
+    "config-sync-period": "the API is followed, and asked anew only when that breaks",
+    "conntrack-max-per-core": _NO_SYSCTLS,
+    "conntrack-min": _NO_SYSCTLS,
+    "conntrack-tcp-timeout-established": _NO_SYSCTLS,
+    "conntrack-tcp-timeout-close-wait": _NO_SYSCTLS,
+    "conntrack-udp-timeout": _NO_SYSCTLS,
+    "conntrack-udp-timeout-stream": _NO_SYSCTLS,
+    "detect-local-mode": "use --cluster-cidr",
+    "pod-bridge-interface": "use --cluster-cidr",
+    "pod-interface-name-prefix": "use --cluster-cidr",
+    "feature-gates": "there are none",
+    "healthz-port": _USE_ADDRESSES,
+    "metrics-port": _USE_ADDRESSES,
+    "iptables-masquerade-bit": "nothing is marked for masquerading in iptables",
+    "ipvs-exclude-cidrs": _NO_IPVS,
+    "ipvs-min-sync-period": _NO_IPVS,
+    "ipvs-scheduler": _NO_IPVS,
+    "ipvs-sync-period": _NO_IPVS,
+    "ipvs-tcp-timeout": _NO_IPVS,
+    "ipvs-tcpfin-timeout": _NO_IPVS,
+    "ipvs-udp-timeout": _NO_IPVS,
+    "kube-api-burst": _ONE_WATCH,
+    "kube-api-qps": _ONE_WATCH,
+    "kube-api-content-type": "objects are asked for as JSON",
+    "oom-score-adj": "use OOMScoreAdjust= of the unit, or the pod's priorityClassName",
+    "resource-container": "use the cgroup of the unit or pod",
+    "show-hidden-metrics-for-version": "no metric is hidden",
+    "logging-format": "use --log-format",
+    "log-flush-frequency": "each line is written at once",
+    "vmodule": USE_LOG_LEVEL,
+    "stderrthreshold": USE_LOG_LEVEL,
+    "log_dir": USE_LOG_FILE,
+    "log_file": USE_LOG_FILE,
+}
+_IGNORED_SWITCHES = {
+    "bind-address-hard-fail": "a port that is taken is told, and all else is served",
+    "conntrack-tcp-be-liberal": _NO_SYSCTLS,
+    "iptables-localhost-nodeports": "node ports are served at 127.0.0.1 in user mode",
+    "ipvs-strict-arp": _NO_IPVS,
+    "profiling": "see /debug on --metrics-bind-address",
+    "logtostderr": USE_LOG_FILE,
+    "alsologtostderr": USE_LOG_FILE,
+}
+
+
+class Options(CommandOptions[Settings]):
+    """Options of ``twist yurtproxy``."""
+
+    longdesc = """Services on an edge node, in the place of kube-proxy: clients of a cluster IP, an
+    external address or a node port get an endpoint, and another one where that does not answer. It
+    needs to know where the API is: --master http://127.0.0.1:10261 behind a hub, or a --kubeconfig.
+    To change the firewall it takes the capabilities CAP_NET_ADMIN and CAP_NET_RAW. Durations are
+    seconds or carry units: 30, 30s, 5m, 1h30m."""
+
+    ignored_of = "kube-proxy"
+    ignored_flags = _IGNORED_FLAGS
+    ignored_switches = _IGNORED_SWITCHES
+
+    table = flag_table.TABLE
+
+    def make_settings(self) -> Settings:
+        """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
+        self.bundle = bundle_path(self)
+        mode, back_end = self.value(flag_table.MODE), self.value(flag_table.PROXY_BACKEND)
+        if mode is Mode.KERNEL and back_end in (BackEnd.IPTABLES, BackEnd.NONE):
+            raise usage.UsageError(
+                f"--mode kernel is by nftables alone: leave --proxy-backend {back_end.value} out,"
+                " or use --mode user"
+            )
+        return Settings(
+            node_name=self._node_name(),
+            sources=self._sources(),
+            pages=self._pages(),
+            mode=mode,
+            back_end=back_end,
+            bind_address=self._bind_address(back_end),
+            proxy_ports=self.value(flag_table.PROXY_PORT_RANGE),
+            node_port_networks=self.optional_value(flag_table.NODEPORT_ADDRESSES, ()),
+            masquerade=MasqueradeSettings(
+                everyone=self.value(flag_table.MASQUERADE_ALL),
+                pods=self.optional_value(flag_table.CLUSTER_CIDR, ()),
+            ),
+            udp=UdpSettings(
+                first=self.value(flag_table.UDP_FIRST_TIMEOUT),
+                idle=self.value(flag_table.UDP_TIMEOUT),
+            ),
+            sync=self._sync(),
+            cleanup=self.is_given(flag_table.CLEANUP),
+        )
+
+    def _node_name(self) -> str:
+        flag = flag_table.HOSTNAME_OVERRIDE
+        # Manifests carry it without a value.
+        given = self[flag.name]
+        if given or (given is None and self._environment.get(flag.variable)):
+            return self.value(flag)
+        try:
+            return flag.parse(socket.gethostname())
+        except ValueError as reason:
+            raise usage.UsageError(
+                f"--hostname-override is missing, and the host name is none of a node: {reason}"
+            ) from None
+
+    def _sources(self) -> SourceSettings:
+        file = self.optional_value(flag_table.SERVICES_FILE, None)
+        kube_config, master = flag_table.KUBE_CONFIG, flag_table.MASTER
+        has_api = self.is_given(kube_config) or self.is_given(master)
+        return SourceSettings(
+            api=has_api or file is None,
+            kube_config=self.value(kube_config) if self.is_given(kube_config) else None,
+            master=self.value(master) if self.is_given(master) else None,
+            file=file,
+        )
+
+    def _pages(self) -> PageSettings:
+        health, metrics = flag_table.HEALTHZ_BIND_ADDRESS, flag_table.METRICS_BIND_ADDRESS
+        return PageSettings(
+            health=self.value(health) if self.is_given(health) else None,
+            metrics=self.value(metrics),
+        )
+
+    def _bind_address(self, back_end: BackEnd) -> str:
+        host = self.value(flag_table.BIND_ADDRESS)
+        address = ip_address(host)
+        if address.is_loopback and back_end is not BackEnd.NONE:
+            raise usage.UsageError(
+                f"--bind-address: clients of Services are led to the proxy by rules, and what comes"
+                f" from elsewhere to {host} the kernel drops (route_localnet is off): leave it out,"
+                " or let clients speak to the proxy's ports themselves, with --proxy-backend none"
+            )
+        if not (address.is_loopback or address.is_unspecified):
+            raise usage.UsageError(
+                f"--bind-address: {host} is one of several addresses that clients come in at, and"
+                " rules lead each of them to the proxy there: leave it out, or give 0.0.0.0"
+            )
+        return host
+
+    def _sync(self) -> SyncSettings:
+        settings = SyncSettings(
+            period=self.value(flag_table.SYNC_PERIOD),
+            least=self.value(flag_table.MIN_SYNC_PERIOD),
+            drain=self.value(flag_table.DRAIN_TIMEOUT),
+            removes_rules=self.value(flag_table.REMOVE_RULES),
+        )
+        if settings.least > settings.period:
+            raise usage.UsageError(
+                "--iptables-min-sync-period is longer than --iptables-sync-period: give less"
+            )
+        return settings

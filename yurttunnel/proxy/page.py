@@ -1,0 +1,184 @@
+"""What the status page and ``/services`` show of Services."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.ops.meta import JsonPage
+from yurttunnel.ops.status import words
+from yurttunnel.ops.status.markup import Column, Content, Markup, element, joined, mark, table
+from yurttunnel.ops.status.sections import NO_MATCH, MakeSection, Moment, Section, listing
+from yurttunnel.proxy.interfaces import EndpointStats
+from yurttunnel.proxy.placement import Carried
+from yurttunnel.proxy.state.virtual_services import Endpoint, Portal, Problem
+
+MOST_SHOWN = 100
+"""Services at once; ``?q=`` finds the others."""
+
+MOST_ENDPOINTS = 10
+"""Of one service, those with failures first."""
+
+_COUNTERS = ("active", "total", "failed", "received", "sent")
+
+
+def services_page(clock: IReactorTime, carried: Callable[[], Iterable[Carried]]) -> JsonPage:
+    """Make the page ``/services``."""
+    return JsonPage(
+        "services",
+        "Services with their endpoints, as JSON",
+        lambda: [_as_json(each, clock.seconds()) for each in carried()],
+        "",
+    )
+
+
+def services_section(clock: IReactorTime, carried: Callable[[], Iterable[Carried]]) -> MakeSection:
+    """Make what makes the section of Services."""
+
+    def section(moment: Moment) -> Section:
+        every = list(carried())
+        found = [each for each in every if moment.matches(*_texts(each))]
+        found.sort(key=lambda each: (-_failures(each), each.service.key.name))
+        columns = _columns(clock.seconds())
+        content = listing(
+            "Services",
+            found[:MOST_SHOWN],
+            len(every),
+            "those with failures first",
+            lambda rows: table("Services", columns, rows),
+            NO_MATCH if every else "No Service has an address that is served here.",
+        )
+        return Section("services", content, "sessions", ("services", f"{len(every):,}"))
+
+    return section
+
+
+def problems_section(problems: Callable[[], Sequence[Problem]]) -> MakeSection:
+    """Make what makes the section of what is not served as it should be."""
+
+    def section(moment: Moment) -> Section | None:
+        every = problems()
+        if not every:
+            return None
+        found = [each for each in every if moment.matches(each.what, each.text)]
+        columns: list[Column[Problem]] = [
+            Column("Object", lambda each: each.what, "name"),
+            Column("Problem", lambda each: mark("warn", each.text)),
+        ]
+        content = listing(
+            "Problems of Services",
+            found[:MOST_SHOWN],
+            len(every),
+            "in no order",
+            lambda rows: table("Problems of Services", columns, rows),
+            NO_MATCH,
+        )
+        return Section("problems", content, "sessions", ("problems", f"{len(every):,}"))
+
+    return section
+
+
+def _columns(now: float) -> list[Column[Carried]]:
+    return [
+        Column("Service", _name, "name"),
+        Column("Addresses", lambda each: _lines(map(_portal, each.service.portals))),
+        Column("Endpoints", lambda each: _endpoints(each, now)),
+        Column("Proxy port", lambda each: str(each.port or "the kernel"), "number"),
+        Column("Connections", _connections, "number"),
+        Column("Bytes", _bytes, "number"),
+    ]
+
+
+def _name(each: Carried) -> Markup:
+    key = each.service.key
+    scope = "" if key.scope.value == "all" else f", {key.scope.value}"
+    kind = f"{key.protocol.value} IPv{key.version}{scope}"
+    return joined(str(key.name), element("small", kind))
+
+
+def _portal(portal: Portal) -> str:
+    if portal.address is None:
+        return f"node port {portal.port}"
+    return f"{Endpoint(portal.address, portal.port)} ({portal.kind.value})"
+
+
+def _endpoints(each: Carried, now: float) -> Content:
+    if not each.service.endpoints:
+        return mark("warn", f"none: clients are {each.service.nobody_serves.value}")
+    known = {stats.endpoint: stats for stats in each.endpoints}
+    ordered = sorted(
+        each.service.endpoints,
+        key=lambda one: -known[one].failures if one in known else 0,
+    )
+    shown = [_endpoint(one, known.get(one), now) for one in ordered[:MOST_ENDPOINTS]]
+    more = len(ordered) - len(shown)
+    return _lines([*shown, f"and {more} more"] if more else shown)
+
+
+def _endpoint(endpoint: Endpoint, stats: EndpointStats | None, now: float) -> Content:
+    if stats is None or not stats.failures:
+        return str(endpoint)
+    told = f"{words.counted(stats.failures, 'failed dial')}, the last: {stats.last_failure}"
+    if stats.ejected_until is None:
+        return joined(str(endpoint), element("small", told))
+    left = words.duration(stats.ejected_until - now)
+    return joined(str(endpoint), " ", mark("bad", f"left out for {left}"), element("small", told))
+
+
+def _connections(each: Carried) -> Content:
+    stats = each.stats
+    if stats is None:
+        return ""
+    refused = element("small", f"{stats.failed:,} without endpoint") if stats.failed else ""
+    return joined(f"{stats.active:,} of {stats.total:,}", refused)
+
+
+def _bytes(each: Carried) -> str:
+    stats = each.stats
+    if stats is None:
+        return ""
+    return f"{words.size(stats.received)} in, {words.size(stats.sent)} out"
+
+
+def _lines(contents: Iterable[Content]) -> list[Markup]:
+    return [element("div", each) for each in contents]
+
+
+def _texts(each: Carried) -> list[str]:
+    service = each.service
+    return [str(service.key), *map(_portal, service.portals), *map(str, service.endpoints)]
+
+
+def _failures(each: Carried) -> int:
+    return sum(stats.failures for stats in each.endpoints)
+
+
+def _as_json(each: Carried, now: float) -> dict[str, object]:
+    service = each.service
+    known = {stats.endpoint: stats for stats in each.endpoints}
+    return {
+        "service": str(service.key.name),
+        "protocol": service.key.protocol.value,
+        "version": service.key.version,
+        "scope": service.key.scope.value,
+        "portals": list(map(_portal, service.portals)),
+        "proxy_port": each.port,
+        "endpoints": [_endpoint_json(one, known.get(one), now) for one in service.endpoints],
+        **({} if each.stats is None else {name: getattr(each.stats, name) for name in _COUNTERS}),
+    }
+
+
+def _endpoint_json(
+    endpoint: Endpoint, stats: EndpointStats | None, now: float
+) -> dict[str, object]:
+    if stats is None:
+        return {"endpoint": str(endpoint)}
+    left = None if stats.ejected_until is None else max(0.0, stats.ejected_until - now)
+    return {
+        "endpoint": str(endpoint),
+        "active": stats.active,
+        "failures": stats.failures,
+        "last_failure": stats.last_failure or None,
+        "left_out_for_seconds": left,
+    }

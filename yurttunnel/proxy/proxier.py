@@ -1,0 +1,297 @@
+"""Keeps sockets and rules as Services and EndpointSlices ask, as long as the proxy runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from yurttunnel.metrics import Durations
+from yurttunnel.ops.backoff import Backoff
+from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.ops.reconciler import Reconciler
+from yurttunnel.ops.waiting import ended_within
+from yurttunnel.proxy.health import SyncHealth
+from yurttunnel.proxy.interfaces import (
+    IClaims,
+    IConntrack,
+    IDesiredStateSource,
+    IRules,
+    Placed,
+    StaleFlows,
+)
+from yurttunnel.proxy.placement import IPlacement
+from yurttunnel.proxy.settings import SyncSettings
+from yurttunnel.proxy.stale_flows import stale_flows
+from yurttunnel.proxy.state.virtual_services import (
+    DesiredState,
+    HealthCheckNodePort,
+    Key,
+    Portal,
+    Problem,
+)
+from yurttunnel.steering.interfaces import SteeringFailed
+
+LOOK_SECONDS = 5.0
+"""How often the kernel is asked whether somebody has changed rules."""
+
+SYNC_SECONDS = 60.0
+"""How long a sync may take: more than the programs of both families together, 20 s each."""
+
+FINISH_SECONDS = 5.0
+"""Seconds that a sync which is under way has for its end when the proxy stops."""
+
+REMOVAL_SECONDS = 20.0
+"""Seconds that there are to remove the rules when the proxy stops."""
+
+MOST_TOLD = 20
+"""How many problems are told one by one after a sync; all of them are on the page."""
+
+SYNC_BOUNDS = tuple(0.001 * 2**power for power in range(15))
+"""Seconds; the buckets of kube-proxy's histogram (``pkg/proxy/metrics`` of Kubernetes)."""
+
+
+class IHealthChecks(Protocol):
+    """The ports by which load balancers ask for Services."""
+
+    def update(self, desired: Mapping[int, HealthCheckNodePort], /) -> None:
+        """Answer for ``desired`` from now on."""
+        ...
+
+    def problems(self) -> Collection[Problem]:
+        """Return what cannot be answered for."""
+        ...
+
+    def stop(self) -> Deferred[None]:
+        """Answer no more."""
+        ...
+
+
+class Proxier(Service):
+    """One sync at a time: at the start, at changes, and each period.
+
+    Nothing is done before ``source`` has a state. Endpoints that come and go are passed on to
+    ``placement`` at once, whatever a sync is at. A service that cannot be served is a problem, and
+    the others are served. Rules stay at the end, unless they are to be removed.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        settings: SyncSettings,
+        source: IDesiredStateSource,
+        placement: IPlacement,
+        claims: IClaims,
+        rules: IRules,
+        conntrack: IConntrack,
+        checks: IHealthChecks,
+        health: SyncHealth,
+    ) -> None:
+        self._clock = clock
+        self._settings = settings
+        self._source = source
+        self._placement = placement
+        self._claims = claims
+        self._rules = rules
+        self._conntrack = conntrack
+        self._checks = checks
+        self._health = health
+        self._limited = RateLimitedLog(clock, self._log)
+        # What rules have been made for.
+        self._placed: dict[Key, Placed] = {}
+        self._stale: dict[int, set[StaleFlows]] = {}
+        self._generation: int | None = None
+        self._rules_problem: str | None = "no rules have been made yet"
+        self._flows_problem: str | None = None
+        self.problems: tuple[Problem, ...] = ()
+        """What is not served as it should be, as of the last sync."""
+        self.syncs = {"ok": 0, "failed": 0}
+        """How the syncs have ended."""
+        self.durations = Durations(SYNC_BOUNDS)
+        """How long those took that went well."""
+        self.flows_forgotten = 0
+        """UDP flows that the kernel was told to forget."""
+        self._reconciler = Reconciler(
+            clock,
+            settings.period,
+            "keeping Services",
+            self._sync,
+            spacing=settings.least,
+            backoff=Backoff(),
+            deadline=SYNC_SECONDS,
+            finish=FINISH_SECONDS,
+        )
+        self._looking = Reconciler(
+            clock, LOOK_SECONDS, "looking at the rules of the firewall", self._look
+        )
+
+    def startService(self) -> None:
+        """Begin; the first sync comes as soon as it is known what there is."""
+        super().startService()
+        self._source.on_changed.append(self._changed)
+        self._reconciler.startService()
+        self._looking.startService()
+
+    def stopService(self) -> Deferred[None]:
+        """Let a sync that is under way end, remove rules if that is wanted, and drain."""
+        super().stopService()
+        self._source.on_changed.remove(self._changed)
+        _ = self._looking.stopService()
+        return Deferred.fromCoroutine(self._end())
+
+    def problem(self) -> str | None:
+        """Return, for ``/readyz``, why clients of Services may not be led to their endpoints."""
+        return self._source.problem() if self._source.state() is None else self._rules_problem
+
+    def warning(self) -> str | None:
+        """Return what else is not as it should be, and what to look at."""
+        found = [self._source.problem(), self._flows_problem]
+        if self.problems:
+            first = self.problems[0]
+            more = f", and {len(self.problems) - 1} more" if len(self.problems) > 1 else ""
+            found.append(f"{first.what}: {first.text}{more}")
+        return "; ".join(filter(None, found)) or None
+
+    def _changed(self) -> None:
+        self._health.queued()
+        state = self._source.state()
+        if state is not None:
+            self._placement.update(state.services)
+        self._reconciler.trigger()
+
+    async def _look(self) -> None:
+        generation = self._rules.generation()
+        if self._placed and generation != self._generation:
+            self._generation = generation
+            self._reconciler.trigger()
+
+    async def _sync(self) -> bool:
+        """Do what is due; return whether it went well."""
+        state = self._source.state()
+        if state is None:
+            return True
+        self._health.begun()
+        begun = self._clock.seconds()
+        try:
+            await self._serve(state)
+        except SteeringFailed as error:
+            self._failed(str(error))
+            self._limited.warn(
+                "Services are served as before, since rules cannot be made: {error}; it is tried"
+                " again",
+                error=error,
+            )
+        except CancelledError:
+            self._failed("the rules could not be made in time")
+        except Exception as error:
+            # Whatever it is, all that is served stays, and it is tried again.
+            self._failed(f"internal error: {error!r}")
+            self._log.failure("Defect: Services cannot be kept; it is tried again")
+        else:
+            self._rules_problem = None
+            self.syncs["ok"] += 1
+            self.durations.observe(self._clock.seconds() - begun)
+            self._health.synced()
+            return True
+        return False
+
+    def _failed(self, why: str) -> None:
+        self._rules_problem = why
+        self.syncs["failed"] += 1
+
+    async def _serve(self, state: DesiredState) -> None:
+        services = state.services
+        unclaimed = self._claims.want({key: each.portals for key, each in services.items()})
+        placed = await self._placement.place(services, unclaimed)
+        self._checks.update(state.health_checks)
+        self._note(
+            state.problems,
+            [
+                *(_unclaimed(key, portal, why) for (key, portal), why in unclaimed.items()),
+                *self._placement.problems(),
+                *self._checks.problems(),
+            ],
+        )
+        # It may have changed while sockets were opened.
+        self._placement.update((self._source.state() or state).services)
+        applied = await self._rules.apply(placed)
+        self._generation = self._rules.generation()
+        for difference in applied.differences:
+            self._log.debug("Rules were not as they should be: {difference}", difference=difference)
+        await self._forget_flows({each.service.key: each for each in placed})
+        if self._placement.leave(services, self._settings.drain) and self._placement.problems():
+            # What has stopped may have left its port to one of those that have none.
+            self._reconciler.trigger()
+
+    def _note(self, of_objects: Sequence[Problem], own: Sequence[Problem]) -> None:
+        """Keep the problems, and tell of those that are new; the source tells of objects."""
+        former = frozenset(self.problems)
+        self.problems = tuple(dict.fromkeys([*of_objects, *own]))
+        new = [each for each in dict.fromkeys(own) if each not in former]
+        for each in new[:MOST_TOLD]:
+            self._log.warn("{what}: {text}", what=each.what, text=each.text)
+        if len(new) > MOST_TOLD:
+            self._log.warn(
+                "{more} more problems of Services: the status page has all of them",
+                more=len(new) - MOST_TOLD,
+            )
+
+    async def _forget_flows(self, placed: dict[Key, Placed]) -> None:
+        """Have the kernel forget the UDP flows that rules have led elsewhere before."""
+        for version, flows in stale_flows(self._placed, placed).items():
+            self._stale.setdefault(version, set()).update(flows)
+        self._placed = placed
+        self._flows_problem = None
+        for version in list(self._stale):
+            try:
+                self.flows_forgotten += await self._conntrack.forget(version, self._stale[version])
+            except SteeringFailed as error:
+                self._flows_problem = f"UDP clients may be led to endpoints that are gone: {error}"
+                self._limited.warn(
+                    "UDP clients may be led to endpoints that are gone: {error}; it is tried again",
+                    error=error,
+                )
+            else:
+                del self._stale[version]
+
+    async def _end(self) -> None:
+        await self._reconciler.stopService()
+        if self._settings.removes_rules:
+            await self._remove_rules()
+        await self._checks.stop()
+        self._claims.release()
+        await self._placement.stop(self._settings.drain)
+
+    async def _remove_rules(self) -> None:
+        removing = Deferred.fromCoroutine(self._removed())
+        if not await ended_within(self._clock, REMOVAL_SECONDS, removing):
+            removing.cancel()
+            self._log.error(
+                "Rules of Services are left behind, since removing them took more than {seconds} s;"
+                " run twist yurtproxy --cleanup",
+                seconds=REMOVAL_SECONDS,
+            )
+
+    async def _removed(self) -> None:
+        try:
+            await self._rules.remove()
+        except SteeringFailed as error:
+            self._log.error(
+                "Rules of Services may be left behind: {error}; run twist yurtproxy --cleanup",
+                error=error,
+            )
+        except CancelledError:
+            # It took too long, which is told by who waits.
+            return
+
+
+def _unclaimed(key: Key, portal: Portal, why: str) -> Problem:
+    """Return what is told of a portal that belongs to somebody else."""
+    where = f"{portal.kind.value} {'' if portal.address is None else f'{portal.address} '}"
+    return Problem(str(key.name), f"its {where}port {portal.port} is not served here: {why}")

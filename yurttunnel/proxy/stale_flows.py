@@ -1,0 +1,60 @@
+"""Which UDP flows the kernel must forget once rules have changed.
+
+TCP needs none of it: its connections end, and go on by the rules that were there when they began.
+A UDP flow has no end as long as the client sends, and would lead where it once did for ever
+(kubernetes/kubernetes issues 48370, 98305 and 125467).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from yurttunnel.proxy.interfaces import Placed, StaleFlows
+from yurttunnel.proxy.state.virtual_services import Endpoint, Key, Portal, Protocol
+
+
+def stale_flows(
+    before: Mapping[Key, Placed], after: Mapping[Key, Placed]
+) -> dict[int, set[StaleFlows]]:
+    """Return the flows that rules for ``before`` may have led elsewhere, by the version of IP.
+
+    What is not in ``before`` may have been led by a former process, or not at all, which lasts
+    just as long.
+    """
+    found: dict[int, set[StaleFlows]] = {4: set(), 6: set()}
+    for key in before.keys() | after.keys():
+        if key.protocol is Protocol.UDP:
+            found[key.version].update(_of_service(before.get(key), after.get(key)))
+    return {version: flows for version, flows in found.items() if flows}
+
+
+def _of_service(old: Placed | None, new: Placed | None) -> Iterator[StaleFlows]:
+    if old is new:
+        return
+    former = () if old is None else old.service.portals
+    portals = () if new is None else new.service.portals
+    for portal in former:
+        if portal not in portals:
+            yield _flows(portal)
+    kept = old is not None and new is not None and _is_kept(old, new)
+    gone: set[Endpoint] = set()
+    if old is not None and new is not None:
+        gone = set(old.service.endpoints).difference(new.service.endpoints)
+    for portal in portals:
+        if not kept or portal not in former:
+            yield _flows(portal)
+        else:
+            for endpoint in gone:
+                yield _flows(portal, endpoint)
+
+
+def _is_kept(old: Placed, new: Placed) -> bool:
+    """Return whether flows lead where they did, but for those to an endpoint that is gone."""
+    if old.proxy_port is None and new.proxy_port is None:
+        return bool(old.service.endpoints) == bool(new.service.endpoints)
+    return old.proxy_port == new.proxy_port
+
+
+def _flows(portal: Portal, endpoint: Endpoint | None = None) -> StaleFlows:
+    address = None if portal.address is None else str(portal.address)
+    return StaleFlows(Protocol.UDP, address, portal.port, endpoint)
