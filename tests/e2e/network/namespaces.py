@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from twisted.trial.unittest import SkipTest
 
@@ -77,6 +78,22 @@ class Namespace:
     def close(self) -> None:
         """Let it go; it ends when nothing lives there any more."""
         os.close(self._descriptor)
+
+
+def new_machine() -> Namespace:
+    """Make a machine that has nothing but its loopback interface."""
+    machine = Namespace()
+    with machine.inside():
+        # An address can be used at once, without asking whether somebody else has it.
+        Path("/proc/sys/net/ipv6/conf/default/accept_dad").write_text("0")
+    machine.run("ip", "link", "set", "lo", "up")
+    return machine
+
+
+def forward() -> None:
+    """Have this machine pass on what is for others."""
+    for setting in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
+        Path("/proc/sys/net", setting).write_text("1")
 
 
 def run(*command: str, stdin: str = "") -> str:

@@ -24,7 +24,7 @@ from types import MappingProxyType
 
 from twisted.trial.unittest import SkipTest
 
-from tests.e2e.network.namespaces import Namespace, wait_for_ipv6
+from tests.e2e.network.namespaces import Namespace, forward, new_machine, wait_for_ipv6
 
 LAN = {
     "cloud": tuple(
@@ -59,7 +59,7 @@ class Sites:
         self._switches: list[Namespace] = []
         try:
             for name in self.addresses:
-                self._machines[name] = _machine()
+                self._machines[name] = new_machine()
             self._connect("lan", LAN)
             self._connect("site", SITE)
             self._separate()
@@ -91,8 +91,7 @@ class Sites:
     def forward(self, machine: str) -> None:
         """Have a machine pass on what is for others."""
         with self.inside(machine):
-            for setting in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
-                Path("/proc/sys/net", setting).write_text("1")
+            forward()
 
     def close(self) -> None:
         """Go back to the namespace of before; what is still used ends with its users."""
@@ -102,7 +101,7 @@ class Sites:
 
     def _connect(self, segment: str, machines: Mapping[str, Sequence[str]]) -> None:
         """Join machines by a switch; the interface of each is called as the segment."""
-        switch = _machine()
+        switch = new_machine()
         self._switches.append(switch)
         with switch.inside():
             # What a switch passes on is no concern of the machines' firewalls.
@@ -144,13 +143,3 @@ class Sites:
                 *(program, "-A", "FORWARD", "-i", "lan", "-o", "site"),
                 *("-m", "conntrack", "--ctstate", "NEW", "-j", "REJECT"),
             )
-
-
-def _machine() -> Namespace:
-    """Make a machine that has nothing but its loopback interface."""
-    machine = Namespace()
-    with machine.inside():
-        # An address can be used at once, without asking whether somebody else has it.
-        Path("/proc/sys/net/ipv6/conf/default/accept_dad").write_text("0")
-    machine.run("ip", "link", "set", "lo", "up")
-    return machine
