@@ -1,0 +1,286 @@
+"""What the tests of the service proxy have in common."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import Counter
+from collections.abc import Iterable
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.interfaces import IConnector
+from twisted.internet.utils import getProcessOutputAndValue
+
+from tests.apiserver.bootstrap_roles import rule
+from tests.e2e.hub.cloud import READ, Cloud
+from tests.e2e.network.namespaces import run
+from tests.e2e.proxy.network import CLIENT, SITES, NodeNetwork, address, version_of
+from tests.e2e.proxy.objects import BOTH, TARGET_PORT, Objects, Pod
+from tests.e2e.proxy.programs import Proxy
+from tests.e2e.proxy.traffic import (
+    Answer,
+    Caller,
+    CallerFactory,
+    DatagramCaller,
+    DatagramEndpoint,
+    StreamEndpoint,
+)
+from tests.e2e.support import EndToEndTestCase, which
+
+USER = "system:kube-proxy"
+GROUP = "system:node-proxiers-of-tests"
+
+SHOWN_SECONDS = 15.0
+"""How long what follows from a change may take on a busy machine; on another it is at once."""
+
+REMOTE = tuple(Pod(number) for number in (11, 12, 13))
+LOCAL = tuple(Pod(number, local=True) for number in (14, 15))
+
+
+class ProxyTestCase(EndToEndTestCase):
+    """Gives a test a node, an API, proxies, endpoints and clients.
+
+    ``mode`` and ``backend`` are flags of its proxies; ``legacy`` has the node use the old tables.
+    """
+
+    mode = "user"
+    backend = "iptables"
+    legacy = False
+
+    async def setUp(self) -> None:
+        """Make the networks."""
+        await super().setUp()
+        self.network = NodeNetwork()
+        self.addCleanup(self.network.close)
+        if self.legacy:
+            # What tells which of the two firewalls kubelet uses.
+            for program in ("iptables-legacy", "ip6tables-legacy"):
+                run(program, "-t", "mangle", "-N", "KUBE-KUBELET-CANARY")
+        self.streams: dict[tuple[Pod, int, int], StreamEndpoint] = {}
+        self.datagrams: dict[tuple[Pod, int, int], DatagramEndpoint] = {}
+        self._ports: dict[tuple[Pod, int], list] = {}
+        self._connectors: dict[Caller, IConnector] = {}
+        self.addCleanup(self.hang_up)
+
+    # -- The programs of the node --------------------------------------------------------------
+
+    async def start_cloud(self) -> Cloud:
+        """Start an API on the node; ``objects`` writes what is in it."""
+        self.cloud = Cloud(reactor, self.directory)
+        self.addCleanup(lambda: Deferred.fromCoroutine(self.cloud.stop()))
+        await self.cloud.start()
+        self.cloud.grant(GROUP, rule(READ, "", "services", "endpoints", "nodes"))
+        self.cloud.grant(GROUP, rule(READ, "discovery.k8s.io", "endpointslices"))
+        self.objects = Objects(self.cloud)
+        return self.cloud
+
+    def make_proxy(self, *flags: str, server: str = "", **options) -> Proxy:
+        """Prepare a proxy that watches the API, or another ``server``; it ends with the test."""
+        config = self.cloud.identities.client_kubeconfig(
+            "proxy", server or self.cloud.urls, USER, GROUP
+        )
+        extra = ("--kubeconfig", str(config), *self.flags(), *flags)
+        return self.end_with_test(Proxy(reactor, self.directory, extra=extra, **options))
+
+    def flags(self) -> tuple[str, ...]:
+        """Return the flags that the variant of a test is about."""
+        return ("--mode", self.mode, "--proxy-backend", self.backend)
+
+    def end_with_test(self, proxy: Proxy) -> Proxy:
+        """Have a proxy ended with the test, in good order and without complaints."""
+        self.addCleanup(lambda: Deferred.fromCoroutine(self._end_proxy(proxy)))
+        return proxy
+
+    async def start_proxy(self, *flags: str, **options) -> Proxy:
+        """Start a proxy, and wait until it is ready."""
+        proxy = self.make_proxy(*flags, **options)
+        proxy.start()
+        await proxy.ready()
+        return proxy
+
+    async def start(self, *flags: str) -> Proxy:
+        """Start an API and a proxy."""
+        await self.start_cloud()
+        return await self.start_proxy(*flags)
+
+    async def _end_proxy(self, proxy: Proxy) -> None:
+        await self.hang_up()
+        status = await proxy.stop(20) if proxy.running else 0
+        if status not in (0, -signal.SIGTERM):
+            raise proxy.failed(f"SIGTERM gave exit status {status}")
+        complaints = proxy.complaints()
+        if complaints:
+            raise proxy.failed("complains:\n" + "\n".join(complaints))
+
+    # -- Endpoints -----------------------------------------------------------------------------
+
+    def serve(self, *pods: Pod, port: int = TARGET_PORT, versions: Iterable[int] = BOTH) -> None:
+        """Have pods listen by TCP and UDP until the test ends, or they :meth:`end`."""
+        for pod in pods:
+            ports = self._ports.setdefault((pod, port), [])
+            for version in versions:
+                where = pod.address(version)
+                stream, datagram = StreamEndpoint(), DatagramEndpoint(reactor, where)
+                with self.network.inside(pod.site):
+                    ports.append(reactor.listenTCP(port, stream, 1024, interface=where))
+                    ports.append(
+                        reactor.listenUDP(port, datagram, interface=where, maxPacketSize=65536)
+                    )
+                self.streams[pod, port, version] = stream
+                self.datagrams[pod, port, version] = datagram
+            self.addCleanup(self.end, pod, port)
+
+    def end(self, pod: Pod, port: int = TARGET_PORT) -> Deferred:
+        """Have a pod listen no longer, and reset its connections, as the end of a process does."""
+        closed = [one.stopListening() for one in self._ports.pop((pod, port), [])]
+        for version in BOTH:
+            stream = self.streams.pop((pod, port, version), None)
+            self.datagrams.pop((pod, port, version), None)
+            if stream is not None:
+                stream.cut()
+        return gatherResults([each for each in closed if each is not None])
+
+    # -- Clients -------------------------------------------------------------------------------
+
+    def dial(
+        self,
+        host: str,
+        port: int = 80,
+        *,
+        machine: str = "clients",
+        source: str = "",
+        size: int = 1000,
+        stays: bool = False,
+        patience: float = 10.0,
+    ) -> Caller:
+        """Have a client call; it stands on a machine, and speaks from an address of it."""
+        caller = Caller(reactor, size, stays)
+        if machine in SITES:
+            source = source or address(machine, CLIENT, version_of(host))
+        with self.network.inside(machine):
+            connector = reactor.connectTCP(
+                host, port, CallerFactory(caller), patience, (source, 0) if source else None
+            )
+        self._connectors[caller] = connector
+        limit = reactor.callLater(patience + 5, _hang_up, connector)
+
+        def over(answer: Answer) -> Answer:
+            del self._connectors[caller]
+            if limit.active():
+                limit.cancel()
+            return answer
+
+        caller.answered.addCallback(over)
+        return caller
+
+    def hang_up(self) -> Deferred:
+        """End all calls that still are."""
+        calls = list(self._connectors)
+        for connector in list(self._connectors.values()):
+            _hang_up(connector)
+        return gatherResults([caller.answered for caller in calls])
+
+    async def call(self, host: str, port: int = 80, **options) -> Answer:
+        """Have a client call, and give what it got."""
+        return await self.dial(host, port, **options).answered
+
+    async def calls(
+        self, count: int, host: str, port: int = 80, at_once: int = 20, **options
+    ) -> list[Answer]:
+        """Have so many clients call, some of them at a time."""
+        found: list[Answer] = []
+
+        async def one_after_the_other(number: int) -> None:
+            for _ in range(number, count, at_once):
+                answer = await self.call(host, port, **options)
+                found.append(answer)
+
+        workers = [Deferred.fromCoroutine(one_after_the_other(n)) for n in range(at_once)]
+        await gatherResults(workers, consumeErrors=True)
+        return found
+
+    async def served(self, host: str, port: int = 80, **options) -> Answer:
+        """Require that a client is served."""
+        answer = await self.call(host, port, **options)
+        self.assertEqual(answer.problem, "", f"{host} {port} {options}")
+        return answer
+
+    async def eventually_by(
+        self, pods: Iterable[Pod], host: str, port: int = 80, seconds: float = SHOWN_SECONDS, **how
+    ) -> None:
+        """Wait until only these pods serve; without any, until clients are refused."""
+        version = version_of(host)
+        expected = {pod.address(version) for pod in pods}
+
+        async def are() -> bool:
+            answers = await self.calls(4 * max(1, len(expected)), host, port, **how)
+            return {answer.endpoint for answer in answers} == (expected or {""})
+
+        await self.eventually(are, f"{host} {port} is served by {expected or 'nobody'}", seconds)
+
+    def datagram_caller(
+        self, host: str, port: int = 53, *, machine: str = "clients", source: str = ""
+    ) -> DatagramCaller:
+        """Make a UDP client of an address."""
+        caller = DatagramCaller(reactor)
+        if machine in SITES:
+            source = source or address(machine, CLIENT, version_of(host))
+        source = source or ("::" if version_of(host) == 6 else "")
+        with self.network.inside(machine):
+            reactor.listenUDP(0, caller, interface=source, maxPacketSize=65536)
+        caller.transport.connect(host, port)
+        self.addCleanup(caller.close)
+        return caller
+
+    async def ask(
+        self, host: str, port: int = 53, question: bytes = b"?", patience: float = 5.0, **options
+    ) -> Answer:
+        """Have a new UDP client ask, and give what it got."""
+        caller = self.datagram_caller(host, port, **options)
+        answer = await caller.ask(question, patience)
+        await caller.close()
+        return answer
+
+    # -- What the node shows -------------------------------------------------------------------
+
+    async def curl(self, url: str, machine: str = "node") -> tuple[int, str]:
+        """Have curl ask for a page; the status, 0 without an answer, and the body."""
+        options = ("--silent", "--max-time", "5", "--write-out", "\n%{http_code}", url)
+        with self.network.inside(machine):
+            asked = getProcessOutputAndValue(which("curl"), options, reactor=reactor)
+        out, _, _ = await asked
+        body, _, status = out.decode().rpartition("\n")
+        return int(status), body
+
+    def saved(self, version: int = 4, table: str = "nat") -> list[str]:
+        """Return the rules of a table as iptables-save has them, without what changes by itself."""
+        base = "iptables" if version == 4 else "ip6tables"
+        program = f"{base}-{'legacy' if self.legacy else 'nft'}-save"
+        lines = run(program, "-t", table).splitlines()
+        return [re.sub(r" \[\d+:\d+\]$", "", line) for line in lines if not line.startswith("#")]
+
+    def all_rules(self) -> list[str]:
+        """Return all rules of the node, whichever firewall they are in."""
+        found = [
+            line
+            for family in ("iptables", "ip6tables")
+            for table in ("nat", "filter", "mangle", "raw")
+            for line in run(f"{family}-legacy-save", "-t", table).splitlines()
+            if line.startswith(("-A", ":")) and "KUBELET-CANARY" not in line
+        ]
+        built_in = re.compile(r":[A-Z]+ ACCEPT")
+        found = [line for line in found if not built_in.match(line)]
+        return found + run("nft", "list", "ruleset").splitlines()
+
+
+def _hang_up(connector: IConnector) -> None:
+    if connector.state == "connecting":
+        connector.stopConnecting()
+    elif connector.state == "connected":
+        connector.transport.abortConnection()
+
+
+def spread(answers: Iterable[Answer]) -> Counter[str]:
+    """Count by whom clients were served; those who were not are under their problem."""
+    return Counter(answer.problem or answer.endpoint for answer in answers)

@@ -1,0 +1,43 @@
+"""The machines, endpoints and clients of these tests are what they say they are."""
+
+from __future__ import annotations
+
+from tests.e2e.proxy.network import CLIENT, address
+from tests.e2e.proxy.objects import BOTH, TARGET_PORT
+from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase
+from tests.e2e.proxy.traffic import CLOSED, REFUSED, UNANSWERED
+
+SERVING, REFUSING, SILENT = REMOTE
+LARGEST = bytes(9000)
+
+
+class NetworkTests(ProxyTestCase):
+    """Without a proxy."""
+
+    async def test_clients_and_endpoints(self) -> None:
+        """Endpoints tell who they are and whom they see; those that are dead refuse, or say
+        nothing; what breaks is told.
+        """
+        self.serve(SERVING, SILENT, *LOCAL)
+        self.network.fall_silent("outside", SILENT.number)
+        for version in BOTH:
+            client = address("clients", CLIENT, version)
+            for pod in (SERVING, *LOCAL):
+                host = pod.address(version)
+                called = await self.served(host, TARGET_PORT, size=300_000)
+                asked = await self.ask(host, TARGET_PORT, LARGEST)
+                for answer in (called, asked):
+                    self.assertEqual((answer.endpoint, answer.client), (host, client))
+            for pod, by_tcp, by_udp in (
+                (REFUSING, REFUSED, REFUSED),
+                (SILENT, "TimeoutError", UNANSWERED),
+            ):
+                host = pod.address(version)
+                answer = await self.call(host, TARGET_PORT, patience=0.3)
+                self.assertEqual((answer.endpoint, answer.problem), ("", by_tcp))
+                answer = await self.ask(host, TARGET_PORT, patience=0.3)
+                self.assertEqual((answer.endpoint, answer.problem), ("", by_udp))
+        staying = self.dial(SERVING.address(6), TARGET_PORT, stays=True)
+        await staying.greeted
+        await self.end(SERVING)
+        self.assertEqual((await staying.answered).problem, CLOSED)
