@@ -14,6 +14,7 @@ from zope.interface import implementer
 
 from yurttunnel.kube.errors import AlreadyExists, ApiError, Conflict, Expired, NotFound
 from yurttunnel.kube.interfaces import IKubeClient
+from yurttunnel.kube.selectors import field_terms, label_test
 
 _WITH_STATUS = frozenset({"Node", "Pod", "Service", "CertificateSigningRequest"})
 _SERVER_METADATA = ("uid", "creationTimestamp", "name", "namespace", "generateName")
@@ -408,29 +409,15 @@ def _updated(resource, old, body, subresource):
 
 
 def _selector(labels, fields):
-    """Read selectors; of labels only ``=``, ``==``, ``!=`` and presence are known here."""
-    label_terms = [_term(each) for each in labels.split(",") if each]
-    field_terms = [_term(each) for each in fields.split(",") if each]
+    """Read selectors."""
+    wanted, terms = label_test(labels), field_terms(fields)
 
     def selects(obj):
-        has = obj["metadata"].get("labels") or {}
-        return all(_holds(has.get(key), *rest) for key, *rest in label_terms) and all(
-            _holds(_field(obj, key), *rest) for key, *rest in field_terms
+        return wanted(obj["metadata"].get("labels") or {}) and all(
+            term.holds(_field(obj, term.field)) for term in terms
         )
 
     return selects
-
-
-def _term(text):
-    for operator in ("!=", "==", "="):
-        key, found, value = text.partition(operator)
-        if found:
-            return key.strip(), operator != "!=", value.strip()
-    return text.strip(), None, None
-
-
-def _holds(actual, same, value):
-    return actual is not None if same is None else (actual == value) is same
 
 
 def _field(obj, path):

@@ -1,0 +1,197 @@
+"""The source ``api``: informers, in good times and in bad ones."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import fail
+
+from tests.proxy.objects import endpoint, endpoint_slice, service
+from tests.proxy.sources.world import OWN, WorldCase
+from yurttunnel.kube.errors import ApiUnreachable
+from yurttunnel.kube.resources import ENDPOINT_SLICES, NODES, SERVICES
+
+AWAY = ApiUnreachable("connection refused")
+
+
+def node(zone="a", taints=(), **metadata):
+    """Return the Node of this node."""
+    labels = {"topology.kubernetes.io/zone": zone}
+    return {
+        "metadata": {"name": "here", "labels": labels, **metadata},
+        "spec": {"taints": [{"key": each} for each in taints]},
+    }
+
+
+class ApiTests(WorldCase):
+    """What is served follows the API."""
+
+    def test_what_is_there(self):
+        """Services and EndpointSlices that are there at the start are served, told of once."""
+        self.client.put(SERVICES, service())
+        self.client.put(ENDPOINT_SLICES, endpoint_slice("10.1.0.1"))
+        self.start()
+        self.assertEqual(["10.1.0.1:8080"], self.endpoints())
+        self.assertEqual(1, self.changes)
+
+    def test_changes(self):
+        """What is added, changed and removed is seen in the next turn."""
+        self.start()
+        self.assertEqual({}, self.shown())
+        self.client.put(SERVICES, service())
+        self.client.put(ENDPOINT_SLICES, endpoint_slice("10.1.0.1"))
+        self.clock.advance(0)
+        self.assertEqual(["10.1.0.1:8080"], self.endpoints())
+        self.client.put(ENDPOINT_SLICES, endpoint_slice("10.1.0.2"))
+        self.clock.advance(0)
+        self.assertEqual(["10.1.0.2:8080"], self.endpoints())
+        self.client.remove(SERVICES, "web", "default")
+        self.clock.advance(0)
+        self.assertEqual({}, self.shown())
+
+    def test_burst(self):
+        """A burst of 100 changes is told of once, and ends in the final state."""
+        self.start()
+        self.client.put(SERVICES, service())
+        before = self.changes
+        for number in range(1, 101):
+            self.client.put(ENDPOINT_SLICES, endpoint_slice(f"10.1.0.{number}"))
+        self.clock.advance(0)
+        self.assertEqual(["10.1.0.100:8080"], self.endpoints())
+        self.assertEqual(1, self.changes - before)
+
+    def test_nothing_that_matters(self):
+        """A change that leads to the same state is told to nobody."""
+        self.client.put(SERVICES, service())
+        self.start()
+        before = self.changes
+        changed = service()
+        changed["metadata"]["annotations"]["seen"] = "today"
+        self.client.put(SERVICES, changed)
+        self.client.put(ENDPOINT_SLICES, endpoint_slice("10.1.0.1", of="unknown"))
+        self.settle()
+        self.assertEqual(0, self.changes - before)
+
+    def test_nothing_before_both_are_listed(self):
+        """As long as one kind is not known, nothing is said, so that nothing is torn down."""
+        self.client.put(SERVICES, service())
+        answers = self.client.list
+        self.client.list = lambda resource, *args, **kwargs: (
+            fail(AWAY) if resource is ENDPOINT_SLICES else answers(resource, *args, **kwargs)
+        )
+        self.start()
+        self.assertIsNone(self.shown())
+        self.assertIn("endpointslices", self.sources.problem())
+        self.client.list = answers
+        self.settle(60)
+        self.assertEqual([], self.endpoints())
+        self.assertIsNone(self.sources.problem())
+
+    def test_api_goes_away(self):
+        """While the API is away, and its lists fail, what was known last stays."""
+        self.client.put(SERVICES, service())
+        self.client.put(ENDPOINT_SLICES, endpoint_slice("10.1.0.1"))
+        self.start()
+        before = self.changes
+        self.client.fail(AWAY)
+        self.client.forget_history()
+        for _ in range(20):
+            self.settle(30)
+        self.assertEqual(["10.1.0.1:8080"], self.endpoints())
+        self.assertIn("has not been heard of since", self.sources.problem())
+        self.client.remove(SERVICES, "web", "default")
+        self.client.recover()
+        self.settle(120)
+        self.assertEqual(({}, 1), (self.shown(), self.changes - before))
+
+    def test_stop(self):
+        """After its stop nobody is told any more."""
+        self.start()
+        self.sources.stopService()
+        self.client.put(SERVICES, service())
+        self.settle()
+        self.assertEqual({}, self.shown())
+        self.sources.startService()
+        self.settle()
+        self.assertEqual([], self.endpoints())
+
+    def test_skipped(self):
+        """Those of another proxy are not even asked for; one that becomes headless is gone."""
+        foreign = {"service.kubernetes.io/service-proxy-name": "other"}
+        self.client.put(SERVICES, service("foreign", labels=foreign))
+        self.client.put(SERVICES, service())
+        self.start()
+        self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
+        self.client.put(SERVICES, service("web", "None"))
+        self.settle()
+        self.assertEqual({}, self.shown())
+
+    def test_problems_are_logged_once(self):
+        """A problem is logged when it comes up, and not again while it lasts."""
+        self.client.put(SERVICES, service(external=["127.0.0.1"]))
+        self.start()
+        sentence = "default/web: the external IP 127.0.0.1 is a loopback address: it is not served"
+        self.assertEqual([sentence], self.warnings())
+        self.client.put(ENDPOINT_SLICES, endpoint_slice("10.1.0.1"))
+        self.settle()
+        self.assertEqual([sentence], self.warnings())
+
+    def test_many_problems(self):
+        """Of many problems at once the log has some, and says how many more there are."""
+        for number in range(1, 31):
+            broken = service(f"s{number}", f"10.96.0.{number}", external=["::"])
+            self.client.put(SERVICES, broken)
+        self.start()
+        self.assertEqual(21, len(self.warnings()))
+        self.assertIn("10 more problems", self.warnings()[-1])
+
+
+class NodeTests(WorldCase):
+    """What is served depends on the node, too."""
+
+    def test_zone(self):
+        """The zone of the Node decides which endpoints are preferred, also when it changes."""
+        self.client.put(NODES, node(zone="a"))
+        self.client.put(SERVICES, service())
+        self.client.put(
+            ENDPOINT_SLICES,
+            endpoint_slice(
+                endpoint("10.1.0.1", for_zones="a"), endpoint("10.1.0.2", for_zones="b")
+            ),
+        )
+        self.start()
+        self.assertEqual(["10.1.0.1:8080"], self.endpoints())
+        self.client.put(NODES, node(zone="b"))
+        self.settle()
+        self.assertEqual(["10.1.0.2:8080"], self.endpoints())
+
+    def test_eligible(self):
+        """A node that is being deleted, or emptied, is no longer for load balancers."""
+        self.start()
+        self.assertTrue(self.node.facts.eligible)
+        found = []
+        for changed in (
+            node(taints=["ToBeDeletedByClusterAutoscaler"]),
+            node(taints=["other"]),
+            node(deletionTimestamp="2026-01-01T00:00:00Z"),
+        ):
+            self.client.put(NODES, changed)
+            self.settle()
+            found.append(self.node.facts.eligible)
+        self.assertEqual([False, True, False], found)
+
+    def test_heartbeats(self):
+        """What else changes of a Node is told to nobody."""
+        self.client.put(NODES, node())
+        self.start()
+        told = []
+        self.node.on_changed.append(lambda: told.append(self.node.facts))
+        self.client.put(NODES, {**node(), "status": {"conditions": [{"type": "Ready"}]}})
+        self.settle()
+        self.assertEqual([], told)
+
+    def test_addresses(self):
+        """The machine's addresses are looked at anew each period."""
+        self.start()
+        self.assertEqual({OWN}, self.node.facts.addresses)
+        self.addresses = frozenset({OWN + 1})
+        self.settle(31)
+        self.assertEqual({OWN + 1}, self.node.facts.addresses)

@@ -1,0 +1,139 @@
+"""The source ``file``: manifests in a file or a directory."""
+
+from __future__ import annotations
+
+import json
+
+import yaml
+
+from tests.proxy.objects import endpoint_slice, service
+from tests.proxy.sources.world import WorldCase
+from yurttunnel.kube.resources import SERVICES
+from yurttunnel.proxy.sources.file import LOOK_SECONDS
+
+
+class FileTests(WorldCase):
+    """What is served follows the files."""
+
+    def write(self, name, *objects):
+        """Write a file with objects, or with a text, in the way of editors."""
+        text = objects[0] if isinstance(objects[0], str) else yaml.safe_dump_all(objects)
+        if name.endswith(".json") and not isinstance(objects[0], str):
+            text = json.dumps({"kind": "List", "items": list(objects)})
+        new = self.directory / f".{name}.new"
+        new.write_text(text)
+        new.rename(self.directory / name)
+
+    def look(self):
+        """Let the next look come."""
+        self.settle(LOOK_SECONDS)
+
+    def begin(self, path=None):
+        """Start the source ``file`` alone."""
+        self.start(api=False, manifests=path or self.directory)
+
+    def test_directory(self):
+        """YAML with several documents and JSON with a list are served; other files are not."""
+        self.write("web.yaml", service(), endpoint_slice("10.1.0.1"))
+        self.write("api.json", service("api", "10.96.0.2"))
+        self.write("README", "no manifest at all: [")
+        self.begin()
+        self.assertEqual({"default/web TCP IPv4", "default/api TCP IPv4"}, self.shown().keys())
+        self.assertEqual(["10.1.0.1:8080"], self.endpoints())
+        self.assertIsNone(self.sources.problem())
+
+    def test_changes(self):
+        """A file that is written anew is seen at the next look, and one that is removed."""
+        self.write("web.yaml", service(), endpoint_slice("10.1.0.1"))
+        self.begin()
+        self.write("web.yaml", service(), endpoint_slice("10.1.0.2"))
+        self.look()
+        self.assertEqual(["10.1.0.2:8080"], self.endpoints())
+        (self.directory / "web.yaml").unlink()
+        self.look()
+        self.assertEqual(({}, 3), (self.shown(), self.changes))
+
+    def test_single_file(self):
+        """It may be one file, of whatever name."""
+        self.write("services", service(), endpoint_slice("10.1.0.1"))
+        self.begin(self.directory / "services")
+        self.assertEqual(["10.1.0.1:8080"], self.endpoints())
+
+    def test_bad_file(self):
+        """What was in a file before it became bad stays, and others change all the same."""
+        self.write("a.yaml", service(), endpoint_slice("10.1.0.1"))
+        self.write("b.yaml", service("b", "10.96.0.2"))
+        self.begin()
+        self.write("a.yaml", "kind: Service\nmetadata: [")
+        self.write("b.yaml", service("c", "10.96.0.3"))
+        self.look()
+        self.assertEqual({"default/web TCP IPv4", "default/c TCP IPv4"}, self.shown().keys())
+        (problem,) = self.sources.state().problems
+        self.assertEqual(f"file {self.directory}/a.yaml", problem.what)
+        self.assertIn("what was in it before stays in use", problem.text)
+        self.assertIn("a.yaml", self.sources.problem())
+        self.assertEqual(1, len(self.warnings()))
+        for _ in range(3):
+            self.look()
+        self.assertEqual(1, len(self.warnings()))
+        self.write("a.yaml", service("d", "10.96.0.4"))
+        self.look()
+        self.assertEqual({"default/d TCP IPv4", "default/c TCP IPv4"}, self.shown().keys())
+        self.assertEqual(((), None), (self.sources.state().problems, self.sources.problem()))
+
+    def test_bad_from_the_start(self):
+        """A file that never was good harms no other."""
+        self.write("a.yaml", "just a text")
+        self.write("b.yaml", service())
+        self.begin()
+        self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
+        self.assertIn("just a text is not an object of the API", self.warnings()[0])
+
+    def test_directory_is_away(self):
+        """Nothing is said before the directory could be read, and what was there stays after."""
+        away = self.directory / "later"
+        self.begin(away)
+        self.assertIsNone(self.shown())
+        self.assertIn("No such file or directory", self.sources.problem())
+        away.mkdir()
+        self.look()
+        self.assertEqual({}, self.shown())
+        (away / "web.yaml").write_text(yaml.safe_dump(service()))
+        self.look()
+        (away / "web.yaml").rename(self.directory / "web.yaml")
+        away.rmdir()
+        self.look()
+        self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
+        self.assertIn("No such file or directory", self.sources.problem())
+
+    def test_wrong_objects(self):
+        """Other kinds, and objects without a name, are told and left out."""
+        nameless = service()
+        del nameless["metadata"]["name"]
+        self.write("a.yaml", {"kind": "Pod", "metadata": {"name": "x"}}, nameless, service())
+        self.begin()
+        self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
+        self.assertEqual(2, len(self.sources.state().problems))
+
+    def test_default_namespace(self):
+        """An object without a namespace is in ``default``, as kubectl has it."""
+        web = service()
+        del web["metadata"]["namespace"]
+        self.write("a.yaml", web)
+        self.begin()
+        self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
+
+    def test_same_object_in_two_files(self):
+        """The first file by name counts."""
+        self.write("b.yaml", service("web", "10.96.0.2"))
+        self.write("a.yaml", service("web", "10.96.0.1"))
+        self.begin()
+        self.assertEqual(["cluster IP 10.96.0.1 80"], self.shown()["default/web TCP IPv4"][0])
+
+    def test_beside_the_api(self):
+        """Both sources are served; of what both have, the API's counts."""
+        self.client.put(SERVICES, service("web", "10.96.0.1"))
+        self.write("a.yaml", service("web", "10.96.0.2"), service("file", "10.96.0.3"))
+        self.start(manifests=self.directory)
+        self.assertEqual({"default/web TCP IPv4", "default/file TCP IPv4"}, self.shown().keys())
+        self.assertEqual(["cluster IP 10.96.0.1 80"], self.shown()["default/web TCP IPv4"][0])

@@ -1,0 +1,83 @@
+"""Sources over an API in memory and a directory, on a clock that tests turn."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from ipaddress import ip_address
+from pathlib import Path
+
+from twisted.internet.defer import succeed
+from twisted.internet.task import Clock
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hub.cache.caches import InlineJobs
+from tests.kube.fakes import FakeKubeClient
+from tests.proxy.objects import shown
+from yurttunnel.kube.informer import Informers
+from yurttunnel.proxy.node import ThisNode
+from yurttunnel.proxy.sources.sources import Sources
+
+OWN = ip_address("192.0.2.7")
+"""The address of the machine, until a test says otherwise."""
+
+
+class WorldCase(SynchronousTestCase):
+    """Tests with sources that have not begun."""
+
+    def setUp(self):
+        """Have an API, and a directory."""
+        self.clock = Clock()
+        self.client = FakeKubeClient(self.clock)
+        self.informers = Informers(self.clock, self.client)
+        self.directory = Path(tempfile.mkdtemp(dir="/tmp"))
+        self.addCleanup(shutil.rmtree, self.directory)
+        self.addresses = frozenset({OWN})
+        self.events = []
+        globalLogPublisher.addObserver(self.events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+        self.changes = 0
+
+    def start(self, api=True, manifests=None):
+        """Start the sources, and what they need."""
+        informers = self.informers if api else None
+        self.node = ThisNode(self.clock, self.run_at_once, "here", 30.0, informers)
+        self.sources = Sources(
+            self.clock, lambda name: InlineJobs(), self.node, informers, manifests
+        )
+        self.sources.on_changed.append(self.count)
+        for service in (self.informers, self.node, self.sources):
+            service.startService()
+            self.addCleanup(service.stopService)
+        self.settle()
+
+    def run_at_once(self, job):
+        """Stand in for the kernel, which has the addresses that the test says."""
+        return succeed(self.addresses)
+
+    def count(self):
+        """Count a change that is told of."""
+        self.changes += 1
+
+    def settle(self, seconds=0.0):
+        """Let the sources take in what is there, after ``seconds``."""
+        self.clock.advance(seconds)
+        self.clock.pump([0.01] * 10)
+
+    def shown(self):
+        """Return what is served, ``None`` while that is not known."""
+        state = self.sources.state()
+        return None if state is None else shown(state)
+
+    def endpoints(self, key="default/web TCP IPv4"):
+        """Return the endpoints of a virtual service."""
+        return self.shown()[key][1]
+
+    def warnings(self):
+        """Return what was logged at a warning or worse."""
+        return [
+            formatEvent(event)
+            for event in self.events
+            if event["log_level"].name in ("warn", "error", "critical")
+        ]

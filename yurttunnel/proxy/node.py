@@ -1,0 +1,107 @@
+"""What is known of the node that this is: its Node object, and the addresses of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+
+from pyroute2.netlink import NETLINK_ROUTE
+from twisted.application.service import MultiService
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.cluster.fields import mapping, objects, text
+from yurttunnel.kube.interfaces import IInformers, InformerSpec
+from yurttunnel.kube.resources import NODES, Object
+from yurttunnel.ops.reconciler import Reconciler
+from yurttunnel.proxy.state.virtual_services import Address, Network, NodeFacts
+from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.netlink.conversation import Conversation
+from yurttunnel.steering.netlink.flow_table import own_addresses
+from yurttunnel.steering.netlink.refusals import as_steering_failed
+from yurttunnel.steering.netlink.worker import Run
+
+ZONE = "topology.kubernetes.io/zone"
+
+TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"
+"""The taint of a node that the autoscaler of the cluster empties (KEP-3836)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """What is kept of the Node."""
+
+    zone: str = ""
+    eligible: bool = True
+
+
+def node_from(node: Object) -> _Node:
+    """Keep what is needed of a ``Node`` (k8s.io/api core/v1 types.go)."""
+    metadata, spec = mapping(node.get("metadata")), mapping(node.get("spec"))
+    return _Node(
+        zone=text(mapping(metadata.get("labels")).get(ZONE)),
+        eligible=not metadata.get("deletionTimestamp")
+        and all(taint.get("key") != TO_BE_DELETED for taint in objects(spec.get("taints"))),
+    )
+
+
+class ThisNode(MultiService):
+    """Keeps ``facts`` current, while it runs: the Node called ``name`` is that of ``informers``.
+
+    Without them, or as long as they know no such Node, it is in no zone. The machine's addresses
+    are asked for at the start and each ``period`` seconds; ``run`` is where the kernel is waited
+    for.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        run: Run,
+        name: str,
+        period: float,
+        informers: IInformers | None = None,
+        node_port_networks: tuple[Network, ...] = (),
+    ) -> None:
+        super().__init__()
+        self.facts = NodeFacts(name, node_port_networks=node_port_networks)
+        """What is known now."""
+        self.on_changed: list[Callable[[], object]] = []
+        """Who is told when the facts are others."""
+        self._run = run
+        if informers is not None:
+            spec = InformerSpec(NODES, node_from, name=name)
+            informers.informer(spec).add_handler(self._node_changed)
+        looks = Reconciler(
+            clock,
+            period,
+            "looking at the addresses of this machine",
+            self._look,
+            expected=(SteeringFailed,),
+        )
+        looks.setServiceParent(self)
+
+    def _node_changed(self, _old: _Node | None, new: _Node | None) -> None:
+        node = new or _Node()
+        self._set(replace(self.facts, zone=node.zone, eligible=node.eligible))
+
+    async def _look(self) -> None:
+        addresses = await self._run(machine_addresses)
+        self._set(replace(self.facts, addresses=addresses))
+
+    def _set(self, facts: NodeFacts) -> None:
+        if facts == self.facts:
+            return
+        self.facts = facts
+        for changed in self.on_changed:
+            changed()
+
+
+def machine_addresses() -> frozenset[Address]:
+    """Return all addresses of the network namespace. Raises :class:`SteeringFailed`."""
+    with (
+        as_steering_failed("cannot ask for the addresses of this machine", {}),
+        Conversation(NETLINK_ROUTE) as routes,
+    ):
+        return frozenset(
+            ip_address(packed) for version in (4, 6) for packed in own_addresses(routes, version)
+        )

@@ -1,0 +1,1 @@
+"""Where Services and EndpointSlices come from: the API, and files."""

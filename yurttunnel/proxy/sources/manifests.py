@@ -1,0 +1,131 @@
+"""Services and EndpointSlices in files, as ``kubectl apply -f`` takes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped] # PyYAML has no types of its own
+
+from yurttunnel.cluster.fields import mapping, objects, text
+from yurttunnel.kube.resources import Object
+from yurttunnel.proxy.state.endpoint_slices import EndpointSlice, endpoint_slice_from
+from yurttunnel.proxy.state.reading import Problems, quoted
+from yurttunnel.proxy.state.services import Service, service_from
+from yurttunnel.proxy.state.virtual_services import Problem
+
+MAX_BYTES = 16 * 1024 * 1024
+"""Of a file: 1,000 Services with 10,000 endpoints take 4 MB of YAML."""
+
+SUFFIXES = frozenset({".yaml", ".yml", ".json"})
+"""Of the files that count in a directory; kubelet's static pods have the same."""
+
+_Signature = tuple[int, int, int]
+
+# The one that is written in C is ten times as quick, and not there on every machine.
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """What a file has; ``signature`` tells whether it is another one."""
+
+    signature: _Signature = (0, 0, 0)
+    services: tuple[Service, ...] = ()
+    slices: tuple[EndpointSlice, ...] = ()
+    problems: tuple[Problem, ...] = field(default=())
+
+
+def read_manifests(path: Path, known: Mapping[Path, Manifests]) -> dict[Path, Manifests]:
+    """Return what is in the file ``path``, or by its file in the directory.
+
+    Those that are ``known`` are read if they have changed; where that cannot be, what was in them
+    stays. Raises ``OSError`` where it is not known which files there are, and for a ``path`` to a
+    file that cannot be read and never could.
+    """
+    if not path.is_dir():
+        return {path: _current(path, known)}
+    found = {}
+    for each in sorted(path.iterdir()):
+        if each.suffix not in SUFFIXES or each.name.startswith("."):
+            continue
+        try:
+            found[each] = _current(each, known)
+        except FileNotFoundError:
+            # Removed since the directory was read.
+            continue
+        except OSError as error:
+            found[each] = Manifests(problems=(Problem(f"file {each}", f"{error.strerror}"),))
+    return found
+
+
+def _current(path: Path, known: Mapping[Path, Manifests]) -> Manifests:
+    before = known.get(path)
+    try:
+        status = path.stat()
+        signature = (status.st_mtime_ns, status.st_ino, status.st_size)
+        if before is not None and signature == before.signature:
+            return before
+        if status.st_size > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES} bytes")
+        return _parsed(path, path.read_bytes(), signature)
+    except OSError as error:
+        if before is None:
+            raise
+        return replace(before, problems=(_stays(path, error.strerror),))
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        kept = before or Manifests()
+        return replace(kept, signature=signature, problems=(_stays(path, error),))
+
+
+def _stays(path: Path, why: object) -> Problem:
+    reason = " ".join(str(why).split())
+    return Problem(
+        f"file {path}", f"it cannot be read, and what was in it before stays in use: {reason}"
+    )
+
+
+def _parsed(path: Path, content: bytes, signature: _Signature) -> Manifests:
+    problems = Problems(f"file {path}")
+    services: list[Service] = []
+    slices: list[EndpointSlice] = []
+    for obj in _objects(_documents(path, content)):
+        metadata = mapping(obj.get("metadata"))
+        if not text(metadata.get("name")):
+            problems.add(f"an object of kind {quoted(obj.get('kind'))} has no name: it is left out")
+            continue
+        namespace = text(metadata.get("namespace")) or "default"
+        named = {**obj, "metadata": {**metadata, "namespace": namespace}}
+        if obj.get("kind") == "Service":
+            service = service_from(named)
+            services += [service] if service is not None else []
+        elif obj.get("kind") == "EndpointSlice":
+            endpoint_slice = endpoint_slice_from(named)
+            slices += [endpoint_slice] if endpoint_slice is not None else []
+        else:
+            problems.add(
+                f"kind {quoted(obj.get('kind'))} is left out, Service and EndpointSlice are served"
+            )
+    return Manifests(signature, tuple(services), tuple(slices), problems.all())
+
+
+def _documents(path: Path, content: bytes) -> list[Any]:
+    if path.suffix == ".json":
+        return [json.loads(content)]
+    return list(yaml.load_all(content, _Loader))
+
+
+def _objects(documents: list[Any]) -> Iterator[Object]:
+    """Go through the objects, also those in lists; a file with anything else is none of these."""
+    for document in documents:
+        if document is None:
+            continue
+        if not isinstance(document, dict):
+            raise ValueError(f"{quoted(document)} is not an object of the API")
+        if text(document.get("kind")).endswith("List"):
+            yield from (dict(each) for each in objects(document.get("items")))
+        else:
+            yield document
