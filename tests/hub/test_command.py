@@ -15,9 +15,9 @@ from twisted.internet.utils import getProcessOutputAndValue
 from twisted.trial.unittest import SkipTest, TestCase
 
 from tests.apiserver.tokens import ISSUER
+from tests.e2e.hub.programs import Hub
 from tests.e2e.kubectl import find_kubectls
 from tests.hub.cluster import TOKEN, Cluster
-from tests.hub.programs import HubProgram
 from tests.yurtlab.api.support import node, pod
 from yurtlab.api.resources import NODES, PODS, SERVICE_ACCOUNTS
 from yurttunnel.kube.client import KubeClient
@@ -44,14 +44,13 @@ class HubTests(TestCase):
         for name in ("web", "db"):
             body = pod(name, nodeName="edge-1")
             self.cluster.store.create(PODS, "default", body)
-        self.hub = HubProgram(
-            reactor,
-            Path(self.mktemp()),
-            [self.cluster.url],
-            self.cluster.pin,
-            "--heartbeat-interval-seconds=1",
-            "--heartbeat-timeout-seconds=1",
+        self.directory = Path(self.mktemp()).absolute()
+        self.directory.mkdir(parents=True)
+        joining = (
+            f"--join-token={TOKEN}",
+            f"--discovery-token-ca-cert-hash=sha256:{self.cluster.pin}",
         )
+        self.hub = Hub(reactor, str(self.directory), self.cluster.url, extra=joining)
         self.away = False
 
     async def end(self):
@@ -70,7 +69,7 @@ class HubTests(TestCase):
         """Start the hub, and make a client of it."""
         self.hub.start()
         await self.hub.ready()
-        client = self.hub.client(reactor)
+        client = self.hub.client()
         self.addCleanup(client.close)
         return client
 
@@ -115,7 +114,7 @@ class HubTests(TestCase):
         if not paths:
             raise SkipTest("kubectl is not installed")
         path = list(paths.values())[-1]
-        home = str(self.hub.directory)
+        home = str(self.directory)
         flags = [f"--server={self.hub.url}", f"--cache-dir={home}/kubectl"]
         environment = {"HOME": home, "KUBECONFIG": "/dev/null", "PATH": os.environ["PATH"]}
         output, errors, status = await getProcessOutputAndValue(
@@ -214,7 +213,7 @@ class HubTests(TestCase):
             shown, status = await self.dump("-")
         self.assertEqual(0, status)
         self.assertIn("kubelet pods.v1.core json\n", shown)
-        target = self.hub.directory / "dump"
+        target = self.directory / "dump"
         _, status = await self.dump(target)
         self.assertEqual(0, status)
         found = target / "kubelet" / "pods.v1.core" / "default" / "web"

@@ -22,10 +22,9 @@ from tests.e2e.cluster.identities import Identities
 from tests.e2e.faults import FaultProxy
 from tests.e2e.hub.canned import CannedAnswers
 from tests.e2e.hub.node_identity import HubSigner, join
+from tests.e2e.hub.programs import NODE
 from yurtlab.api.resources import SERVICE_ACCOUNTS
 from yurtlab.api.store import Object
-
-NODE = "edge-1"
 
 KINDS = {kind.plural: kind for kind in RESOURCES}
 """What the API serves, by the names that paths have."""

@@ -5,34 +5,37 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from tests.e2e.hub.cloud import NODE, Cloud
 from tests.e2e.programs import Program, free_ports
+from yurttunnel.kube.client import KubeClient
+from yurttunnel.kube.configuration import KubeConfiguration
+from yurttunnel.kube.credentials import FileCredentials
+
+NODE = "edge-1"
 
 HEARTBEAT = ("--heartbeat-interval-seconds", "1", "--heartbeat-timeout-seconds", "1")
 """Flags with which a hub sees in a second or two that a server has left or come back."""
 
-JOINING = ("--bootstrap", "--join")
-"""What the flags begin with that say how a hub joins."""
-
 
 class Hub(Program):
-    """``twist yurthub`` for the node of a cloud, with every port chosen free.
+    """``twist yurthub`` before API ``servers``, URLs between commas; every port is chosen free.
 
-    Its files are in ``directory`` below ``state``, which another hub may take up. It has joined
-    before, and has no interface for pods, unless ``extra`` says how it joins and what it makes.
+    Its files are in ``directory`` below ``state``, which another hub may take up. It has no
+    interface for pods, unless ``extra`` says so, which is added last and so replaces what is here.
+    ``port`` is that of clients on the node, ``secure_port`` that of pods.
     """
 
     def __init__(
         self,
         reactor,
         directory: str,
-        cloud: Cloud,
+        servers: str,
         *,
         extra: Sequence[str] = (),
         state: str = "H",
         prefix: tuple[str, ...] = (),
         node: str = NODE,
     ) -> None:
+        self.node = node
         self.state = os.path.join(directory, state)
         self.cache = os.path.join(self.state, "cache")
         self.port = free_ports.take()
@@ -41,7 +44,7 @@ class Hub(Program):
         arguments = [
             "yurthub",
             *("--node-name", node),
-            *("--server-addr", cloud.urls),
+            *("--server-addr", servers),
             *("--root-dir", self.state),
             *("--disk-cache-path", self.cache),
             *("--bind-address", "127.0.0.1"),
@@ -53,10 +56,18 @@ class Hub(Program):
             *HEARTBEAT,
             *extra,
         ]
-        if not any(each.startswith(JOINING) for each in extra) and not os.path.exists(self.state):
-            cloud.join(self.state, node)
         log_path = os.path.join(directory, f"hub-{state}.log")
         super().__init__(reactor, arguments, log_path, meta_port, prefix)
+
+    @property
+    def url(self) -> str:
+        """What clients on the node ask."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def client(self, component: str = "kubelet") -> KubeClient:
+        """Make a client on the node; whoever made it closes it."""
+        configuration = KubeConfiguration(self.url, "default", lambda: b"", FileCredentials())
+        return KubeClient(self._reactor, configuration, program=component)
 
     async def online(self) -> bool:
         """Whether it has an API server that is healthy."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 from twisted.internet import reactor
@@ -12,6 +13,9 @@ from tests.e2e.hub.clients import JSON, NodeClient
 from tests.e2e.hub.cloud import Cloud
 from tests.e2e.hub.programs import Hub
 from tests.e2e.support import EndToEndTestCase
+
+JOINING = ("--bootstrap", "--join")
+"""What the flags begin with that say how a hub joins."""
 
 NOTICED_SECONDS = 20.0
 """How long a hub may take to see that all servers have left or come back, on a busy machine."""
@@ -28,8 +32,13 @@ class HubTestCase(EndToEndTestCase):
         return cloud
 
     def make_hub(self, cloud: Cloud, *extra: str, **options) -> Hub:
-        """Prepare a hub; it ends with the test, in good order and without complaints."""
-        hub = Hub(reactor, self.directory, cloud, extra=extra, **options)
+        """Prepare a hub, which has joined before unless ``extra`` says how it does.
+
+        It ends with the test, in good order and without complaints.
+        """
+        hub = Hub(reactor, self.directory, cloud.urls, extra=extra, **options)
+        if not any(each.startswith(JOINING) for each in extra) and not os.path.exists(hub.state):
+            cloud.join(hub.state, hub.node)
         self.addCleanup(lambda: Deferred.fromCoroutine(self._end_hub(hub)))
         return hub
 
