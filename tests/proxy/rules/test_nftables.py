@@ -1,0 +1,321 @@
+"""The tables of nftables for user mode, in the kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+
+from twisted.internet import reactor
+from twisted.internet.defer import inlineCallbacks
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+from zope.interface.verify import verifyObject
+
+from tests.e2e.cluster.network import OwnNetwork
+from tests.proxy.services import key, service
+from tests.steering.firewall.fakes import FakePrograms
+from tests.steering.firewall.machines import CountedPrograms, execute
+from yurttunnel.proxy.interfaces import IRules, Placed
+from yurttunnel.proxy.rules.nftables.parts import user_part
+from yurttunnel.proxy.rules.nftables.rules import Nftables
+from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
+from yurttunnel.proxy.state.virtual_services import (
+    NobodyServes,
+    Portal,
+    PortalKind,
+    Protocol,
+    Scope,
+)
+from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.programs import Finished, Programs
+
+HOSTS = {4: ip_address("10.0.0.1"), 6: ip_address("fd00::1")}
+CLUSTER = {4: "10.96.0.1", 6: "fd96::1"}
+EXTERNAL = {4: "192.0.2.1", 6: "2001:db8::1"}
+FOREIGN = "add table ip other; add chain ip other theirs; add rule ip other theirs accept"
+
+
+def tables(versions=(4, 6), networks=None, part=user_part):
+    """Make what makes the tables, of a machine with the addresses ``HOSTS``."""
+    return Tables(versions, part, HOSTS.get, networks or Networks())
+
+
+def portal(kind, version, port=80, sources=None):
+    """Make a portal with the address of its kind."""
+    address = {
+        PortalKind.CLUSTER_IP: CLUSTER,
+        PortalKind.NODE_PORT: {},
+    }.get(kind, EXTERNAL)
+    found = address.get(version)
+    return Portal(kind, None if found is None else ip_address(found), port, sources)
+
+
+def all_portals(version):
+    """Return a portal of each kind."""
+    ranges = {4: "203.0.113.0/24", 6: "2001:db8:1::/48"}
+    return (
+        portal(PortalKind.CLUSTER_IP, version),
+        portal(PortalKind.LOAD_BALANCER_IP, version, 80, (ip_network(ranges[version]),)),
+        portal(PortalKind.NODE_PORT, version, 30080),
+    )
+
+
+def placed(name="web", version=4, port=40000, portals=None, **more):
+    """Make a service that is carried by a proxy socket at ``port``."""
+    the_key = key(name, more.pop("protocol", Protocol.TCP), version, more.pop("scope", Scope.ALL))
+    portals = all_portals(version) if portals is None else portals
+    return Placed(service(key=the_key, portals=tuple(portals), **more), port)
+
+
+def elements(found, version=4):
+    """Return the elements of one family's table, by map."""
+    (table,) = [each for each in found if each.version == version]
+    by_map = {}
+    for (name, element), data in table.elements.items():
+        by_map.setdefault(name, {})[element] = data
+    return by_map
+
+
+class ElementsTests(SynchronousTestCase):
+    """What a service has in the maps."""
+
+    def test_portals(self):
+        """Packets to each of them, by either way, are led to the proxy port."""
+        found = elements(tables()([placed()]))
+        by_address = {"10.96.0.1 . tcp . 80": "40000", "192.0.2.1 . tcp . 80": "40000"}
+        for way in ("arriving", "own"):
+            self.assertEqual(by_address, found[f"{way}-portals"])
+            self.assertEqual({"tcp . 30080": "40000"}, found[f"{way}-portals-node-ports"])
+
+    def test_source_ranges(self):
+        """A load balancer's portal is restricted to them, as few as they can be."""
+        nets = [ip_network(each) for each in ("10.0.0.0/8", "10.1.0.0/16", "192.0.2.7/32")]
+        nets.append(ip_network("fd00::/8"))
+        lb = portal(PortalKind.LOAD_BALANCER_IP, 4, 80, tuple(nets))
+        found = elements(tables()([placed(portals=[lb])]))
+        self.assertEqual({"192.0.2.1 . tcp . 80": ""}, found["restricted"])
+        self.assertEqual(
+            {"192.0.2.1 . tcp . 80 . 10.0.0.0/8", "192.0.2.1 . tcp . 80 . 192.0.2.7"},
+            found["allowed"].keys(),
+        )
+
+    def test_nobody_serves(self):
+        """Clients are refused, or get nothing, as the service says."""
+        cluster = [portal(PortalKind.CLUSTER_IP, 4)]
+        refused = placed(port=None, portals=cluster)
+        self.assertEqual(
+            {"10.96.0.1 . tcp . 80": "goto refuse"}, elements(tables()([refused]))["own-nobody"]
+        )
+        dropped = placed(port=None, portals=cluster, nobody_serves=NobodyServes.DROPPED)
+        self.assertEqual(
+            {"10.96.0.1 . tcp . 80": "drop"}, elements(tables()([dropped]))["own-nobody"]
+        )
+
+    def test_own_packets_to_external_portals(self):
+        """They are for whoever serves within the cluster, and others' for those of here."""
+        within = placed(port=40001, scope=Scope.INTERNAL, portals=[])
+        outside = placed(
+            port=None,
+            scope=Scope.EXTERNAL,
+            portals=[portal(PortalKind.EXTERNAL_IP, 4)],
+            nobody_serves=NobodyServes.DROPPED,
+        )
+        found = elements(tables()([outside, within]))
+        at = "192.0.2.1 . tcp . 80"
+        self.assertEqual({at: "drop"}, found["arriving-nobody"])
+        self.assertEqual({at: "40001"}, found["own-portals"])
+        self.assertNotIn("own-nobody", found)
+
+    def test_the_same_portal_twice(self):
+        """The first has it; nothing else of the second is lost."""
+        both = [placed("one", port=1001), placed("two", port=1002)]
+        found = elements(tables()(both))
+        self.assertEqual({"1001"}, set(found["own-portals"].values()))
+
+    def test_other_families(self):
+        """What there is no table for is left out."""
+        (table,) = tables(versions=(4,))([placed(version=6)])
+        self.assertEqual({}, table.elements)
+
+    def test_rules_do_not_grow(self):
+        """There are as many for a thousand services as for none."""
+        many = [placed(f"web-{number}", port=number + 1) for number in range(1000)]
+        few, more = tables()([]), tables()(many)
+        self.assertEqual([each.chains for each in few], [each.chains for each in more])
+
+    def test_nothing_is_made_anew_that_has_not_changed(self):
+        """Only the part of a service that is another one is asked for."""
+        asked = []
+
+        def part(one, internal):
+            asked.append(str(one.service.key.name))
+            return user_part(one, internal)
+
+        make = tables(part=part)
+        both = [placed("one"), placed("two")]
+        make(both)
+        make([both[0], replace(both[1], proxy_port=7)])
+        self.assertEqual(["shop/one:http", "shop/two:http", "shop/two:http"], asked)
+
+
+class NftablesTests(TestCase):
+    """The kernel's table, in a network namespace of the test's own."""
+
+    def setUp(self):
+        """Go there."""
+        self.network = OwnNetwork([])
+        self.addCleanup(self.network.close)
+        self.programs = CountedPrograms(Programs(reactor))
+        self.rules = self.new()
+        self.both = [placed(version=4), placed(version=6)]
+
+    def new(self):
+        """Make the rules of a process that knows nothing yet."""
+        networks = Networks((ip_network("10.0.0.0/8"),), (ip_network("10.9.0.0/16"),))
+        return Nftables(self.programs, tables(networks=networks))
+
+    def calls(self):
+        """Return the runs of programs since this was asked last."""
+        found, self.programs.calls = self.programs.calls, []
+        return found
+
+    def listed(self, family="ip"):
+        """Return what there is."""
+        return execute(f"nft list table {family} yurtproxy")
+
+    def test_interface(self):
+        """It has what it should have."""
+        verifyObject(IRules, self.rules)
+        self.assertEqual("nftables", self.rules.backend)
+
+    @inlineCallbacks
+    def test_both_families_at_once(self):
+        """One transaction makes both tables; then there is nothing to do, and no process."""
+        applied = yield self.rules.apply(self.both)
+        self.assertEqual(2, len(applied.differences))
+        self.assertEqual(1, self.calls().count(["nft", "-f", "-"]))
+        self.assertIn("10.96.0.1 . tcp . 80 : 40000", self.listed())
+        self.assertIn("fd96::1 . tcp . 80 : 40000", self.listed("ip6"))
+        again = yield self.rules.apply(list(self.both))
+        self.assertEqual((), again.differences)
+        self.assertEqual([], self.calls())
+
+    @inlineCallbacks
+    def test_a_change(self):
+        """One process changes what differs, and reads nothing."""
+        yield self.rules.apply(self.both)
+        self.calls()
+        applied = yield self.rules.apply([self.both[0], replace(self.both[1], proxy_port=40007)])
+        self.assertEqual([["nft", "-f", "-"]], self.calls())
+        self.assertIn("ip6 yurtproxy: in the map own-portals 2 elements", str(applied.differences))
+        self.assertIn("fd96::1 . tcp . 80 : 40007", self.listed("ip6"))
+        yield self.rules.apply([])
+        self.assertNotIn("elements", self.listed())
+
+    @inlineCallbacks
+    def test_another_process(self):
+        """It finds the rules as it wants them, and keeps them."""
+        yield self.rules.apply(self.both)
+        before = self.rules.generation()
+        applied = yield self.new().apply(self.both)
+        self.assertEqual((), applied.differences)
+        self.assertEqual(before, self.rules.generation())
+
+    @inlineCallbacks
+    def test_changes_by_others(self):
+        """What others have changed of ours is told and put right; what is theirs stays."""
+        yield self.rules.apply(self.both)
+        right = self.listed()
+        for command, told in (
+            ("flush ruleset", "the table ip yurtproxy is missing"),
+            ("delete table ip yurtproxy", "the table ip yurtproxy is missing"),
+            ("flush map ip yurtproxy own-portals", "in the map own-portals 2 elements are missing"),
+            (
+                "add element ip yurtproxy own-portals { 10.96.0.9 . udp . 53 : 53 }",
+                "in the map own-portals 1 elements are not wanted",
+            ),
+            ("flush chain ip yurtproxy nat-output", "the chain nat-output has other rules"),
+            (
+                "insert rule ip yurtproxy nat-output accept",
+                "the chain nat-output has other rules",
+            ),
+            ("add chain ip yurtproxy theirs", "the chain theirs is not wanted"),
+            (
+                "add set ip yurtproxy theirs { type ipv4_addr; }",
+                "the map theirs is not wanted",
+            ),
+        ):
+            execute("nft -f -", f"{FOREIGN}\n{command}\n")
+            applied = yield self.rules.apply(self.both)
+            self.assertIn(told, " ".join(applied.differences), command)
+            self.assertEqual(sorted(right.split()), sorted(self.listed().split()), command)
+        self.assertIn("accept", execute("nft list table ip other"))
+
+    @inlineCallbacks
+    def test_changes_of_others_only(self):
+        """The tables are read, once, and nothing is changed."""
+        yield self.rules.apply(self.both)
+        execute("nft -f -", FOREIGN)
+        before = self.rules.generation()
+        self.calls()
+        applied = yield self.rules.apply(self.both)
+        self.assertEqual((), applied.differences)
+        self.assertEqual(before, self.rules.generation())
+        self.assertEqual(["list", "list"], [each[1] for each in self.calls()])
+        yield self.rules.apply(self.both)
+        self.assertEqual([], self.calls())
+
+    @inlineCallbacks
+    def test_a_table_of_another_version(self):
+        """It is made anew, in one transaction."""
+        execute("nft -f -", "add table ip yurtproxy; add map ip yurtproxy own-portals "
+                "{ type ipv4_addr : inet_service; }")  # fmt: skip
+        applied = yield self.rules.apply(self.both)
+        self.assertIn("ip yurtproxy is of another version", applied.differences[0])
+        self.assertIn("10.96.0.1 . tcp . 80 : 40000", self.listed())
+
+    @inlineCallbacks
+    def test_removal(self):
+        """Everything that is ours goes, of whichever process, and nothing else."""
+        execute("nft -f -", FOREIGN)
+        before = execute("nft list ruleset")
+        yield self.rules.apply(self.both)
+        self.assertTrue((yield self.new().remove()))
+        self.assertFalse((yield self.rules.remove()))
+        self.assertEqual(before, execute("nft list ruleset"))
+        yield self.rules.apply(self.both)
+        self.assertIn("40000", self.listed())
+
+
+class RefusalTests(SynchronousTestCase):
+    """What is told where nft refuses."""
+
+    def refusal(self, said):
+        """Apply rules where it ends with a complaint; return what is told."""
+        programs = FakePrograms()
+        programs.programs["nft"] = lambda arguments, given: Finished(1, b"", said)
+        applied = Nftables(programs, tables()).apply([])
+        return str(self.failureResultOf(applied, SteeringFailed).value)
+
+    def test_without_the_right_to(self):
+        """It says which capability it takes."""
+        told = self.refusal("Error: Operation not permitted (you must be root)")
+        self.assertIn("reading the tables yurtproxy of nftables", told)
+        self.assertIn("NET_ADMIN", told)
+
+    def test_without_the_program(self):
+        """It says so."""
+        applied = Nftables(FakePrograms(), tables()).apply([])
+        told = str(self.failureResultOf(applied, SteeringFailed).value)
+        self.assertIn("nft is not installed", told)
+
+    def test_next_time_everything_is_read(self):
+        """A transaction that was refused may have been for rules that are no more."""
+        programs = FakePrograms()
+        answers = [Finished(1, b"", "Error: No such file or directory")]
+        programs.programs["nft"] = lambda arguments, given: (
+            answers[0] if arguments[0] == "list" else Finished(1, b"", "Error: No such file")
+        )
+        rules = Nftables(programs, tables(versions=(4,)))
+        for _ in range(2):
+            self.failureResultOf(rules.apply([]), SteeringFailed)
+        self.assertEqual(["list", "-f", "list", "-f"], [each[1] for each in programs.calls])

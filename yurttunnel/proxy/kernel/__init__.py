@@ -1,0 +1,1 @@
+"""Kernel mode: the kernel carries the bytes, this process sees to it that endpoints answer."""

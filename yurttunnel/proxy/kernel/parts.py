@@ -1,0 +1,204 @@
+"""What each virtual service has in the table, in kernel mode: chains that choose an endpoint."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.kernel.marks import MASQUERADED, RETRIED, has_mark, set_mark
+from yurttunnel.proxy.rules.nftables.parts import Led, Part, elements, socket_of
+from yurttunnel.proxy.rules.nftables.table import FAMILIES, Chain, chain
+from yurttunnel.proxy.rules.nftables.tables import SERVICES
+from yurttunnel.proxy.state.virtual_services import (
+    Endpoint,
+    Key,
+    Network,
+    Portal,
+    PortalKind,
+    Problem,
+    Protocol,
+    VirtualService,
+)
+
+HAIRPIN = "hairpin"
+"""A set of endpoints of this node, each twice: what such a one sends to itself must come back
+through this machine, else it would answer itself directly."""
+
+_MOST_NAMED = 80
+"""Characters of a Service's name in that of its chains, which may have 127."""
+
+IsEjected = Callable[[Protocol, Endpoint], bool]
+"""Says whether an endpoint is left out where there are others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Masquerade:
+    """Whose addresses are replaced, beside those that have to be.
+
+    ``everyone`` means all clients of cluster IPs; ``pods`` are the networks of pods, of which no
+    client of a cluster IP is replaced: those from elsewhere are. There are none where it is not
+    known.
+    """
+
+    everyone: bool = False
+    pods: tuple[Network, ...] = ()
+
+
+def needs_socket(service: VirtualService) -> str | None:
+    """Return why the kernel cannot carry the service, which then takes a proxy socket."""
+    if service.proxy_protocol:
+        return "the kernel cannot tell endpoints of clients by the PROXY protocol"
+    return None
+
+
+def problems(service: VirtualService) -> Iterator[Problem]:
+    """Yield what of the service is not as it asks for."""
+    if service.least_connections and needs_socket(service) is None:
+        yield Problem(
+            str(service.key.name),
+            "in kernel mode endpoints are chosen at random, not by the fewest connections;"
+            " use --mode user for that",
+        )
+
+
+class KernelParts:
+    """Makes the parts: see :class:`yurttunnel.proxy.rules.nftables.parts.Parts`."""
+
+    def __init__(self, masquerade: Masquerade, is_ejected: IsEjected) -> None:
+        self._masquerade = masquerade
+        self._is_ejected = is_ejected
+
+    def __call__(self, placed: Placed, internal: Placed | None) -> Part:
+        """Return the part of a service that the kernel carries, or that has a proxy socket."""
+        service = placed.service
+        found = elements(
+            placed, internal, lambda served, portal: self._lead(placed, served, portal)
+        )
+        chains: dict[str, Chain] = {}
+        maps: dict[str, str] = {}
+        own = dict(found)
+        if _is_carried(placed):
+            self._add_choice(service, chains, maps)
+            own |= {(HAIRPIN, f"{end.address} . {end.address}"): "" for end in service.local}
+            if any(portal.is_external for portal in service.portals) and not service.keeps_source:
+                chains[_name("ext", service.key)] = chain(
+                    set_mark(MASQUERADED), f"goto {_name('svc', service.key)}"
+                )
+            if self._masquerades_within(service):
+                chains[_name("int", service.key)] = chain(
+                    self._masquerading(service.key.version), f"goto {_name('svc', service.key)}"
+                )
+        if internal is not None and _is_carried(internal):
+            # A program's own packets may have a source that no endpoint's answers find back to.
+            chains[_name("own", service.key)] = chain(
+                f"fib saddr type local {set_mark(MASQUERADED)}",
+                f"goto {_name('svc', internal.service.key)}",
+            )
+        return Part(chains, maps, own)
+
+    def _lead(self, placed: Placed, served: Placed, portal: Portal) -> Led:
+        if not _is_carried(served):
+            return socket_of(served)
+        service = served.service
+        if served is not placed:
+            return _to("own", placed.service.key)
+        if portal.kind is PortalKind.CLUSTER_IP:
+            return _to("int" if self._masquerades_within(service) else "svc", service.key)
+        return _to("svc" if service.keeps_source else "ext", service.key)
+
+    def _masquerades_within(self, service: VirtualService) -> bool:
+        return self._masquerade.everyone or bool(self._pods(service.key.version))
+
+    def _masquerading(self, version: int) -> str:
+        if self._masquerade.everyone:
+            return set_mark(MASQUERADED)
+        pods = ", ".join(self._pods(version))
+        return f"{FAMILIES[version]} saddr != {{ {pods} }} {set_mark(MASQUERADED)}"
+
+    def _pods(self, version: int) -> list[str]:
+        return [str(each) for each in self._masquerade.pods if each.version == version]
+
+    def _add_choice(
+        self, service: VirtualService, chains: dict[str, Chain], maps: dict[str, str]
+    ) -> None:
+        """Add the chain that chooses an endpoint, and with affinity those of each endpoint."""
+        chosen, is_retried = self._chosen(service)
+        mark = f"{set_mark(RETRIED)} " if is_retried else ""
+        protocol = service.key.protocol.value.lower()
+        name = _name("svc", service.key)
+        if service.affinity is None:
+            to = _numbered([_at(each, " . ") for each in chosen])
+            rule = f"{mark}meta l4proto {protocol} dnat to numgen random mod {len(chosen)} map {to}"
+            chains[name] = chain(rule)
+            return
+        family = FAMILIES[service.key.version]
+        address = "ipv4_addr" if service.key.version == 4 else "ipv6_addr"
+        verdicts, known = [], []
+        for each in chosen:
+            one = _name("ep", service.key, each)
+            clients = _name("clients", service.key, each)
+            maps[clients] = (
+                f"set {{ type {address}; flags dynamic,timeout; timeout {service.affinity:.0f}s; }}"
+            )
+            chains[one] = chain(
+                f"update @{clients} {{ {family} saddr }}",
+                f"{mark}meta l4proto {protocol} dnat to {_at(each, ':')}",
+            )
+            known.append(f"{family} saddr @{clients} goto {one}")
+            verdicts.append(f"goto {one}")
+        chains[name] = chain(*known, f"numgen random mod {len(chosen)} vmap {_numbered(verdicts)}")
+
+    def _chosen(self, service: VirtualService) -> tuple[tuple[Endpoint, ...], bool]:
+        """Return the endpoints for new connections, and whether another may be tried after them.
+
+        Where all are ejected, all of them are used, and clients get what those answer.
+        """
+        protocol = service.key.protocol
+        alive = tuple(each for each in service.endpoints if not self._is_ejected(protocol, each))
+        return (alive, len(service.endpoints) > 1) if alive else (service.endpoints, False)
+
+
+def kernel_chains(version: int) -> Part:
+    """Return what there is for all services: masquerading."""
+    family = FAMILIES[version]
+    address = "ipv4_addr" if version == 4 else "ipv6_addr"
+    return Part(
+        chains={
+            "nat-postrouting": chain(
+                f"{has_mark(MASQUERADED)} masquerade fully-random",
+                f"ct status dnat {family} saddr . {family} daddr @{HAIRPIN}"
+                " masquerade fully-random",
+                hook="type nat hook postrouting priority 100;",
+            )
+        },
+        maps={HAIRPIN: f"set {{ type {address} . {address}; }}"},
+    )
+
+
+def _is_carried(placed: Placed) -> bool:
+    """Return whether it is the kernel that carries a service."""
+    return bool(placed.service.endpoints) and placed.proxy_port is None
+
+
+def _to(kind: str, key: Key) -> Led:
+    return Led(SERVICES, f"goto {_name(kind, key)}")
+
+
+def _name(kind: str, key: Key, endpoint: Endpoint | None = None) -> str:
+    """Return the name of a chain or set; what is told apart by more than fits is by a digest."""
+    identity = f"{key.name} {key.version} {key.protocol.value} {key.scope.value} {endpoint or ''}"
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
+    return f"{kind}-{digest}-{str(key.name).replace(':', '/')[:_MOST_NAMED]}"
+
+
+def _at(endpoint: Endpoint, separator: str) -> str:
+    address = str(endpoint.address)
+    if separator == ":" and endpoint.address.version == 6:
+        address = f"[{address}]"
+    return f"{address}{separator}{endpoint.port}"
+
+
+def _numbered(values: list[str]) -> str:
+    return "{ " + ", ".join(f"{number} : {value}" for number, value in enumerate(values)) + " }"

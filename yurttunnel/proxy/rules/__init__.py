@@ -1,0 +1,1 @@
+"""The firewall rules that lead portals to where they are served."""

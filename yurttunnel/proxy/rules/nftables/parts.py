@@ -1,0 +1,131 @@
+"""What each virtual service has in the table, in user mode: elements of maps."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from ipaddress import collapse_addresses
+from typing import Protocol as Interface
+
+from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.rules.nftables.table import Chain
+from yurttunnel.proxy.state.virtual_services import NobodyServes, Portal, PortalKind, Scope
+
+RESTRICTED, ALLOWED = "restricted", "allowed"
+"""Sets: portals that have source ranges, and those with each of the networks."""
+
+REFUSE = "refuse"
+"""A chain that tells clients that nobody serves."""
+
+
+class Way(enum.Enum):
+    """By which of the two ways packets come to the rules; each has maps of its own."""
+
+    ARRIVING = "arriving"
+    OWN = "own"
+    """From programs of this machine, and from pods where it is known which those are: to them
+    external portals are those of within the cluster, whatever ``externalTrafficPolicy`` says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """To where a portal leads: ``verdict`` is the data of a map ``{way}-{map}``."""
+
+    map: str
+    data: str
+
+
+PORTALS, NOBODY = "portals", "nobody"
+"""Maps to ports of proxy sockets, and to what clients get where nobody serves."""
+
+NODE_PORTS = "-node-ports"
+"""What the names of maps for node ports end with, whose keys have no address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What of a table there is for one service."""
+
+    chains: Mapping[str, Chain] = field(default_factory=dict)
+    maps: Mapping[str, str] = field(default_factory=dict)
+    elements: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+
+class Parts(Interface):
+    """Makes the part of a service."""
+
+    def __call__(self, placed: Placed, internal: Placed | None, /) -> Part:
+        """Return it; ``internal`` has the same Service's portals within the cluster.
+
+        That is ``None`` unless they are apart (:class:`Scope`) and carried.
+        """
+        ...
+
+
+def user_part(placed: Placed, internal: Placed | None) -> Part:
+    """Return the part of a service whose connections are all led to proxy sockets."""
+    return Part(elements=dict(elements(placed, internal, lambda served, _: socket_of(served))))
+
+
+class Lead(Interface):
+    """Says where a service is led to by one of its portals, or those of its external sibling."""
+
+    def __call__(self, served: Placed, portal: Portal, /) -> Led:
+        """Return where."""
+        ...
+
+
+def socket_of(served: Placed) -> Led:
+    """Return the way to the proxy socket of a service, or what clients get where it has none."""
+    if served.proxy_port is not None:
+        return Led(PORTALS, str(served.proxy_port))
+    refused = served.service.nobody_serves is NobodyServes.REFUSED
+    return Led(NOBODY, f"goto {REFUSE}" if refused else "drop")
+
+
+def elements(
+    placed: Placed, internal: Placed | None, lead: Lead
+) -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield the elements for all portals of a service."""
+    served = {Way.ARRIVING: placed, Way.OWN: internal if internal is not None else placed}
+    protocol = placed.service.key.protocol.value.lower()
+    for portal in placed.service.portals:
+        is_node_port = portal.kind is PortalKind.NODE_PORT
+        key = f"{protocol} . {portal.port}"
+        if not is_node_port:
+            key = f"{portal.address} . {key}"
+        for way, by in served.items():
+            led = lead(by, portal)
+            name = f"{way.value}-{led.map}{NODE_PORTS if is_node_port else ''}"
+            yield (name, key), led.data
+        if portal.sources is not None and not is_node_port:
+            yield (RESTRICTED, key), ""
+            for network in _collapsed(portal):
+                yield (ALLOWED, f"{key} . {network}"), ""
+
+
+def internal_of(placed: Placed, by_key: Mapping[tuple[object, ...], Placed]) -> Placed | None:
+    """Return what carries the same Service's portals within the cluster where those are apart."""
+    if placed.service.key.scope is not Scope.EXTERNAL:
+        return None
+    return by_key.get(_identity(placed))
+
+
+def internals(placed: Iterator[Placed] | tuple[Placed, ...]) -> dict[tuple[object, ...], Placed]:
+    """Return the services of :attr:`Scope.INTERNAL`, for :func:`internal_of`."""
+    return {_identity(each): each for each in placed if each.service.key.scope is Scope.INTERNAL}
+
+
+def _identity(placed: Placed) -> tuple[object, ...]:
+    key = placed.service.key
+    return key.name, key.version, key.protocol
+
+
+def _collapsed(portal: Portal) -> Iterator[str]:
+    """Yield the networks as nft shows them: it takes no two that overlap."""
+    assert portal.sources is not None and portal.address is not None
+    fitting = [net for net in portal.sources if net.version == portal.address.version]
+    for network in collapse_addresses(fitting):  # type: ignore[type-var]
+        whole = network.prefixlen == network.max_prefixlen
+        yield str(network.network_address) if whole else str(network)

@@ -1,0 +1,118 @@
+"""The tables in the kernel, by the program ``nft``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from twisted.internet.defer import Deferred
+from zope.interface import implementer
+
+from yurttunnel.proxy.interfaces import IRules, Placed
+from yurttunnel.proxy.rules.nftables.listing import read
+from yurttunnel.proxy.rules.nftables.table import FAMILIES, NAME, Table
+from yurttunnel.proxy.rules.nftables.transaction import transaction
+from yurttunnel.steering.interfaces import Applied, SteeringFailed
+from yurttunnel.steering.netlink.generation import nft_generation
+from yurttunnel.steering.programs import Finished, IPrograms, ProgramFailed
+
+PROGRAM = "nft"
+
+SECONDS = 20.0
+"""How long one run of it may take."""
+
+_MAX_SAID = 300
+"""Characters of its complaint that are shown."""
+
+_NOT_THERE = "No such file or directory"
+
+_MEANINGS = {
+    "Operation not permitted": "yurtproxy needs the capability NET_ADMIN, as root in the host's"
+    " network",
+    "Operation not supported": "this kernel's nftables is too old: it takes Linux 5.9 or later,"
+    " or --proxy-backend iptables",
+}
+"""What to do where the program says so."""
+
+
+@implementer(IRules)
+class Nftables:
+    """The tables ``yurtproxy``; ``tables`` makes what they are to be."""
+
+    def __init__(
+        self, programs: IPrograms, tables: Callable[[Sequence[Placed]], Collection[Table]]
+    ) -> None:
+        self._programs = programs
+        self._tables = tables
+        self._known: dict[int, Table] | None = None
+        self._generation: int | None = None
+
+    @property
+    def backend(self) -> str:
+        """What pages and logs call it."""
+        return "nftables"
+
+    def apply(self, placed: Sequence[Placed]) -> Deferred[Applied]:
+        """Change what differs, in one transaction of all families; see :class:`IRules`."""
+        return Deferred.fromCoroutine(self._apply(placed))
+
+    def remove(self) -> Deferred[bool]:
+        """Delete the tables of all families."""
+        return Deferred.fromCoroutine(self._remove())
+
+    def generation(self) -> int | None:
+        """Return what nftables counts."""
+        return nft_generation()
+
+    async def _apply(self, placed: Sequence[Placed]) -> Applied:
+        desired = {table.version: table for table in self._tables(placed)}
+        known, self._known = self._known, None
+        before = self.generation()
+        if known is None or before is None or before != self._generation:
+            known = await self._found(desired)
+        change = transaction(known, desired.values())
+        if change.text:
+            await self._run("changing", "-f", "-", given=change.text.encode())
+            # If it is another number then, somebody has changed rules meanwhile.
+            self._generation = None if before is None else before + 1
+        else:
+            self._generation = before
+        self._known = desired
+        return Applied(change.differences)
+
+    async def _remove(self) -> bool:
+        self._known = None
+        found = await self._found(FAMILIES)
+        lines = [f"delete table {table.where}\n" for table in found.values()]
+        if lines:
+            await self._run("removing", "-f", "-", given="".join(lines).encode())
+        return bool(lines)
+
+    async def _found(self, versions: Mapping[int, object]) -> dict[int, Table]:
+        """Return what there is of these families."""
+        found = {}
+        for version in versions:
+            family = FAMILIES[version]
+            finished = await self._finished("reading", "list", "table", family, NAME)
+            if finished.status == 0:
+                found[version] = read(finished.output.decode("utf-8", "replace"), version)
+            elif _NOT_THERE not in finished.errors:
+                raise _refused("reading", finished)
+        return found
+
+    async def _run(self, doing: str, *options: str, given: bytes) -> None:
+        finished = await self._finished(doing, *options, given=given)
+        if finished.status != 0:
+            raise _refused(doing, finished)
+
+    async def _finished(self, doing: str, *options: str, given: bytes = b"") -> Finished:
+        try:
+            return await self._programs.run([PROGRAM, *options], given, SECONDS)
+        except ProgramFailed as error:
+            raise SteeringFailed(f"{doing} the tables {NAME} of nftables: {error}") from error
+
+
+def _refused(doing: str, finished: Finished) -> SteeringFailed:
+    said = " ".join(finished.errors.split())[:_MAX_SAID] or "it says nothing"
+    meanings = [text for words, text in _MEANINGS.items() if words in said]
+    what = "; ".join([f"exit status {finished.status}: {said}", *meanings])
+    return SteeringFailed(f"{doing} the tables {NAME} of nftables: {PROGRAM}: {what}")

@@ -1,0 +1,192 @@
+"""The tables for all services: base chains with one rule for each map, however full it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.rules.nftables.parts import (
+    ALLOWED,
+    NOBODY,
+    NODE_PORTS,
+    PORTALS,
+    REFUSE,
+    RESTRICTED,
+    Part,
+    Parts,
+    Way,
+    internal_of,
+    internals,
+)
+from yurttunnel.proxy.rules.nftables.table import FAMILIES, FORMAT, Chain, Table, chain
+from yurttunnel.proxy.state.virtual_services import Address, Key, Network
+
+HostAddress = Callable[[int], Address | None]
+"""Gives, by the version of IP, an address of this machine for its own packets to services."""
+
+SERVICES = "services"
+"""Maps to chains of services, which the kernel carries."""
+
+# Of a packet: what it is to, and where node ports are concerned without the address.
+_PORT = "meta l4proto . th dport"
+_TRANSPORT = "meta l4proto { tcp, udp }"
+"""Which nft wants to be told where ports are replaced."""
+
+_MAPS = {PORTALS: "inet_service", NOBODY: "verdict", SERVICES: "verdict"}
+
+
+@dataclass(frozen=True, slots=True)
+class Networks:
+    """What is the same for all services.
+
+    ``node_ports`` have the addresses of this machine that serve node ports, none being all;
+    ``pods`` are those of the cluster's pods, none where they are not known.
+    """
+
+    node_ports: tuple[Network, ...] = ()
+    pods: tuple[Network, ...] = ()
+
+
+class Tables:
+    """Makes the tables of some families; what has not changed of a service is not made anew.
+
+    ``more`` are chains for a version of IP, beside those that there are in both modes.
+    """
+
+    def __init__(
+        self,
+        versions: Collection[int],
+        parts: Parts,
+        host_address: HostAddress,
+        networks: Networks,
+        more: Callable[[int], Part] = lambda _: Part(),
+    ) -> None:
+        self._versions = versions
+        self._parts = parts
+        self._host_address = host_address
+        self._networks = networks
+        self._more = more
+        self._made: dict[Key, tuple[Placed, Placed | None, Part]] = {}
+
+    def __call__(self, placed: Sequence[Placed]) -> list[Table]:
+        """Return the tables for these services; where two have the same portal, the first has it.
+
+        A family that is not asked for is left out.
+        """
+        by_key = internals(tuple(placed))
+        former, self._made = self._made, {}
+        tables = {version: self._base(version) for version in self._versions}
+        for each in placed:
+            key = each.service.key
+            internal = internal_of(each, by_key)
+            made = former.get(key)
+            if made is None or made[0] != each or made[1] != internal:
+                made = (each, internal, self._parts(each, internal))
+            self._made[key] = made
+            table = tables.get(key.version)
+            if table is not None:
+                _add(table, made[2])
+        return [
+            Table(version, part.chains, part.maps, part.elements)
+            for version, part in tables.items()
+        ]
+
+    def forget(self) -> None:
+        """Make everything anew at the next call."""
+        self._made.clear()
+
+    def _base(self, version: int) -> Part:
+        more = self._more(version)
+        chains = {FORMAT: Chain(), REFUSE: _refuse(), **more.chains}
+        for way, hook in ((Way.ARRIVING, "prerouting"), (Way.OWN, "output")):
+            chains[f"filter-{hook}"] = chain(
+                *self._filter(version, way), hook=f"type filter hook {hook} priority -110;"
+            )
+            chains[f"nat-{hook}"] = chain(
+                *self._nat(version, way), hook=f"type nat hook {hook} priority -100;"
+            )
+        return Part(chains, {**_maps(version), **more.maps}, dict(more.elements))
+
+    def _filter(self, version: int, way: Way) -> Iterator[str]:
+        """Yield the rules for packets that get nowhere."""
+        family = FAMILIES[version]
+        portal = f"{family} daddr . {_PORT}"
+        yield "ct state != new accept"
+        yield f"{portal} @{RESTRICTED} {portal} . {family} saddr != @{ALLOWED} drop"
+        for by, clients in self._ways(version, way):
+            yield f"{clients}{portal} vmap @{by.value}-{NOBODY}"
+            local = self._local(version)
+            yield f"{clients}{local} {_PORT} vmap @{by.value}-{NOBODY}{NODE_PORTS}"
+
+    def _nat(self, version: int, way: Way) -> Iterator[str]:
+        """Yield the rules that lead connections; node ports are the last, as any address has them.
+
+        Where a load balancer's address is this machine's, a service may have the same port there.
+        """
+        to = self._to(version, way)
+        portal = f"{FAMILIES[version]} daddr . {_PORT}"
+        local = self._local(version)
+        ways = list(self._ways(version, way))
+        for by, clients in ways:
+            yield f"{clients}{_TRANSPORT} {to}:{portal} map @{by.value}-{PORTALS}"
+            yield f"{clients}{portal} vmap @{by.value}-{SERVICES}"
+        for by, clients in ways:
+            node_ports = f"@{by.value}-{PORTALS}{NODE_PORTS}"
+            yield f"{clients}{local} {_TRANSPORT} {to}:{_PORT} map {node_ports}"
+            yield f"{clients}{local} {_PORT} vmap @{by.value}-{SERVICES}{NODE_PORTS}"
+
+    def _to(self, version: int, way: Way) -> str:
+        """Return the statement that leads to a proxy port, which follows a colon.
+
+        To redirect a program's own packet leads to the loopback address, while its source stays
+        another one: the replies would go astray.
+        """
+        address = self._host_address(version) if way is Way.OWN else None
+        if address is None:
+            return "redirect to "
+        return f"dnat to [{address}]" if version == 6 else f"dnat to {address}"
+
+    def _ways(self, version: int, way: Way) -> Iterator[tuple[Way, str]]:
+        """Yield whose maps to look at for what comes by one hook, and for which clients."""
+        pods = [str(each) for each in self._networks.pods if each.version == version]
+        if way is Way.OWN or not pods:
+            yield way, ""
+            return
+        source = f"{FAMILIES[version]} saddr"
+        yield Way.OWN, f"{source} {{ {', '.join(pods)} }} "
+        yield Way.ARRIVING, f"{source} != {{ {', '.join(pods)} }} "
+
+    def _local(self, version: int) -> str:
+        networks = [str(each) for each in self._networks.node_ports if each.version == version]
+        if not networks:
+            return "fib daddr type local"
+        return f"fib daddr type local {FAMILIES[version]} daddr {{ {', '.join(networks)} }}"
+
+
+def _add(table: Part, part: Part) -> None:
+    """Add a service's part; an element that is there already stays."""
+    assert isinstance(table.chains, dict) and isinstance(table.maps, dict)
+    assert isinstance(table.elements, dict)
+    table.chains.update(part.chains)
+    table.maps.update(part.maps)
+    for place, data in part.elements.items():
+        table.elements.setdefault(place, data)
+
+
+def _refuse() -> Chain:
+    return chain("meta l4proto tcp reject with tcp reset", "reject")
+
+
+def _maps(version: int) -> dict[str, str]:
+    address = "ipv4_addr" if version == 4 else "ipv6_addr"
+    port = "inet_proto . inet_service"
+    maps = {
+        RESTRICTED: f"set {{ type {address} . {port}; }}",
+        ALLOWED: f"set {{ type {address} . {port} . {address}; flags interval; }}",
+    }
+    for way in Way:
+        for name, data in _MAPS.items():
+            maps[f"{way.value}-{name}"] = f"map {{ type {address} . {port} : {data}; }}"
+            maps[f"{way.value}-{name}{NODE_PORTS}"] = f"map {{ type {port} : {data}; }}"
+    return maps

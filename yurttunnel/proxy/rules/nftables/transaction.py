@@ -1,0 +1,128 @@
+"""What makes one table of nftables into another: a text for ``nft -f -``, one transaction."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from yurttunnel.proxy.rules.nftables.table import FORMAT, Chain, Table
+
+MOST_DIFFERENCES = 20
+"""Sentences about differences; a last one says how many more there are."""
+
+_AT_ONCE = 500
+"""Elements in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The text, and in sentences what it is for; both are empty where nothing is to be done."""
+
+    text: str
+    differences: tuple[str, ...]
+
+
+def transaction(found: Mapping[int, Table], desired: Iterable[Table]) -> Transaction:
+    """Return what changes the tables that are to ``desired``, of which each family has one."""
+    lines: list[str] = []
+    differences: list[str] = []
+    for table in desired:
+        before = found.get(table.version)
+        if before is None or FORMAT not in before.chains:
+            why = "missing" if before is None else "of another version"
+            differences.append(f"the table {table.where} is {why}")
+            # To delete one that is not there would fail, and to add one that is does not.
+            lines += [f"add table {table.where}", f"delete table {table.where}"]
+            lines.append(f"add table {table.where}")
+            before = Table(table.version)
+            _change(before, table, lines)
+        else:
+            differences += _change(before, table, lines)
+    text = "\n".join([*lines, ""]) if lines else ""
+    return Transaction(text, _bounded(differences))
+
+
+def _change(before: Table, after: Table, lines: list[str]) -> list[str]:
+    """Add the lines for one table, in an order in which each finds what it refers to."""
+    where = after.where
+    new_maps = after.maps.keys() - before.maps.keys()
+    old_maps = before.maps.keys() - after.maps.keys()
+    old_chains = sorted(before.chains.keys() - after.chains.keys())
+    changed = {
+        name: chain
+        for name, chain in after.chains.items()
+        if (former := before.chains.get(name)) is not chain and not _same(former, chain)
+    }
+    gone = _differing(before, after, old_maps)
+    new = _differing(after, before, frozenset())
+    for name in sorted(new_maps):
+        kind, _, body = after.maps[name].partition(" ")
+        lines.append(f"add {kind} {where} {name} {body}")
+    for name, chain in changed.items():
+        lines.append(f"add chain {where} {name}{f' {{ {chain.hook} }}' if chain.hook else ''}")
+    lines += _elements("delete", where, [(place, "") for place, _ in gone])
+    lines += [f"flush chain {where} {name}" for name in (*changed, *old_chains)]
+    for name, chain in changed.items():
+        for rule, digest in zip(chain.rules, chain.digests, strict=True):
+            lines.append(f'add rule {where} {name} {rule} comment "{digest}"')
+    lines += _elements("add", where, new)
+    lines += [
+        f"delete {before.maps[name].partition(' ')[0]} {where} {name}" for name in sorted(old_maps)
+    ]
+    lines += [f"delete chain {where} {name}" for name in old_chains]
+    return [
+        *(f"{where}: the map {name} is missing" for name in sorted(new_maps)),
+        *(f"{where}: the map {name} is not wanted" for name in sorted(old_maps)),
+        *(
+            f"{where}: the chain {name} "
+            + ("has other rules" if name in before.chains else "is missing")
+            for name in changed
+        ),
+        *(f"{where}: the chain {name} is not wanted" for name in old_chains),
+        *_counted(where, "missing", new),
+        *_counted(where, "not wanted", gone),
+    ]
+
+
+def _same(former: Chain | None, chain: Chain) -> bool:
+    return former is not None and former.digests == chain.digests
+
+
+def _differing(
+    these: Table, others: Table, without: Iterable[str]
+) -> list[tuple[tuple[str, str], str]]:
+    """Return the elements of one table that the other does not have, or has with other data."""
+    left_out = frozenset(without)
+    elements = others.elements
+    return [
+        (place, data)
+        for place, data in these.elements.items()
+        if elements.get(place) != data and place[0] not in left_out
+    ]
+
+
+def _elements(
+    verb: str, where: str, elements: Iterable[tuple[tuple[str, str], str]]
+) -> Iterable[str]:
+    by_map: dict[str, list[str]] = defaultdict(list)
+    for (name, key), data in elements:
+        by_map[name].append(f"{key} : {data}" if data else key)
+    for name, texts in by_map.items():
+        for start in range(0, len(texts), _AT_ONCE):
+            some = ", ".join(texts[start : start + _AT_ONCE])
+            yield f"{verb} element {where} {name} {{ {some} }}"
+
+
+def _counted(
+    where: str, what: str, elements: Iterable[tuple[tuple[str, str], str]]
+) -> Iterable[str]:
+    for name, count in Counter(name for (name, _), _ in elements).items():
+        yield f"{where}: in the map {name} {count} elements are {what}"
+
+
+def _bounded(differences: list[str]) -> tuple[str, ...]:
+    more = len(differences) - MOST_DIFFERENCES
+    if more <= 0:
+        return tuple(differences)
+    return (*differences[:MOST_DIFFERENCES], f"and {more} more")
