@@ -178,6 +178,23 @@ def refusing(version: int = 4) -> tuple[socket.socket, Endpoint]:
     return held, endpoint_at(held)
 
 
+class BlackHole:
+    """An endpoint that answers nothing until :meth:`open`: its queue of connections is full."""
+
+    def __init__(self) -> None:
+        self.socket = socket.socket()
+        self.socket.bind((LOOPBACK[4], 0))
+        self.socket.listen(0)
+        self.socket.setblocking(False)
+        self.endpoint = endpoint_at(self.socket)
+        self._filling = socket.create_connection(self.socket.getsockname())
+
+    def close(self) -> None:
+        """Close it."""
+        self._filling.close()
+        self.socket.close()
+
+
 def key_of(protocol: Protocol = Protocol.TCP, version: int = 4) -> Key:
     """Return the key of a service."""
     return Key(ServicePortName("default", "shop", "http"), version, protocol, Scope.ALL)
@@ -220,6 +237,12 @@ class TcpLab:
         held, endpoint = refusing(version)
         self.test.addCleanup(held.close)
         return endpoint
+
+    def black_hole(self) -> BlackHole:
+        """Make an endpoint that answers nothing."""
+        hole = BlackHole()
+        self.test.addCleanup(hole.close)
+        return hole
 
     def open(self, *endpoints: Endpoint, **service: Any) -> tuple[Any, FakePicker]:
         """Open a proxy socket for endpoints."""

@@ -86,7 +86,9 @@ class Listener:
         for count in range(self._expected):
             full = self._why_full()
             if full is not None:
-                self._rest(full)
+                # That matters when somebody is there.
+                if not count:
+                    self._rest(full)
                 return count
             try:
                 client, peer = accept()

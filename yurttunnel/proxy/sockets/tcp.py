@@ -25,7 +25,7 @@ from yurttunnel.proxy.sockets.pipes import PipePool
 from yurttunnel.proxy.sockets.ports import PortAllocator
 from yurttunnel.proxy.sockets.proxy_protocol import header, original_destination
 from yurttunnel.proxy.sockets.relay import Relay, RelayContext, reset
-from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol, VirtualService
+from yurttunnel.proxy.state.virtual_services import Address, Endpoint, Protocol, VirtualService
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.sockets import tune_local_socket
 
@@ -159,9 +159,8 @@ class TcpProxySocket:
     def is_loop(self, endpoint: Endpoint) -> bool:
         """Return whether ``endpoint`` is a proxy socket of this process."""
         version = endpoint.address.version
-        return self._context.ports.is_used(version, Protocol.TCP, endpoint.port) and _is_own(
-            version, str(endpoint.address)
-        )
+        ports = self._context.ports
+        return ports.is_used(version, Protocol.TCP, endpoint.port) and _is_own(endpoint.address)
 
     def dialed(self, dialing: Dialing, server: socket.socket, endpoint: Endpoint) -> None:
         """Relay between a client and its endpoint."""
@@ -229,13 +228,15 @@ class TcpProxySocket:
             relay.reset()
 
 
-def _is_own(version: int, address: str) -> bool:
-    """Return whether ``address`` is one of this machine, or leads to it."""
-    family = socket.AF_INET6 if version == 6 else socket.AF_INET
+def _is_own(address: Address) -> bool:
+    """Return whether ``address`` is one of this machine."""
+    if address.is_loopback or address.is_unspecified:
+        return True
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             # This sends nothing; to itself the machine speaks from the address that is spoken to.
-            probe.connect((address, 9))
+            probe.connect((str(address), 9))
         except OSError:
             return False
-        return bool(probe.getsockname()[0] == address)
+        return bool(probe.getsockname()[0] == str(address))

@@ -1,0 +1,358 @@
+"""From clients to endpoints of which some refuse, are silent, or are this proxy itself."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import socket
+from ipaddress import ip_address
+from unittest import mock
+
+from twisted.internet.error import ConnectionLost
+from twisted.logger import LogLevel, capturedLogs
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.proxy.sockets.lab import LOOPBACK, TcpLab, service_of
+from yurttunnel.proxy.sockets.dialer import TcpDialer
+from yurttunnel.proxy.sockets.dialing import MOST_REFUSALS, PLAN
+from yurttunnel.proxy.state.virtual_services import Endpoint
+
+STEPS = sum(PLAN)
+"""Seconds of the whole plan."""
+
+_MOST = 4.0
+"""Seconds after which a client that no endpoint takes has been told so."""
+
+
+class DialingTests(SynchronousTestCase):
+    """Every client gets an endpoint as long as there is one."""
+
+    timeout = 60
+
+    def setUp(self) -> None:
+        """Nothing is open yet."""
+        self.lab = TcpLab(self)
+        self.until = self.lab.until
+        self.dialed: list[Endpoint] = []
+        real = TcpDialer.dial
+
+        def dial(dialer: TcpDialer, endpoint: Endpoint) -> socket.socket:
+            self.dialed.append(endpoint)
+            return real(dialer, endpoint)
+
+        self.patch(TcpDialer, "dial", dial)
+
+    def assert_reset(self, opened, client) -> None:
+        """The client was told, and nothing of it is left."""
+        self.until(lambda: client.read().reset)
+        self.assertEqual(opened.stats().failed, 1)
+        self.assertEqual(opened.stats().active, 0)
+        self.assertEqual(self.lab.count.count, 0)
+
+    def warnings_of(self, events) -> list[str]:
+        """Return what has been logged at a warning."""
+        return [
+            event["log_format"].format(**event)
+            for event in events
+            if event["log_level"] is LogLevel.warn
+        ]
+
+    def test_two_of_three_refuse_and_the_third_takes_every_client_at_once(self) -> None:
+        """No timer is waited for; both are told of as failed, with the reason."""
+        for version in (4, 6):
+            alive = self.lab.backend(version)
+            dead = [self.lab.refusing(version), self.lab.refusing(version)]
+            opened, picker = self.lab.open(*dead, alive.endpoint, version=version)
+            for _ in range(20):
+                client, server = self.lab.join(opened, alive, version)
+                client.socket.send(b"hello")
+                self.until(lambda server=server: server.read().received == b"hello")
+            self.assertEqual(self.lab.reactor.seconds(), 0)
+            self.assertEqual(opened.stats().failed, 0)
+            self.assertEqual(picker.failures[:2], [(one, "Connection refused") for one in dead])
+            self.assertEqual(picker.stand, [alive.endpoint] * 20)
+            self.assertEqual(picker.counted, 20)
+
+    def test_a_silent_one_is_left_after_the_first_step(self) -> None:
+        """Two of them after the second one, 0.75 s; others are not delayed meanwhile."""
+        holes = [self.lab.black_hole(), self.lab.black_hole()]
+        alive = self.lab.backend()
+        opened, picker = self.lab.open(*(hole.endpoint for hole in holes), alive.endpoint)
+        client = self.lab.client(opened)
+        client.socket.send(b"hello")
+        for hole in holes:
+            self.until(lambda hole=hole: self.dialed[-1:] == [hole.endpoint])
+            picker.endpoints.reverse()
+            self.lab.join(opened, alive)
+            picker.endpoints.reverse()
+            self.lab.reactor.advance(PLAN[holes.index(hole)])
+        server = self.lab.accepted(alive)
+        self.until(lambda: server.read().received == b"hello")
+        self.assertEqual(self.lab.reactor.seconds(), PLAN[0] + PLAN[1])
+        self.assertEqual(
+            picker.failures,
+            [(holes[0].endpoint, "no answer within 0.25 s"),
+             (holes[1].endpoint, "no answer within 0.5 s")],
+        )  # fmt: skip
+        self.assertEqual(self.lab.reactor.getDelayedCalls(), [])
+        self.assertEqual(self.lab.descriptors.writers(), [])
+
+    def test_a_refusal_within_a_step_leads_on_at_once(self) -> None:
+        """A silent one, one that refuses, and one that lives: a step, and no more."""
+        hole, alive = self.lab.black_hole(), self.lab.backend()
+        opened, _ = self.lab.open(hole.endpoint, self.lab.refusing(), alive.endpoint)
+        client = self.lab.client(opened)
+        self.until(lambda: self.dialed)
+        self.lab.reactor.advance(PLAN[0])
+        self.lab.accepted(alive)
+        self.assertEqual(len(self.dialed), 3)
+        self.assertFalse(client.read().reset)
+
+    def test_all_refuse_and_the_client_is_reset_within_four_seconds(self) -> None:
+        """Each has been tried once in each step, and no client before has waited for it."""
+        dead = [self.lab.refusing() for _ in range(3)]
+        opened, picker = self.lab.open(*dead)
+        with capturedLogs() as events:
+            client = self.lab.client(opened)
+            self.until(lambda: len(self.dialed) == 3)
+            self.lab.reactor.pump(PLAN)
+            self.assert_reset(opened, client)
+        self.assertLess(self.lab.reactor.seconds(), _MOST)
+        self.assertEqual(self.dialed, dead * len(PLAN))
+        self.assertEqual(picker.counted, 0)
+        (told,) = self.warnings_of(events)
+        self.assertIn("A client of default/shop:http TCP IPv4 is reset: no endpoint takes", told)
+        self.assertIn(f"the last was {dead[2]}: Connection refused", told)
+
+    def test_one_that_restarts_takes_its_client_in_the_next_step(self) -> None:
+        """It refused at first, and nobody else serves."""
+        held = socket.socket()
+        self.addCleanup(held.close)
+        held.bind((LOOPBACK[4], 0))
+        endpoint = Endpoint(ip_address(LOOPBACK[4]), held.getsockname()[1])
+        opened, _ = self.lab.open(endpoint)
+        client = self.lab.client(opened)
+        self.until(lambda: self.dialed)
+        held.listen()
+        self.lab.reactor.advance(PLAN[0])
+        self.until(lambda: opened.stats().active and len(opened._relays))
+        self.assertFalse(client.read().reset)
+
+    def test_all_are_silent_and_the_client_is_reset_after_the_plan(self) -> None:
+        """At four attempts with one endpoint."""
+        hole = self.lab.black_hole()
+        opened, picker = self.lab.open(hole.endpoint)
+        client = self.lab.client(opened)
+        for step, seconds in enumerate(PLAN):
+            self.until(lambda step=step: len(self.dialed) == step + 1)
+            self.lab.reactor.advance(seconds)
+        self.assert_reset(opened, client)
+        self.assertEqual(self.lab.reactor.seconds(), STEPS)
+        self.assertEqual([why for _, why in picker.failures][-1], "no answer within 2 s")
+
+    def test_of_many_that_refuse_only_so_many_are_tried_in_a_step(self) -> None:
+        """A thousand would hold up everybody else."""
+        dead = self.lab.refusing()
+        many = [Endpoint(ip_address(f"127.0.1.{last}"), dead.port) for last in range(1, 200)]
+        opened, _ = self.lab.open(*many)
+        self.lab.client(opened)
+        self.until(lambda: self.dialed)
+        self.assertEqual(len(self.dialed), MOST_REFUSALS)
+        self.assertEqual(len(set(self.dialed)), MOST_REFUSALS)
+
+    def test_without_endpoints_clients_are_reset_at_once(self) -> None:
+        """With a reset, not with an end that looks like an empty answer."""
+        opened, _ = self.lab.open()
+        with capturedLogs() as events:
+            self.assert_reset(opened, self.lab.client(opened))
+        self.assertIn("it has no endpoints", self.warnings_of(events)[0])
+
+    def test_an_endpoint_that_is_this_proxy_is_refused(self) -> None:
+        """By any of its own addresses, at the port of any of its own proxy sockets."""
+        other, _ = self.lab.open()
+        alive = self.lab.backend()
+        for address in ("127.0.0.1", "127.0.0.2"):
+            loop = Endpoint(ip_address(address), other.port)
+            opened, picker = self.lab.open(loop, alive.endpoint)
+            self.lab.join(opened, alive)
+            ((failed, why),) = picker.failures
+            self.assertEqual(failed, loop)
+            self.assertIn("this proxy itself, which would be a loop", why)
+            self.assertNotIn(loop, self.dialed)
+
+    def test_the_port_of_a_proxy_socket_elsewhere_is_no_loop(self) -> None:
+        """Another machine may listen there."""
+        other, _ = self.lab.open()
+        opened, _ = self.lab.open()
+        self.assertFalse(opened.is_loop(Endpoint(ip_address("198.51.100.7"), other.port)))
+        self.assertTrue(opened.is_loop(Endpoint(ip_address("127.0.0.1"), other.port)))
+
+    def test_a_port_that_was_connected_to_itself_is_refused(self) -> None:
+        """As TCP does when nobody listens, and the kernel chooses that very port."""
+        own = socket.socket()
+        self.addCleanup(own.close)
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        own.bind((LOOPBACK[4], 0))
+        endpoint = Endpoint(ip_address(LOOPBACK[4]), own.getsockname()[1])
+        own.connect(own.getsockname())
+        self.assertEqual(TcpDialer().outcome(own, endpoint), errno.ECONNREFUSED)
+
+    def test_endpoints_are_connected_to_by_sockets_that_find_dead_peers(self) -> None:
+        """And send small messages at once."""
+        alive = self.lab.backend()
+        opened, _ = self.lab.open(alive.endpoint)
+        self.lab.join(opened, alive)
+        (relay,) = opened._relays
+        for end in (relay._client, relay._server):
+            for level, option in (
+                (socket.SOL_SOCKET, socket.SO_KEEPALIVE), (socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            ):  # fmt: skip
+                self.assertTrue(end._socket.getsockopt(level, option))
+            idle = end._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+            self.assertEqual(idle, 15)
+
+    def test_no_descriptor_for_an_attempt_is_no_failure_of_the_endpoint(self) -> None:
+        """Its client is reset; the endpoint is not ejected for it."""
+        alive = self.lab.backend()
+        opened, picker = self.lab.open(alive.endpoint)
+        full = OSError(errno.EMFILE, "Too many open files")
+        with mock.patch.object(self.lab.context.dialer, "dial", side_effect=full):
+            self.assert_reset(opened, self.lab.client(opened))
+        self.assertEqual((picker.failures, picker.counted), ([], 0))
+
+    def test_what_cannot_even_be_tried_leads_on_at_once(self) -> None:
+        """As an address without a route."""
+        alive = self.lab.backend()
+        wrong = Endpoint(ip_address("0.0.0.0"), 0)
+        opened, picker = self.lab.open(wrong, alive.endpoint)
+        self.lab.join(opened, alive)
+        self.assertEqual(picker.failures[0][0], wrong)
+
+    def test_a_stop_ends_attempts_under_way(self) -> None:
+        """Their clients are reset, and no endpoint counts them any more."""
+        hole = self.lab.black_hole()
+        opened, picker = self.lab.open(hole.endpoint)
+        client = self.lab.client(opened)
+        self.until(lambda: self.dialed)
+        stopped = opened.stop(0.1)
+        self.lab.reactor.advance(0.1)
+        self.successResultOf(stopped)
+        self.until(lambda: client.read().reset)
+        self.assertEqual((picker.counted, picker.failures), (0, []))
+        self.assertEqual(self.lab.reactor.getDelayedCalls(), [])
+
+    def test_the_end_of_the_reactor_ends_attempts(self) -> None:
+        """Nothing else is tried."""
+        hole = self.lab.black_hole()
+        opened, picker = self.lab.open(hole.endpoint)
+        client = self.lab.client(opened)
+        self.until(lambda: self.dialed)
+        self.lab.descriptors.connectionLost(Failure(ConnectionLost()))
+        self.assertTrue(client.read().reset)
+        self.assertEqual((len(self.dialed), picker.counted), (1, 0))
+        self.assertEqual(self.lab.reactor.getDelayedCalls(), [])
+        opened._listening.close()
+
+
+class PatienceTests(SynchronousTestCase):
+    """Bounds on what may be under way."""
+
+    def setUp(self) -> None:
+        """No limit is reached yet."""
+        self.before = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def serve(self, **limits):
+        """Open a proxy socket with limits; return it with the lab and its endpoint."""
+        lab = TcpLab(self, **limits)
+        alive = lab.backend()
+        opened, picker = lab.open(alive.endpoint)
+        return lab, alive, opened, picker
+
+    def full(self, lab, alive, opened, count: int, says: str) -> None:
+        """``count`` clients are served, the next waits and is served when one of them ends."""
+        joined = [lab.join(opened, alive) for _ in range(count)]
+        with capturedLogs() as events:
+            late = lab.client(opened)
+            late.socket.send(b"late")
+            for _ in range(20):
+                lab.reactor.turn()
+                lab.reactor.advance(0.1)
+        self.assertEqual(opened.stats().total, count)
+        (told,) = [event for event in events if event["log_level"] is LogLevel.warn]
+        self.assertIn(says, told["log_format"].format(**told))
+        # It rests, instead of being asked again and again.
+        lab.reactor.turn()
+        self.assertNotIn(opened._listener, lab.descriptors.readers())
+        for end in joined[0]:
+            end.socket.close()
+        lab.until(lambda: opened.stats().active < count)
+        lab.reactor.advance(0.1)
+        server = lab.accepted(alive)
+        lab.until(lambda: server.read().received == b"late")
+
+    def test_the_connections_of_the_process_are_bounded(self) -> None:
+        """The next client waits until one of them ends; once is told of it, and why."""
+        lab, alive, opened, _ = self.serve(most=3)
+        self.full(lab, alive, opened, 3, "raise that (LimitNOFILE)")
+
+    def test_the_connections_of_a_service_are_bounded(self) -> None:
+        """Other services are served meanwhile."""
+        lab, alive, opened, _ = self.serve(most_of_service=2)
+        self.full(lab, alive, opened, 2, "the most of one service")
+        other, _ = lab.open(alive.endpoint)
+        lab.join(other, alive)
+
+    def test_the_clients_that_wait_for_endpoints_are_bounded(self) -> None:
+        """One silent endpoint does not take the descriptors of all."""
+        lab = TcpLab(self, most_dialing=2)
+        opened, _ = lab.open(lab.black_hole().endpoint)
+        for _ in range(4):
+            lab.client(opened)
+        with capturedLogs() as events:
+            lab.until(lambda: opened._listener not in lab.descriptors.readers())
+        self.assertEqual(opened.stats().active, 2)
+        told = events[-1]["log_format"].format(**events[-1])
+        self.assertIn("2 clients of default/shop:http TCP IPv4 wait for endpoints", told)
+
+    def test_without_descriptors_it_rests_and_goes_on_when_there_are_some(self) -> None:
+        """It neither spins nor ends, and the clients that waited are served."""
+        lab, alive, opened, _ = self.serve()
+        client, server = lab.join(opened, alive)
+        late = [lab.client(opened) for _ in range(3)]
+        lowest = socket.socket()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest.fileno(), self.before[1]))
+        lowest.close()
+        try:
+            with capturedLogs() as events:
+                for _ in range(20):
+                    lab.reactor.turn()
+                    self.assertNotIn(opened._listener, lab.descriptors.readers())
+                    lab.reactor.advance(0.1)
+            client.socket.send(b"still there")
+            lab.until(lambda: server.read().received == b"still there")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, self.before)
+        (told,) = [event for event in events if event["log_level"] is LogLevel.warn]
+        self.assertIn(
+            f"Port {opened.port} accepts no connections for now: Too many open files",
+            told["log_format"].format(**told),
+        )
+        lab.reactor.advance(0.1)
+        for one in late:
+            one.socket.send(b"late")
+            taken = lab.accepted(alive)
+            lab.until(lambda taken=taken: taken.read().received == b"late")
+
+    def test_updates_are_seen_by_clients_that_wait(self) -> None:
+        """An endpoint that comes up meanwhile takes them."""
+        lab = TcpLab(self)
+        hole, alive = lab.black_hole(), lab.backend()
+        opened, picker = lab.open(hole.endpoint)
+        client = lab.client(opened)
+        lab.until(lambda: opened._dialings)
+        opened.update(service_of(hole.endpoint, alive.endpoint))
+        picker.endpoints.append(alive.endpoint)
+        lab.reactor.advance(PLAN[0])
+        lab.accepted(alive)
+        self.assertFalse(client.read().reset)

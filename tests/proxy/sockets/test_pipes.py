@@ -1,0 +1,95 @@
+"""Pipes between sockets: how many there are, and what becomes of them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+from unittest import mock
+
+from twisted.logger import capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.proxy.sockets.lab import descriptors_in_use
+from yurttunnel.proxy.sockets.limits import most_connections
+from yurttunnel.proxy.sockets.pipes import PIPE_BYTES, Pipe, PipePool
+
+
+class PipePoolTests(SynchronousTestCase):
+    """Pipes are bounded, and few are kept."""
+
+    def setUp(self) -> None:
+        """There are none."""
+        self.before = descriptors_in_use()
+
+    def test_a_pipe_holds_much_and_never_blocks(self) -> None:
+        """As much as it was asked to, which any user may have."""
+        pipe = Pipe()
+        self.addCleanup(pipe.close)
+        self.assertEqual(fcntl.fcntl(pipe.exit, fcntl.F_GETPIPE_SZ), PIPE_BYTES)
+        self.assertRaises(BlockingIOError, os.read, pipe.exit, 1)
+
+    def test_a_pipe_is_used_again_unless_something_is_in_it(self) -> None:
+        """Whatever is left in it would come out at another client."""
+        pool = PipePool()
+        self.addCleanup(pool.close)
+        first = pool.take()
+        pool.give_back(first)
+        self.assertIs(pool.take(), first)
+        first.held = os.write(first.entrance, b"left")
+        pool.give_back(first)
+        second = pool.take()
+        self.assertIsNot(second, first)
+        self.assertRaises(BlockingIOError, os.read, second.exit, 1)
+        pool.give_back(second)
+
+    def test_there_are_so_many_and_fewer_are_kept(self) -> None:
+        """And at the end none."""
+        pool = PipePool(most=3, most_idle=1)
+        taken = [pool.take() for _ in range(3)]
+        self.assertIsNone(pool.take())
+        for pipe in taken:
+            pool.give_back(pipe)
+        self.assertEqual(descriptors_in_use(), self.before + 2)
+        pool.close()
+        self.assertEqual(descriptors_in_use(), self.before)
+
+    def test_without_descriptors_there_is_none(self) -> None:
+        """Its user copies."""
+        with mock.patch("os.pipe2", side_effect=OSError(24, "Too many open files")):
+            self.assertIsNone(PipePool().take())
+
+    def test_a_user_who_has_many_pipes_gets_small_ones(self) -> None:
+        """They do their work, too."""
+        with mock.patch("fcntl.fcntl", side_effect=PermissionError(1, "not permitted")):
+            pipe = Pipe()
+        self.addCleanup(pipe.close)
+        self.assertEqual(os.write(pipe.entrance, b"works"), 5)
+
+
+class MostConnectionsTests(SynchronousTestCase):
+    """How many connections there may be is found from the limit of open files."""
+
+    def most(self, soft: int, hard: int, refused: bool = False) -> tuple[int, list[object]]:
+        """Return how many there may be, and what the limit was set to."""
+        told: list[object] = []
+
+        def set_limit(which: int, limits: tuple[int, int]) -> None:
+            if refused:
+                raise ValueError("not allowed to raise maximum limit")
+            told.append(limits)
+
+        self.patch(resource, "getrlimit", lambda which: (soft, hard))
+        self.patch(resource, "setrlimit", set_limit)
+        return most_connections(), told
+
+    def test_half_of_the_descriptors_are_for_connections_of_two_each(self) -> None:
+        """After the limit has been raised as far as it may be."""
+        self.assertEqual(self.most(1024, 524288), (131072, [(524288, 524288)]))
+        self.assertEqual(self.most(65536, 65536), (16384, []))
+
+    def test_a_limit_that_cannot_be_raised_is_told_and_kept_to(self) -> None:
+        """The proxy runs all the same."""
+        with capturedLogs() as events:
+            self.assertEqual(self.most(1024, 4096, refused=True), (256, []))
+        self.assertIn("The limit of open files stays at {soft}", events[0]["log_format"])
