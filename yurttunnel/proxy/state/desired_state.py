@@ -172,7 +172,7 @@ def _owned(owner: str, state: ServiceState, owners: dict[Claim, str]) -> Service
         if kept:
             services[key] = replace(service, portals=kept)
         problems += [
-            Problem(str(key.name), f"{_described(portal)} {_is_of(others[_claim(key, portal)])}")
+            Problem(str(key.name), f"the {portal} {_is_of(others[_claim(key, portal)])}")
             for portal in service.portals
             if portal not in kept
         ]
@@ -181,11 +181,6 @@ def _owned(owner: str, state: ServiceState, owners: dict[Claim, str]) -> Service
 
 def _claim(key: Key, portal: Portal) -> Claim:
     return key.protocol, portal.address, portal.port
-
-
-def _described(portal: Portal) -> str:
-    where = "" if portal.address is None else f" {portal.address} port"
-    return f"the {portal.kind.value}{where} {portal.port}"
 
 
 def _is_of(other: str) -> str:

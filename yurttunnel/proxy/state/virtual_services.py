@@ -76,6 +76,11 @@ class Portal:
     port: int
     sources: tuple[Network, ...] | None = None
 
+    def __str__(self) -> str:
+        """Return ``node port 30080`` or ``cluster IP 10.96.0.1 port 80``."""
+        where = "" if self.address is None else f" {self.address} port"
+        return f"{self.kind.value}{where} {self.port}"
+
     @property
     def is_external(self) -> bool:
         """Whether it is for clients from outside of the cluster."""
