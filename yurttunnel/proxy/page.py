@@ -12,7 +12,7 @@ from yurttunnel.ops.status.markup import Column, Content, Markup, element, joine
 from yurttunnel.ops.status.sections import NO_MATCH, MakeSection, Moment, Section, listing
 from yurttunnel.proxy.interfaces import EndpointStats
 from yurttunnel.proxy.placement import Carried
-from yurttunnel.proxy.state.virtual_services import Endpoint, Portal, Problem
+from yurttunnel.proxy.state.virtual_services import Endpoint, Problem
 
 MOST_SHOWN = 100
 """Services at once; ``?q=`` finds the others."""
@@ -82,7 +82,7 @@ def problems_section(problems: Callable[[], Sequence[Problem]]) -> MakeSection:
 def _columns(now: float) -> list[Column[Carried]]:
     return [
         Column("Service", _name, "name"),
-        Column("Addresses", lambda each: _lines(map(_portal, each.service.portals))),
+        Column("Addresses", lambda each: _lines(map(str, each.service.portals))),
         Column("Endpoints", lambda each: _endpoints(each, now)),
         Column("Proxy port", lambda each: str(each.port or "the kernel"), "number"),
         Column("Connections", _connections, "number"),
@@ -95,12 +95,6 @@ def _name(each: Carried) -> Markup:
     scope = "" if key.scope.value == "all" else f", {key.scope.value}"
     kind = f"{key.protocol.value} IPv{key.version}{scope}"
     return joined(str(key.name), element("small", kind))
-
-
-def _portal(portal: Portal) -> str:
-    if portal.address is None:
-        return f"node port {portal.port}"
-    return f"{Endpoint(portal.address, portal.port)} ({portal.kind.value})"
 
 
 def _endpoints(each: Carried, now: float) -> Content:
@@ -147,7 +141,7 @@ def _lines(contents: Iterable[Content]) -> list[Markup]:
 
 def _texts(each: Carried) -> list[str]:
     service = each.service
-    return [str(service.key), *map(_portal, service.portals), *map(str, service.endpoints)]
+    return [str(service.key), *map(str, service.portals), *map(str, service.endpoints)]
 
 
 def _failures(each: Carried) -> int:
@@ -162,7 +156,7 @@ def _as_json(each: Carried, now: float) -> dict[str, object]:
         "protocol": service.key.protocol.value,
         "version": service.key.version,
         "scope": service.key.scope.value,
-        "portals": list(map(_portal, service.portals)),
+        "portals": list(map(str, service.portals)),
         "proxy_port": each.port,
         "endpoints": [_endpoint_json(one, known.get(one), now) for one in service.endpoints],
         **({} if each.stats is None else {name: getattr(each.stats, name) for name in _COUNTERS}),

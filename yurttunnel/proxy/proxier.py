@@ -135,7 +135,8 @@ class Proxier(Service):
         """Begin; the first sync comes as soon as it is known what there is."""
         super().startService()
         self._source.on_changed.append(self._changed)
-        self._reconciler.startService()
+        if self._source.state() is not None:
+            self._changed()
         self._looking.startService()
 
     def stopService(self) -> Deferred[None]:
@@ -159,27 +160,29 @@ class Proxier(Service):
         return "; ".join(filter(None, found)) or None
 
     def _changed(self) -> None:
-        self._health.queued()
         state = self._source.state()
-        if state is not None:
-            self._placement.update(state.services)
-        self._reconciler.trigger()
+        if state is None:
+            return
+        self._health.queued()
+        self._placement.update(state.services)
+        # Not sooner: a sync of nothing would be a reason to rest.
+        if self._reconciler.running:
+            self._reconciler.trigger()
+        else:
+            self._reconciler.startService()
 
     async def _look(self) -> None:
         generation = self._rules.generation()
-        if self._placed and generation != self._generation:
+        if generation != self._generation and self._reconciler.running:
             self._generation = generation
             self._reconciler.trigger()
 
     async def _sync(self) -> bool:
         """Do what is due; return whether it went well."""
-        state = self._source.state()
-        if state is None:
-            return True
         self._health.begun()
         begun = self._clock.seconds()
         try:
-            await self._serve(state)
+            await self._serve()
         except SteeringFailed as error:
             self._failed(str(error))
             self._limited.warn(
@@ -205,7 +208,8 @@ class Proxier(Service):
         self._rules_problem = why
         self.syncs["failed"] += 1
 
-    async def _serve(self, state: DesiredState) -> None:
+    async def _serve(self) -> None:
+        state = self._source.state() or DesiredState()
         services = state.services
         unclaimed = self._claims.want({key: each.portals for key, each in services.items()})
         placed = await self._placement.place(services, unclaimed)
@@ -293,5 +297,4 @@ class Proxier(Service):
 
 def _unclaimed(key: Key, portal: Portal, why: str) -> Problem:
     """Return what is told of a portal that belongs to somebody else."""
-    where = f"{portal.kind.value} {'' if portal.address is None else f'{portal.address} '}"
-    return Problem(str(key.name), f"its {where}port {portal.port} is not served here: {why}")
+    return Problem(str(key.name), f"its {portal} is not served here: {why}")

@@ -1,0 +1,222 @@
+"""The rooms around the proxier, in memory."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred, succeed
+from zope.interface import implementer
+
+from yurttunnel.proxy.interfaces import (
+    IClaims,
+    IConntrack,
+    IDesiredStateSource,
+    IProxySocket,
+    IProxySockets,
+    IRules,
+    SocketStats,
+)
+from yurttunnel.proxy.state.virtual_services import DesiredState
+from yurttunnel.steering.interfaces import Applied, SteeringFailed
+
+
+@implementer(IDesiredStateSource)
+class FakeSource:
+    """Has nothing listed until :meth:`set` is called."""
+
+    def __init__(self):
+        self.on_changed = []
+        self.current = None
+
+    def problem(self):
+        """Tell what is missing."""
+        return None if self.current is not None else "nothing has been listed yet"
+
+    def state(self):
+        """Give the last state."""
+        return self.current
+
+    def set(self, *services, checks=(), problems=()):
+        """Have another state."""
+        self.current = DesiredState(
+            {each.key: each for each in services},
+            {each.port: each for each in checks},
+            tuple(problems),
+        )
+        for changed in self.on_changed:
+            changed()
+
+
+@implementer(IProxySocket)
+class FakeSocket:
+    """Listens nowhere; a test sets ``active``, and ends what is under way by :meth:`drained`."""
+
+    def __init__(self, owner, port, service, picker):
+        self.owner = owner
+        self.port = port
+        self.services = [service]
+        self.picker = picker
+        self.active = 0
+        self.drains = []
+        self._stopped = Deferred()
+
+    def update(self, service):
+        """Keep what has changed."""
+        self.services.append(service)
+
+    def stop(self, drain):
+        """Give the port back."""
+        self.drains.append(drain)
+        self.owner.used.discard(self.port)
+        if not self.active:
+            self.drained()
+        return self._stopped
+
+    def drained(self):
+        """End what is under way."""
+        self.active = 0
+        self._stopped.callback(None)
+
+    def stats(self):
+        """Count what a test has set."""
+        return SocketStats(self.active, total=3, failed=1, received=10, sent=20)
+
+
+@implementer(IProxySockets)
+class FakeSockets:
+    """Has some ports; ``opened`` are all sockets there have ever been."""
+
+    def __init__(self, ports=range(40000, 50000)):
+        self.ports = ports
+        self.used = set()
+        self.opened = []
+
+    def open(self, service, picker):
+        """Take the first port that is free."""
+        free = next((port for port in self.ports if port not in self.used), None)
+        if free is None:
+            raise OSError(98, "no remaining ports")
+        self.used.add(free)
+        socket = FakeSocket(self, free, service, picker)
+        self.opened.append(socket)
+        return socket
+
+
+@implementer(IClaims)
+class FakeClaims:
+    """Holds every portal but those whose port is ``taken``."""
+
+    def __init__(self):
+        self.taken = set()
+        self.wanted = None
+
+    def want(self, portals):
+        """Say which ports are taken."""
+        self.wanted = portals
+        return {
+            (key, portal): "another process listens there"
+            for key, those in portals.items()
+            for portal in those
+            if portal.port in self.taken
+        }
+
+    def release(self):
+        """Hold nothing."""
+        self.wanted = None
+
+
+@implementer(IRules)
+class FakeRules:
+    """Keeps what rules would be made for.
+
+    ``applied`` are all that there were. While ``failure`` is set calls fail with it, and while
+    ``holds`` they do not end until :meth:`go_on`.
+    """
+
+    backend = "none"
+
+    def __init__(self):
+        self.applied = []
+        self.removed = 0
+        self.failure = None
+        self.holds = False
+        self.number = 0
+        self._waiting = []
+
+    def apply(self, placed):
+        """Make the rules."""
+        return Deferred.fromCoroutine(self._apply(list(placed)))
+
+    async def _apply(self, placed):
+        if self.holds:
+            waiting = Deferred()
+            self._waiting.append(waiting)
+            await waiting
+        if self.failure is not None:
+            raise SteeringFailed(self.failure)
+        self.applied.append(placed)
+        return Applied()
+
+    def go_on(self):
+        """Let calls end."""
+        self.holds = False
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.callback(None)
+
+    async def _remove(self):
+        if self.failure is not None:
+            raise SteeringFailed(self.failure)
+        self.removed += 1
+        return True
+
+    def remove(self):
+        """Remove them."""
+        return Deferred.fromCoroutine(self._remove())
+
+    def generation(self):
+        """Count what others do."""
+        return self.number
+
+    @property
+    def ports(self):
+        """Where each virtual service leads by the last rules."""
+        return {each.service.key: each.proxy_port for each in self.applied[-1]}
+
+
+@implementer(IConntrack)
+class FakeConntrack:
+    """Forgets what it is told; while ``failure`` is set it fails with it."""
+
+    def __init__(self):
+        self.forgotten = []
+        self.failure = None
+
+    async def _forget(self, version, stale):
+        if self.failure is not None:
+            raise SteeringFailed(self.failure)
+        self.forgotten += [(version, each) for each in stale]
+        return len(stale)
+
+    def forget(self, version, stale):
+        """Note the flows."""
+        return Deferred.fromCoroutine(self._forget(version, stale))
+
+
+class FakeChecks:
+    """The ports by which load balancers ask."""
+
+    def __init__(self):
+        self.desired = {}
+        self.found = []
+
+    def update(self, desired):
+        """Answer for ``desired``."""
+        self.desired = desired
+
+    def problems(self):
+        """Give what a test has set."""
+        return self.found
+
+    def stop(self):
+        """Answer no more."""
+        self.desired = {}
+        return succeed(None)

@@ -1,0 +1,502 @@
+"""What becomes of what Services ask for: sockets, rules, flows, and what is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from tests.proxy.fakes import (
+    FakeChecks,
+    FakeClaims,
+    FakeConntrack,
+    FakeRules,
+    FakeSockets,
+    FakeSource,
+)
+from tests.proxy.services import endpoint, key, service
+from yurttunnel.proxy.balancing.balancer import LoadBalancer
+from yurttunnel.proxy.health import SyncHealth
+from yurttunnel.proxy.interfaces import (
+    IClaims,
+    IConntrack,
+    IDesiredStateSource,
+    IProxySocket,
+    IProxySockets,
+    IRules,
+    StaleFlows,
+)
+from yurttunnel.proxy.placement import IPlacement, KernelPlacement, SocketPlacement
+from yurttunnel.proxy.proxier import LOOK_SECONDS, MOST_TOLD, REMOVAL_SECONDS, Proxier
+from yurttunnel.proxy.settings import SyncSettings
+from yurttunnel.proxy.state.virtual_services import (
+    HealthCheckNodePort,
+    Portal,
+    PortalKind,
+    Problem,
+    Protocol,
+)
+
+SETTINGS = SyncSettings(period=30.0, least=1.0, drain=5.0, removes_rules=False)
+CLUSTER_IP = Portal(PortalKind.CLUSTER_IP, ip_address("10.96.0.1"), 80)
+NODE_PORT = Portal(PortalKind.NODE_PORT, None, 30080)
+DNS = key("dns", Protocol.UDP)
+
+
+class ProxierTestCase(SynchronousTestCase):
+    """A proxier among fakes."""
+
+    settings = SETTINGS
+
+    def setUp(self):
+        """Start it with nothing listed."""
+        self.clock = Clock()
+        self.source = FakeSource()
+        self.claims = FakeClaims()
+        self.sockets = FakeSockets()
+        self.rules = FakeRules()
+        self.conntrack = FakeConntrack()
+        self.checks = FakeChecks()
+        self.health = SyncHealth(self.clock, self.settings.period, lambda: True)
+        self.placement = self.make_placement()
+        self.proxier = Proxier(
+            self.clock,
+            self.settings,
+            self.source,
+            self.placement,
+            self.claims,
+            self.rules,
+            self.conntrack,
+            self.checks,
+            self.health,
+        )
+        self.told = []
+        globalLogPublisher.addObserver(self.told.append)
+        self.addCleanup(globalLogPublisher.removeObserver, self.told.append)
+        self.proxier.startService()
+
+    def make_placement(self):
+        """Have sockets carry."""
+        return SocketPlacement(self.clock, LoadBalancer(self.clock), self.sockets)
+
+    def set(self, *services, **more):
+        """Have another state, and the turn of the reactor after it."""
+        self.source.set(*services, **more)
+        self.clock.advance(0)
+        self.clock.advance(0)
+
+    def pass_period(self):
+        """Have the next sync that nobody asks for."""
+        self.clock.advance(self.settings.least)
+        self.clock.advance(self.settings.period)
+
+    def warnings(self):
+        """Give what was told as a warning or worse."""
+        return [
+            each["log_format"].format(**each)
+            for each in self.told
+            if each.get("log_level", LogLevel.debug) >= LogLevel.warn
+            and each["log_namespace"].startswith("yurttunnel")
+        ]
+
+
+class SocketTests(ProxierTestCase):
+    """Which sockets there are, and where they are."""
+
+    def test_interfaces(self):
+        """The fakes and the placements have what they should have."""
+        verifyObject(IPlacement, self.placement)
+        verifyObject(IPlacement, KernelPlacement())
+        verifyObject(IDesiredStateSource, self.source)
+        verifyObject(IClaims, self.claims)
+        verifyObject(IProxySockets, self.sockets)
+        verifyObject(IRules, self.rules)
+        verifyObject(IConntrack, self.conntrack)
+        self.set(service([1]))
+        verifyObject(IProxySocket, self.sockets.opened[0])
+
+    def test_nothing_is_done_before_all_is_listed(self):
+        """Not even in time: the rules of a former process stay."""
+        self.clock.advance(100)
+        self.assertEqual([], self.rules.applied)
+        self.assertIsNone(self.claims.wanted)
+        self.assertEqual("nothing has been listed yet", self.proxier.problem())
+
+    def test_a_service_gets_a_socket_and_rules_that_lead_there(self):
+        """At once."""
+        self.set(service([1, 2], portals=(CLUSTER_IP,)))
+        self.assertEqual({key(): 40000}, self.rules.ports)
+        (placed,) = self.rules.applied[-1]
+        self.assertEqual((CLUSTER_IP,), placed.service.portals)
+        self.assertIsNone(self.proxier.problem())
+        self.assertIsNone(self.proxier.warning())
+
+    def test_endpoints_change_without_rules(self):
+        """Also amid the pause between two syncs: the socket and the picker know them at once."""
+        self.set(service([1, 2], portals=(CLUSTER_IP,)))
+        placed = self.rules.applied[-1]
+        self.source.set(service([2, 3], portals=(CLUSTER_IP,)))
+        (socket,) = self.sockets.opened
+        self.assertEqual((endpoint(2), endpoint(3)), socket.services[-1].endpoints)
+        picked = {socket.picker.pick("192.0.2.1", ()) for _ in range(4)}
+        self.assertEqual({endpoint(2), endpoint(3)}, picked)
+        self.clock.advance(1)
+        self.clock.advance(0)
+        # Rules for the same are made of it, which takes no process.
+        self.assertEqual(placed, self.rules.applied[-1])
+
+    def test_a_socket_stays_while_portals_and_policies_change(self):
+        """So does its port."""
+        self.set(service([1], portals=(CLUSTER_IP,)))
+        self.clock.advance(1)
+        self.set(service([1], portals=(CLUSTER_IP, NODE_PORT), affinity=60.0))
+        self.assertEqual(1, len(self.sockets.opened))
+        self.assertEqual({key(): 40000}, self.rules.ports)
+        self.assertEqual(60.0, self.sockets.opened[0].services[-1].affinity)
+        self.assertEqual((CLUSTER_IP, NODE_PORT), self.rules.applied[-1][0].service.portals)
+
+    def test_without_endpoints_rules_lead_nowhere(self):
+        """The socket waits for endpoints that come back; where there never were any is none."""
+        empty, full = service([]), service([1])
+        self.set(empty)
+        self.assertEqual(({key(): None}, []), (self.rules.ports, self.sockets.opened))
+        self.clock.advance(1)
+        self.set(full)
+        self.assertEqual({key(): 40000}, self.rules.ports)
+        self.clock.advance(1)
+        self.set(empty)
+        self.assertEqual({key(): None}, self.rules.ports)
+        self.assertEqual([], self.sockets.opened[0].drains)
+        self.clock.advance(1)
+        self.set(full)
+        self.assertEqual({key(): 40000}, self.rules.ports)
+        self.assertEqual(1, len(self.sockets.opened))
+
+    def test_a_removed_service_is_stopped_after_its_rules(self):
+        """What is under way has its time; nothing was led to a port that nobody listens at."""
+        self.set(service([1]))
+        (socket,) = self.sockets.opened
+        socket.active = 1
+        self.clock.advance(1)
+        self.rules.holds = True
+        self.set()
+        self.assertEqual([], socket.drains)
+        self.rules.go_on()
+        self.assertEqual([5.0], socket.drains)
+        self.assertEqual([], list(self.placement.carried()))
+        socket.drained()
+
+    def test_what_was_counted_is_not_forgotten(self):
+        """Totals only grow, whatever becomes of the sockets."""
+        self.set(service([1]), service([1], key=key("api")))
+        before = self.placement.totals()
+        self.assertEqual(6, before[Protocol.TCP, "total"])
+        self.clock.advance(1)
+        self.set(service([1]))
+        self.assertEqual(before, self.placement.totals())
+
+    def test_many_services_leave_the_reactor_its_turns(self):
+        """Their sockets are opened some at a time."""
+        self.source.set(*(service([1], key=key(f"s{number}")) for number in range(100)))
+        opened = len(self.sockets.opened)
+        self.assertTrue(0 < opened < 100, opened)
+        for _ in range(5):
+            self.clock.advance(0)
+        self.assertEqual(100, len(self.rules.ports))
+
+    def test_a_change_while_sockets_are_opened(self):
+        """Those that were opened before it know it before rules lead to them."""
+        services = [service([1], key=key(f"s{number}")) for number in range(100)]
+        self.source.set(*services)
+        self.assertEqual([], self.rules.applied)
+        self.source.set(*(replace(each, endpoints=(endpoint(2),)) for each in services))
+        for _ in range(5):
+            self.clock.advance(0)
+        self.assertEqual(1, len(self.rules.applied))
+        for socket in self.sockets.opened:
+            self.assertEqual(endpoint(2), socket.picker.pick("192.0.2.1", ()))
+
+
+class PortTests(ProxierTestCase):
+    """What cannot be had is told, and leaves the rest served."""
+
+    def make_placement(self):
+        """Have but one port."""
+        self.sockets = FakeSockets(range(40000, 40001))
+        return super().make_placement()
+
+    def test_no_port_remains(self):
+        """The clients are refused; it is served once another one has gone."""
+        api = key("api")
+        self.set(service([1]), service([1], key=api))
+        self.assertEqual({key(): 40000, api: None}, self.rules.ports)
+        told = [each for each in self.warnings() if "no remaining ports" in each]
+        self.assertEqual(1, len(told))
+        self.assertIn("shop/api:http", told[0])
+        self.assertIn("no remaining ports", self.proxier.warning())
+        self.assertIsNone(self.proxier.problem())
+        self.clock.advance(30)
+        self.assertEqual(told, [each for each in self.warnings() if "no remaining ports" in each])
+        self.clock.advance(1)
+        self.set(service([1], key=api))
+        self.clock.advance(1)
+        self.clock.advance(0)
+        self.assertEqual({api: 40000}, self.rules.ports)
+        self.assertIsNone(self.proxier.warning())
+
+    def test_a_portal_that_is_somebody_elses(self):
+        """No rule is made for it, and the others of the Service are."""
+        self.claims.taken = {30080}
+        self.set(service([1], portals=(CLUSTER_IP, NODE_PORT)))
+        self.assertEqual((CLUSTER_IP,), self.rules.applied[-1][0].service.portals)
+        (problem,) = self.proxier.problems
+        self.assertEqual("shop/web:http", problem.what)
+        self.assertIn("its node port 30080", problem.text)
+        self.claims.taken = set()
+        self.pass_period()
+        self.assertEqual((CLUSTER_IP, NODE_PORT), self.rules.applied[-1][0].service.portals)
+        self.assertEqual((), self.proxier.problems)
+
+    def test_many_problems_are_told_in_one_line(self):
+        """Those of objects are told by their source."""
+        portals = [Portal(PortalKind.NODE_PORT, None, number) for number in range(1, 31)]
+        self.claims.taken = set(range(1, 31))
+        self.set(service([1], portals=tuple(portals)), problems=[Problem("shop/a", "bad")])
+        told = self.warnings()
+        self.assertEqual(MOST_TOLD + 1, len(told))
+        self.assertIn("10 more problems", told[-1])
+        self.assertEqual(31, len(self.proxier.problems))
+
+
+class FailureTests(ProxierTestCase):
+    """Rules that cannot be made."""
+
+    def test_it_is_tried_again(self):
+        """All stays as it was, and it is told once."""
+        self.rules.failure = "the lock is held"
+        self.set(service([1]))
+        self.assertEqual("the lock is held", self.proxier.problem())
+        self.assertEqual(1, len(self.warnings()))
+        for _ in range(40):
+            self.clock.advance(1)
+        self.assertGreater(self.proxier.syncs["failed"], 1)
+        self.assertEqual(1, len(self.warnings()))
+        self.rules.failure = None
+        self.clock.advance(30)
+        self.assertEqual({key(): 40000}, self.rules.ports)
+        self.assertIsNone(self.proxier.problem())
+
+    def test_removed_sockets_go_on_until_there_are_rules(self):
+        """Rules lead to them still."""
+        self.set(service([1]))
+        self.clock.advance(1)
+        self.rules.failure = "the lock is held"
+        self.set()
+        self.assertEqual([], self.sockets.opened[0].drains)
+        self.rules.failure = None
+        self.clock.advance(30)
+        self.assertEqual([5.0], self.sockets.opened[0].drains)
+
+    def test_changes_that_wait_too_long_are_told_to_load_balancers(self):
+        """After two sync periods."""
+        self.set(service([1]))
+        self.assertTrue(self.health.is_alive)
+        self.clock.advance(1)
+        self.rules.failure = "the lock is held"
+        self.set()
+        self.clock.advance(60)
+        self.assertTrue(self.health.is_alive)
+        self.clock.advance(0.1)
+        self.assertFalse(self.health.is_alive)
+        self.rules.failure = None
+        for _ in range(31):
+            self.clock.advance(1)
+        self.assertTrue(self.health.is_alive)
+
+    def test_a_hanging_firewall(self):
+        """It is given up after some time, and tried again."""
+        self.rules.holds = True
+        self.set(service([1]))
+        self.clock.advance(60)
+        self.assertIn("in time", self.proxier.problem())
+        self.rules.holds = False
+        self.clock.advance(30)
+        self.assertIsNone(self.proxier.problem())
+
+
+class TimeTests(ProxierTestCase):
+    """When syncs are."""
+
+    def test_the_first_change_waits_for_nothing(self):
+        """Those that follow within a second come together after it."""
+        self.set(service([1]))
+        self.assertEqual(1, len(self.rules.applied))
+        for number in range(2, 100):
+            self.set(service([1]), service([1], key=key(f"s{number}")))
+        self.assertEqual(1, len(self.rules.applied))
+        self.clock.advance(1)
+        self.clock.advance(0)
+        self.assertEqual(2, len(self.rules.applied))
+        self.assertEqual({key(), key("s99")}, self.rules.ports.keys())
+        self.clock.advance(5)
+        self.set()
+        self.assertEqual(3, len(self.rules.applied))
+
+    def test_each_period(self):
+        """Rules are looked at though nothing is known to have changed."""
+        self.set(service([1]))
+        self.pass_period()
+        self.assertEqual(2, len(self.rules.applied))
+
+    def test_somebody_changes_rules(self):
+        """That is noticed sooner."""
+        self.set(service([1]))
+        self.rules.number += 1
+        self.clock.advance(LOOK_SECONDS)
+        self.clock.advance(0)
+        self.assertEqual(2, len(self.rules.applied))
+        for _ in range(3):
+            self.clock.advance(LOOK_SECONDS)
+        self.assertEqual(2, len(self.rules.applied))
+
+    def test_figures(self):
+        """What went well, and how long it took."""
+        self.rules.holds = True
+        self.set(service([1]))
+        self.clock.advance(0.25)
+        self.rules.go_on()
+        self.assertEqual({"ok": 1, "failed": 0}, self.proxier.syncs)
+        self.assertEqual(0.25, self.proxier.durations.total_seconds)
+        self.assertEqual(0.25, self.health.last_synced)
+
+
+class FlowTests(ProxierTestCase):
+    """UDP flows that led elsewhere."""
+
+    portal = Portal(PortalKind.CLUSTER_IP, ip_address("10.96.0.10"), 53)
+    flows = StaleFlows(Protocol.UDP, "10.96.0.10", 53)
+
+    def forgotten(self):
+        """Give what was forgotten since the last call."""
+        found, self.conntrack.forgotten = self.conntrack.forgotten, []
+        return found
+
+    def test_once_there_are_rules(self):
+        """A former process may have led them to a port that nobody listens at."""
+        self.set(service([1], key=DNS, portals=(self.portal,)), service([1]))
+        self.assertEqual([(4, self.flows)], self.forgotten())
+        self.pass_period()
+        self.assertEqual([], self.forgotten())
+        self.assertEqual(1, self.proxier.flows_forgotten)
+
+    def test_endpoints_come_and_go(self):
+        """A socket sees to that itself; where there were none clients were refused."""
+        for numbers, expected in (([1], 1), ([2], 0), ([], 1), ([2], 1)):
+            self.set(service(numbers, key=DNS, portals=(self.portal,)))
+            self.assertEqual(expected, len(self.forgotten()), numbers)
+            self.clock.advance(1)
+
+    def test_a_removed_service(self):
+        """By node ports, too."""
+        self.set(service([1], key=DNS, portals=(self.portal, NODE_PORT)))
+        self.forgotten()
+        self.clock.advance(1)
+        self.set()
+        expected = {(4, self.flows), (4, StaleFlows(Protocol.UDP, None, 30080))}
+        self.assertEqual(expected, set(self.forgotten()))
+
+    def test_they_cannot_be_forgotten(self):
+        """It is told, tried again, and stops nothing else."""
+        self.conntrack.failure = "no netlink"
+        self.set(service([1], key=DNS, portals=(self.portal,)))
+        self.assertIn("no netlink", self.proxier.warning())
+        self.assertIsNone(self.proxier.problem())
+        self.conntrack.failure = None
+        self.pass_period()
+        self.assertEqual([(4, self.flows)], self.forgotten())
+        self.assertIsNone(self.proxier.warning())
+
+
+class KernelTests(FlowTests):
+    """What is otherwise where the kernel carries."""
+
+    def make_placement(self):
+        """Have the kernel carry."""
+        return KernelPlacement()
+
+    def test_endpoints_come_and_go(self):
+        """Flows to an endpoint that is gone are forgotten, and those of the others stay."""
+        gone = StaleFlows(Protocol.UDP, "10.96.0.10", 53, endpoint(1))
+        for numbers, expected in (
+            ([1, 2], [self.flows]),
+            ([2, 3], [gone]),
+            ([2, 3, 4], []),
+            ([], [self.flows]),
+            ([2], [self.flows]),
+        ):
+            self.set(service(numbers, key=DNS, portals=(self.portal,)))
+            self.assertEqual(expected, [each for _, each in self.forgotten()], numbers)
+            self.clock.advance(1)
+
+    def test_rules_know_the_endpoints(self):
+        """They are in no socket."""
+        self.set(service([1, 2]))
+        (placed,) = self.rules.applied[-1]
+        self.assertEqual((None, 2), (placed.proxy_port, len(placed.service.endpoints)))
+        self.assertEqual([], self.sockets.opened)
+        self.assertEqual(1, len(list(self.placement.carried())))
+
+
+class EndTests(ProxierTestCase):
+    """An orderly end."""
+
+    def test_rules_stay(self):
+        """The next process takes them over; connections have their time."""
+        self.set(service([1]), checks=[HealthCheckNodePort(30000, "shop", "web", 1)])
+        self.assertEqual({30000}, self.checks.desired.keys())
+        (socket,) = self.sockets.opened
+        socket.active = 1
+        stopped = self.proxier.stopService()
+        self.assertEqual(0, self.rules.removed)
+        self.assertEqual([5.0], socket.drains)
+        self.assertEqual((None, {}), (self.claims.wanted, self.checks.desired))
+        self.assertNoResult(stopped)
+        socket.drained()
+        self.successResultOf(stopped)
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+
+class RemovalTests(ProxierTestCase):
+    """An orderly end that removes the rules."""
+
+    settings = replace(SETTINGS, removes_rules=True)
+
+    def test_rules_go_first(self):
+        """Then nobody is led to sockets that listen no more."""
+        self.set(service([1]))
+        self.successResultOf(self.proxier.stopService())
+        self.assertEqual(1, self.rules.removed)
+        self.assertEqual([5.0], self.sockets.opened[0].drains)
+
+    def test_they_cannot_be_removed(self):
+        """It is told what to do, and the end comes all the same."""
+        self.set(service([1]))
+        self.rules.failure = "the lock is held"
+        self.successResultOf(self.proxier.stopService())
+        self.assertIn("twist yurtproxy --cleanup", self.warnings()[-1])
+
+    def test_their_removal_hangs(self):
+        """It is waited for no longer than it may take."""
+        self.set(service([1]))
+        hanging = Deferred()
+        self.rules.remove = lambda: hanging
+        stopped = self.proxier.stopService()
+        self.clock.advance(REMOVAL_SECONDS)
+        self.clock.advance(0)
+        self.successResultOf(stopped)
+        self.assertIn("left behind", self.warnings()[-1])
