@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from errno import EALREADY, ECONNREFUSED, EINPROGRESS, EISCONN
+from errno import ECONNREFUSED, EINPROGRESS
 
 from zope.interface import Interface, implementer
 
@@ -44,16 +44,11 @@ class TcpDialer:
 
     def outcome(self, dialed: socket.socket, endpoint: Endpoint) -> int | None:
         """Look how it goes; see :class:`IDialer`."""
-        # When it is called again, connect(2) says whether it goes on or has succeeded.
-        number = dialed.connect_ex((str(endpoint.address), endpoint.port))
-        if number == EALREADY:
+        try:
+            peer = dialed.getpeername()
+        except OSError:
             # Where an ICMP message says that the target cannot be reached, Linux from 6.9 on tells
-            # so only here, and goes on trying for minutes (RFC 1122 section 4.2.3.9).
+            # so here, and goes on trying for minutes (RFC 1122 section 4.2.3.9).
             return dialed.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) or None
-        if number not in (0, EISCONN):
-            return number
-        own = dialed.getsockname()
-        if own[1] == endpoint.port and own[0] == str(endpoint.address):
-            # TCP's simultaneous open: an unused port of this machine was connected to itself.
-            return ECONNREFUSED
-        return 0
+        # TCP's simultaneous open: an unused port of this machine may be connected to itself.
+        return ECONNREFUSED if peer == dialed.getsockname() else 0

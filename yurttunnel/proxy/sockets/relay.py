@@ -163,11 +163,35 @@ class _End:
     def doRead(self) -> None:
         """Pass on what has come."""
         if self._waiting or self._pipe is not None:
+            # The other end takes nothing for now.
             self._descriptors.removeReader(self)
-        elif self._filled:
-            self._splice()
-        elif self._is_open:
-            self._copy()
+            return
+        if self._filled and self._splice():
+            return
+        try:
+            data = self._receive(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._relay.reset()
+            return
+        size = len(data)
+        if not size:
+            self._finish()
+            return
+        self.carried += size
+        if size == READ_BYTES:
+            self._filled = True
+        try:
+            sent = self.other.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._relay.reset()
+            return
+        if sent < size:
+            self._waiting = data[sent:]
+            self._descriptors.addWriter(self.other)
 
     def doWrite(self) -> None:
         """Take what waits for this end."""
@@ -212,36 +236,11 @@ class _End:
         self._waiting = b""
         return True
 
-    def _copy(self) -> None:
-        try:
-            data = self._receive(READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._relay.reset()
-            return
-        size = len(data)
-        if not size:
-            self._finish()
-            return
-        self.carried += size
-        self._filled = size == READ_BYTES
-        try:
-            sent = self.other.send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self._relay.reset()
-            return
-        if sent < size:
-            self._waiting = data[sent:]
-            self._descriptors.addWriter(self.other)
-
-    def _splice(self) -> None:
+    def _splice(self) -> bool:
+        """Pass on what has come without copying it; return whether there is a pipe for that."""
         pipe = self._context.pipes.take()
         if pipe is None:
-            self._copy()
-            return
+            return False
         source, target, splice = self._number, self.other._number, os.splice
         moved, has_ended, is_broken = 0, False, False
         try:
@@ -265,20 +264,21 @@ class _End:
         if pipe.held and not is_broken:
             self._pipe = pipe
             self._descriptors.addWriter(self.other)
-            return
+            return True
         self._context.pipes.give_back(pipe)
         if is_broken:
             self._relay.reset()
         elif has_ended:
             self._finish()
+        return True
 
     def _finish(self) -> None:
         """Pass the end of this direction on."""
         self.has_ended = True
-        self._descriptors.removeReader(self)
         if self.other.has_ended:
             self._relay.close()
             return
+        self._descriptors.removeReader(self)
         try:
             self.other._socket.shutdown(socket.SHUT_WR)
         except OSError:
