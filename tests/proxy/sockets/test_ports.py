@@ -44,7 +44,7 @@ class PortAllocatorTests(SynchronousTestCase):
     def test_families_and_protocols_do_not_share_numbers(self) -> None:
         """One number serves four sockets, the IPv6 ones take no IPv4, and each has its own mark."""
         first = free_ports.take()
-        ports = PortAllocator(first, first)
+        ports = PortAllocator(range(first, first + 1))
         for version in (6, 4):
             for protocol in Protocol:
                 self.assertFalse(ports.is_used(version, protocol, first))
@@ -53,7 +53,7 @@ class PortAllocatorTests(SynchronousTestCase):
     def test_a_range_of_five_serves_five_and_the_sixth_when_one_is_given_back(self) -> None:
         """The sixth fails with a sentence that says what to widen."""
         first = free_ports.take_row(5)
-        ports = PortAllocator(first, first + 4)
+        ports = PortAllocator(range(first, first + 5))
         opened = [self.open(ports) for _ in range(5)]
         self.assertEqual({port_of(one) for one in opened}, set(range(first, first + 5)))
         failure = self.assertRaises(OSError, self.open, ports)
@@ -64,12 +64,17 @@ class PortAllocatorTests(SynchronousTestCase):
         self.assertFalse(ports.is_used(4, TCP, port))
         self.assertEqual(port_of(self.open(ports)), port)
 
+    def test_an_address_may_be_chosen(self) -> None:
+        """Where clients are on this machine only."""
+        opened = self.open(PortAllocator(addresses={4: "127.0.0.1"}))
+        self.assertEqual(opened.getsockname()[0], "127.0.0.1")
+
     def test_ports_of_other_processes_and_claimed_ones_are_passed_over(self) -> None:
         """What remains is taken."""
         first = free_ports.take_row(3)
         other = socket.create_server(("127.0.0.1", first))
         self.addCleanup(other.close)
-        ports = PortAllocator(first, first + 2, lambda port: port == first + 1)
+        ports = PortAllocator(range(first, first + 3), lambda port: port == first + 1)
         self.assertEqual(port_of(self.open(ports)), first + 2)
         self.assertRaises(OSError, self.open, ports)
 
@@ -95,7 +100,7 @@ class PortAllocatorTests(SynchronousTestCase):
     def test_what_the_system_refuses_is_a_sentence(self) -> None:
         """It is not taken for a range that is used up."""
         refused = OSError(errno.EMFILE, "Too many open files")
-        for ports in (PortAllocator(), PortAllocator(20000, 20001)):
+        for ports in (PortAllocator(), PortAllocator(range(20000, 20002))):
             with mock.patch("socket.socket", side_effect=refused):
                 failure = self.assertRaises(OSError, ports.open, 4, TCP)
             self.assertEqual(failure.errno, errno.EMFILE)

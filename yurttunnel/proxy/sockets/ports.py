@@ -6,8 +6,9 @@ import errno
 import os
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from itertools import chain
 
 from yurttunnel.proxy.state.virtual_services import Protocol
 
@@ -20,20 +21,28 @@ _MOST_CHOICES = 32
 _KINDS = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
 
 
-class PortAllocator:
-    """Opens sockets on the wildcard address, at ports from ``first`` to ``last``, both included.
+WILDCARDS: Mapping[int, str] = {4: "0.0.0.0", 6: "::"}
+"""The address of each family that is every address of this machine."""
 
-    With both 0 the kernel chooses. ``is_claimed`` tells which ports are portals, such as node
-    ports: none of them is taken, as rules lead what comes there elsewhere. The same number may
-    be taken once by each of TCP and UDP, IPv4 and IPv6, which know nothing of each other.
+
+class PortAllocator:
+    """Opens sockets at a port of ``ports``; the kernel chooses one where that is ``None``.
+
+    ``is_claimed`` tells which ports are portals, such as node ports: none of them is taken, as
+    rules lead what comes there elsewhere. ``addresses`` are those of each family to listen on. The
+    same number may be taken once by each of TCP and UDP, IPv4 and IPv6, which know nothing of each
+    other.
     """
 
     def __init__(
-        self, first: int = 0, last: int = 0, is_claimed: Callable[[int], bool] = lambda _: False
+        self,
+        ports: range | None = None,
+        is_claimed: Callable[[int], bool] = lambda _: False,
+        addresses: Mapping[int, str] = WILDCARDS,
     ) -> None:
-        self._first = first
-        self._last = last
+        self._ports = ports
         self._is_claimed = is_claimed
+        self._addresses = addresses
         self._used: dict[tuple[int, Protocol], set[int]] = {
             (version, protocol): set() for version in (4, 6) for protocol in Protocol
         }
@@ -43,8 +52,8 @@ class PortAllocator:
 
         Raises ``OSError`` with a sentence where no port remains, or no socket can be had.
         """
-        if self._last:
-            return self._open_in_range(version, protocol)
+        if self._ports is not None:
+            return self._open_in_range(version, protocol, self._ports)
         return self._open_anywhere(version, protocol)
 
     def close(self, opened: socket.socket) -> None:
@@ -58,17 +67,15 @@ class PortAllocator:
         """Return whether ``port`` is that of a proxy socket."""
         return port in self._used[version, protocol]
 
-    def _open_in_range(self, version: int, protocol: Protocol) -> socket.socket:
+    def _open_in_range(self, version: int, protocol: Protocol, ports: range) -> socket.socket:
         used = self._used[version, protocol]
-        count = self._last - self._first + 1
         # Begun anywhere, so that a port which was just given back is not at once another's.
-        begin = random.randrange(count)
-        for offset in range(count):
-            port = self._first + (begin + offset) % count
+        begin = random.randrange(len(ports))
+        for port in chain(ports[begin:], ports[:begin]):
             if port in used or self._is_claimed(port):
                 continue
             try:
-                opened = _bound(version, protocol, port)
+                opened = self._bound(version, protocol, port)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise _cannot_open(protocol, port, error) from None
@@ -77,7 +84,7 @@ class PortAllocator:
             return opened
         raise OSError(
             errno.EADDRINUSE,
-            f"no remaining ports: all from {self._first} to {self._last} are in use;"
+            f"no remaining ports: all from {ports[0]} to {ports[-1]} are in use;"
             " widen --proxy-port-range",
         )
 
@@ -85,7 +92,7 @@ class PortAllocator:
         with ExitStack() as claimed:
             for _ in range(_MOST_CHOICES):
                 try:
-                    opened = _bound(version, protocol, 0)
+                    opened = self._bound(version, protocol, 0)
                 except OSError as error:
                     raise _cannot_open(protocol, 0, error) from None
                 port: int = opened.getsockname()[1]
@@ -100,23 +107,22 @@ class PortAllocator:
             " net.ipv4.ip_local_port_range apart from them, or set --proxy-port-range",
         )
 
-
-def _bound(version: int, protocol: Protocol, port: int) -> socket.socket:
-    family = socket.AF_INET6 if version == 6 else socket.AF_INET
-    opened = socket.socket(family, _KINDS[protocol] | socket.SOCK_NONBLOCK)
-    try:
-        if version == 6:
-            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        if protocol is Protocol.TCP:
-            # Connections of an earlier process may still be in TIME_WAIT at that port.
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.bind(("::" if version == 6 else "0.0.0.0", port))
-        if protocol is Protocol.TCP:
-            opened.listen(BACKLOG)
-    except OSError:
-        opened.close()
-        raise
-    return opened
+    def _bound(self, version: int, protocol: Protocol, port: int) -> socket.socket:
+        family = socket.AF_INET6 if version == 6 else socket.AF_INET
+        opened = socket.socket(family, _KINDS[protocol] | socket.SOCK_NONBLOCK)
+        try:
+            if version == 6:
+                opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if protocol is Protocol.TCP:
+                # Connections of an earlier process may still be in TIME_WAIT at that port.
+                opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            opened.bind((self._addresses[version], port))
+            if protocol is Protocol.TCP:
+                opened.listen(BACKLOG)
+        except OSError:
+            opened.close()
+            raise
+        return opened
 
 
 def _cannot_open(protocol: Protocol, port: int, error: OSError) -> OSError:
