@@ -1,0 +1,474 @@
+"""Datagrams of clients to endpoints, and the replies back."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import socket
+
+from zope.interface.verify import verifyObject
+
+from tests.e2e.network.namespaces import wait_for_ipv6
+from tests.proxy.sockets.udp_lab import LOOPBACK, UdpTestCase, datagram_socket, received
+from tests.steering.netlink.support import KernelTestCase, command
+from yurttunnel.proxy.interfaces import IProxySocket, IProxySockets
+from yurttunnel.proxy.sockets.udp import MOST_TRIES
+from yurttunnel.proxy.sockets.udp_table import AFTER_REPLY, BEFORE_REPLY, MOST_KEPT
+from yurttunnel.proxy.state.virtual_services import Protocol
+
+
+class CarryingTests(UdpTestCase):
+    """What arrives."""
+
+    def test_interfaces(self):
+        """They have what they should have."""
+        verifyObject(IProxySockets, self.sockets)
+        verifyObject(IProxySocket, self.serve(self.endpoint()))
+
+    def test_sizes(self):
+        """Datagrams of any size go both ways intact, the empty one and the largest included."""
+        endpoint, client = self.endpoint(), self.make()
+        self.serve(endpoint)
+        for size in (0, 1, 9_000, 60_000, 65_507):
+            sent = os.urandom(size)
+            self.say(client, sent)
+            self.answer(endpoint)
+            [(data, source)] = received(client)
+            self.assertEqual(hashlib.sha256(sent).digest(), hashlib.sha256(data).digest())
+            self.assertEqual(self.proxy.port, source[1])
+        stats = self.proxy.stats()
+        self.assertEqual((1, 1, 0), (stats.active, stats.total, stats.failed))
+        self.assertEqual((134_508, 134_508), (stats.received, stats.sent))
+
+    def test_a_client_keeps_its_endpoint(self):
+        """It has one socket to one endpoint, and others are spread."""
+        endpoints = [self.endpoint() for _ in range(3)]
+        self.serve(*endpoints)
+        for _ in range(3):
+            client = self.make()
+            for _ in range(4):
+                self.say(client, b"?")
+        for endpoint in endpoints:
+            came = self.at(endpoint)
+            self.assertEqual([b"?"] * 4, [data for data, _ in came])
+            self.assertEqual(1, len({source for _, source in came}))
+
+    def test_many_at_once(self):
+        """Datagrams that wait are all taken, and in their order, in both directions."""
+        endpoint, client = self.endpoint(), self.make()
+        self.serve(endpoint)
+        many = [b"%d" % number for number in range(150)]
+        for data in many:
+            client.sendto(data, (LOOPBACK[self.version], self.proxy.port))
+        self.turn()
+        came = self.at(endpoint)
+        self.assertEqual(many, [data for data, _ in came])
+        for data in many:
+            self.endpoints[endpoint].sendto(data, came[0][1])
+        self.turn()
+        self.assertEqual(many, [data for data, _ in received(client)])
+
+    def test_others_cannot_reply(self):
+        """What does not come from the endpoint does not go to the client."""
+        endpoint, client, other = self.endpoint(), self.make(), self.make()
+        self.serve(endpoint)
+        self.say(client, b"?")
+        [(_, source)] = self.at(endpoint)
+        other.sendto(b"!", source)
+        self.turn()
+        self.assertEqual([], received(client))
+
+    def test_no_endpoints(self):
+        """Nothing is kept of a client, and it is counted."""
+        self.serve()
+        self.say(self.make(), b"?")
+        stats = self.proxy.stats()
+        self.assertEqual((0, 1), (stats.active, stats.failed))
+
+
+class SixTests(CarryingTests):
+    """The same by IPv6."""
+
+    version = 6
+
+
+class AddressTests(UdpTestCase):
+    """Several addresses of this machine."""
+
+    def test_the_address_of_the_reply(self):
+        """It leaves from where the client has sent to, though the socket is the wildcard's."""
+        endpoint, client = self.endpoint(), self.make()
+        self.serve(endpoint)
+        for address in ("127.0.0.1", "127.0.0.77", "127.3.2.1"):
+            self.say(client, b"?", to=address)
+            self.answer(endpoint)
+            self.assertEqual([(b"?", (address, self.proxy.port))], received(client))
+
+
+class SixAddressTests(UdpTestCase, KernelTestCase):
+    """Several addresses of IPv6."""
+
+    version = 6
+
+    def setUp(self):
+        """Have some."""
+        KernelTestCase.setUp(self)
+        for address in ("fd00:20::1", "fd00:20::2"):
+            command("ip", "address", "add", f"{address}/128", "dev", "lo", "nodad")
+        wait_for_ipv6()
+        UdpTestCase.setUp(self)
+
+    def test_the_address_of_the_reply(self):
+        """It leaves from where the client has sent to."""
+        endpoint, client = self.endpoint(), self.make()
+        self.serve(endpoint)
+        for address in ("::1", "fd00:20::2", "fd00:20::1"):
+            self.say(client, b"?", to=address)
+            self.answer(endpoint)
+            [(data, source)] = received(client)
+            self.assertEqual((b"?", address), (data, source[0]))
+
+
+class IdleTests(UdpTestCase):
+    """How long a client is remembered."""
+
+    def test_a_late_reply(self):
+        """A reply after two seconds arrives, and one just before the end of the first wait."""
+        endpoint, client = self.endpoint(), self.make()
+        self.serve(endpoint)
+        for seconds in (2, BEFORE_REPLY):
+            self.say(client, b"?")
+            self.pass_time(seconds)
+            self.answer(endpoint)
+            self.assertEqual(1, len(received(client)))
+
+    def test_no_reply(self):
+        """A client without a reply is forgotten, its socket closed, its endpoint not blamed."""
+        endpoint = self.endpoint()
+        self.serve(endpoint)
+        before = self.descriptors_open()
+        self.say(self.make(), b"?")
+        self.pass_time(BEFORE_REPLY + 2)
+        self.assertEqual(0, self.proxy.stats().active)
+        self.assertEqual(before + 1, self.descriptors_open())
+        [told] = self.picker.endpoints()
+        self.assertEqual((0, 0), (told.active, told.failures))
+
+    def test_after_a_reply(self):
+        """From the first reply on it is remembered for longer, from its last datagram on."""
+        endpoint, client = self.endpoint(), self.make()
+        self.serve(endpoint)
+        for _ in range(3):
+            self.say(client, b"?")
+            self.answer(endpoint)
+            self.pass_time(AFTER_REPLY)
+        self.assertEqual(1, self.proxy.stats().active)
+        self.assertEqual(1, self.proxy.stats().total)
+        self.pass_time(2)
+        self.assertEqual(0, self.proxy.stats().active)
+        self.assertEqual([], self.reactor.getDelayedCalls())
+
+    def test_replies_count(self):
+        """Who only listens is remembered while there is something to hear."""
+        endpoint, client = self.endpoint(), self.make()
+        self.serve(endpoint)
+        self.say(client, b"subscribe")
+        [(_, source)] = self.at(endpoint)
+        for _ in range(20):
+            self.endpoints[endpoint].sendto(b"news", source)
+            self.turn()
+            self.pass_time(10)
+        self.assertEqual(20, len(received(client)))
+
+    def test_nobody_replies_ever(self):
+        """Who only talks keeps its endpoint, too."""
+        endpoint, other = self.endpoint(), self.endpoint()
+        self.serve(endpoint, other)
+        client = self.make()
+        for _ in range(50):
+            self.say(client, b"<34>Oct 11 22:14:15 su")
+            self.pass_time(1)
+        self.assertEqual([0, 50], sorted(len(self.at(each)) for each in (endpoint, other)))
+
+    def test_other_times(self):
+        """Both times are arguments, those of the first kube-proxy included."""
+        self.use(before_reply=0.25, after_reply=0.25)
+        endpoint, client = self.endpoint(), self.make()
+        self.serve(endpoint)
+        self.say(client, b"?")
+        self.answer(endpoint)
+        for _ in range(4):
+            self.reactor.advance(0.0625)
+        self.assertEqual(1, self.proxy.stats().active)
+        self.reactor.advance(0.0625)
+        self.reactor.advance(0.0625)
+        self.assertEqual(0, self.proxy.stats().active)
+
+
+class RefusedTests(UdpTestCase):
+    """Endpoints where nobody listens (ICMP port unreachable)."""
+
+    def test_the_first_datagram(self):
+        """It is sent again to another endpoint: the client notices nothing."""
+        for _ in range(6):
+            endpoint = self.endpoint()
+            self.serve(endpoint, self.dead(), self.dead())
+            client = self.make()
+            self.say(client, b"?")
+            self.answer(endpoint)
+            self.assertEqual([b"?"], [data for data, _ in received(client)])
+            self.assertEqual([], received(client))
+            self.end()
+
+    def test_several_datagrams_at_once(self):
+        """The first one is sent again, before those that came behind it."""
+        endpoint, dead = self.endpoint(), self.dead()
+        self.serve(dead, endpoint)
+        # So that it is the other one's turn.
+        self.picker.pick("192.0.2.1", [dead])
+        client = self.make()
+        for data in (b"1", b"2", b"3"):
+            client.sendto(data, ("127.0.0.1", self.proxy.port))
+        self.turn()
+        self.assertEqual([b"1", b"2", b"3"], [data for data, _ in self.at(endpoint)])
+        self.assertEqual([0, 1], sorted(each.failures for each in self.picker.endpoints()))
+
+    def test_all_refuse(self):
+        """Each is asked once, and the client is forgotten; the next datagram begins anew."""
+        dead = [self.dead() for _ in range(MOST_TRIES + 1)]
+        self.serve(*dead)
+        client = self.make()
+        self.say(client, b"?")
+        stats = self.proxy.stats()
+        self.assertEqual((0, 1, 1), (stats.active, stats.total, stats.failed))
+        told = self.picker.endpoints()
+        self.assertEqual([0, 1, 1, 1, 1], sorted(each.failures for each in told))
+        self.assertEqual({"", "Connection refused"}, {each.last_failure for each in told})
+        self.assertEqual({0}, {each.active for each in told})
+        self.say(client, b"?")
+        self.assertEqual(2, self.proxy.stats().failed)
+
+    def test_an_endpoint_ends_later(self):
+        """The next datagram that comes is served by another one."""
+        endpoints = [self.endpoint(), self.endpoint()]
+        self.serve(*endpoints)
+        client = self.make()
+        self.say(client, b"1")
+        [own] = [each for each in endpoints if self.was_asked(each)]
+        [other] = {*endpoints} - {own}
+        self.answer_to(own, client)
+        self.endpoints[own].close()
+        self.say(client, b"2")
+        self.say(client, b"3")
+        self.answer(other)
+        self.assertEqual([b"3"], [data for data, _ in received(client)])
+        self.assertEqual(1, self.proxy.stats().total)
+
+    def was_asked(self, endpoint):
+        """Return whether a datagram waits at an endpoint."""
+        try:
+            return bool(self.endpoints[endpoint].recv(10, socket.MSG_PEEK))
+        except BlockingIOError:
+            return False
+
+    def answer_to(self, endpoint, client):
+        """Have the endpoint answer, and the client take it."""
+        self.answer(endpoint)
+        self.assertEqual(1, len(received(client)))
+
+    def test_ejection(self):
+        """One that has refused some clients gets no more of them."""
+        endpoint, dead = self.endpoint(), self.dead()
+        self.serve(endpoint, dead)
+        for _ in range(20):
+            self.say(self.make(), b"?")
+            self.answer(endpoint)
+        [told] = [each for each in self.picker.endpoints() if each.endpoint == dead]
+        self.assertEqual(2, told.failures)
+        self.assertIsNotNone(told.ejected_until)
+
+    def test_datagrams_that_are_kept(self):
+        """There is a bound on all of them together, and nothing stays of those that were served."""
+        endpoint = self.endpoint()
+        self.serve(endpoint)
+        large = bytes(60_000)
+        for _ in range(MOST_KEPT // len(large) + 5):
+            self.say(self.make(), large)
+            self.at(endpoint)
+        self.assertFalse(self.table.keep(len(large)))
+        self.pass_time(BEFORE_REPLY + 2)
+        self.assertTrue(self.table.keep(MOST_KEPT))
+
+    def test_what_is_not_kept_is_sent(self):
+        """Where there is no room a first datagram goes to an endpoint all the same."""
+        endpoint = self.endpoint()
+        self.serve(endpoint)
+        self.table.keep(MOST_KEPT)
+        self.say(self.make(), b"?")
+        self.assertEqual([b"?"], [data for data, _ in self.at(endpoint)])
+
+
+class UpdateTests(UdpTestCase):
+    """Endpoints that come and go."""
+
+    def test_a_removed_endpoint(self):
+        """Its clients end at once, and their next datagrams go to others."""
+        endpoints = [self.endpoint(), self.endpoint()]
+        self.serve(*endpoints)
+        clients = [self.make() for _ in range(6)]
+        for client in clients:
+            self.say(client, b"1")
+        for endpoint in endpoints:
+            self.assertEqual(3, len(self.at(endpoint)))
+        self.update(endpoints[1])
+        self.assertEqual(3, self.proxy.stats().active)
+        for client in clients:
+            self.say(client, b"2")
+        self.assertEqual([], self.at(endpoints[0]))
+        self.assertEqual(6, len(self.at(endpoints[1])))
+
+    def test_thousands_of_clients(self):
+        """They are ended in some turns of the reactor, none of which takes long."""
+        endpoint = self.endpoint()
+        self.serve(endpoint)
+        before = self.descriptors_open()
+        for number in range(1000):
+            with datagram_socket(f"127.1.{number // 250}.{number % 250}") as client:
+                self.say(client, b"?")
+        self.assertEqual(1000, self.proxy.stats().active)
+        self.update()
+        self.assertLess(self.proxy.stats().active, 1000)
+        while self.proxy.stats().active:
+            self.reactor.advance(0)
+        self.assertEqual(before, self.descriptors_open())
+
+    def test_an_unchanged_service(self):
+        """Clients stay."""
+        endpoint = self.endpoint()
+        self.serve(endpoint)
+        self.say(self.make(), b"?")
+        self.update(endpoint)
+        self.assertEqual(1, self.proxy.stats().active)
+
+
+class LimitTests(UdpTestCase):
+    """How many clients there are."""
+
+    def test_ten_thousand_clients(self):
+        """No more descriptors are used than there may be clients, and all are served."""
+        self.use(most=200)
+        endpoint = self.endpoint()
+        self.serve(endpoint)
+        before = self.descriptors_open()
+        for number in range(10_000):
+            with datagram_socket(f"127.1.{number // 250}.{number % 250}") as client:
+                self.say(client, b"?")
+                self.answer(endpoint)
+                self.assertEqual(b"?", client.recv(10))
+            if number % 100 == 0:
+                self.assertLessEqual(self.descriptors_open(), before + 201)
+        stats = self.proxy.stats()
+        self.assertEqual((200, 0), (stats.active, stats.failed))
+        self.assertEqual(10_000, stats.total)
+
+    def test_who_makes_room(self):
+        """It is the client that has been idle for longest, of all services if need be."""
+        self.use(most=3)
+        endpoint = self.endpoint()
+        self.serve(endpoint)
+        clients = [self.make() for _ in range(3)]
+        for client in clients:
+            self.say(client, b"1")
+            self.answer(endpoint)
+            self.pass_time(2)
+        self.say(clients[0], b"2")
+        self.at(endpoint)
+        self.say(self.make(), b"1")
+        self.at(endpoint)
+        for client in (clients[0], clients[2]):
+            self.say(client, b"3")
+        self.assertEqual(4, self.proxy.stats().total)
+        self.say(clients[1], b"3")
+        self.assertEqual(5, self.proxy.stats().total)
+
+    def test_one_service(self):
+        """A service has no more clients than one may have, those first that came last."""
+        self.use(most=10, most_of_service=2)
+        endpoint = self.endpoint()
+        self.serve(endpoint)
+        for _ in range(5):
+            self.say(self.make(), b"?")
+            self.pass_time(1)
+        self.assertEqual(2, self.proxy.stats().active)
+
+    def test_no_descriptor_is_left(self):
+        """A client that is idle makes room for one that comes; without any it is counted."""
+        endpoint = self.endpoint()
+        self.serve(endpoint)
+        first, second = self.make(), self.make()
+        self.say(first, b"1")
+        made, refused = socket.socket, [True]
+
+        def socket_of_few(*arguments, **more):
+            if refused and refused.pop():
+                raise OSError(errno.EMFILE, "too many open files")
+            return made(*arguments, **more)
+
+        self.patch(socket, "socket", socket_of_few)
+        self.say(second, b"2")
+        self.assertEqual(1, self.proxy.stats().active)
+        self.assertEqual([b"1", b"2"], [data for data, _ in self.at(endpoint)])
+        refused[:] = [True, True]
+        self.say(first, b"3")
+        self.assertEqual(1, self.proxy.stats().failed)
+        self.say(first, b"4")
+        self.assertEqual([b"4"], [data for data, _ in self.at(endpoint)])
+
+
+class StopTests(UdpTestCase):
+    """The end of a proxy socket."""
+
+    def test_at_once(self):
+        """Its clients end, and its port is free."""
+        self.serve(self.endpoint())
+        self.say(self.make(), b"?")
+        stopped = self.proxy.stop(0)
+        self.reactor.advance(0)
+        self.assertIsNone(self.successResultOf(stopped))
+        self.assertEqual(0, len(self.table))
+        self.assertFalse(self.allocator.is_used(4, Protocol.UDP, self.proxy.port))
+
+    def test_draining(self):
+        """Clients of before are served until they are idle or time is over; no new ones."""
+        endpoint = self.endpoint()
+        self.serve(endpoint)
+        client = self.make()
+        self.say(client, b"1")
+        stopped = self.proxy.stop(10)
+        self.say(client, b"2")
+        self.say(self.make(), b"x")
+        self.answer(endpoint)
+        self.assertEqual([b"1", b"2"], [data for data, _ in received(client)])
+        self.pass_time(9.5)
+        self.assertNoResult(stopped)
+        self.pass_time(0.5)
+        self.assertIsNone(self.successResultOf(stopped))
+
+    def test_drained(self):
+        """It has ended when the last client has."""
+        self.serve(self.endpoint())
+        self.say(self.make(), b"1")
+        stopped = self.proxy.stop(100)
+        self.pass_time(BEFORE_REPLY + 2)
+        self.assertIsNone(self.successResultOf(stopped))
+
+    def test_the_reactor_stops(self):
+        """Everything is closed, and a later stop has nothing to do."""
+        self.serve(self.endpoint())
+        self.say(self.make(), b"?")
+        before = self.descriptors_open()
+        self.descriptors.connectionLost(None)
+        self.assertLess(self.descriptors_open(), before)
+        self.assertIsNone(self.successResultOf(self.proxy.stop(5)))
+        self.pass_time(1)

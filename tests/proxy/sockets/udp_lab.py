@@ -1,0 +1,153 @@
+"""Clients, endpoints and a proxy socket by UDP, on loopback, where every datagram is there at once.
+
+The test turns the reactor, and moves the clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from ipaddress import ip_address
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.proxy.services import key, service
+from yurttunnel.proxy.balancing.balancer import LoadBalancer
+from yurttunnel.proxy.sockets.ports import PortAllocator
+from yurttunnel.proxy.sockets.udp import UdpSockets
+from yurttunnel.proxy.sockets.udp_table import UdpClientTable
+from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
+from yurttunnel.tunnel.direct.descriptors import DescriptorSet
+
+LOOPBACK = {4: "127.0.0.1", 6: "::1"}
+
+
+class HandReactor(Clock):
+    """A clock, and one descriptor that is read when a test says so."""
+
+    threadCallQueue = ()
+
+    def __init__(self):
+        super().__init__()
+        self.readers = []
+        self.addReader = self.readers.append
+        self.removeReader = self.readers.remove
+
+
+def datagram_socket(address):
+    """Return a socket that is bound to ``address`` and never waits."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    made.bind((address, 0))
+    return made
+
+
+def received(by):
+    """Return the datagrams that wait at a socket, and where they are from."""
+    found = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            found.append(by.recvfrom(70_000))
+    return found
+
+
+class UdpTestCase(SynchronousTestCase):
+    """A world of one service; ``version`` is that of IP."""
+
+    version = 4
+
+    def setUp(self):
+        """Have a reactor, and no service yet."""
+        self.reactor = HandReactor()
+        self.descriptors = DescriptorSet(self.reactor)
+        self.balancer = LoadBalancer(self.reactor)
+        self.allocator = PortAllocator()
+        self.endpoints = {}
+        self.use()
+
+    def use(self, **limits):
+        """Have the table of clients with ``limits``."""
+        self.table = UdpClientTable(self.reactor, **limits)
+        self.sockets = UdpSockets(self.descriptors, self.allocator, self.table)
+
+    def make(self, address=None):
+        """Make a socket that is closed in the end."""
+        made = datagram_socket(address or LOOPBACK[self.version])
+        self.addCleanup(made.close)
+        return made
+
+    def endpoint(self):
+        """Have an endpoint that listens; it is read by :meth:`at`."""
+        made = self.make()
+        address, port = made.getsockname()[:2]
+        found = Endpoint(ip_address(address), port)
+        self.endpoints[found] = made
+        return found
+
+    def dead(self):
+        """Have an endpoint where nobody listens."""
+        found = self.endpoint()
+        self.endpoints.pop(found).close()
+        return found
+
+    def service(self, *endpoints):
+        """Make the service."""
+        return service(endpoints, key=key("dns", Protocol.UDP, self.version))
+
+    def serve(self, *endpoints):
+        """Open the proxy socket of a service with ``endpoints``."""
+        made = self.service(*endpoints)
+        self.picker = self.balancer.update(made)
+        self.proxy = self.sockets.open(made, self.picker)
+        self.addCleanup(self.end)
+        return self.proxy
+
+    def update(self, *endpoints):
+        """Have the service have other endpoints."""
+        made = self.service(*endpoints)
+        self.balancer.update(made)
+        self.proxy.update(made)
+        self.turn()
+
+    def end(self):
+        """Leave nothing open."""
+        stopped = self.proxy.stop(0)
+        self.reactor.advance(0)
+        self.assertIsNone(self.successResultOf(stopped))
+        self.assertEqual([], self.reactor.readers)
+        self.assertEqual([], self.reactor.getDelayedCalls())
+
+    def turn(self):
+        """Serve all that is ready."""
+        while ready := select.select(self.reactor.readers, (), (), 0)[0]:
+            for reader in ready:
+                reader.doRead()
+
+    def say(self, client, data, to=None):
+        """Have a client send to the proxy socket, and that serve it."""
+        client.sendto(data, (to or LOOPBACK[self.version], self.proxy.port))
+        self.turn()
+
+    def at(self, endpoint):
+        """Return what has come to an endpoint, and from where."""
+        return received(self.endpoints[endpoint])
+
+    def answer(self, endpoint):
+        """Have an endpoint send back what has come."""
+        for data, source in self.at(endpoint):
+            self.endpoints[endpoint].sendto(data, source)
+        self.turn()
+
+    def pass_time(self, seconds):
+        """Let time pass, in small steps."""
+        for _ in range(round(seconds / 0.25)):
+            self.reactor.advance(0.25)
+            self.turn()
+
+    @staticmethod
+    def descriptors_open():
+        """Return how many descriptors this process has."""
+        return len(os.listdir("/proc/self/fd"))
