@@ -89,6 +89,22 @@ class FileTests(WorldCase):
         self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
         self.assertIn("just a text is not an object of the API", self.warnings()[0])
 
+    def test_unreadable_for_a_time(self):
+        """A file that cannot be read is told of as long as that lasts, and no longer."""
+        self.write("a.yaml", service())
+        self.begin()
+        path, aside = self.directory / "a.yaml", self.directory / "aside"
+        path.rename(aside)
+        path.mkdir()
+        self.look()
+        self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
+        self.assertIn("Is a directory", self.sources.problem())
+        path.rmdir()
+        aside.rename(path)
+        self.look()
+        self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
+        self.assertIsNone(self.sources.problem())
+
     def test_directory_is_away(self):
         """Nothing is said before the directory could be read, and what was there stays after."""
         away = self.directory / "later"
@@ -114,6 +130,23 @@ class FileTests(WorldCase):
         self.begin()
         self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
         self.assertEqual(2, len(self.sources.state().problems))
+
+    def test_endpoints(self):
+        """The older kind Endpoints says the same as EndpointSlices, in both families."""
+        subsets = [
+            {
+                "addresses": [{"ip": "10.1.0.1", "nodeName": "here"}, {"ip": "fd01::1"}],
+                "notReadyAddresses": [{"ip": "10.1.0.2"}],
+                "ports": [{"port": 8080}],
+            },
+            {"addresses": [{"ip": "10.1.0.3"}, {"ip": "127.0.0.1"}], "ports": [{"port": 9090}]},
+        ]
+        old = {"kind": "Endpoints", "metadata": {"name": "web"}, "subsets": subsets}
+        self.write("a.yaml", service("web", "10.96.0.1", "fd00::1"), old)
+        self.begin()
+        self.assertEqual(["10.1.0.1:8080", "10.1.0.3:9090"], self.endpoints())
+        self.assertEqual(["[fd01::1]:8080"], self.endpoints("default/web TCP IPv6"))
+        self.assertEqual(1, len(self.sources.state().problems))
 
     def test_default_namespace(self):
         """An object without a namespace is in ``default``, as kubectl has it."""

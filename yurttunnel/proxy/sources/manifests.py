@@ -1,10 +1,10 @@
-"""Services and EndpointSlices in files, as ``kubectl apply -f`` takes them."""
+"""Services, EndpointSlices and Endpoints in files, as ``kubectl apply -f`` takes them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import yaml  # type: ignore[import-untyped] # PyYAML has no types of its own
 
 from yurttunnel.cluster.fields import mapping, objects, text
 from yurttunnel.kube.resources import Object
+from yurttunnel.proxy.sources.endpoints import as_endpoint_slices
 from yurttunnel.proxy.state.endpoint_slices import EndpointSlice, endpoint_slice_from
 from yurttunnel.proxy.state.reading import Problems, quoted
 from yurttunnel.proxy.state.services import Service, service_from
@@ -24,6 +25,7 @@ SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 """Of the files that count in a directory; kubelet's static pods have the same."""
 
 _Signature = tuple[int, int, int]
+_UNREAD = (0, 0, 0)
 
 # The one that is written in C is ten times as quick, and not there on every machine.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -33,10 +35,10 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 class Manifests:
     """What a file has; ``signature`` tells whether it is another one."""
 
-    signature: _Signature = (0, 0, 0)
+    signature: _Signature = _UNREAD
     services: tuple[Service, ...] = ()
     slices: tuple[EndpointSlice, ...] = ()
-    problems: tuple[Problem, ...] = field(default=())
+    problems: tuple[Problem, ...] = ()
 
 
 def read_manifests(path: Path, known: Mapping[Path, Manifests]) -> dict[Path, Manifests]:
@@ -75,7 +77,7 @@ def _current(path: Path, known: Mapping[Path, Manifests]) -> Manifests:
     except OSError as error:
         if before is None:
             raise
-        return replace(before, problems=(_stays(path, error.strerror),))
+        return replace(before, signature=_UNREAD, problems=(_stays(path, error.strerror),))
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         kept = before or Manifests()
         return replace(kept, signature=signature, problems=(_stays(path, error),))
@@ -90,8 +92,8 @@ def _stays(path: Path, why: object) -> Problem:
 
 def _parsed(path: Path, content: bytes, signature: _Signature) -> Manifests:
     problems = Problems(f"file {path}")
-    services: list[Service] = []
-    slices: list[EndpointSlice] = []
+    services: list[Service | None] = []
+    slices: list[EndpointSlice | None] = []
     for obj in _objects(_documents(path, content)):
         metadata = mapping(obj.get("metadata"))
         if not text(metadata.get("name")):
@@ -99,17 +101,24 @@ def _parsed(path: Path, content: bytes, signature: _Signature) -> Manifests:
             continue
         namespace = text(metadata.get("namespace")) or "default"
         named = {**obj, "metadata": {**metadata, "namespace": namespace}}
-        if obj.get("kind") == "Service":
-            service = service_from(named)
-            services += [service] if service is not None else []
-        elif obj.get("kind") == "EndpointSlice":
-            endpoint_slice = endpoint_slice_from(named)
-            slices += [endpoint_slice] if endpoint_slice is not None else []
+        kind = obj.get("kind")
+        if kind == "Service":
+            services.append(service_from(named))
+        elif kind == "EndpointSlice":
+            slices.append(endpoint_slice_from(named))
+        elif kind == "Endpoints":
+            slices += [endpoint_slice_from(each) for each in as_endpoint_slices(named)]
         else:
             problems.add(
-                f"kind {quoted(obj.get('kind'))} is left out, Service and EndpointSlice are served"
+                f"an object of kind {quoted(kind)} is left out: Service, EndpointSlice and"
+                " Endpoints are served"
             )
-    return Manifests(signature, tuple(services), tuple(slices), problems.all())
+    return Manifests(
+        signature,
+        tuple(each for each in services if each is not None),
+        tuple(each for each in slices if each is not None),
+        problems.all(),
+    )
 
 
 def _documents(path: Path, content: bytes) -> list[Any]:

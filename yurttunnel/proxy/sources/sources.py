@@ -96,6 +96,8 @@ class Sources(MultiService):
         if self._file is not None and self._file.problems:
             problem = self._file.problems[0]
             return f"{problem.what}: {problem.text}"
+        if self._state is None:
+            return "not all Services and their endpoints have been listed yet"
         return None
 
     def _update(self) -> None:
