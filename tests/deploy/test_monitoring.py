@@ -21,7 +21,8 @@ from yurttunnel.server.options import Options as ServerOptions
 DASHBOARD = MONITORING / "yurttunnel-dashboard.json"
 
 METRIC = re.compile(
-    r"\b((?:yurttunnel|konnectivity|process)_[a-z0-9_]+)\s*(?:\{([^}]*)\})?", re.DOTALL
+    r"\b((?:yurttunnel|konnectivity|process|(?:node_)?yurthub)_[a-z0-9_]+)\s*(?:\{([^}]*)\})?",
+    re.DOTALL,
 )
 MATCHER = re.compile(r"(\w+)\s*(=~|!~|!=|=)\s*\"([^\"]*)\"")
 GROUPING = re.compile(r"\b(?:by|on|ignoring|without)\s*\(([^)]*)\)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from ipaddress import ip_address
 
@@ -37,6 +37,7 @@ from yurttunnel.hub.offline.placeholder import SECRET_BYTES, PlaceholderTokens
 from yurttunnel.hub.offline.service import Offline, OfflineSettings
 from yurttunnel.hub.policy import Policy
 from yurttunnel.hub.settings import LoadBalancing, Settings
+from yurttunnel.hub.status import hub_sections
 from yurttunnel.hub.upstream.health import Health
 from yurttunnel.hub.upstream.servers import parse_servers
 from yurttunnel.hub.upstream.service import METRICS as UPSTREAM_METRICS
@@ -59,6 +60,7 @@ from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn
 from yurttunnel.ops.status.page import StatusPage
+from yurttunnel.ops.status.sections import MakeSection
 from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.threads import JobThread
 from yurttunnel.pki.directory import StateDirectory
@@ -184,7 +186,10 @@ def build(reactor: IReactor, settings: Settings) -> IService:
     def pods() -> Deferred[Object]:
         return own.list(PODS, field_selector=f"spec.nodeName={settings.node_name}")
 
-    meta = _meta(reactor, settings, readiness, metrics, identity, pods, lag)
+    sections = hub_sections(
+        health, limits, lambda: cache.stats, settings.cache_bytes, offline.stats
+    )
+    meta = _meta(reactor, settings, readiness, metrics, identity, pods, lag, sections)
     parts = Supervised(reactor, readiness)
     # The ports come first: when one is taken, nothing else has begun. What ends first is last.
     for part in (
@@ -225,6 +230,7 @@ def _meta(
     identity: HubIdentity,
     pods: Callable[[], Deferred[Object]],
     lag: ReactorLag,
+    sections: Sequence[MakeSection],
 ) -> IService:
     status = StatusPage(
         reactor,
@@ -233,6 +239,7 @@ def _meta(
             readiness=readiness,
             certificates=identity.certificates,
             reactor_lag=lag.worst,
+            sections=sections,
         ),
     )
     pages = hub_pages(status, readiness, metrics, identity.take_token, pods)

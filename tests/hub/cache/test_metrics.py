@@ -38,5 +38,6 @@ class MetricsTests(CacheTestCase):
         self.assertEqual(3, after["yurthub_cache_objects_total", "written"])
         self.assertEqual(2, after["yurthub_cache_objects_total", "unchanged"])
         self.assertEqual(1, after["yurthub_cache_kept_events",])
+        self.assertEqual(1, after["yurthub_cache_clients",])
         self.assertGreaterEqual(after["yurthub_cache_bytes",], 4096)
         self.assertEqual(before.keys(), after.keys())

@@ -62,22 +62,23 @@ def uri_of(path: Path, query: str) -> str:
     return f"file:{quote(str(path))}?{query}"
 
 
-class Opened(NamedTuple):
-    """What is in a file: bytes in use, and events that were not sent."""
+class Contents(NamedTuple):
+    """What is in a file: bytes in use, and clients."""
 
     size: int
-    events: int
+    clients: int
 
 
 class Written(NamedTuple):
     """What has come of writes; ``defects`` are of those that cannot be done.
 
-    If they are ``refused`` there is no room for what guests keep, and none of them is done.
+    ``contents`` are those after them. If they are ``refused`` there is no room for what guests
+    keep, and none of them is done.
     """
 
     done: Sequence[Done]
     defects: Sequence[Failure]
-    size: int
+    contents: Contents
     refused: bool = False
 
 
@@ -96,11 +97,11 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
 
-    def open(self) -> Opened:
-        """Open the file, and make it when it is not there."""
+    def open(self) -> tuple[Contents, int]:
+        """Open the file, made when it is not there; return what is in it, and how many events."""
         with self._explained():
             connection = self._opened()
-            return Opened(_bytes(connection), events.count(connection))
+            return _contents(connection), events.count(connection)
 
     def write(self, writes: Sequence[Write], of_guests: bool) -> Written:
         """Do some writes, all or none, with one fsync(2); those ``of_guests`` if there is room."""
@@ -122,7 +123,7 @@ class Database:
                 made_room += _in_transaction(connection, [MakeRoom(self._is_guest, of_guests)])
                 if not made_room[-1].forgotten:
                     if of_guests and size:
-                        return Written(made_room, (), _bytes(connection), refused=True)
+                        return Written(made_room, (), _contents(connection), refused=True)
                     raise CacheFailed(
                         f"the cache {self._path} has reached its bound of"
                         f" {self._most // 1_000_000} MB with what kubelet needs: raise it"
@@ -131,7 +132,7 @@ class Database:
                 if of_guests:
                     most = round(self._most * GUESTS_SHARE)
                     done += _in_transaction(connection, [BoundGuests(self._is_guest, most)])
-                return Written([*made_room, *done], defects, _bytes(connection))
+                return Written([*made_room, *done], defects, _contents(connection))
 
     def _done(
         self, connection: sqlite3.Connection, writes: Sequence[Write]
@@ -210,6 +211,11 @@ def _in_transaction(connection: sqlite3.Connection, writes: Sequence[Write]) -> 
             connection.execute("ROLLBACK")
         raise
     return done
+
+
+def _contents(connection: sqlite3.Connection) -> Contents:
+    [clients] = connection.execute("SELECT count(DISTINCT client) FROM collections").fetchone()
+    return Contents(_bytes(connection), clients)
 
 
 def _bytes(connection: sqlite3.Connection) -> int:

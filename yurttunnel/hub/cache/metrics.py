@@ -14,6 +14,7 @@ class CacheStats:
     """All of it, since the process started; ``size`` and ``waiting`` are bytes."""
 
     size: int = 0
+    clients: int = 0
     waiting: int = 0
     written: int = 0
     unchanged: int = 0
@@ -40,6 +41,11 @@ METRICS: tuple[Metric[CacheStats], ...] = (
         "yurthub_cache_bytes",
         "Bytes in use in the file of the cache, without its log of at most some MB.",
         lambda stats: stats.size,
+    ),
+    gauge(
+        "yurthub_cache_clients",
+        "Clients of which something is kept; --dump-cache shows them.",
+        lambda stats: stats.clients,
     ),
     gauge(
         "yurthub_cache_waiting_bytes",

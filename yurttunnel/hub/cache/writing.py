@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.hub.cache.clients import IsGuest
-from yurttunnel.hub.cache.database import Connect, Database
+from yurttunnel.hub.cache.database import Connect, Contents, Database
 from yurttunnel.hub.cache.interfaces import CacheFailed, Scope
 from yurttunnel.hub.cache.metrics import CacheStats
 from yurttunnel.hub.cache.queue import WriteQueue
@@ -197,10 +197,10 @@ class Writing:
                 await self._write(queue)
 
     async def _open(self) -> None:
-        opened = await self._thread.run(self._database.open)
+        contents, self.stats.events = await self._thread.run(self._database.open)
+        self._count(contents)
         self._is_open = True
         self.opened += 1
-        self.stats.size, self.stats.events = opened
         self._on_opened()
         opening, self._opening = self._opening, []
         for each in opening:
@@ -216,7 +216,7 @@ class Writing:
             raise
         finally:
             self._since = None
-        self.stats.size = written.size
+        self._count(written.contents)
         self.stats.count(written.done)
         for client in (client for done in written.done for client in done.forgotten):
             self._log.info(
@@ -230,6 +230,9 @@ class Writing:
             self._no_room(queue.give_up())
         else:
             queue.done(writes)
+
+    def _count(self, contents: Contents) -> None:
+        self.stats.size, self.stats.clients = contents
 
     async def _begin_anew(self, damage: CacheDamaged) -> None:
         self._is_open = False

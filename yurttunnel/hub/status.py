@@ -1,0 +1,83 @@
+"""What the status page shows of a hub: the API servers, and what is kept for an outage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from yurttunnel.hub.cache.metrics import CacheStats
+from yurttunnel.hub.limits import Limits
+from yurttunnel.hub.offline.metrics import OfflineStats
+from yurttunnel.hub.upstream.health import Health, ServerHealth, State
+from yurttunnel.ops.status import words
+from yurttunnel.ops.status.markup import Column, Markup, element, mark, pairs, table
+from yurttunnel.ops.status.sections import NO_MATCH, MakeSection, Moment, Section, listing
+
+_MARKS = {State.HEALTHY: "ok", State.UNHEALTHY: "bad", State.UNKNOWN: "warn"}
+
+
+def hub_sections(
+    health: Health,
+    limits: Limits,
+    cache: Callable[[], CacheStats],
+    cache_bytes: int,
+    offline: Callable[[], OfflineStats],
+) -> tuple[MakeSection, ...]:
+    """Return the sections of a hub, whose cache may have ``cache_bytes``."""
+    return (
+        partial(_servers, health),
+        partial(_requests, limits, offline),
+        lambda moment: _cache(cache(), cache_bytes),
+    )
+
+
+def _servers(health: Health, moment: Moment) -> Section:
+    servers = list(health.servers.values())
+    shown = [each for each in servers if moment.matches(str(each.server), each.problem or "")]
+    columns: list[Column[ServerHealth]] = [
+        Column("Server", lambda each: str(each.server), "name"),
+        Column("State", lambda each: mark(_MARKS[each.state], each.state.value)),
+        Column("Why", lambda each: each.problem or "", "text"),
+    ]
+    content = listing(
+        "API servers",
+        shown,
+        len(shown),
+        "in their order",
+        lambda rows: table("The API servers of --server-addr", columns, rows),
+        NO_MATCH,
+    )
+    healthy = sum(each.state is State.HEALTHY for each in servers)
+    return Section("servers", content, "sessions", ("healthy servers", f"{healthy}/{len(servers)}"))
+
+
+def _requests(limits: Limits, offline: Callable[[], OfflineStats], moment: Moment) -> Section:
+    stats = offline()
+    verbs = [f"{verb} {number:,}" for verb, number in sorted(limits.in_hand.items()) if number]
+    rows = [
+        ("In hand", ", ".join(verbs) or "none"),
+        ("Turned away, since there were too many", f"{limits.rejected:,}"),
+        ("Answered without the cloud", f"{sum(stats.answers.values()):,}"),
+        ("Watches that wait for the cloud", f"{stats.parked_watches:,}"),
+    ]
+    in_hand = f"{limits.in_hand.total():,}"
+    return Section("requests", _table("Requests", rows), "streams", ("requests in hand", in_hand))
+
+
+def _cache(stats: CacheStats, most: int) -> Section:
+    rows = [
+        ("On disk", f"{words.size(stats.size)} of {words.size(most)}"),
+        ("Waits for the disk", words.size(stats.waiting)),
+        ("Clients", f"{stats.clients:,}"),
+        ("Events to be sent when the cloud is back", f"{stats.events:,}"),
+        (
+            "Dropped, since too much waited or there was no room",
+            f"{stats.dropped + stats.refused:,}",
+        ),
+    ]
+    content = _table("Kept for an outage", rows)
+    return Section("cache", content, "streams", ("clients kept", f"{stats.clients:,}"))
+
+
+def _table(heading: str, rows: list[tuple[str, str]]) -> list[Markup]:
+    return [element("h2", heading), pairs(heading, rows)]
