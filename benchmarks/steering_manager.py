@@ -28,8 +28,7 @@ from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.resources import CONFIG_MAPS, NODES
 from yurttunnel.steering.desired_state import Listeners, SteeringSettings
-from yurttunnel.steering.firewall.cleanup import remove_leftovers_elsewhere
-from yurttunnel.steering.firewall.detection import find_firewalls
+from yurttunnel.steering.firewall.tunnel import find_firewalls, remove_leftovers_elsewhere
 from yurttunnel.steering.interception import Match, Target
 from yurttunnel.steering.interfaces import Firewalls
 from yurttunnel.steering.manager import SteeringManager

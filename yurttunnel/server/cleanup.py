@@ -9,7 +9,7 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 
 from yurttunnel.ops.ending import end_process
-from yurttunnel.steering.firewall.cleanup import remove_everything
+from yurttunnel.steering.firewall.tunnel import remove_everything
 from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.netlink.address_sets import AddressSets
 from yurttunnel.steering.netlink.worker import KernelWorker

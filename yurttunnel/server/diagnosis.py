@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from yurttunnel.ops.diagnose.command import Subject
 from yurttunnel.server.options import Settings, StandaloneSettings
-from yurttunnel.steering.firewall.saved import own_lines
+from yurttunnel.steering.firewall.rules import TUNNEL
 
 
 def subject(settings: Settings) -> Subject:
@@ -21,5 +21,5 @@ def subject(settings: Settings) -> Subject:
         meta_port=settings.meta_port,
         directories=(directory,),
         files=tuple(path for path in files if path is not None),
-        own_lines=own_lines if steered else None,
+        own_lines=TUNNEL.lines if steered else None,
     )

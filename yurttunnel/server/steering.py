@@ -123,8 +123,7 @@ class ClusterSteering:
         if not self._flags.iptables:
             return None
         # What speaks to the kernel takes time and memory to import.
-        from yurttunnel.steering.firewall.cleanup import remove_leftovers_elsewhere
-        from yurttunnel.steering.firewall.detection import find_firewalls
+        from yurttunnel.steering.firewall.tunnel import find_firewalls, remove_leftovers_elsewhere
         from yurttunnel.steering.manager import SteeringManager
         from yurttunnel.steering.netlink.address_sets import AddressSets
         from yurttunnel.steering.netlink.flows import Flows

@@ -14,8 +14,11 @@ from tests.e2e.cluster.network import OwnNetwork
 from tests.steering.fakes import FakeAddressSets
 from tests.steering.firewall.fakes import FakePrograms, FakeTable, play_iptables
 from tests.steering.firewall.machines import execute, use_own_lock
-from yurttunnel.steering.firewall.cleanup import remove_everything, remove_leftovers_elsewhere
-from yurttunnel.steering.firewall.detection import find_firewalls
+from yurttunnel.steering.firewall.tunnel import (
+    find_firewalls,
+    remove_everything,
+    remove_leftovers_elsewhere,
+)
 from yurttunnel.steering.interception import Interception, Match, Target
 from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.programs import Finished, Programs

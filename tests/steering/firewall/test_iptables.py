@@ -7,14 +7,16 @@ from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 
-from twisted.internet.defer import fail
+from twisted.internet.defer import Deferred, fail
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.steering.firewall.fakes import FakePrograms
 from tests.steering.firewall.machines import MemoryMachine, RealMachine, use_own_lock
-from yurttunnel.steering.firewall import iptables as iptables_module
 from yurttunnel.steering.firewall import rules as rules_module
-from yurttunnel.steering.firewall.iptables import BackEnd, Iptables
+from yurttunnel.steering.firewall import tables as tables_module
+from yurttunnel.steering.firewall.iptables import Iptables
+from yurttunnel.steering.firewall.rules import TUNNEL
+from yurttunnel.steering.firewall.tables import BackEnd, Tables
 from yurttunnel.steering.interception import Interception, Match, Target
 from yurttunnel.steering.interfaces import Applied, SetsRefused, SteeringFailed
 from yurttunnel.steering.programs import Finished, ProgramFailed
@@ -357,7 +359,7 @@ class LegacyContract(KernelContract):
 
     async def test_lock(self):
         """A lock that another program holds is named; nothing has changed."""
-        self.patch(iptables_module, "LOCK_SECONDS", 1)
+        self.patch(tables_module, "LOCK_SECONDS", 1)
         with open(self.lock, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             applying = self.firewall.apply(self.desired, None)
@@ -389,13 +391,18 @@ class FailureTests(SynchronousTestCase):
         self.programs = FakePrograms()
         self.firewall = Iptables(self.programs, BackEnd(4, "nft", "iptables-nft"))
 
+    def check(self):
+        """Look whether the table can be read."""
+        tables = Tables(self.programs, BackEnd(4, "nft", "iptables-nft"), TUNNEL)
+        return Deferred.fromCoroutine(tables.check())
+
     def play(self, *finished):
         """Have the program that reads leave this."""
         self.programs.programs["iptables-nft"] = lambda *_: Finished(*finished)
 
     def failure(self):
         """Return the one line of a failure."""
-        text = str(self.failureResultOf(self.firewall.check(), SteeringFailed).value)
+        text = str(self.failureResultOf(self.check(), SteeringFailed).value)
         self.assertNotIn("\n", text)
         return text.removeprefix("reading the nat table of IPv4 (nft): ")
 
@@ -441,7 +448,7 @@ class FailureTests(SynchronousTestCase):
     def test_readable(self):
         """An empty table is one."""
         self.play(0, b"-P OUTPUT ACCEPT\n", "")
-        self.assertIsNone(self.successResultOf(self.firewall.check()))
+        self.assertIsNone(self.successResultOf(self.check()))
         self.assertEqual((4, "nft"), (self.firewall.version, self.firewall.backend))
 
 

@@ -17,7 +17,8 @@ from tests.e2e.cluster.network import OwnNetwork
 from tests.e2e.network.namespaces import Namespace, wait_for_ipv6
 from tests.steering.firewall.machines import BASES, execute, use_own_lock
 from yurttunnel.steering.firewall import rules as rules_module
-from yurttunnel.steering.firewall.iptables import BackEnd, Iptables
+from yurttunnel.steering.firewall.iptables import Iptables
+from yurttunnel.steering.firewall.tables import BackEnd
 from yurttunnel.steering.interception import Interception, Match, Target
 from yurttunnel.steering.marks import MARK
 from yurttunnel.steering.programs import Programs

@@ -7,7 +7,8 @@ from ipaddress import IPv4Address, IPv6Address
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.steering.firewall import rules
-from yurttunnel.steering.firewall.rules import Rules, is_ours, port_of, rules_of
+from yurttunnel.steering.firewall.own_chains import Rules
+from yurttunnel.steering.firewall.rules import TUNNEL, port_of, rules_of
 from yurttunnel.steering.interception import Interception, Match, Target
 
 EDGE = frozenset({IPv4Address("192.168.7.1")})
@@ -147,9 +148,9 @@ class NamesTests(SynchronousTestCase):
     def test_ours(self):
         """The two chains, and whatever is named below them, whoever has made it."""
         for name in ("TUNNEL-PORT", "TUNNEL-PORT-10250", "TUNNEL-PORT-x", "TUNNEL-PODS-CLOUD"):
-            self.assertTrue(is_ours(name), name)
+            self.assertTrue(TUNNEL.owns(name), name)
         for name in ("TUNNEL-PORTS", "TUNNEL", "MY-TUNNEL-PORT", "OUTPUT", "TUNNEL-POD"):
-            self.assertFalse(is_ours(name), name)
+            self.assertFalse(TUNNEL.owns(name), name)
 
     def test_ports(self):
         """Chains of ports are known by their names."""

@@ -11,8 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.steering.firewall.fakes import FakeTable
 from yurttunnel.steering.firewall import transaction as transaction_module
-from yurttunnel.steering.firewall.rules import MOST_RETURNS_BY_PORT, Rules, is_ours, rules_of
-from yurttunnel.steering.firewall.saved import own_lines, read
+from yurttunnel.steering.firewall.own_chains import Rules
+from yurttunnel.steering.firewall.rules import MOST_RETURNS_BY_PORT, TUNNEL, rules_of
+from yurttunnel.steering.firewall.saved import read
 from yurttunnel.steering.firewall.transaction import MOST_DIFFERENCES, MOST_EDITS, transaction
 from yurttunnel.steering.interception import Interception, Match, Target
 
@@ -54,7 +55,7 @@ OUR_RULES = st.sampled_from(
 
 def changed(table, desired):
     """Make a table what is wanted; give the text."""
-    change = transaction(read(own_lines(table.save().encode())), desired)
+    change = transaction("nat", read(TUNNEL.lines(table.save().encode()), TUNNEL), desired)
     if change.text:
         table.restore(change.text)
     return change.text
@@ -66,10 +67,10 @@ def foreign(table):
         chain: [
             rule
             for rule in rules
-            if not is_ours(rule.rpartition(" ")[2]) or rule.split()[-2] not in ("-j", "-g")
+            if not TUNNEL.owns(rule.rpartition(" ")[2]) or rule.split()[-2] not in ("-j", "-g")
         ]
         for chain, rules in table.chains.items()
-        if not is_ours(chain)
+        if not TUNNEL.owns(chain)
     }
 
 
@@ -92,7 +93,7 @@ def tables(draw):
         table.chains.setdefault(chain, [])
     for chain in sorted(draw(st.sets(st.sampled_from(sorted(table.chains))))):
         rules = table.chains[chain]
-        kinds = OUR_RULES if is_ours(chain) else FOREIGN_RULES | OUR_RULES
+        kinds = OUR_RULES if TUNNEL.owns(chain) else FOREIGN_RULES | OUR_RULES
         for rule in draw(st.lists(kinds, max_size=4)):
             rules.insert(draw(st.integers(0, len(rules))), rule)
         for _ in range(draw(st.integers(0, min(2, len(rules))))):
@@ -114,7 +115,7 @@ class AnyStateTests(SynchronousTestCase):
         desired = rules_of(interception, "S")
         others = foreign(table)
         changed(table, desired)
-        ours = {chain: tuple(rules) for chain, rules in table.chains.items() if is_ours(chain)}
+        ours = {chain: tuple(rules) for chain, rules in table.chains.items() if TUNNEL.owns(chain)}
         self.assertEqual(dict(desired.chains), ours)
         self.assertEqual(others, foreign(table))
         jumps = {(chain, rule): 1 for chain, rules in desired.jumps.items() for rule in rules}
@@ -203,8 +204,8 @@ class TransactionTests(SynchronousTestCase):
 
     def test_differences(self):
         """It is said what differs, in not too many sentences."""
-        table = read([b":TUNNEL-PORT-7 - [0:0]", b"-A INPUT -j TUNNEL-PORT-7"])
-        found = transaction(table, cloud(1)).differences
+        table = read([b":TUNNEL-PORT-7 - [0:0]", b"-A INPUT -j TUNNEL-PORT-7"], TUNNEL)
+        found = transaction("nat", table, cloud(1)).differences
         expected = (
             "the chain TUNNEL-PORT is missing",
             "the chain TUNNEL-PORT-10250 is missing",
@@ -213,7 +214,7 @@ class TransactionTests(SynchronousTestCase):
             "the jump from OUTPUT is missing",
         )
         self.assertEqual(expected, found)
-        many = transaction(read([]), cloud(1, range(1, 50))).differences
+        many = transaction("nat", read([], TUNNEL), cloud(1, range(1, 50))).differences
         self.assertEqual(MOST_DIFFERENCES + 1, len(many))
         self.assertEqual("and 31 more", many[-1])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from yurttunnel.steering.firewall.detection import (
@@ -11,9 +11,9 @@ from yurttunnel.steering.firewall.detection import (
     installed,
     legacy_tables,
 )
-from yurttunnel.steering.firewall.iptables import Iptables, Refused
-from yurttunnel.steering.interception import SET_NAMES
-from yurttunnel.steering.interfaces import Firewalls, IAddressSets, SteeringFailed
+from yurttunnel.steering.firewall.own_chains import Owner
+from yurttunnel.steering.firewall.tables import BackEnd, Refused, Tables
+from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.programs import IPrograms
 
 _NOT_IN_KERNEL = (
@@ -25,64 +25,37 @@ _NOT_IN_KERNEL = (
 """What programs of iptables say where the kernel lacks what they are for."""
 
 
-async def remove_leftovers_elsewhere(
-    programs: IPrograms,
-    firewalls: Firewalls,
-    proc_net: Path = PROC_NET,
-    versions: Collection[int] = (4, 6),
+async def remove_chains_elsewhere(
+    programs: IPrograms, owner: Owner, used: Mapping[int, str], proc_net: Path = PROC_NET
 ) -> list[str]:
     """Remove our chains from the back end that is not used, where they still lead connections.
 
-    ``versions`` are the families to look at: after a later search those that it has found newly.
-    Says in sentences what was removed. Fails with :class:`SteeringFailed`, which lists what could
+    ``used`` names the others, by the version of IP; families that it has not are not looked at.
+    Returns in sentences what was removed. Raises :class:`SteeringFailed`, which lists what could
     not be.
     """
-    used = {
-        version: firewall.backend
-        for version, firewall in firewalls.found.items()
-        if version in versions
-    }
     others = {
         key: back_end
         for key, back_end in (await installed(programs)).items()
         if back_end.version in used and back_end.name != used[back_end.version]
     }
-    removed, failed = await _remove_rules(programs, others, proc_net)
-    return _told(removed, failed)
+    removed, failed = await remove_chains(programs, others, owner, proc_net)
+    return told(removed, failed)
 
 
-async def remove_everything(
-    programs: IPrograms, sets: IAddressSets, proc_net: Path = PROC_NET
-) -> list[str]:
-    """Remove our chains from both back ends and families, and then our sets of addresses.
-
-    Says in sentences what was removed, if anything was there. Fails with
-    :class:`SteeringFailed`, which lists what could not be.
-    """
-    back_ends = await installed(programs)
-    removed, failed = await _remove_rules(programs, back_ends, proc_net)
-    if not back_ends:
-        failed.append("rules of iptables: its programs are not installed")
-    for name in SET_NAMES.values():
-        try:
-            if await sets.remove(name):
-                removed.append(f"removed the set {name}")
-        except SteeringFailed as error:
-            failed.append(str(error))
-    return _told(removed, failed)
-
-
-async def _remove_rules(
-    programs: IPrograms, back_ends: BackEnds, proc_net: Path
+async def remove_chains(
+    programs: IPrograms, back_ends: BackEnds, owner: Owner, proc_net: Path = PROC_NET
 ) -> tuple[list[str], list[str]]:
+    """Remove our chains; return in sentences what was removed, and what could not be."""
     removed: list[str] = []
     failed: list[str] = []
     for back_end in back_ends.values():
-        if back_end.name == "legacy" and "nat" not in legacy_tables(back_end.version, proc_net):
+        tables = _tables(back_end, owner, proc_net)
+        if not tables:
             continue
         try:
-            if await Iptables(programs, back_end).remove():
-                removed.append(f"removed the chains TUNNEL-PORT of {back_end.describe()}")
+            if await Tables(programs, back_end, owner, tables).remove():
+                removed.append(f"removed the chains {owner.names[0]} of {back_end.describe()}")
         except Refused as error:
             if not any(text in error.said for text in _NOT_IN_KERNEL):
                 failed.append(str(error))
@@ -91,8 +64,17 @@ async def _remove_rules(
     return removed, failed
 
 
-def _told(removed: list[str], failed: list[str]) -> list[str]:
+def told(removed: Collection[str], failed: Collection[str]) -> list[str]:
+    """Return what was removed; raises :class:`SteeringFailed` where something could not be."""
     if failed:
         done = "; ".join(removed)
         raise SteeringFailed("; ".join(failed) + (f" (but {done})" if done else ""))
-    return removed
+    return list(removed)
+
+
+def _tables(back_end: BackEnd, owner: Owner, proc_net: Path) -> list[str]:
+    """Return the tables in which there may be something."""
+    if back_end.name == "nft":
+        return list(owner.tables)
+    there = legacy_tables(back_end.version, proc_net)
+    return [table for table in owner.tables if table in there]

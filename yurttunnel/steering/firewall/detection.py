@@ -8,11 +8,12 @@ images of kube-proxy use (github.com/kubernetes-sigs/iptables-wrappers).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from yurttunnel.steering.firewall.iptables import BackEnd, Iptables
-from yurttunnel.steering.firewall.saved import own_lines
-from yurttunnel.steering.interfaces import Firewalls, IFirewall, SteeringFailed
+from yurttunnel.steering.firewall.own_chains import Owner
+from yurttunnel.steering.firewall.tables import BackEnd, Tables
+from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.programs import IPrograms, ProgramFailed
 
 BackEnds = Mapping[tuple[int, str], BackEnd]
@@ -31,38 +32,56 @@ _HINTS = ("KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY")
 _LEGACY_TABLES = {4: "ip_tables_names", 6: "ip6_tables_names"}
 
 
-async def find_firewalls(
-    programs: IPrograms, proc_net: Path = PROC_NET, keep: Mapping[int, str] | None = None
-) -> Firewalls:
-    """Find the firewall of each family, and say of what is missing why.
+@dataclass(frozen=True, slots=True)
+class FoundBackEnds:
+    """The back ends that this machine uses, by the version of IP.
+
+    ``missing`` says for each version that has none why, and what to do.
+    """
+
+    found: Mapping[int, BackEnd]
+    missing: Mapping[int, str]
+
+
+async def find_back_ends(
+    programs: IPrograms,
+    owner: Owner,
+    proc_net: Path = PROC_NET,
+    keep: Mapping[int, str] | None = None,
+) -> FoundBackEnds:
+    """Find the back end of each family, in which ``owner`` can have chains.
 
     ``keep`` names the back ends that are in use already, by the version of IP: they are the ones
     of these families, whatever this machine uses by now.
     """
     back_ends = await installed(programs)
     kept = keep or {}
-    found: dict[int, IFirewall] = {}
+    found: dict[int, BackEnd] = {}
     missing: dict[int, str] = {}
-    used = await _used(programs, back_ends, proc_net)
+    used = await _used(programs, back_ends, owner, proc_net)
     for version, base in _BASES.items():
         name = kept.get(version, used)
         back_end = back_ends.get((version, name))
-        if version == 6 and not (proc_net / "if_inet6").exists():
+        if not has_family(version, proc_net):
             missing[version] = "this machine has no IPv6: nothing to do if no node has any either"
         elif back_end is None:
             missing[version] = (
                 f"{base}-save for {name} is not installed: install the package iptables (1.6.2 or"
-                " newer), or use --enable-iptables=false"
+                f" newer), or {owner.not_installed}"
             )
         else:
-            firewall = Iptables(programs, back_end)
             try:
-                await firewall.check()
+                await Tables(programs, back_end, owner).check()
             except SteeringFailed as error:
                 missing[version] = str(error)
             else:
-                found[version] = firewall
-    return Firewalls(found, missing)
+                found[version] = back_end
+    return FoundBackEnds(found, missing)
+
+
+def has_family(version: int, proc_net: Path = PROC_NET) -> bool:
+    """Return whether this machine has a family of addresses at all."""
+    return version == 4 or (proc_net / "if_inet6").exists()
 
 
 async def installed(programs: IPrograms) -> BackEnds:
@@ -86,7 +105,7 @@ def legacy_tables(version: int, proc_net: Path) -> frozenset[str]:
         return frozenset()
 
 
-async def _used(programs: IPrograms, back_ends: BackEnds, proc_net: Path) -> str:
+async def _used(programs: IPrograms, back_ends: BackEnds, owner: Owner, proc_net: Path) -> str:
     names = [name for name in NAMES if any(name == other for _, other in back_ends)]
     for name in names:
         if await _has_hint(programs, back_ends, name, proc_net):
@@ -94,7 +113,7 @@ async def _used(programs: IPrograms, back_ends: BackEnds, proc_net: Path) -> str
     rules = {}
     for name in names:
         texts = await _texts(programs, back_ends, name, proc_net)
-        rules[name] = sum(_foreign_rules(text) for text in texts)
+        rules[name] = sum(_foreign_rules(text, owner) for text in texts)
     most = [name for name in names if rules[name] == max(rules.values())]
     if len(most) == 1:
         return most[0]
@@ -151,10 +170,10 @@ async def _texts(
     return texts
 
 
-def _foreign_rules(text: bytes) -> int:
+def _foreign_rules(text: bytes, owner: Owner) -> int:
     """Count the rules that are not ours: leftovers of ours tell nothing about this machine."""
     rules = sum(line.startswith(b"-A ") for line in text.split(b"\n"))
-    return rules - sum(line.startswith(b"-A ") for line in own_lines(text))
+    return rules - sum(line.startswith(b"-A ") for line in owner.lines(text))
 
 
 async def _name_of(programs: IPrograms, program: str) -> str | None:

@@ -1,17 +1,18 @@
-"""The rules that are wanted, spelled as ``iptables-save`` does.
+"""The rules that the server wants, spelled as ``iptables-save`` does.
 
 Chains, comments and shapes are those of yurttunnel 1.2: ``OUTPUT`` jumps to ``TUNNEL-PORT``, that
 to ``TUNNEL-PORT-<port>`` for each port, and there ``RETURN`` or ``DNAT`` stand. What comes from
-elsewhere takes the same way from ``PREROUTING`` through ``TUNNEL-PODS``.
+elsewhere takes the same way from ``PREROUTING`` through ``TUNNEL-PODS``. The order of a rule's
+options is that of yurttunnel 1.2, which ``iptables -C`` insists on.
 """
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from ipaddress import ip_network
 
+from yurttunnel.steering.firewall.own_chains import Owner, Rules
+from yurttunnel.steering.firewall.spelling import address, comment, lead
 from yurttunnel.steering.interception import Interception, Match, Target
 from yurttunnel.steering.marks import MARK, MASK
 
@@ -40,27 +41,20 @@ _HOOK_COMMENTS = {
 _LOOPBACK = {4: ip_network("127.0.0.0/8"), 6: ip_network("::1/128")}
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """Chains of ours, each with its rules in order, and the jumps to them in the kernel's chains.
-
-    A rule is what follows the name of the chain in the output of ``iptables-save``; the order of
-    its options is that of yurttunnel 1.2, which ``iptables -C`` insists on.
-    """
-
-    chains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    jumps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-def is_ours(chain: str) -> bool:
-    """Return whether a chain is one that this program, or yurttunnel 1.2, may have made."""
-    return any(chain == first or chain.startswith(f"{first}-") for first in HOOKS)
+TUNNEL = Owner(
+    names=tuple(HOOKS),
+    tables=("nat",),
+    not_installed="use --enable-iptables=false",
+    not_shown="use --enable-iptables=false and DNS, or move that program",
+    not_allowed="the server needs the capability NET_ADMIN (deploy/overlays/iptables)",
+)
+"""The server's chains, and those of yurttunnel 1.2."""
 
 
 def port_of(chain: str) -> int | None:
     """Return the port that a chain of ours is for."""
     number = chain.rpartition("-")[2]
-    return int(number) if is_ours(chain) and number.isdecimal() and number.isascii() else None
+    return int(number) if TUNNEL.owns(chain) and number.isdecimal() and number.isascii() else None
 
 
 def rules_of(desired: Interception, set_name: str | None) -> Rules:
@@ -71,7 +65,7 @@ def rules_of(desired: Interception, set_name: str | None) -> Rules:
     jumps: dict[str, tuple[str, ...]] = {}
     for first, ports in ((OWN_CHAINS, desired.ports), (POD_CHAINS, desired.pod_ports)):
         if ports:
-            jumps[HOOKS[first]] = (f"-p tcp {_comment(_HOOK_COMMENTS[first])} -j {first}",)
+            jumps[HOOKS[first]] = (f"-p tcp {comment(_HOOK_COMMENTS[first])} -j {first}",)
             chains |= _chains(first, ports, desired, set_name)
     return Rules(chains, jumps)
 
@@ -90,7 +84,7 @@ def _chains(
         among = f" -m set --match-set {set_name} dst"
     begin = (_OWN_CONNECTIONS, _OWN_ADDRESSES) if first == OWN_CHAINS else (_OWN_ADDRESSES,)
     to_ports = tuple(
-        f"{_to_port(port)} {_comment(f'jump to port {port}')} -j {first}-{port}"
+        f"{_to_port(port)} {comment(f'jump to port {port}')} -j {first}-{port}"
         for port in sorted(ports)
     )
     by_port = len(returns) * len(ports) <= MOST_RETURNS_BY_PORT
@@ -101,7 +95,7 @@ def _chains(
         # A chain that was gone to, not jumped to, returns to the hook: no port is looked at then.
         cloud = f"{first}-CLOUD"
         to_cloud = (
-            f"{_to_port(port)} {_comment(f'cloud nodes before port {port}')} -g {cloud}"
+            f"{_to_port(port)} {comment(f'cloud nodes before port {port}')} -g {cloud}"
             for port in sorted(ports)
         )
         chains[first] = (*begin, *to_cloud)
@@ -109,8 +103,8 @@ def _chains(
     for port, target in sorted(ports.items()):
         asked = f" -m tcp --dport {port}"
         before = (_return(each, asked) for each in returns if by_port)
-        lead = f"-p tcp {_DNAT}{asked}{among} {_lead(target)}"
-        chains[f"{first}-{port}"] = (*before, lead)
+        leads = f"-p tcp {_DNAT}{asked}{among} {lead(target.address, target.port)}"
+        chains[f"{first}-{port}"] = (*before, leads)
     return chains
 
 
@@ -122,46 +116,28 @@ def _direct(desired: Interception) -> tuple[str, ...]:
     loopback = _LOOPBACK[desired.version]
     whole = f"/{loopback.max_prefixlen}"
     cloud = sorted(each.packed for each in desired.cloud)
-    return (str(loopback), *(_spelled(each) + whole for each in cloud))
+    return (str(loopback), *(address(each) + whole for each in cloud))
 
 
 def _return(destination: str, asked: str) -> str:
     return f"-d {destination} -p tcp {_RETURN}{asked} -j RETURN"
 
 
-def _lead(target: Target) -> str:
-    if target.address is None:
-        return f"-j REDIRECT --to-ports {target.port}"
-    host = _spelled(target.address.packed)
-    if target.address.version == 6:
-        host = f"[{host}]"
-    return f"-j DNAT --to-destination {host}:{target.port}"
-
-
-def _spelled(packed: bytes) -> str:
-    """Spell an address as the programs do, by the C library; for thousands it is quicker, too."""
-    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
-
-
 def _to_port(port: int) -> str:
     return f"-p tcp -m tcp --dport {port}"
 
 
-def _comment(text: str) -> str:
-    return f'-m comment --comment "{text}"'
-
-
 _OWN_CONNECTIONS = (
     f"-m mark --mark {MARK:#x}/{MASK:#x}"
-    f" {_comment('connections of the tunnel server itself')} -j RETURN"
+    f" {comment('connections of the tunnel server itself')} -j RETURN"
 )
 
 # Whatever node says that it has them: they are here, behind no tunnel (a Docker bridge has the same
 # address on every machine). So a second interface, or an agent beside the server, stays reachable.
 _OWN_ADDRESSES = (
-    f"-m addrtype --dst-type LOCAL {_comment('addresses of this machine itself')} -j RETURN"
+    f"-m addrtype --dst-type LOCAL {comment('addresses of this machine itself')} -j RETURN"
 )
 
-_RETURN = _comment("return request to access node directly")
+_RETURN = comment("return request to access node directly")
 
-_DNAT = _comment("dnat to tunnel for access node")
+_DNAT = comment("dnat to tunnel for access node")

@@ -6,9 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from yurttunnel.steering.firewall.rules import HOOKS, is_ours
-
-_MARKS = tuple(first.encode() for first in HOOKS)
+from yurttunnel.steering.firewall.own_chains import Owner
 
 _WORD = re.compile(r'"((?:\\.|[^"\\])*)"|(\S+)')
 
@@ -48,24 +46,18 @@ class Saved:
         return not (self.chains or self.jumps)
 
 
-def own_lines(text: bytes) -> list[bytes]:
-    """Return the lines that may be about our chains; quickly, for there may be 100,000 others."""
-    first, second = _MARKS
-    return [line for line in text.split(b"\n") if first in line or second in line]
-
-
-def read(lines: Iterable[bytes]) -> Saved:
-    """Read the lines of the table ``nat``, of which there may be more than ours."""
+def read(lines: Iterable[bytes], owner: Owner) -> Saved:
+    """Read the lines of one table, of which there may be more than ours."""
     saved = Saved()
     for line in lines:
         head, _, rest = line.decode("utf-8", "surrogateescape").partition(" ")
-        if head.startswith(":") and is_ours(head[1:]):
+        if head.startswith(":") and owner.owns(head[1:]):
             saved.chains.setdefault(head[1:], [])
         elif head == "-A":
             chain, _, rule = rest.partition(" ")
-            if is_ours(chain):
+            if chain in saved.chains or owner.owns(chain):
                 saved.chains.setdefault(chain, []).append(rule)
-            elif any(is_ours(target) for target in _targets(rule)):
+            elif any(owner.owns(target) for target in _targets(rule)):
                 saved.jumps.append((chain, rule))
     return saved
 

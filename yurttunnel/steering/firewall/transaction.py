@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from yurttunnel.steering.firewall.rules import Rules
+from yurttunnel.steering.firewall.jumps import change_jumps
+from yurttunnel.steering.firewall.own_chains import Rules
 from yurttunnel.steering.firewall.saved import Saved, normalised, same
 
 MOST_EDITS = 50
@@ -45,7 +45,7 @@ class _Edits:
     differences: list[str]
 
 
-def transaction(saved: Saved, desired: Rules) -> Transaction:
+def transaction(table: str, saved: Saved, desired: Rules) -> Transaction:
     """Return what changes ``saved`` to ``desired`` in one ``COMMIT``, and no more than needed."""
     edits = _Edits([], [], [], [], [])
     for chain, rules in desired.chains.items():
@@ -54,10 +54,12 @@ def transaction(saved: Saved, desired: Rules) -> Transaction:
         edits.differences.append(f"the chain {chain} is not wanted")
         edits.chains.append(_emptied(chain))
         edits.deletions.append(f"-X {chain}")
-    _jumps(edits, saved.jumps, desired.jumps)
+    jumps, why = change_jumps(saved.jumps, desired)
+    edits.jumps += jumps
+    edits.differences += why
     if not edits.differences:
         return Transaction("", ())
-    lines = ["*nat", *edits.chains, *edits.rules, *edits.jumps, *edits.deletions, "COMMIT", ""]
+    lines = [f"*{table}", *edits.chains, *edits.rules, *edits.jumps, *edits.deletions, "COMMIT", ""]
     return Transaction("\n".join(lines), _bounded(edits.differences))
 
 
@@ -102,32 +104,6 @@ def _changes(
     ]
     in_order = [key for key in keys if key in kept] == [key for key in wanted_keys if key in kept]
     return (wrong, missing) if in_order and len(wrong) + len(missing) <= MOST_EDITS else None
-
-
-def _jumps(
-    edits: _Edits, found: Sequence[tuple[str, str]], desired: Mapping[str, Sequence[str]]
-) -> None:
-    """Keep one jump of each that is wanted, wherever it stands, and delete all others.
-
-    It is inserted before all other rules, but not moved there again: those that come before it
-    later, such as kube-proxy's, are for other destinations, and two programs that both insist
-    would take turns for ever.
-    """
-    missing = Counter(
-        (chain, normalised(rule)) for chain, rules in desired.items() for rule in rules
-    )
-    for chain, rule in found:
-        key = (chain, normalised(rule))
-        if missing[key]:
-            missing[key] -= 1
-        else:
-            edits.differences.append(f"a rule of {chain} leads to our chains and is not wanted")
-            edits.jumps.append(f"-D {chain} {rule}")
-    for chain, rules in desired.items():
-        for rule in rules:
-            if missing[chain, normalised(rule)]:
-                edits.differences.append(f"the jump from {chain} is missing")
-                edits.jumps.append(f"-I {chain} 1 {rule}")
 
 
 def _emptied(chain: str) -> str:

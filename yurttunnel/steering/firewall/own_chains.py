@@ -1,0 +1,56 @@
+"""Chains that are a program's own, among all those that the kernel has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Chains of ours in one table, each with its rules in order, and the jumps to them.
+
+    ``jumps`` are rules of the kernel's chains that come before all others there, and
+    ``last_jumps`` those that come behind them. A rule is what follows the name of the chain in the
+    output of ``iptables-save``.
+    """
+
+    chains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    jumps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    last_jumps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Which chains are ours, and what to do where they cannot be made.
+
+    They are those of ``names``, and those whose names begin with one of these and ``-``, in any of
+    ``tables``, which are changed in this order. What to do is said for three cases: the programs
+    are not installed, they cannot show a table since it is another program's, they may not.
+    """
+
+    names: tuple[str, ...]
+    tables: tuple[str, ...]
+    not_installed: str
+    not_shown: str
+    not_allowed: str
+
+    def owns(self, chain: str) -> bool:
+        """Return whether a chain is one that this program, or a former version, may have made."""
+        return any(chain == name or chain.startswith(f"{name}-") for name in self.names)
+
+    def lines(self, text: bytes) -> list[bytes]:
+        """Return the lines of ``iptables-save`` that may be about our chains.
+
+        It is quick, for there may be 100,000 others.
+        """
+        found: set[tuple[int, int]] = set()
+        for name in self.names:
+            mark = name.encode()
+            at = text.find(mark)
+            while at >= 0:
+                end = text.find(b"\n", at)
+                end = len(text) if end < 0 else end
+                found.add((text.rfind(b"\n", 0, at) + 1, end))
+                at = text.find(mark, end)
+        return [text[start:end] for start, end in sorted(found)]

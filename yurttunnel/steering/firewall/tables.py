@@ -1,0 +1,220 @@
+"""Chains of ours in one family's tables, by ``iptables-save`` and ``iptables-restore``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from yurttunnel.steering.firewall.own_chains import Owner, Rules
+from yurttunnel.steering.firewall.saved import Saved, read
+from yurttunnel.steering.firewall.transaction import transaction
+from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.programs import Finished, IPrograms, ProgramFailed
+
+LOCK_SECONDS = 5
+"""How long the legacy back end waits for others that change rules; nft needs no lock."""
+
+REMOVAL_LOCK_SECONDS = 10
+"""The same when rules are removed: that is the last chance to, as when a server stops."""
+
+SECONDS = 20.0
+"""How long one of the programs may take, the wait for the lock included."""
+
+_MAX_SAID = 300
+"""Characters of a program's complaint that are shown."""
+
+_LOCKED = "xtables lock"
+
+_BUILT_IN = "OUTPUT"
+"""A chain that each table of ours has."""
+
+
+class Refused(SteeringFailed):
+    """A program has ended with another exit status than 0; ``said`` is its complaint.
+
+    ``changing`` is whether it was to change rules, not to read them.
+    """
+
+    def __init__(self, text: str, said: str, changing: bool) -> None:
+        super().__init__(text)
+        self.said = said
+        self.changing = changing
+
+
+@dataclass(frozen=True, slots=True)
+class BackEnd:
+    """One of the kernel's two firewalls for one family, and what its programs' names begin with.
+
+    ``name`` is ``nft`` or ``legacy``, and ``prefix`` is such as ``iptables-nft``.
+    """
+
+    version: int
+    name: str
+    prefix: str
+
+    def describe(self) -> str:
+        """Return which it is, for people."""
+        return f"IPv{self.version} ({self.name})"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What it took to make the rules those that are wanted.
+
+    ``differences`` are empty where nothing was changed. ``found`` are our chains of before by
+    their tables; it is ``None`` where they were seen to be what the last call has left.
+    ``changed`` is how many tables were changed, each in one transaction.
+    """
+
+    differences: tuple[str, ...]
+    found: Mapping[str, Saved] | None
+    changed: int
+
+
+_Lines = dict[str, list[bytes]]
+
+
+class Tables:
+    """Our chains in ``tables``, by default all that ``owner`` has chains in."""
+
+    def __init__(
+        self,
+        programs: IPrograms,
+        back_end: BackEnd,
+        owner: Owner,
+        tables: Sequence[str] | None = None,
+    ) -> None:
+        self._programs = programs
+        self._back_end = back_end
+        self._owner = owner
+        self._tables = owner.tables if tables is None else tuple(tables)
+        # What was wanted when all was right, and the lines that were found then.
+        self._right: tuple[Mapping[str, Rules], _Lines] | None = None
+        # What the last call has left; nothing is known where it has failed.
+        self._known: dict[str, Saved] = {}
+
+    async def check(self) -> None:
+        """Raise :class:`SteeringFailed` where the tables cannot be read."""
+        for table in self._tables:
+            if self._back_end.name == "nft":
+                # To save the table takes a second where others have 20,000 rules; this does not.
+                shown = await self._run(
+                    f"reading {_named([table])}",
+                    self._back_end.prefix,
+                    *("-t", table, "-S", _BUILT_IN),
+                )
+                self._insist(table, f"-P {_BUILT_IN}", shown.output)
+            else:
+                await self._own_lines(table)
+
+    async def apply(self, desired: Mapping[str, Rules]) -> Outcome:
+        """Read the rules, and change by one run those of ``desired`` that are not as wanted.
+
+        Raises :class:`SteeringFailed`.
+        """
+        known, self._known = self._known, {}
+        lines = {table: await self._own_lines(table) for table in self._tables}
+        if self._right == (desired, lines):
+            self._known = known
+            return Outcome((), None, 0)
+        self._right = None
+        found = {table: read(some, self._owner) for table, some in lines.items()}
+        outcome = await self._change(found, desired, LOCK_SECONDS)
+        if not outcome.differences:
+            self._right = desired, lines
+        self._known = {table: _saved_of(rules) for table, rules in desired.items()}
+        return outcome
+
+    async def remove(self) -> bool:
+        """Remove all chains of ours, and what leads to them; return whether there were any.
+
+        What is known to be there is removed without reading anything, unless that is refused.
+        Raises :class:`SteeringFailed`.
+        """
+        self._right = None
+        known, self._known = self._known, {}
+        if any(not saved.is_nothing for saved in known.values()):
+            try:
+                return bool((await self._change(known, {}, REMOVAL_LOCK_SECONDS)).differences)
+            except Refused as error:
+                if _LOCKED in error.said:
+                    self._known = known
+                    raise
+                # Others have changed what was known.
+        found = {table: read(await self._own_lines(table), self._owner) for table in self._tables}
+        return bool((await self._change(found, {}, REMOVAL_LOCK_SECONDS)).differences)
+
+    async def _own_lines(self, table: str) -> list[bytes]:
+        what = f"reading {_named([table])}"
+        finished = await self._run(what, f"{self._back_end.prefix}-save", "-t", table)
+        self._insist(table, f"*{table}", finished.output)
+        return self._owner.lines(finished.output)
+
+    def _insist(self, table: str, desired: str, shown: bytes) -> None:
+        """Raise :class:`SteeringFailed` where what is shown of the table has not ``desired``."""
+        if desired.encode() not in shown:
+            said = _one_line(shown.decode("utf-8", "replace"))
+            raise SteeringFailed(
+                f"reading {_named([table])} of {self._back_end.describe()}: iptables does not show"
+                f" it: {said}; another program has made it its own: {self._owner.not_shown}"
+            )
+
+    async def _change(
+        self, found: Mapping[str, Saved], desired: Mapping[str, Rules], lock_seconds: int
+    ) -> Outcome:
+        changes = {
+            table: transaction(table, saved, desired.get(table, Rules()))
+            for table, saved in found.items()
+        }
+        changed = [table for table, change in changes.items() if change.text]
+        if changed:
+            text = "".join(changes[table].text for table in changed)
+            await self._run(
+                f"changing {_named(changed)}",
+                f"{self._back_end.prefix}-restore",
+                *("-w", str(lock_seconds), "--noflush"),
+                given=text.encode("utf-8", "surrogateescape"),
+            )
+        differences = [text for change in changes.values() for text in change.differences]
+        return Outcome(tuple(differences), found, len(changed))
+
+    async def _run(self, doing: str, name: str, *options: str, given: bytes = b"") -> Finished:
+        what = f"{doing} of {self._back_end.describe()}"
+        try:
+            finished = await self._programs.run([name, *options], given, SECONDS)
+        except ProgramFailed as error:
+            raise SteeringFailed(f"{what}: {error}") from error
+        if finished.status != 0:
+            said = _one_line(finished.errors)
+            raise Refused(f"{what}: {name}: {self._explained(finished, said)}", said, bool(given))
+        return finished
+
+    def _explained(self, finished: Finished, said: str) -> str:
+        """Return what a program has complained about, and what to do."""
+        if _LOCKED in said:
+            return (
+                "the lock /run/xtables.lock was held by another program for too long"
+                " (fuser -v /run/xtables.lock says by which)"
+            )
+        if "Permission denied" in said or "Operation not permitted" in said:
+            return f"{said}; {self._owner.not_allowed}"
+        return f"exit status {finished.status}: {said or 'it says nothing'}"
+
+
+def _saved_of(rules: Rules) -> Saved:
+    """Return what is there after a change to ``rules``."""
+    jumps = [
+        (chain, rule)
+        for some in (rules.jumps, rules.last_jumps)
+        for chain, each in some.items()
+        for rule in each
+    ]
+    return Saved({chain: list(some) for chain, some in rules.chains.items()}, jumps)
+
+
+def _named(tables: Sequence[str]) -> str:
+    return f"the {' and '.join(tables)} table{'s' if len(tables) > 1 else ''}"
+
+
+def _one_line(said: str) -> str:
+    return " ".join(said.split())[:_MAX_SAID]
