@@ -46,13 +46,20 @@ def build(directory: Path) -> Path:
 class Driver:
     """The running driver; use it as a context manager.
 
-    Its backend listens on ``plain_port``, and with TLS, by ``identity``, on ``secure_port``. With
-    ``objects``, a directory, it is no load but an API server of what is in there, on
-    ``secure_port`` only.
+    Its backend listens at ``address`` on ``plain_port``, with TLS, by ``identity``, on
+    ``secure_port``, and sends back what comes by UDP to ``echo_port``. With ``objects``, a
+    directory, it is no load but an API server of what is in there, on ``secure_port`` only.
     """
 
-    def __init__(self, program: Path, identity: KeyPair, objects: Path | None = None) -> None:
-        arguments = ["-certificate", str(identity.certificate), "-key", str(identity.key)]
+    def __init__(
+        self,
+        program: Path,
+        identity: KeyPair,
+        objects: Path | None = None,
+        address: str = "127.0.0.1",
+    ) -> None:
+        arguments = ["-address", address]
+        arguments += ["-certificate", str(identity.certificate), "-key", str(identity.key)]
         if objects is not None:
             arguments += ["-objects", str(objects)]
         self._process = subprocess.Popen(
@@ -64,6 +71,7 @@ class Driver:
         ports = self._answer()
         self.plain_port: int = ports.get("plain", 0)
         self.secure_port: int = ports["secure"]
+        self.echo_port: int = ports.get("echo", 0)
 
     def __enter__(self) -> Self:
         return self

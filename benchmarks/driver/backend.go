@@ -14,21 +14,21 @@ const small = "ok"
 
 var smallAnswer = []byte("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n" + small)
 
-// listen starts the backend on two loopback ports, the second one with TLS.
+// listen starts the backend at two ports of an address, the second one with TLS.
 //
 //	GET  /small        a few bytes
 //	GET  /bytes/N/M    N bytes of the content M
 //	POST /sink/I       a body for the part I of what is received
-func (load *Load) listen(certificate, key string) (int, int, error) {
+func (load *Load) listen(address, certificate, key string) (int, int, error) {
 	pair, err := tls.LoadX509KeyPair(certificate, key)
 	if err != nil {
 		return 0, 0, err
 	}
-	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	plain, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
 	if err != nil {
 		return 0, 0, err
 	}
-	bare, err := net.Listen("tcp", "127.0.0.1:0")
+	bare, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
 	if err != nil {
 		return 0, 0, err
 	}

@@ -15,8 +15,8 @@ import (
 	"os"
 )
 
-// Command is one piece of work: requests, connections, download, upload, list, watch, or a link to
-// be started.
+// Command is one piece of work: requests, connections, download, upload, datagrams, list, watch, or a
+// link to be started.
 type Command struct {
 	Work    string `json:"work"`
 	Way     Way    `json:"way"`
@@ -56,6 +56,7 @@ type Result struct {
 func main() {
 	certificate := flag.String("certificate", "", "certificate of the backend with TLS (PEM)")
 	key := flag.String("key", "", "its key (PEM)")
+	address := flag.String("address", "127.0.0.1", "where the backend listens")
 	objects := flag.String("objects", "", "be an API server of what is in this directory")
 	flag.Parse()
 	if *objects != "" {
@@ -68,11 +69,15 @@ func main() {
 		return
 	}
 	load := &Load{}
-	plain, secure, err := load.listen(*certificate, *key)
+	plain, secure, err := load.listen(*address, *certificate, *key)
 	if err != nil {
 		fail(err)
 	}
-	answer(map[string]int{"plain": plain, "secure": secure})
+	echo, err := startEcho(*address)
+	if err != nil {
+		fail(err)
+	}
+	answer(map[string]int{"plain": plain, "secure": secure, "echo": echo})
 	perform(load.perform)
 }
 
@@ -117,6 +122,8 @@ func (load *Load) perform(line []byte) any {
 			result, err = load.download(command)
 		case "upload":
 			result, err = load.upload(command)
+		case "datagrams":
+			result, err = datagrams(command)
 		case "list":
 			result, err = load.list(command)
 		case "watch":

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+from benchmarks.figures import Demand, Figure
 from benchmarks.hub.bench import PODS_PATH, Bench, through
-from benchmarks.hub.figures import Demand, Figure
 from benchmarks.hub.hub import NODE_PATH, Hub
 from benchmarks.processes import BenchmarkFailed
 from benchmarks.run import Unit

@@ -8,9 +8,9 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from benchmarks.figures import Demand, Figure
 from benchmarks.hub import objects, protobuf
 from benchmarks.hub.__main__ import parse
-from benchmarks.hub.figures import Demand, Figure
 from benchmarks.run import Unit
 
 

@@ -1,4 +1,4 @@
-"""What is demanded of the hub, and what came out."""
+"""What is demanded of a program beside nginx, and what came out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Demand:
 
 @dataclass
 class Figure:
-    """All values of one figure: those of the hub, and those of nginx right before each, if any."""
+    """All values of one figure: ours, and those of nginx right before each, if any."""
 
     demand: Demand
     ours: list[float] = field(default_factory=list)
@@ -90,6 +90,6 @@ class Figure:
         }
 
 
-def heading() -> str:
-    """Head the table of figures."""
-    return _ROW.format("figure", "nginx", "hub", "judged", "quartiles", "reach", "").rstrip()
+def heading(name: str) -> str:
+    """Head the table of figures of the program ``name``."""
+    return _ROW.format("figure", "nginx", name, "judged", "quartiles", "reach", "").rstrip()

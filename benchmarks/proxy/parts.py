@@ -1,0 +1,78 @@
+"""What is measured, part by part: nginx, the proxy, and a connection without a proxy in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from benchmarks.figures import Demand, Figure
+from benchmarks.parts import Parts
+from benchmarks.proxy.bench import Bench, Way
+from benchmarks.run import Unit
+
+CLIENTS = 16
+
+_MEGABYTE, _MILLISECOND = 1e6, 1e3
+
+
+def _many(
+    work: str, title: str, least: float, most: float | None
+) -> Callable[..., Iterator[Figure]]:
+    """Make the part of small operations: their rate, and their middle if it is demanded."""
+
+    def part(bench: Bench) -> Iterator[Figure]:
+        rate = Figure(Demand(title, Unit.RATE, least, True, True))
+        p50 = Figure(Demand(f"{title}: p50", Unit.LATENCY, most, True))
+        without = Figure(Demand(f"{title}, without a proxy", Unit.RATE, None, True, True))
+        without_p50 = Figure(Demand(f"{title}, without a proxy: p50", Unit.LATENCY, None, True))
+        for _ in range(bench.scale.repeats):
+            peer = bench.many(bench.nginx, work, CLIENTS)
+            for way, of_rate, of_p50 in (
+                (bench.ours, rate, p50), (bench.direct, without, without_p50)
+            ):  # fmt: skip
+                result = bench.many(way, work, CLIENTS)
+                of_rate.peer.append(peer.rate)
+                of_rate.ours.append(result.rate)
+                of_p50.peer.append(peer.p50 * _MILLISECOND)
+                of_p50.ours.append(result.p50 * _MILLISECOND)
+        yield from (rate, p50, without, without_p50)
+
+    return part
+
+
+def _bulk(work: str, streams: int, least: float) -> Callable[..., Iterator[Figure]]:
+    """Make the part of downloads or uploads."""
+
+    def part(bench: Bench) -> Iterator[Figure]:
+        title = f"{work}, {streams} stream{'s' if streams > 1 else ''}"
+        ours = Figure(Demand(title, Unit.THROUGHPUT, least, True, True))
+        without = Figure(Demand(f"{title}, without a proxy", Unit.THROUGHPUT, None, True, True))
+
+        def measure(way: Way) -> float:
+            return bench.bulk(way, work, streams) / _MEGABYTE
+
+        for _ in range(bench.scale.repeats):
+            peer = measure(bench.nginx)
+            for way, figure in ((bench.ours, ours), (bench.direct, without)):
+                figure.peer.append(peer)
+                figure.ours.append(measure(way))
+        yield from (ours, without)
+
+    return part
+
+
+def memory(bench: Bench) -> Iterator[Figure]:
+    """Resident memory of the proxy, after whatever was measured before."""
+    yield Figure(Demand("resident", Unit.MEBIBYTES), [bench.resident()])
+
+
+PARTS: Parts[Bench] = {
+    "connections": _many("connections", f"new connections, {CLIENTS} clients", 0.5, None),
+    "requests": _many("requests", f"requests, {CLIENTS} clients", 0.7, 1.5),
+    "download-1": _bulk("download", 1, 1.5),
+    "download-8": _bulk("download", 8, 2.0),
+    "upload-1": _bulk("upload", 1, 1.0),
+    "upload-8": _bulk("upload", 8, 1.3),
+    "datagrams": _many("datagrams", f"UDP echoes of 64 bytes, {CLIENTS} clients", 0.5, None),
+    "memory": memory,
+}
+"""The parts by their names on the command line, in the order in which they are measured."""

@@ -1,0 +1,45 @@
+"""The benchmark of the service proxy: its command line, and the Service that it has."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from benchmarks.proxy.__main__ import parse
+from benchmarks.proxy.parts import PARTS
+from benchmarks.proxy.proxy import manifest
+from yurttunnel.proxy.sources.manifests import read_manifests
+
+
+class CommandLineTests(SynchronousTestCase):
+    """Flags."""
+
+    def test_parts_are_chosen_by_name(self) -> None:
+        """All of them, unless some are named; the record is a file of its own."""
+        self.assertIsNone(parse([]).only)
+        self.assertEqual(parse(["--only", "upload-8"]).only, ["upload-8"])
+        self.assertEqual(parse([]).output, Path("build/proxy.json"))
+
+    def test_an_unknown_part_is_refused_with_the_known_ones(self) -> None:
+        """The sentence names the parts there are."""
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            self.assertRaises(SystemExit, parse, ["--only", "nonsense"])
+        for name in PARTS:
+            self.assertIn(name, said.getvalue())
+
+
+class ManifestTests(SynchronousTestCase):
+    """The proxy gets a Service with one endpoint for each protocol."""
+
+    def test_the_proxy_takes_it_without_a_problem(self) -> None:
+        """It is read as what a user would give it."""
+        path = Path(self.mktemp()).with_suffix(".json")
+        path.write_text(json.dumps(manifest("192.0.2.1", 8080, 5353)))
+        (found,) = read_manifests(path, {}).values()
+        self.assertEqual(found.problems, ())
+        self.assertEqual((len(found.services), len(found.slices)), (1, 1))
