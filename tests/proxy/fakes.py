@@ -14,7 +14,8 @@ from yurttunnel.proxy.interfaces import (
     IRules,
     SocketStats,
 )
-from yurttunnel.proxy.state.virtual_services import DesiredState
+from yurttunnel.proxy.placement import IKernel
+from yurttunnel.proxy.state.virtual_services import DesiredState, Problem
 from yurttunnel.steering.interfaces import Applied, SteeringFailed
 
 
@@ -220,3 +221,20 @@ class FakeChecks:
         """Answer no more."""
         self.desired = {}
         return succeed(None)
+
+
+@implementer(IKernel)
+class FakeKernel:
+    """Carries all but what has the PROXY protocol; something is wrong with each of them."""
+
+    def carries(self, service):
+        """Tell whether it takes no socket."""
+        return not service.proxy_protocol
+
+    def problems(self, service):
+        """Tell what is wrong."""
+        return [Problem(str(service.key.name), "not as asked for")]
+
+    def endpoints(self, service):
+        """Know nothing of them."""
+        return ()

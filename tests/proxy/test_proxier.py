@@ -15,6 +15,7 @@ from tests.proxy.fakes import (
     FakeChecks,
     FakeClaims,
     FakeConntrack,
+    FakeKernel,
     FakeRules,
     FakeSockets,
     FakeSource,
@@ -31,7 +32,7 @@ from yurttunnel.proxy.interfaces import (
     IRules,
     StaleFlows,
 )
-from yurttunnel.proxy.placement import IPlacement, KernelPlacement, SocketPlacement
+from yurttunnel.proxy.placement import IKernel, Placement
 from yurttunnel.proxy.proxier import LOOK_SECONDS, MOST_TOLD, REMOVAL_SECONDS, Proxier
 from yurttunnel.proxy.settings import SyncSettings
 from yurttunnel.proxy.state.virtual_services import (
@@ -80,9 +81,11 @@ class ProxierTestCase(SynchronousTestCase):
         self.addCleanup(globalLogPublisher.removeObserver, self.told.append)
         self.proxier.startService()
 
+    kernel = None
+
     def make_placement(self):
-        """Have sockets carry."""
-        return SocketPlacement(self.clock, LoadBalancer(self.clock), self.sockets)
+        """Have sockets carry, but for what the kernel does."""
+        return Placement(self.clock, LoadBalancer(self.clock), self.sockets, self.kernel)
 
     def set(self, *services, **more):
         """Have another state, and the turn of the reactor after it."""
@@ -110,8 +113,7 @@ class SocketTests(ProxierTestCase):
 
     def test_interfaces(self):
         """The fakes and the placements have what they should have."""
-        verifyObject(IPlacement, self.placement)
-        verifyObject(IPlacement, KernelPlacement())
+        verifyObject(IKernel, FakeKernel())
         verifyObject(IDesiredStateSource, self.source)
         verifyObject(IClaims, self.claims)
         verifyObject(IProxySockets, self.sockets)
@@ -419,15 +421,13 @@ class FlowTests(ProxierTestCase):
         self.conntrack.failure = None
         self.pass_period()
         self.assertEqual([(4, self.flows)], self.forgotten())
-        self.assertIsNone(self.proxier.warning())
+        self.assertNotIn("no netlink", self.proxier.warning() or "")
 
 
 class KernelTests(FlowTests):
     """What is otherwise where the kernel carries."""
 
-    def make_placement(self):
-        """Have the kernel carry."""
-        return KernelPlacement()
+    kernel = FakeKernel()
 
     def test_endpoints_come_and_go(self):
         """Flows to an endpoint that is gone are forgotten, and those of the others stay."""
@@ -449,6 +449,21 @@ class KernelTests(FlowTests):
         (placed,) = self.rules.applied[-1]
         self.assertEqual((None, 2), (placed.proxy_port, len(placed.service.endpoints)))
         self.assertEqual([], self.sockets.opened)
+        self.assertEqual(1, len(list(self.placement.carried())))
+        self.assertEqual(["not as asked for"], [each.text for each in self.proxier.problems])
+
+    def test_some_take_a_socket_all_the_same(self):
+        """Those that the kernel cannot carry; they get one, and leave it, as they change."""
+        by_socket = service([1], proxy_protocol=1)
+        self.set(by_socket)
+        self.assertEqual({key(): 40000}, self.rules.ports)
+        self.clock.advance(1)
+        self.set(service([1]))
+        self.assertEqual({key(): None}, self.rules.ports)
+        self.assertEqual([5.0], self.sockets.opened[0].drains)
+        self.clock.advance(1)
+        self.set(by_socket)
+        self.assertEqual({key(): 40000}, self.rules.ports)
         self.assertEqual(1, len(list(self.placement.carried())))
 
 

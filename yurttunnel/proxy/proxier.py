@@ -24,7 +24,7 @@ from yurttunnel.proxy.interfaces import (
     Placed,
     StaleFlows,
 )
-from yurttunnel.proxy.placement import IPlacement
+from yurttunnel.proxy.placement import Placement
 from yurttunnel.proxy.settings import SyncSettings
 from yurttunnel.proxy.stale_flows import stale_flows
 from yurttunnel.proxy.state.virtual_services import (
@@ -86,7 +86,7 @@ class Proxier(Service):
         clock: IReactorTime,
         settings: SyncSettings,
         source: IDesiredStateSource,
-        placement: IPlacement,
+        placement: Placement,
         claims: IClaims,
         rules: IRules,
         conntrack: IConntrack,
@@ -229,7 +229,8 @@ class Proxier(Service):
         for difference in applied.differences:
             self._log.debug("Rules were not as they should be: {difference}", difference=difference)
         await self._forget_flows({each.service.key: each for each in placed})
-        if self._placement.leave(services, self._settings.drain) and self._placement.problems():
+        closed = self._placement.leave(services, self._settings.drain)
+        if closed and self._placement.lacks_ports:
             # What has stopped may have left its port to one of those that have none.
             self._reconciler.trigger()
 
