@@ -25,6 +25,7 @@ from yurttunnel.kube.events import EventRecorder
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.lease import LeaderElection
 from yurttunnel.kube.loading import load_configuration
+from yurttunnel.ops.deferred_start import DeferredStart
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
 from yurttunnel.ops.waiting import within
@@ -35,7 +36,6 @@ from yurttunnel.server.approver import METRICS as APPROVAL_METRICS
 from yurttunnel.server.approver import ApprovalCounters, Approver
 from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end, worker_processes
 from yurttunnel.server.cluster_trust import ClusterServerTrust
-from yurttunnel.server.deferred_start import DeferredStart
 from yurttunnel.server.frontends.kubelet.authorization import Authorization
 from yurttunnel.server.frontends.kubelet.callers import CertificateUsers
 from yurttunnel.server.frontends.kubelet.connections import Aims
@@ -136,7 +136,13 @@ class ClusterServer:
         self.middlewares = self._make_middlewares()
         """What requests pass before they go to kubelets, in their order."""
         self._replicas = self._informers.informer(replica_slices(self._namespace))
-        self._tunnel = DeferredStart(reactor, self._ready, self._second_phase)
+        self._tunnel = DeferredStart(
+            reactor,
+            COMPONENT,
+            "not listening yet: the certificates are not there",
+            self._ready,
+            self._second_phase,
+        )
 
     def service(self) -> IService:
         """Return all parts together, those first that serve the others to their end."""

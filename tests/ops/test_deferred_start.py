@@ -1,4 +1,4 @@
-"""The part of a server that waits for certificates before it is made."""
+"""A part of a program that waits for something before it is made."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
+from yurttunnel.ops import deferred_start
+from yurttunnel.ops.deferred_start import DeferredStart
 from yurttunnel.ops.listen import CannotListen
-from yurttunnel.server import deferred_start
-from yurttunnel.server.deferred_start import DeferredStart
 
 
 class Made(Service):
@@ -35,7 +35,9 @@ class DeferredStartTests(TestCase):
         self.patch(
             deferred_start, "end_process", lambda reactor, sentence: self.said.append(sentence)
         )
-        self.service = DeferredStart(object(), self.wait, self.make)
+        self.service = DeferredStart(
+            object(), "yurttunnel-server", "no certificates yet", self.wait, self.make
+        )
 
     async def wait(self):
         """Wait."""

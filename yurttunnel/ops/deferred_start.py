@@ -1,4 +1,4 @@
-"""A part of the server that has to wait for something before it can even be made."""
+"""A part of a program that has to wait for something before it can even be made."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from yurttunnel.tunnel.reactor import IReactor
 
 
 class DeferredStart(Service):
-    """Makes and starts a service when ``ready()`` is over.
+    """Makes and starts a service of ``program`` when ``ready()`` is over.
 
-    What keeps it from starting, such as a port in use, ends the process with a sentence: whoever
-    started it should see that.
+    ``waiting`` says, for ``/readyz``, what is missing until then. What keeps it from starting, such
+    as a port in use, ends the process with a sentence: whoever started it should see that.
     """
 
     _log = Logger()
@@ -25,16 +25,19 @@ class DeferredStart(Service):
     def __init__(
         self,
         reactor: IReactor,
+        program: str,
+        waiting: str,
         ready: Callable[[], Awaitable[None]],
         make: Callable[[], IService],
     ) -> None:
         self._reactor = reactor
+        self._program = program
         self._ready = ready
         self._make = make
         self._beginning: Deferred[None] | None = None
         self._made: IService | None = None
-        self.not_accepting: Callable[[], str | None] = _waiting
-        """Says what is not listening, for ``/readyz``; whoever is made replaces it."""
+        self.not_accepting: Callable[[], str | None] = lambda: waiting
+        """Says what does not serve, for ``/readyz``; whoever is made replaces it."""
 
     def problem(self) -> str | None:
         """Return what it waits for, or the problem of the service once there is one."""
@@ -57,8 +60,10 @@ class DeferredStart(Service):
             end_process(self._reactor, str(error.code))
         except Exception as error:
             # A process that lives on without listening would look healthy to its supervisor.
-            self._log.failure("the server could not begin, by a defect of its own")
-            end_process(self._reactor, f"yurttunnel-server: internal error: {error!r}")
+            self._log.failure(
+                "{program} could not begin, by a defect of its own", program=self._program
+            )
+            end_process(self._reactor, f"{self._program}: internal error: {error!r}")
 
     def stopService(self) -> Deferred[Any]:
         """Stop the service, or the waiting for it."""
@@ -68,7 +73,3 @@ class DeferredStart(Service):
             beginning.cancel()
         made, self._made = self._made, None
         return maybeDeferred(lambda: None if made is None else made.stopService())
-
-
-def _waiting() -> str:
-    return "not listening yet: the certificates are not there"
