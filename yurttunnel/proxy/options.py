@@ -10,9 +10,9 @@ from twisted.python import usage
 from yurttunnel.ops.diagnose.flags import bundle_path
 from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
 from yurttunnel.proxy import flag_table
+from yurttunnel.proxy.kernel.parts import Masquerade
 from yurttunnel.proxy.settings import (
     BackEnd,
-    MasqueradeSettings,
     Mode,
     PageSettings,
     Settings,
@@ -108,7 +108,7 @@ class Options(CommandOptions[Settings]):
             bind_address=self._bind_address(back_end),
             proxy_ports=self.value(flag_table.PROXY_PORT_RANGE),
             node_port_networks=self.optional_value(flag_table.NODEPORT_ADDRESSES, ()),
-            masquerade=MasqueradeSettings(
+            masquerade=Masquerade(
                 everyone=self.value(flag_table.MASQUERADE_ALL),
                 pods=self.optional_value(flag_table.CLUSTER_CIDR, ()),
             ),

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 from pathlib import Path
 
+from yurttunnel.proxy.kernel.parts import Masquerade
 from yurttunnel.proxy.state.virtual_services import Network
 
 
@@ -64,19 +65,6 @@ class SyncSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class MasqueradeSettings:
-    """Whose addresses are replaced in kernel mode, beside those that have to be.
-
-    ``everyone`` means all clients of cluster IPs; ``pods`` are the networks of pods, of which no
-    client of a cluster IP is replaced: those from elsewhere are. There are none where it is not
-    known.
-    """
-
-    everyone: bool
-    pods: tuple[Network, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class UdpSettings:
     """How long an association of a client with an endpoint lasts without a datagram; seconds.
 
@@ -105,7 +93,7 @@ class Settings:
     bind_address: str
     proxy_ports: range | None
     node_port_networks: tuple[Network, ...]
-    masquerade: MasqueradeSettings
+    masquerade: Masquerade
     udp: UdpSettings
     sync: SyncSettings
     cleanup: bool

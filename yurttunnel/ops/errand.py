@@ -1,0 +1,60 @@
+"""A process that does one thing, says what that was, and ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorCore
+
+from yurttunnel.ops.ending import end_process
+
+
+class Errand(Service):
+    """Calls ``run()`` when the process starts, prints the sentences that it gives, and ends that.
+
+    With an error of the class ``expected`` the process ends with a sentence about ``flag``.
+    """
+
+    def __init__(
+        self,
+        reactor: IReactorCore,
+        flag: str,
+        run: Callable[[], Awaitable[Sequence[str]]],
+        expected: type[Exception],
+    ) -> None:
+        self._reactor = reactor
+        self._flag = flag
+        self._run = run
+        self._expected = expected
+        self._running: Deferred[None] | None = None
+
+    def startService(self) -> None:
+        """Begin, once the reactor runs."""
+        super().startService()
+        self._reactor.callWhenRunning(self._begin)
+
+    def stopService(self) -> None:
+        """Give up what is not done yet."""
+        super().stopService()
+        if self._running is not None:
+            self._running.cancel()
+
+    def _begin(self) -> None:
+        self._running = Deferred.fromCoroutine(self._do())
+
+    async def _do(self) -> None:
+        try:
+            sentences = await self._run()
+        except self._expected as error:
+            # The kernel's many refusals then have one reason.
+            hint = "" if os.geteuid() == 0 else "run it as root: "
+            end_process(self._reactor, f"{self._flag}: {hint}{error}")
+            return
+        for sentence in sentences:
+            # What goes to sys.stdout becomes part of twist's log.
+            print(sentence, file=sys.__stdout__)
+        self._reactor.stop()

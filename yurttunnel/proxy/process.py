@@ -1,0 +1,204 @@
+"""The parts list of the service proxy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from twisted.application.service import IService
+from twisted.internet.interfaces import IListeningPort
+
+from yurttunnel.kube.client import KubeClient
+from yurttunnel.kube.configuration import KubeConfiguration, without_credentials
+from yurttunnel.kube.informer import Informers
+from yurttunnel.kube.loading import load_configuration
+from yurttunnel.ops.debug.service import Debug
+from yurttunnel.ops.deferred_start import DeferredStart
+from yurttunnel.ops.freed_memory import FreedMemory
+from yurttunnel.ops.http_site import LimitedSite
+from yurttunnel.ops.lag import ReactorLag
+from yurttunnel.ops.listen import listen_tcp
+from yurttunnel.ops.log_levels import shown_levels
+from yurttunnel.ops.meta import meta_pages
+from yurttunnel.ops.notify import Supervised
+from yurttunnel.ops.readiness import Readiness
+from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn
+from yurttunnel.ops.status.page import StatusPage
+from yurttunnel.ops.status.view import StatusSources
+from yurttunnel.ops.threads import JobThread
+from yurttunnel.proxy.carrying import Carrier, find_carrier
+from yurttunnel.proxy.health import METRICS as HEALTH_METRICS
+from yurttunnel.proxy.health import HealthPages, SyncHealth
+from yurttunnel.proxy.health_checks import HealthCheckServers
+from yurttunnel.proxy.metrics import METRICS, ProxyStats, proxy_registry
+from yurttunnel.proxy.node import ThisNode
+from yurttunnel.proxy.page import problems_section, services_page, services_section
+from yurttunnel.proxy.placement import Carried, Placement
+from yurttunnel.proxy.proxier import Proxier
+from yurttunnel.proxy.settings import Settings, SourceSettings
+from yurttunnel.proxy.sources.sources import Sources
+from yurttunnel.proxy.state.virtual_services import Problem
+from yurttunnel.steering.netlink.worker import KernelWorker
+from yurttunnel.tunnel.reactor import IReactor
+
+PROGRAM = "yurtproxy"
+
+WAITING = "it is being found out what this machine has to lead Services here"
+
+
+class ProxyProcess:
+    """Makes the parts; those that serve when it is known what this machine has for them."""
+
+    def __init__(self, reactor: IReactor, settings: Settings) -> None:
+        """Make what is there from the start; raises ``BadKubeConfiguration``."""
+        self._reactor = reactor
+        self._settings = settings
+        self._worker = KernelWorker(reactor)
+        self._client: KubeClient | None = None
+        self._informers: Informers | None = None
+        if settings.sources.api:
+            self._client = KubeClient(reactor, _configuration(settings.sources), program=PROGRAM)
+            self._informers = Informers(reactor, self._client)
+        self._node = ThisNode(
+            reactor,
+            self._worker.run,
+            settings.node_name,
+            settings.sync.period,
+            self._informers,
+            settings.node_port_networks,
+        )
+        self._sources = Sources(
+            reactor,
+            partial(JobThread, reactor),
+            self._node,
+            self._informers,
+            settings.sources.file,
+        )
+        self._health = SyncHealth(reactor, settings.sync.period, lambda: self._node.facts.eligible)
+        self._health_pages = HealthPages(self._health)
+        self._carrier: Carrier | None = None
+        self._placement: Placement | None = None
+        self._proxier: Proxier | None = None
+        self._serving = DeferredStart(reactor, PROGRAM, WAITING, self._find, self._make)
+        self._readiness = Readiness()
+        self._readiness.add("rules", self._serving.problem)
+        self._readiness.add("services", self._warning, required=False)
+        self._lag = ReactorLag(reactor)
+
+    def service(self) -> IService:
+        """Return all parts as one."""
+        parts = Supervised(self._reactor, self._readiness)
+        # The ports come first: when one is taken, nothing else has begun. What ends first is last.
+        every: list[IService | None] = [
+            self._meta(),
+            self._health_port(),
+            None if self._client is None else ClosedAtTheEnd(self._client.close),
+            self._lag,
+            self._worker,
+            self._informers,
+            self._node,
+            self._sources,
+            self._serving,
+        ]
+        for part in every:
+            if part is not None:
+                part.setServiceParent(parts)
+        return parts
+
+    async def _find(self) -> None:
+        self._carrier = await find_carrier(self._reactor, self._settings, self._worker.run)
+
+    def _make(self) -> IService:
+        """Make what serves, by what was found."""
+        carrier = self._carrier
+        assert carrier is not None  # it was found before this is called
+        placement = Placement(self._reactor, carrier.balancer, carrier.sockets, carrier.kernel)
+        proxier = Proxier(
+            self._reactor,
+            self._settings.sync,
+            self._sources,
+            placement,
+            carrier.claims,
+            carrier.rules,
+            carrier.conntrack,
+            HealthCheckServers(self._reactor, "::", lambda: self._health.is_alive),
+            self._health,
+        )
+        self._placement, self._proxier = placement, proxier
+        self._serving.not_accepting = proxier.problem
+        parts = StoppedInTurn()
+        for part in (*carrier.services, proxier):
+            part.setServiceParent(parts)
+        return parts
+
+    def _warning(self) -> str | None:
+        return self._sources.problem() if self._proxier is None else self._proxier.warning()
+
+    def _carried(self) -> Iterable[Carried]:
+        return () if self._placement is None else self._placement.carried()
+
+    def _problems(self) -> tuple[Problem, ...]:
+        return () if self._proxier is None else self._proxier.problems
+
+    def _stats(self) -> ProxyStats | None:
+        if self._proxier is None or self._placement is None:
+            return None
+        return ProxyStats(
+            self._proxier, self._health, list(self._placement.carried()), self._placement.totals()
+        )
+
+    def _meta(self) -> IService:
+        reactor, lag = self._reactor, self._lag
+        metrics = proxy_registry(lag.worst)
+        metrics.add(METRICS, self._stats)
+        metrics.add(HEALTH_METRICS, lambda: self._health_pages)
+        status = StatusPage(
+            reactor,
+            StatusSources(
+                program=PROGRAM,
+                readiness=self._readiness,
+                certificates=dict,
+                reactor_lag=lag.worst,
+                sections=(
+                    problems_section(self._problems),
+                    services_section(reactor, self._carried),
+                ),
+            ),
+        )
+        debug = Debug(reactor, tuple, lag, shown_levels)
+        pages = meta_pages(
+            status, self._readiness, metrics, None, [services_page(reactor, self._carried)]
+        )
+        pages.putChild(b"debug", debug.pages)
+        site = LimitedSite(pages, reactor)
+        listen = partial(self._listen, "--metrics-bind-address", self._settings.pages.metrics, site)
+        meta = StoppedInTurn()
+        for part in (status, PortService(listen), debug, FreedMemory(reactor)):
+            part.setServiceParent(meta)
+        return meta
+
+    def _health_port(self) -> IService | None:
+        where = self._settings.pages.health
+        if where is None:
+            return None
+        site = LimitedSite(self._health_pages, self._reactor)
+        return PortService(partial(self._listen, "--healthz-bind-address", where, site))
+
+    def _listen(self, flag: str, where: tuple[str, int], site: LimitedSite) -> IListeningPort:
+        host, port = where
+        return listen_tcp(self._reactor, flag, host, port, site)
+
+
+def build(reactor: IReactor, settings: Settings) -> IService:
+    """Compose the proxy; raises ``BadKubeConfiguration``.
+
+    Nothing here waits for the API: it may be a hub that is not there yet.
+    """
+    return ProxyProcess(reactor, settings).service()
+
+
+def _configuration(sources: SourceSettings) -> KubeConfiguration:
+    master = sources.master
+    if sources.kube_config is None and master is not None and master.startswith("http:"):
+        return without_credentials(master)
+    return load_configuration(sources.kube_config, master, flag="--kubeconfig")
