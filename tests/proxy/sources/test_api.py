@@ -32,6 +32,14 @@ class ApiTests(WorldCase):
         self.assertEqual(["10.1.0.1:8080"], self.endpoints())
         self.assertEqual(1, self.changes)
 
+    def test_pages(self):
+        """What is listed in pages is told of when the last one is there."""
+        self.client.page_limit = 1
+        for number in range(1, 4):
+            self.client.put(SERVICES, service(f"s{number}", f"10.96.0.{number}"))
+        self.start()
+        self.assertEqual((3, 1), (len(self.shown()), self.changes))
+
     def test_changes(self):
         """What is added, changed and removed is seen in the next turn."""
         self.start()
@@ -112,6 +120,15 @@ class ApiTests(WorldCase):
         self.sources.startService()
         self.settle()
         self.assertEqual([], self.endpoints())
+
+    def test_change_just_before_a_stop(self):
+        """A change that has not been told of at the stop is told to nobody."""
+        self.start()
+        before = self.changes
+        self.client.put(SERVICES, service())
+        self.sources.stopService()
+        self.settle()
+        self.assertEqual(({}, 0), (self.shown(), self.changes - before))
 
     def test_skipped(self):
         """Those of another proxy are not even asked for; one that becomes headless is gone."""

@@ -10,6 +10,7 @@ from tests.proxy.objects import endpoint_slice, service
 from tests.proxy.sources.world import WorldCase
 from yurttunnel.kube.resources import SERVICES
 from yurttunnel.proxy.sources.file import LOOK_SECONDS
+from yurttunnel.proxy.sources.manifests import read_manifests
 
 
 class FileTests(WorldCase):
@@ -37,6 +38,7 @@ class FileTests(WorldCase):
         self.write("web.yaml", service(), endpoint_slice("10.1.0.1"))
         self.write("api.json", service("api", "10.96.0.2"))
         self.write("README", "no manifest at all: [")
+        self.write(".hidden.yaml", service("hidden", "10.96.0.3"))
         self.begin()
         self.assertEqual({"default/web TCP IPv4", "default/api TCP IPv4"}, self.shown().keys())
         self.assertEqual(["10.1.0.1:8080"], self.endpoints())
@@ -52,6 +54,16 @@ class FileTests(WorldCase):
         (self.directory / "web.yaml").unlink()
         self.look()
         self.assertEqual(({}, 3), (self.shown(), self.changes))
+
+    def test_unchanged(self):
+        """What has not changed is not read again."""
+        self.write("a.yaml", service())
+        self.write("b.yaml", service("b", "10.96.0.2"))
+        before = read_manifests(self.directory, {})
+        self.write("b.yaml", service("c", "10.96.0.3"))
+        after = read_manifests(self.directory, before)
+        same = [path.name for path in after if after[path] is before[path]]
+        self.assertEqual(["a.yaml"], same)
 
     def test_single_file(self):
         """It may be one file, of whatever name."""

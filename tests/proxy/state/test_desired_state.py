@@ -107,6 +107,22 @@ class PortalTests(SynchronousTestCase):
         (made,) = of(service(), *slices).services.values()
         self.assertEqual(["10.1.0.1:8080"], [str(each) for each in made.endpoints])
 
+    def test_endpoint_that_two_slices_tell_differently(self):
+        """Of what two slices say of one that is ready, the first one's by name counts."""
+        slices = [
+            endpoint_slice(endpoint(node="here"), name="web-1"),
+            endpoint_slice(endpoint(node="there"), name="web-2"),
+        ]
+        for given in (slices, slices[::-1]):
+            (made,) = of(service(), *given).services.values()
+            self.assertEqual(1, len(made.local))
+
+    def test_publish_not_ready_addresses(self):
+        """A Service may be served by endpoints before they are ready."""
+        slices = endpoint_slice(endpoint("10.1.0.1"), endpoint("10.1.0.2", ready=False))
+        (made,) = of(service(publishNotReadyAddresses=True), slices).services.values()
+        self.assertEqual(2, len(made.endpoints))
+
     def test_source_ranges(self):
         """Load-balancer IPs are for the networks of their own family alone, if there are some."""
         web = service(
@@ -233,16 +249,19 @@ class PolicyTests(SynchronousTestCase):
 class HealthCheckTests(SynchronousTestCase):
     """What a load balancer is told of this node."""
 
-    def count(self, *endpoints, **spec):
+    def count(self, *endpoints, slices=(), **spec):
         """Return how many endpoints are told of."""
         web = service(
+            "web",
+            "10.96.0.1",
+            "fd00::1",
             type="LoadBalancer",
             externalTrafficPolicy="Local",
             healthCheckNodePort=32000,
             ports=[port(80, "a"), port(81, "b")],
             **spec,
         )
-        checks = of(web, endpoint_slice(*endpoints)).health_checks
+        checks = of(web, endpoint_slice(*endpoints), *slices).health_checks
         self.assertEqual([32000], list(checks))
         return checks[32000].local_endpoints
 
@@ -257,6 +276,17 @@ class HealthCheckTests(SynchronousTestCase):
                 endpoint("10.1.0.4", node="here", ready=False, serving=True, terminating=True),
             ),
         )
+
+    def test_both_families(self):
+        """A pod that has an address of each family counts once."""
+        six = endpoint_slice(endpoint("fd01::1", node="here"), name="web-6", version=6)
+        self.assertEqual(1, self.count(endpoint(node="here"), slices=[six]))
+
+    def test_publish_not_ready_addresses(self):
+        """Those that serve before they are ready count as well."""
+        starting = endpoint(node="here", ready=False)
+        self.assertEqual(0, self.count(starting))
+        self.assertEqual(1, self.count(starting, publishNotReadyAddresses=True))
 
     def test_cluster_policy(self):
         """With the policy Cluster every node serves, and nothing is asked."""
@@ -385,6 +415,15 @@ class MemoryTests(SynchronousTestCase):
         ]
         self.assertEqual(["default/s3 TCP IPv4"], differing)
         self.assertEqual(desired_state(services, slices, HERE), after)
+
+    def test_loops(self):
+        """So it is with a Service that has an endpoint which is a portal."""
+        memory = Memory()
+        objects = taken(service(), endpoint_slice("10.96.0.1", "10.1.0.1", ports=[port(80)]))
+        (before,) = desired_state(*objects, HERE, memory).services.values()
+        (after,) = desired_state(*objects, HERE, memory).services.values()
+        self.assertEqual(["10.1.0.1:80"], [str(each) for each in after.endpoints])
+        self.assertIs(before, after)
 
     def test_forgotten(self):
         """Nothing is remembered of Services that are gone."""

@@ -107,7 +107,7 @@ class DistributionTests(PolicyCase):
         same = Distribution.SAME_ZONE
         self.assertEqual([1], self.cluster(one(zone="a"), one(zone="b"), distribution=same))
         self.assertEqual([1, 2], self.cluster(one(zone="b"), one(zone="c"), distribution=same))
-        self.assertEqual([1, 2], self.cluster(one(), one(), distribution=same, zone=""))
+        self.assertEqual([1, 2], self.cluster(one(), one(zone="a"), distribution=same, zone=""))
 
     def test_node(self):
         """Those on this node are preferred, then those in its zone, then all."""

@@ -56,6 +56,11 @@ class KeptTests(SynchronousTestCase):
         self.assertEqual((ip_address("192.0.2.1"),), kept.external_ips)
         self.assertEqual((ip_address("192.0.2.2"), ip_address("192.0.2.4")), kept.load_balancer_ips)
 
+    def test_spellings(self):
+        """An address in two spellings is one."""
+        web = service("web", "fd00::1", external=["2001:db8::1", "2001:DB8:0::1"])
+        self.assertEqual((ip_address("2001:db8::1"),), service_from(web).external_ips)
+
     def test_old_single_cluster_ip(self):
         """An API before 1.20 has one cluster IP, and no list of them."""
         web = service()
