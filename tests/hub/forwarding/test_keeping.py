@@ -242,6 +242,7 @@ class KeepingTests(World):
         for body, query, *fields in (
             (b"", "?dryRun=All"),
             (b"", "?pretty=1&dryRun=All"),
+            (b"", "?dry%52un=All"),
             (json.dumps({"kind": "DeleteOptions", "dryRun": ["All"]}).encode(), ""),
             (protobuf, "", b"Content-Type: application/vnd.kubernetes.protobuf"),
         ):
@@ -255,6 +256,14 @@ class KeepingTests(World):
         self.ask(ONE, KUBELET, JSON, method=b"DELETE", body=b'{"propagationPolicy":"Orphan"}')
         self.answer_json(done)
         self.assertIsNone(self.kept("one"))
+
+    def test_no_dry_runs(self):
+        """What the API does not read as that deletes."""
+        for query in ("?dryRun=All;x", "?pretty=dryRun", "?dry%5Run=All", "?dryrun=All%20"):
+            self.get()
+            self.ask(ONE + query, KUBELET, JSON, method=b"DELETE")
+            self.answer_json({"kind": "Status", "apiVersion": "v1", "status": "Success"})
+            self.assertIsNone(self.kept("one"), query)
 
     def test_deleted_at_once(self):
         """A deletion may be answered with the object as it last was, which is gone then."""
