@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zope.interface import implementer
 
-from yurttunnel.hub.filters.interfaces import IFilters
+from yurttunnel.hub.filters.interfaces import Change, IFilters
 
 
 @implementer(IFilters)
@@ -17,7 +17,7 @@ class FakeFilters:
 
     def change_for(self, caller, request):
         """Return the change."""
-        return self.change
+        return None if self.change is None else Change(self.change)
 
     def follow(self, caller, request, end):
         """Keep ``end`` until the watch has ended."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.hub.filters.bodies import ListChange, WatchChange, changed_body
+from yurttunnel.hub.filters.interfaces import Change
 from yurttunnel.hub.media.forms import media_for
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
 from yurttunnel.hub.request.requests import Form
@@ -31,12 +32,15 @@ MOST = 2**20
 META = ListMeta(TypeMeta("v1", "Service"), "17", "next", 3)
 
 
-def mark(obj):
+def marked(obj):
     """Mark an object, or hide it when it asks for that."""
     if obj.get("hide"):
         return None
     obj["seen"] = True
     return obj
+
+
+mark = Change(marked)
 
 
 def item(**members):
@@ -59,6 +63,11 @@ class ObjectTests(SynchronousTestCase):
         """What is no object stays as it is."""
         for body in (b"[1]", b"null", b"{", b'{"a":"\xff"}', b"[" * 100_000, b""):
             self.assertEqual(body, changed_body(mark, body))
+
+    def test_unreadable_where_some_are_hidden(self):
+        """It is hidden where it might have to be."""
+        for body in (b"[1]", b"null", b"{", b'{"a":"\xff"}', b"[" * 100_000, b""):
+            self.assertIsNone(changed_body(mark._replace(hides=True), body))
 
     @given(st.dictionaries(TEXTS, VALUES))
     def test_untouched(self, obj):

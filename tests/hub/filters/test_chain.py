@@ -27,6 +27,8 @@ WATCH = ApiRequest(
 class Appends:
     """Appends its word to what an object has seen; hides it, or raises, when it says so."""
 
+    hides = False
+
     def __init__(self, word, changed):
         self.word = word
         self.changed = changed
@@ -117,7 +119,7 @@ class FiltersTests(SynchronousTestCase):
     def seen(self, component, request=LIST):
         """Return through which filters an object goes."""
         change = self.filters.change_for(Caller(component), request)
-        return None if change is None else change({})["seen"]
+        return None if change is None else change.make({})["seen"]
 
     def test_interface(self):
         """They are filters."""
@@ -150,17 +152,27 @@ class FiltersTests(SynchronousTestCase):
         """What one hides the next ones do not see."""
         change = self.filters.change_for(Caller("kubelet"), LIST)
         obj = {"hidden by": "a"}
-        self.assertIsNone(change(obj))
+        self.assertIsNone(change.make(obj))
         self.assertNotIn("seen", obj)
 
     def test_defect(self):
         """One that raises harms nobody else's part; it is told once, and counted."""
         change = self.filters.change_for(Caller("kubelet"), LIST)
         for _ in range(3):
-            self.assertEqual(["b"], change({"too much for": "a"})["seen"])
+            self.assertEqual(["b"], change.make({"too much for": "a"})["seen"])
         self.assertEqual({"a": 3, "b": 0, "c": 0}, self.filters.failures)
         [failure] = self.flushLoggedErrors(RuntimeError)
         self.assertEqual("it was too much", failure.getErrorMessage())
+
+    def test_defect_of_one_that_hides(self):
+        """What it fails on is hidden: it may be what it was to hide."""
+        Appends.hides = True
+        self.addCleanup(setattr, Appends, "hides", False)
+        self.setUp()
+        change = self.filters.change_for(Caller("kubelet"), LIST)
+        self.assertTrue(change.hides)
+        self.assertIsNone(change.make({"too much for": "a"}))
+        self.flushLoggedErrors(RuntimeError)
 
     def follow(self, component, ended):
         """Begin a watch behind a list."""

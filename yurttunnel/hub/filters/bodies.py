@@ -26,15 +26,16 @@ _encode = msgspec.json.Encoder().encode
 def changed_body(change: Change, body: bytes) -> bytes | None:
     """Return an object, or an item of a list, as a client sees it; ``None`` hides it.
 
-    What cannot be read stays as it is: one object that is odd does not take a list away.
+    What cannot be read stays as it is, as one object that is odd does not take a list away; where
+    some are to be hidden, it is.
     """
     try:
         obj = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return body
+        obj = None
     if not isinstance(obj, dict):
-        return body
-    found = change(obj)
+        return None if change.hides else body
+    found = change.make(obj)
     return None if found is None else _encode(found)
 
 

@@ -78,8 +78,9 @@ def _place(name: str) -> int:
 class Filters:
     """Those that ``makers`` make, for whom ``configuration`` says.
 
-    ``failures`` counts by filter what it raised; the object then passes as the filter has left it,
-    since nobody is served by a list that is not there.
+    ``failures`` counts by filter what it raised. If that filter hides objects, the object is hidden
+    then; else it passes as the filter has left it, since nobody is served by a list that is not
+    there.
     """
 
     def __init__(
@@ -103,7 +104,8 @@ class Filters:
             self._watches.listed(caller, request, _state(active))
         if not active:
             return None
-        return active[0].change if len(active) == 1 else _all_of(active)
+        make = active[0].change if len(active) == 1 else _all_of(active)
+        return Change(make, any(each.hides for each in active))
 
     def follow(
         self, caller: Caller, request: ApiRequest, end: Callable[[], object]
@@ -144,21 +146,24 @@ class _Member:
         self._failures = failures
         self._filter: IFilter = maker.make(site, self._changed)
         self.applies = self._filter.applies
+        self.hides: bool = self._filter.hides
 
     def change(self, obj: Object) -> Object | None:
         """Change an object, or hide it."""
         try:
             return self._filter.change(obj)
         except Exception:
-            # Filters are anybody's code, and a client without the object is worse off.
+            # Filters are anybody's code. A client without the object is worse off, unless this is
+            # what it must not see.
             if not self._failures[self.name]:
                 self._log.failure(
-                    "Defect: the filter {name} could not change an object; it passes as it is."
-                    " Later ones are only counted",
+                    "Defect: the filter {name} could not change an object, which {becomes}. Later"
+                    " ones are only counted",
                     name=self.name,
+                    becomes="is hidden" if self.hides else "passes as it is",
                 )
             self._failures[self.name] += 1
-            return obj
+            return None if self.hides else obj
 
     def _changed(self) -> None:
         self.version += 1
@@ -173,7 +178,7 @@ def _state(members: Iterable[_Member]) -> State:
     return tuple((each.name, each.version) for each in members)
 
 
-def _all_of(members: Sequence[_Member]) -> Change:
+def _all_of(members: Sequence[_Member]) -> Callable[[Object], Object | None]:
     def change(obj: Object) -> Object | None:
         for each in members:
             changed = each.change(obj)
@@ -188,7 +193,8 @@ def _all_of(members: Sequence[_Member]) -> Change:
 METRICS: tuple[Metric[Filters], ...] = (
     counter(
         "yurthub_filter_failures",
-        "Objects that a filter could not change because of a defect in it; they pass as they are.",
+        "Objects that a filter could not change because of a defect in it; they pass as they are,"
+        " or are hidden by one that hides objects.",
         lambda filters: filters.failures.items(),
         "filter",
     ),

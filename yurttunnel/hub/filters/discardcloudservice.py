@@ -24,6 +24,8 @@ ALWAYS = Name("kube-system", "x-tunnel-server-internal-svc")
 class DiscardCloudService:
     """The filter."""
 
+    hides = True
+
     def __init__(self, site: FilterSite, changed: Callable[[], object]) -> None:
         """Need nothing."""
 

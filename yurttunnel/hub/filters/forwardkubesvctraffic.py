@@ -20,6 +20,8 @@ from yurttunnel.hub.request.requests import ApiRequest
 class ForwardKubeSvcTraffic:
     """The filter; it does nothing where pods do not reach the hub."""
 
+    hides = False
+
     def __init__(self, site: FilterSite, changed: Callable[[], object]) -> None:
         self._site = site
         self._family = "IPv6" if ":" in site.host else "IPv4"

@@ -26,6 +26,8 @@ _LINE = re.compile(r"^([ \t]*)(kubeconfig[ \t]*:)", re.MULTILINE)
 class InClusterConfig:
     """The filter."""
 
+    hides = False
+
     def __init__(self, site: FilterSite, changed: Callable[[], object]) -> None:
         """Need nothing."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted.plugin import IPlugin
 from zope.interface import Attribute, Interface
@@ -20,8 +20,16 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
-Change = Callable[[Object], Object | None]
-"""Returns what a client sees of an object, which it may change in place; ``None`` hides it."""
+
+class Change(NamedTuple):
+    """What a client sees of objects.
+
+    ``make`` returns it of one, which it may change in place; ``None`` hides it. With ``hides`` some
+    are hidden: then what cannot be looked into is hidden, too.
+    """
+
+    make: Callable[[Object], Object | None]
+    hides: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,10 @@ class FilterSite:
 
 class IFilter(Interface):
     """One filter at work."""
+
+    hides: bool = Attribute(
+        "`bool`: it hides objects, and so one that it fails on; without, such a one passes."
+    )
 
     def applies(request: ApiRequest) -> bool:
         """Return whether it has something to change in the answer to a request."""

@@ -27,6 +27,8 @@ from yurttunnel.hub.request.requests import ApiRequest
 class MasterService:
     """The filter; it does nothing where pods do not reach the hub."""
 
+    hides = False
+
     def __init__(self, site: FilterSite, changed: Callable[[], object]) -> None:
         self._site = site
 

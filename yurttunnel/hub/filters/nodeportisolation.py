@@ -44,6 +44,8 @@ def listens(pools: str, own: str) -> bool:
 class NodePortIsolation:
     """The filter."""
 
+    hides = False
+
     def __init__(self, site: FilterSite, changed: Callable[[], object]) -> None:
         self._pools = site.pools
         self._asked = False

@@ -22,6 +22,8 @@ from yurttunnel.hub.request.requests import ApiRequest
 class ServiceEnvUpdater:
     """The filter; it does nothing where pods do not reach the hub."""
 
+    hides = False
+
     def __init__(self, site: FilterSite, changed: Callable[[], object]) -> None:
         self._host = site.host
         self._values = {

@@ -50,6 +50,8 @@ SPEC = InformerSpec(SERVICES, topology_of)
 class ServiceTopology:
     """The filter; it shows everything as long as it is not known what belongs together."""
 
+    hides = False
+
     def __init__(self, site: FilterSite, changed: Callable[[], object]) -> None:
         self._node = site.node
         self._pools = site.pools
