@@ -5,6 +5,9 @@ from __future__ import annotations
 from twisted.application.service import IService
 
 from yurttunnel.ops.errand import Errand
+from yurttunnel.proxy.host_address import host_address
+from yurttunnel.proxy.rules.choice import remove_everything
+from yurttunnel.proxy.rules.iptables.rules import IptablesRules
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.programs import Programs
@@ -15,9 +18,8 @@ def cleanup(reactor: IReactor) -> IService:
     """Make what does it."""
 
     async def remove() -> list[str]:
-        nftables = Nftables(Programs(reactor), lambda placed: [])
-        if await nftables.remove():
-            return ["removed the tables yurtproxy of nftables"]
-        return ["there was nothing to remove"]
+        programs = Programs(reactor)
+        kinds = IptablesRules(programs, host_address), Nftables(programs, lambda placed: [])
+        return await remove_everything(kinds) or ["there was nothing to remove"]
 
     return Errand(reactor, "--cleanup", remove, SteeringFailed)

@@ -1,27 +1,33 @@
-"""By which address this machine speaks to its own proxy sockets."""
+"""The address of this machine to which its own packets to services are led."""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from ipaddress import ip_address
 
 from yurttunnel.proxy.state.virtual_services import Address
 
-_ELSEWHERE = {4: (socket.AF_INET, "192.0.2.1"), 6: (socket.AF_INET6, "2001:db8::1")}
-"""Addresses of nobody (RFC 5737 and 3849), which the default route leads to."""
+HostAddress = Callable[[int], Address | None]
+"""Gives it by the version of IP; ``None`` where there is none."""
+
+_FAR = {4: (socket.AF_INET, "192.0.2.1"), 6: (socket.AF_INET6, "2001:db8::1")}
+"""Addresses of nobody (RFC 5737, RFC 3849), to which the default route leads."""
+
+_DISCARD = 9
 
 
 def host_address(version: int) -> Address | None:
-    """Return the address from which this machine speaks by its default route.
+    """Return the address that the default route's interface sends from.
 
-    Loopback addresses serve no other machine's answers, so clients on this node are led there.
-    ``None`` where there is no such route. Nothing is sent, and nothing is waited for.
+    The kernel is asked by connecting a UDP socket, which sends nothing and waits for nothing.
+    ``None`` where there is no default route, or no address there that others could reach.
     """
-    family, elsewhere = _ELSEWHERE[version]
+    family, far = _FAR[version]
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((elsewhere, 9))
-            found = ip_address(probe.getsockname()[0])
+            probe.connect((far, _DISCARD))
+            found: Address = ip_address(probe.getsockname()[0].partition("%")[0])
     except OSError:
         return None
-    return None if found.is_unspecified or found.is_link_local else found
+    return None if found.is_loopback or found.is_link_local or found.is_unspecified else found

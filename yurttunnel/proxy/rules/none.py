@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
 from zope.interface import implementer
 
 from yurttunnel.proxy.interfaces import IClaims, IConntrack, IRules, Placed, StaleFlows
@@ -14,12 +15,25 @@ from yurttunnel.steering.interfaces import Applied
 
 @implementer(IRules, IClaims, IConntrack)
 class NoRules:
-    """Leaves the kernel alone, and says so: no portal is claimed, and no flow was led anywhere."""
+    """Leaves the kernel alone: no portal is claimed, and no flow was led anywhere.
+
+    What rules would lead where is in the log, at debug.
+    """
+
+    _log = Logger()
 
     backend = "none"
 
+    def __init__(self) -> None:
+        self._told: frozenset[str] = frozenset()
+
     def apply(self, placed: Sequence[Placed]) -> Deferred[Applied]:
-        """See :class:`IRules`."""
+        """Say what has changed of what would be done; see :class:`IRules`."""
+        would = dict.fromkeys(sentence for each in placed for sentence in _sentences(each))
+        for sentence in would:
+            if sentence not in self._told:
+                self._log.debug("--proxy-backend none: {sentence}", sentence=sentence)
+        self._told = frozenset(would)
         return succeed(Applied())
 
     def remove(self) -> Deferred[bool]:
@@ -40,3 +54,13 @@ class NoRules:
     def forget(self, version: int, stale: Collection[StaleFlows]) -> Deferred[int]:
         """See :class:`IConntrack`."""
         return succeed(0)
+
+
+def _sentences(placed: Placed) -> list[str]:
+    service, port = placed.service, placed.proxy_port
+    end = f"led to port {port}" if port is not None else service.nobody_serves.value
+    return [
+        f"{service.key}: {portal.kind.value} {portal.address or '*'} port {portal.port} would be"
+        f" {end}"
+        for portal in service.portals
+    ]

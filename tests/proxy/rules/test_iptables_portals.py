@@ -1,0 +1,350 @@
+"""The rules of iptables for virtual services, as texts (service-proxy reference, section 5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.rules.iptables.portals import MOST_IN_COMMENT, PortalRules
+from yurttunnel.proxy.state.virtual_services import (
+    Key,
+    NobodyServes,
+    Portal,
+    PortalKind,
+    Protocol,
+    Scope,
+    ServicePortName,
+    VirtualService,
+)
+
+WEB = ServicePortName("shop", "web", "http")
+HOST = ip_address("172.16.1.9")
+HOST6 = ip_address("fd00::9")
+
+CLUSTER_IP = Portal(PortalKind.CLUSTER_IP, ip_address("10.96.0.10"), 80)
+EXTERNAL_IP = Portal(PortalKind.EXTERNAL_IP, ip_address("198.51.100.1"), 80)
+LOAD_BALANCER_IP = Portal(PortalKind.LOAD_BALANCER_IP, ip_address("203.0.113.1"), 80)
+NODE_PORT = Portal(PortalKind.NODE_PORT, None, 30080)
+
+NAMED = '-m comment --comment "shop/web:http"'
+
+
+def placed(
+    *portals, port=4000, version=4, protocol=Protocol.TCP, scope=Scope.ALL, name=WEB, **more
+):
+    """Place a virtual service at a proxy port."""
+    key = Key(name, version, protocol, scope)
+    return Placed(VirtualService(key, portals, (), **more), port)
+
+
+class PortalsCase(SynchronousTestCase):
+    """What the chains have."""
+
+    def rules(self, *services, version=4, host=HOST, node_ports=()):
+        """Return the rules by their tables."""
+        return PortalRules(version, node_ports).rules(services, host)
+
+    def filled(self, *services, **more):
+        """Return the rules by their chains, where there are any."""
+        tables = self.rules(*services, **more).values()
+        return {chain: list(some) for each in tables for chain, some in each.chains.items() if some}
+
+
+class LedTests(PortalsCase):
+    """Portals with endpoints."""
+
+    def test_cluster_ip(self):
+        """What arrives is redirected; the node's own is led to its address."""
+        match = f"-d 10.96.0.10/32 -p tcp {NAMED} -m tcp --dport 80"
+        self.assertEqual(
+            {
+                "KUBE-PORTALS-CONTAINER": [f"{match} -j REDIRECT --to-ports 4000"],
+                "KUBE-PORTALS-HOST": [f"{match} -j DNAT --to-destination 172.16.1.9:4000"],
+            },
+            self.filled(placed(CLUSTER_IP)),
+        )
+
+    def test_external_ip(self):
+        """It is led where it does not come over a bridge, or is this machine's own."""
+        match = f"-d 198.51.100.1/32 -p tcp {NAMED} -m tcp --dport 80"
+        local = f"{match} -m addrtype --dst-type LOCAL"
+        self.assertEqual(
+            {
+                "KUBE-PORTALS-CONTAINER": [
+                    f"{match} -m physdev ! --physdev-is-in -j REDIRECT --to-ports 4000",
+                    f"{local} -j REDIRECT --to-ports 4000",
+                ],
+                "KUBE-PORTALS-HOST": [f"{local} -j DNAT --to-destination 172.16.1.9:4000"],
+            },
+            self.filled(placed(EXTERNAL_IP)),
+        )
+
+    def test_load_balancer_ip(self):
+        """It has the same rules as a cluster IP."""
+        match = f"-d 203.0.113.1/32 -p tcp {NAMED} -m tcp --dport 80"
+        self.assertEqual(
+            {
+                "KUBE-PORTALS-CONTAINER": [f"{match} -j REDIRECT --to-ports 4000"],
+                "KUBE-PORTALS-HOST": [f"{match} -j DNAT --to-destination 172.16.1.9:4000"],
+            },
+            self.filled(placed(LOAD_BALANCER_IP)),
+        )
+
+    def test_node_port(self):
+        """It is of any address, and what it leads to the proxy port is accepted there."""
+        match = f"-p tcp {NAMED} -m tcp --dport 30080"
+        self.assertEqual(
+            {
+                "KUBE-NODEPORT-CONTAINER": [f"{match} -j REDIRECT --to-ports 4000"],
+                "KUBE-NODEPORT-HOST": [f"{match} -j DNAT --to-destination 172.16.1.9:4000"],
+                "KUBE-NODEPORT-NON-LOCAL": [
+                    f"-p tcp {NAMED} -m tcp --dport 4000 -m state --state NEW -j ACCEPT"
+                ],
+            },
+            self.filled(placed(NODE_PORT)),
+        )
+
+    def test_udp_by_ipv6(self):
+        """Addresses are whole ones of 128 bits, and in brackets before ports."""
+        cluster = replace(CLUSTER_IP, address=ip_address("fd96::a"))
+        match = f"-p udp {NAMED} -m udp --dport"
+        found = self.filled(
+            placed(cluster, NODE_PORT, version=6, protocol=Protocol.UDP), version=6, host=HOST6
+        )
+        self.assertEqual(
+            {
+                "KUBE-PORTALS-CONTAINER": [
+                    f"-d fd96::a/128 {match} 80 -j REDIRECT --to-ports 4000"
+                ],
+                "KUBE-PORTALS-HOST": [
+                    f"-d fd96::a/128 {match} 80 -j DNAT --to-destination [fd00::9]:4000"
+                ],
+                "KUBE-NODEPORT-CONTAINER": [f"{match} 30080 -j REDIRECT --to-ports 4000"],
+                "KUBE-NODEPORT-HOST": [f"{match} 30080 -j DNAT --to-destination [fd00::9]:4000"],
+                "KUBE-NODEPORT-NON-LOCAL": [f"{match} 4000 -m state --state NEW -j ACCEPT"],
+            },
+            found,
+        )
+
+    def test_other_family(self):
+        """A family has none of the other one's services."""
+        self.assertEqual({}, self.filled(placed(CLUSTER_IP), version=6))
+
+    def test_no_host_address(self):
+        """Without an address of its own the node's packets go to loopback."""
+        (rule,) = self.filled(placed(CLUSTER_IP), host=None)["KUBE-PORTALS-HOST"]
+        self.assertTrue(rule.endswith("-j REDIRECT --to-ports 4000"), rule)
+
+    def test_order(self):
+        """Rules have one order, in whichever the services are given; portals have their own."""
+        other = placed(CLUSTER_IP, LOAD_BALANCER_IP, name=ServicePortName("a", "b", ""), port=5000)
+        one, two = self.rules(placed(CLUSTER_IP), other), self.rules(other, placed(CLUSTER_IP))
+        self.assertEqual(one, two)
+        rules = one["nat"].chains["KUBE-PORTALS-CONTAINER"]
+        self.assertEqual(["5000", "5000", "4000"], [rule.split()[-1] for rule in rules])
+        self.assertIn('"a/b"', rules[0])
+
+    def test_names(self):
+        """A comment is no longer than the kernel takes it, and can be nothing but a comment."""
+        name = ServicePortName("n" * 63, "s" * 253, 'x" -j ACCEPT\n-A INPUT -j ACCEPT #')
+        (rule,) = self.filled(placed(CLUSTER_IP, name=name))["KUBE-PORTALS-HOST"]
+        comment = rule.split('"')[1]
+        self.assertEqual(MOST_IN_COMMENT, len(comment))
+        name = replace(name, name="s")
+        (rule,) = self.filled(placed(CLUSTER_IP, name=name))["KUBE-PORTALS-HOST"]
+        self.assertNotIn("\n", rule)
+        self.assertEqual(3, len(rule.split('"')))
+
+
+class OwnPacketsTests(PortalsCase):
+    """External portals with endpoints of this node only."""
+
+    def test_internal_serves(self):
+        """This machine's own packets to them are served as those to the cluster IP."""
+        found = self.filled(
+            placed(CLUSTER_IP, scope=Scope.INTERNAL, port=4001),
+            placed(LOAD_BALANCER_IP, NODE_PORT, scope=Scope.EXTERNAL, port=4002),
+        )
+        ports = {chain: [rule.split()[-1] for rule in rules] for chain, rules in found.items()}
+        self.assertEqual(["4002", "4001"], ports["KUBE-PORTALS-CONTAINER"])
+        self.assertEqual(["172.16.1.9:4001"] * 2, ports["KUBE-PORTALS-HOST"])
+        self.assertEqual(["4002"], ports["KUBE-NODEPORT-CONTAINER"])
+        self.assertEqual(["172.16.1.9:4001"], ports["KUBE-NODEPORT-HOST"])
+
+    def test_only_internal(self):
+        """They are so also where no endpoint is on this node: only what arrives is dropped."""
+        found = self.filled(
+            placed(CLUSTER_IP, scope=Scope.INTERNAL, port=4001),
+            placed(
+                LOAD_BALANCER_IP,
+                scope=Scope.EXTERNAL,
+                port=None,
+                nobody_serves=NobodyServes.DROPPED,
+            ),
+        )
+        match = f"-d 203.0.113.1/32 -p tcp {NAMED} -m tcp --dport 80"
+        self.assertEqual(1, len(found["KUBE-PORTALS-CONTAINER"]))
+        self.assertIn(
+            f"{match} -j DNAT --to-destination 172.16.1.9:4001", found["KUBE-PORTALS-HOST"]
+        )
+        self.assertEqual([f"{match} -j DROP"], found["YURTPROXY-REFUSED-CONTAINER"])
+        self.assertNotIn("YURTPROXY-REFUSED-HOST", found)
+
+
+class NobodyServesTests(PortalsCase):
+    """Portals without endpoints."""
+
+    def both(self, *portals, **more):
+        """Return the rules, which are in chains for refusals only."""
+        host = more.get("host", HOST)
+        found = self.filled(placed(*portals, port=None, **more), host=host, version=more["version"])
+        names = ["YURTPROXY-REFUSED-CONTAINER", "YURTPROXY-REFUSED-HOST"]
+        self.assertEqual(names, sorted(found))
+        return [found[name] for name in names]
+
+    def test_tcp(self):
+        """Connections are reset."""
+        rule = (
+            f"-d 10.96.0.10/32 -p tcp {NAMED} -m tcp --dport 80 -j REJECT --reject-with tcp-reset"
+        )
+        self.assertEqual([[rule]] * 2, self.both(CLUSTER_IP, version=4))
+
+    def test_udp(self):
+        """Datagrams are answered that nobody listens."""
+        for version, text, reason in (
+            (4, "10.96.0.10", "icmp-port-unreachable"),
+            (6, "fd96::a", "icmp6-port-unreachable"),
+        ):
+            portal = replace(CLUSTER_IP, address=ip_address(text))
+            bits = 32 if version == 4 else 128
+            rule = f"-d {text}/{bits} -p udp {NAMED} -m udp --dport 80 -j REJECT --reject-with"
+            found = self.both(portal, version=version, protocol=Protocol.UDP)
+            self.assertEqual([[f"{rule} {reason}"]] * 2, found)
+
+    def test_dropped(self):
+        """Where another node serves there is no answer."""
+        found = self.both(LOAD_BALANCER_IP, version=4, nobody_serves=NobodyServes.DROPPED)
+        rule = f"-d 203.0.113.1/32 -p tcp {NAMED} -m tcp --dport 80 -j DROP"
+        self.assertEqual([[rule]] * 2, found)
+
+    def test_external_ip(self):
+        """What may be elsewhere is refused only where it would be led, were there endpoints."""
+        container, host = self.both(EXTERNAL_IP, version=4)
+        refuse = "-j REJECT --reject-with tcp-reset"
+        self.assertEqual(2, len(container))
+        self.assertTrue(container[0].endswith(f"-m physdev ! --physdev-is-in {refuse}"))
+        self.assertTrue(container[1].endswith(f"-m addrtype --dst-type LOCAL {refuse}"))
+        self.assertEqual([container[1]], host)
+
+    def test_node_port(self):
+        """A node port is refused at this machine's addresses only."""
+        rule = f"-p tcp {NAMED} -m tcp --dport 30080 -m addrtype --dst-type LOCAL -j REJECT"
+        found = self.both(NODE_PORT, version=4)
+        self.assertEqual([[f"{rule} --reject-with tcp-reset"]] * 2, found)
+
+
+class SourceRangesTests(PortalsCase):
+    """Load balancers' addresses that are not for everybody."""
+
+    MATCH = f"-p tcp {NAMED} -m conntrack --ctorigdst 203.0.113.1 --ctorigdstport 80"
+
+    def sources(self, *texts, host=HOST):
+        """Return the rules for sources."""
+        networks = tuple(ip_network(text) for text in texts)
+        portal = replace(LOAD_BALANCER_IP, sources=networks)
+        return self.filled(placed(portal), host=host).get("YURTPROXY-SOURCES")
+
+    def test_some(self):
+        """Who is in none of them is dropped, by what the packet was meant for."""
+        self.assertEqual(
+            [
+                f"-s 192.0.2.0/24 {self.MATCH} -j RETURN",
+                f"-s 198.51.100.7/32 {self.MATCH} -j RETURN",
+                f"{self.MATCH} -j DROP",
+            ],
+            self.sources("198.51.100.7/32", "192.0.2.0/24", "192.0.2.128/25", "fd00::/8"),
+        )
+
+    def test_everyone(self):
+        """All of IPv4 needs no rules."""
+        self.assertIsNone(self.sources("192.0.2.0/24", "0.0.0.0/0"))
+
+    def test_nobody(self):
+        """Ranges of the other family only leave nobody."""
+        self.assertEqual([f"{self.MATCH} -j DROP"], self.sources("fd00::/8"))
+
+    def test_this_machine(self):
+        """Where this machine may, it may from the load balancer's address, if that is its own."""
+        self.assertIn(f"-s 203.0.113.1/32 {self.MATCH} -j RETURN", self.sources("172.16.0.0/16"))
+
+
+class JumpsTests(PortalsCase):
+    """What leads to the chains."""
+
+    def test_nat(self):
+        """Portals come first, and node ports last."""
+        nat = self.rules()["nat"]
+        portals = '"handle ClusterIPs; NOTE: this must be before the NodePort rules"'
+        node_ports = '"handle service NodePorts; NOTE: this must be the last rule in the chain"'
+        local = "-m addrtype --dst-type LOCAL -m comment --comment"
+        self.assertEqual(
+            {
+                "PREROUTING": (f"-m comment --comment {portals} -j KUBE-PORTALS-CONTAINER",),
+                "OUTPUT": (f"-m comment --comment {portals} -j KUBE-PORTALS-HOST",),
+            },
+            nat.jumps,
+        )
+        self.assertEqual(
+            {
+                "PREROUTING": (f"{local} {node_ports} -j KUBE-NODEPORT-CONTAINER",),
+                "OUTPUT": (f"{local} {node_ports} -j KUBE-NODEPORT-HOST",),
+            },
+            nat.last_jumps,
+        )
+        self.assertEqual(
+            dict.fromkeys(
+                (
+                    "KUBE-PORTALS-CONTAINER",
+                    "KUBE-PORTALS-HOST",
+                    "KUBE-NODEPORT-CONTAINER",
+                    "KUBE-NODEPORT-HOST",
+                ),
+                (),
+            ),
+            nat.chains,
+        )
+
+    def test_filter(self):
+        """Who may not is dropped before anybody is accepted."""
+        jumps = self.rules()["filter"].jumps
+        self.assertEqual(
+            {
+                "INPUT": [
+                    "YURTPROXY-SOURCES",
+                    "YURTPROXY-REFUSED-CONTAINER",
+                    "KUBE-NODEPORT-NON-LOCAL",
+                ],
+                "FORWARD": ["YURTPROXY-SOURCES", "YURTPROXY-REFUSED-CONTAINER"],
+                "OUTPUT": ["YURTPROXY-SOURCES", "YURTPROXY-REFUSED-HOST"],
+            },
+            {chain: [rule.split()[-1] for rule in rules] for chain, rules in jumps.items()},
+        )
+        self.assertEqual(
+            '-m comment --comment "Ensure that non-local NodePort traffic can flow"'
+            " -j KUBE-NODEPORT-NON-LOCAL",
+            jumps["INPUT"][-1],
+        )
+
+    def test_node_port_networks(self):
+        """Node ports of some addresses only are led, and refused, at those."""
+        networks = [ip_network(text) for text in ("10.1.0.0/16", "172.16.1.9/32", "fd00::/8")]
+        tables = self.rules(placed(NODE_PORT, port=None), node_ports=networks)
+        for jumps in tables["nat"].last_jumps.values():
+            self.assertEqual(["10.1.0.0/16", "172.16.1.9/32"], [rule.split()[1] for rule in jumps])
+        refused = tables["filter"].chains["YURTPROXY-REFUSED-CONTAINER"]
+        self.assertEqual(["10.1.0.0/16", "172.16.1.9/32"], [rule.split()[1] for rule in refused])
+        everything = self.rules(node_ports=[ip_network("0.0.0.0/0")])
+        self.assertEqual(self.rules(), everything)

@@ -1,0 +1,124 @@
+"""Which rules are made, of those that the kernel can have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from yurttunnel.proxy.interfaces import IRules, Placed
+from yurttunnel.proxy.rules.iptables.rules import IptablesRules
+from yurttunnel.proxy.rules.none import NoRules
+from yurttunnel.proxy.settings import BackEnd
+from yurttunnel.steering.firewall.cleanup import told
+from yurttunnel.steering.interfaces import Applied, SteeringFailed
+from yurttunnel.steering.programs import ProgramMissing
+
+
+def choose(
+    back_end: BackEnd, kernel_mode: bool, iptables: IptablesRules, nftables: IRules
+) -> IRules:
+    """Return the rules of ``--proxy-backend``; kernel mode is by ``nftables`` alone."""
+    if back_end is BackEnd.NONE:
+        return NoRules()
+    if kernel_mode or back_end is BackEnd.NFTABLES:
+        return ChosenRules(iptables, nftables, nftables)
+    return ChosenRules(iptables, nftables, iptables if back_end is BackEnd.IPTABLES else None)
+
+
+@implementer(IRules)
+class ChosenRules:
+    """The rules of ``chosen``; without a choice, of iptables where it works, else of nftables.
+
+    The first call finds that out. What a former process has left elsewhere is removed when the
+    rules are there: until then it may serve clients.
+    """
+
+    _log = Logger()
+
+    def __init__(self, iptables: IptablesRules, nftables: IRules, chosen: IRules | None) -> None:
+        self._iptables = iptables
+        self._nftables = nftables
+        self._chosen = chosen
+        self._leftovers_due = True
+
+    @property
+    def backend(self) -> str:
+        """What pages and logs call it; ``auto`` until it is found out."""
+        return "auto" if self._chosen is None else str(self._chosen.backend)
+
+    def apply(self, placed: Sequence[Placed]) -> Deferred[Applied]:
+        """See :class:`IRules`."""
+        return Deferred.fromCoroutine(self._apply(placed))
+
+    def remove(self) -> Deferred[bool]:
+        """Remove the rules of all kinds."""
+        return Deferred.fromCoroutine(self._remove())
+
+    def generation(self) -> int | None:
+        """See :class:`IRules`."""
+        return None if self._chosen is None else self._chosen.generation()
+
+    async def _apply(self, placed: Sequence[Placed]) -> Applied:
+        if self._chosen is None:
+            applied = await self._apply_first(placed)
+        else:
+            applied = await self._chosen.apply(placed)
+        if self._leftovers_due:
+            self._leftovers_due = False
+            await self._remove_leftovers()
+        return applied
+
+    async def _apply_first(self, placed: Sequence[Placed]) -> Applied:
+        """Find out what works."""
+        try:
+            await self._iptables.find()
+        except SteeringFailed as why:
+            try:
+                applied: Applied = await self._nftables.apply(placed)
+            except SteeringFailed as error:
+                raise SteeringFailed(f"{why}; {error}") from error
+            self._chosen = self._nftables
+            self._log.info("Rules are made by nftables, since iptables cannot: {why}", why=why)
+            return applied
+        self._chosen = self._iptables
+        return await self._iptables.apply(placed)
+
+    async def _remove_leftovers(self) -> None:
+        try:
+            if self._chosen is self._iptables:
+                removed = await self._iptables.remove_elsewhere()
+                removed += await remove_everything([self._nftables])
+            else:
+                removed = await remove_everything([self._iptables])
+        except SteeringFailed as error:
+            self._log.warn(
+                "Rules that a former process has left may still lead clients elsewhere: {error}",
+                error=error,
+            )
+            return
+        for sentence in removed:
+            self._log.info("Of a former process: {sentence}", sentence=sentence)
+
+    async def _remove(self) -> bool:
+        return bool(await remove_everything([self._iptables, self._nftables]))
+
+
+async def remove_everything(of: Iterable[IRules]) -> list[str]:
+    """Remove the rules of any process; return in sentences what was there.
+
+    Raises :class:`SteeringFailed`, which lists what could not be removed.
+    """
+    removed: list[str] = []
+    failed: list[str] = []
+    for rules in of:
+        try:
+            if await rules.remove():
+                removed.append(f"removed the rules of {rules.backend}")
+        except SteeringFailed as error:
+            # Without the program there was none that could have made rules, either.
+            if not isinstance(error.__cause__, ProgramMissing):
+                failed.append(str(error))
+    return told(removed, failed)

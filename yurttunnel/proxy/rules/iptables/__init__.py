@@ -1,0 +1,1 @@
+"""Rules of iptables: the chains of kube-proxy's userspace mode, and some for refusals."""

@@ -1,0 +1,227 @@
+"""The rules that are wanted for virtual services, spelled and ordered as ``iptables-save`` does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from ipaddress import collapse_addresses, ip_network
+
+from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.rules.iptables import chains
+from yurttunnel.proxy.state.virtual_services import (
+    Address,
+    Key,
+    Network,
+    NobodyServes,
+    Portal,
+    PortalKind,
+    Protocol,
+    Scope,
+    ServicePortName,
+)
+from yurttunnel.steering.firewall.own_chains import Rules
+from yurttunnel.steering.firewall.spelling import address, comment, lead, network
+
+MOST_IN_COMMENT = 255
+"""Characters (``XT_MAX_COMMENT_LEN`` of ``linux/netfilter/xt_comment.h``, less the one behind)."""
+
+_NAMES_HAVE_NOT = re.compile(r"[^\w./:-]", re.ASCII)
+"""Characters that no name of Kubernetes has, but an object in a file may."""
+
+_NOT_OVER_A_BRIDGE = " -m physdev ! --physdev-is-in"
+_TO_THIS_MACHINE = f" {chains.LOCAL}"
+
+_REFUSE = {
+    (4, Protocol.TCP): "-j REJECT --reject-with tcp-reset",
+    (6, Protocol.TCP): "-j REJECT --reject-with tcp-reset",
+    (4, Protocol.UDP): "-j REJECT --reject-with icmp-port-unreachable",
+    (6, Protocol.UDP): "-j REJECT --reject-with icmp6-port-unreachable",
+}
+
+_RulesByChain = dict[str, list[str]]
+
+
+class PortalRules:
+    """Makes the rules of one family: ``node_ports`` have the addresses that serve node ports."""
+
+    def __init__(self, version: int, node_ports: Iterable[Network] = ()) -> None:
+        self._version = version
+        networks = _of_version(version, node_ports)
+        # Rules that match any address are shown without it.
+        self._node_ports = () if _is_everything(networks) else networks
+
+    def rules(self, placed: Iterable[Placed], host: Address | None) -> Mapping[str, Rules]:
+        """Return the rules by their tables.
+
+        This machine's own packets are led to ``host``; where it has no such address, to loopback.
+        """
+        services = {
+            each.service.key: each for each in placed if each.service.key.version == self._version
+        }
+        nat: _RulesByChain = {
+            name: []
+            for name in (
+                chains.PORTALS_CONTAINER,
+                chains.PORTALS_HOST,
+                chains.NODEPORT_CONTAINER,
+                chains.NODEPORT_HOST,
+            )
+        }
+        filtering: _RulesByChain = {
+            name: []
+            for name in (
+                chains.SOURCES,
+                chains.REFUSED_CONTAINER,
+                chains.REFUSED_HOST,
+                chains.NODEPORT_NON_LOCAL,
+            )
+        }
+        for key in sorted(services, key=_order):
+            one = _ServiceRules(services[key], _of_this_machine(services, key), host)
+            for portal in services[key].service.portals:
+                one.lead(portal, nat, filtering)
+                one.restrict(portal, filtering[chains.SOURCES])
+                one.refuse(portal, self._node_ports, filtering)
+        return {
+            "filter": chains.filtering(_fixed(filtering)),
+            "nat": chains.nat(_fixed(nat), self._node_ports),
+        }
+
+
+class _ServiceRules:
+    """The rules of one virtual service; ``own`` serves this machine's own packets to it."""
+
+    def __init__(self, placed: Placed, own: Placed, host: Address | None) -> None:
+        key = placed.service.key
+        self._placed = placed
+        self._own = own
+        self._host = host
+        self._key = key
+        self._name = comment(_comment_of(key.name))
+        self._protocol = key.protocol.value.lower()
+
+    def lead(self, portal: Portal, nat: _RulesByChain, filtering: _RulesByChain) -> None:
+        """Lead packets to the portal to proxy ports."""
+        is_node_port = portal.kind is PortalKind.NODE_PORT
+        match = self._match(portal)
+        port, own_port = self._placed.proxy_port, self._own.proxy_port
+        if port is not None:
+            chain = chains.NODEPORT_CONTAINER if is_node_port else chains.PORTALS_CONTAINER
+            nat[chain] += [f"{match}{when} {lead(None, port)}" for when in _arriving(portal)]
+        if own_port is not None:
+            chain = chains.NODEPORT_HOST if is_node_port else chains.PORTALS_HOST
+            nat[chain].append(f"{match}{_leaving(portal)} {lead(self._host, own_port)}")
+        if is_node_port and port is not None:
+            # By then the packet is one to the proxy port.
+            filtering[chains.NODEPORT_NON_LOCAL].append(
+                f"{self._match_port(port)} -m state --state NEW -j ACCEPT"
+            )
+
+    def restrict(self, portal: Portal, rules: list[str]) -> None:
+        """Drop what comes from elsewhere than the portal's sources, wherever it is led to."""
+        if portal.sources is None or portal.address is None:
+            return
+        sources = _of_version(self._key.version, portal.sources)
+        if _is_everything(sources):
+            return
+        if self._host is not None and any(self._host in source for source in sources):
+            # Where the address is this machine's own, that is what its packets come from.
+            sources = _of_version(self._key.version, [*sources, _whole(portal.address)])
+        match = (
+            f"-p {self._protocol} {self._name} -m conntrack"
+            f" --ctorigdst {address(portal.address.packed)} --ctorigdstport {portal.port}"
+        )
+        rules += [f"-s {network(source)} {match} -j RETURN" for source in sources]
+        rules.append(f"{match} -j DROP")
+
+    def refuse(
+        self, portal: Portal, node_ports: Sequence[Network], filtering: _RulesByChain
+    ) -> None:
+        """Refuse or drop what cannot be led, under the conditions under which it would have been.
+
+        Where portals are led to this machine may send packets to addresses elsewhere.
+        """
+        for placed, chain, conditions in (
+            (self._placed, chains.REFUSED_CONTAINER, _arriving(portal)),
+            (self._own, chains.REFUSED_HOST, (_leaving(portal),)),
+        ):
+            if placed.proxy_port is not None:
+                continue
+            dropped = placed.service.nobody_serves is NobodyServes.DROPPED
+            target = "-j DROP" if dropped else _REFUSE[self._key.version, self._key.protocol]
+            if portal.kind is PortalKind.NODE_PORT:
+                filtering[chain] += [
+                    f"{to}{self._match(portal)} {chains.LOCAL} {target}"
+                    for to in _destinations(node_ports)
+                ]
+            else:
+                match = self._match(portal)
+                filtering[chain] += [f"{match}{when} {target}" for when in conditions]
+
+    def _match(self, portal: Portal) -> str:
+        if portal.address is None:
+            return self._match_port(portal.port)
+        return f"-d {network(_whole(portal.address))} {self._match_port(portal.port)}"
+
+    def _match_port(self, port: int) -> str:
+        return f"-p {self._protocol} {self._name} -m {self._protocol} --dport {port}"
+
+
+def _arriving(portal: Portal) -> tuple[str, ...]:
+    """Return what else the rules for packets match that arrive.
+
+    External addresses that are elsewhere can be reached there by pods, which come over a bridge.
+    """
+    if portal.kind is PortalKind.EXTERNAL_IP:
+        return (_NOT_OVER_A_BRIDGE, _TO_THIS_MACHINE)
+    return ("",)
+
+
+def _leaving(portal: Portal) -> str:
+    """Return the same for packets of this machine."""
+    return _TO_THIS_MACHINE if portal.kind is PortalKind.EXTERNAL_IP else ""
+
+
+def _of_this_machine(services: Mapping[Key, Placed], key: Key) -> Placed:
+    """Return what serves this machine's own packets.
+
+    To external portals that is what serves within the cluster, whatever ``externalTrafficPolicy``
+    says, as kube-proxy has it.
+    """
+    if key.scope is not Scope.EXTERNAL:
+        return services[key]
+    internal = Key(key.name, key.version, key.protocol, Scope.INTERNAL)
+    return services.get(internal, services[key])
+
+
+def _order(key: Key) -> tuple[ServicePortName, str, str]:
+    return key.name, key.protocol.value, key.scope.value
+
+
+def _comment_of(name: ServicePortName) -> str:
+    text = _NAMES_HAVE_NOT.sub("?", str(name))
+    return text if len(text) <= MOST_IN_COMMENT else f"{text[: MOST_IN_COMMENT - 3]}..."
+
+
+def _destinations(node_ports: Sequence[Network]) -> Iterator[str]:
+    yield from (f"-d {network(each)} " for each in node_ports)
+    if not node_ports:
+        yield ""
+
+
+def _of_version(version: int, networks: Iterable[Network]) -> tuple[Network, ...]:
+    """Return those of one family that are within no other."""
+    fitting = [each for each in networks if each.version == version]
+    return tuple(collapse_addresses(fitting))  # type: ignore[type-var]
+
+
+def _is_everything(networks: Sequence[Network]) -> bool:
+    return any(each.prefixlen == 0 for each in networks)
+
+
+def _whole(of: Address) -> Network:
+    return ip_network(of)
+
+
+def _fixed(rules: _RulesByChain) -> dict[str, tuple[str, ...]]:
+    return {chain: tuple(some) for chain, some in rules.items()}

@@ -1,0 +1,168 @@
+"""The chains of the service proxy in the kernel, by the programs of iptables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from twisted.internet.defer import Deferred
+from zope.interface import implementer
+
+from yurttunnel.proxy.host_address import HostAddress
+from yurttunnel.proxy.interfaces import IRules, Placed
+from yurttunnel.proxy.rules.iptables.chains import PROXY
+from yurttunnel.proxy.rules.iptables.portals import PortalRules
+from yurttunnel.proxy.state.virtual_services import Address, Network
+from yurttunnel.steering.firewall.cleanup import remove_chains, remove_chains_elsewhere, told
+from yurttunnel.steering.firewall.detection import (
+    PROC_NET,
+    find_back_ends,
+    has_family,
+    installed,
+)
+from yurttunnel.steering.firewall.own_chains import Rules
+from yurttunnel.steering.firewall.tables import BackEnd, Tables
+from yurttunnel.steering.interfaces import Applied, SteeringFailed
+from yurttunnel.steering.netlink.generation import nft_generation
+from yurttunnel.steering.programs import IPrograms
+
+_GENERATIONS = 2**32
+"""They are counted in an ``unsigned int`` (``base_seq`` of ``struct nftables_pernet``)."""
+
+
+@dataclass(slots=True)
+class _Family:
+    """One version of IP: ``made`` are the rules for what was asked last."""
+
+    back_end: BackEnd
+    tables: Tables
+    portals: PortalRules
+    asked: tuple[tuple[Placed, ...], Address | None] | None = None
+    made: Mapping[str, Rules] | None = None
+
+    def rules(self, placed: tuple[Placed, ...], host: Address | None) -> Mapping[str, Rules]:
+        """Return the rules; for what is asked again the same ones, which there may be many of."""
+        if self.made is None or self.asked != (placed, host):
+            self.made = self.portals.rules(placed, host)
+            self.asked = placed, host
+        return self.made
+
+
+@dataclass(frozen=True, slots=True)
+class _Right:
+    """What was asked for when all was right, and the number of the kernel's rules then."""
+
+    placed: tuple[Placed, ...]
+    hosts: Mapping[int, Address | None]
+    generation: int
+
+
+@implementer(IRules)
+class IptablesRules:
+    """The rules of all families that this machine has; the first call finds out which those are.
+
+    ``node_ports`` have the addresses that serve node ports, none being all.
+    """
+
+    def __init__(
+        self,
+        programs: IPrograms,
+        host_address: HostAddress,
+        node_ports: Iterable[Network] = (),
+        proc_net: Path = PROC_NET,
+    ) -> None:
+        self._programs = programs
+        self._host_address = host_address
+        self._node_ports = tuple(node_ports)
+        self._proc_net = proc_net
+        self._families: dict[int, _Family] = {}
+        self._right: _Right | None = None
+
+    @property
+    def backend(self) -> str:
+        """What pages and logs call it."""
+        names = dict.fromkeys(each.back_end.name for each in self._families.values())
+        return f"iptables ({', '.join(names)})" if names else "iptables"
+
+    def apply(self, placed: Sequence[Placed]) -> Deferred[Applied]:
+        """Read what there is, and change what differs; see :class:`IRules`."""
+        return Deferred.fromCoroutine(self._apply(tuple(placed)))
+
+    def remove(self) -> Deferred[bool]:
+        """Remove our chains from both back ends, those of kube-proxy's userspace mode, too."""
+        return Deferred.fromCoroutine(self._remove())
+
+    def generation(self) -> int | None:
+        """Return what nftables counts; the kernel counts no changes of its legacy tables."""
+        if any(family.back_end.name != "nft" for family in self._families.values()):
+            return None
+        return nft_generation() if self._families else None
+
+    async def find(self, versions: Iterable[int] = (4,)) -> None:
+        """Find the back ends, unless those of ``versions`` are known.
+
+        Raises :class:`SteeringFailed` where one of these is missing.
+        """
+        needed = [each for each in versions if has_family(each, self._proc_net)]
+        if all(version in self._families for version in needed):
+            return
+        keep = {version: family.back_end.name for version, family in self._families.items()}
+        found = await find_back_ends(self._programs, PROXY, self._proc_net, keep)
+        for version, back_end in found.found.items():
+            if version not in self._families:
+                tables = Tables(self._programs, back_end, PROXY)
+                portals = PortalRules(version, self._node_ports)
+                self._families[version] = _Family(back_end, tables, portals)
+        missing = [found.missing[each] for each in needed if each not in self._families]
+        if missing:
+            raise SteeringFailed("; ".join(missing))
+
+    async def remove_elsewhere(self) -> list[str]:
+        """Remove our chains from the back ends that are not used; return in sentences which.
+
+        Raises :class:`SteeringFailed`, which lists what could not be removed.
+        """
+        used = {version: family.back_end.name for version, family in self._families.items()}
+        return await remove_chains_elsewhere(self._programs, PROXY, used, self._proc_net)
+
+    async def _apply(self, placed: tuple[Placed, ...]) -> Applied:
+        problems: list[str] = []
+        try:
+            await self.find(sorted({each.service.key.version for each in placed}))
+        except SteeringFailed as error:
+            # The other family may have one.
+            problems.append(str(error))
+        hosts = {version: self._host_address(version) for version in self._families}
+        generation = self.generation()
+        if generation is not None and self._right == _Right(placed, hosts, generation):
+            return Applied()
+        self._right = None
+        differences: list[str] = []
+        for version, family in self._families.items():
+            try:
+                outcome = await family.tables.apply(family.rules(placed, hosts[version]))
+            except SteeringFailed as error:
+                problems.append(str(error))
+            else:
+                differences += (f"IPv{version}: {each}" for each in outcome.differences)
+                if generation is not None:
+                    generation = (generation + outcome.changed) % _GENERATIONS
+        if problems:
+            raise SteeringFailed("; ".join(problems))
+        # By another number somebody has changed rules meanwhile, and they are looked at again.
+        if generation is not None and generation == self.generation():
+            self._right = _Right(placed, hosts, generation)
+        return Applied(tuple(differences))
+
+    async def _remove(self) -> bool:
+        self._right = None
+        left, removed, failed = dict(await installed(self._programs)), False, []
+        for family in self._families.values():
+            left.pop((family.back_end.version, family.back_end.name), None)
+            try:
+                removed = await family.tables.remove() or removed
+            except SteeringFailed as error:
+                failed.append(str(error))
+        sentences, more = await remove_chains(self._programs, left, PROXY, self._proc_net)
+        return bool(told(sentences, [*failed, *more])) or removed
