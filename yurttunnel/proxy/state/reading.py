@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from yurttunnel.cluster.fields import mapping
 from yurttunnel.http.authority import address_in
@@ -87,9 +88,17 @@ def unicast_address(value: object) -> Address:
     Raises :class:`Unusable` for what is none, and for what the API takes neither for an external
     IP nor for an endpoint (``ValidateNonSpecialIP`` of k8s.io/kubernetes pkg/apis/core/validation).
     """
-    address = address_in(value) if isinstance(value, str) else None
-    if address is None:
+    if not isinstance(value, str):
         raise Unusable(f"{quoted(value)} is not an IP address")
+    return _unicast_address(value)
+
+
+# All endpoints of a slice come anew with each change of one, and reading them is most of the work.
+@lru_cache(maxsize=1 << 14)
+def _unicast_address(text: str) -> Address:
+    address = address_in(text)
+    if address is None:
+        raise Unusable(f"{quoted(text)} is not an IP address")
     for kind, words in _SPECIAL.items():
         if getattr(address, f"is_{kind}"):
             raise Unusable(f"{address} is {words}")
