@@ -8,7 +8,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.objects import port, service
 from yurttunnel.proxy.state.reading import MOST_TOLD
-from yurttunnel.proxy.state.services import Distribution, ServicePort, service_from
+from yurttunnel.proxy.state.service_ports import ServicePort
+from yurttunnel.proxy.state.services import Distribution, service_from
 from yurttunnel.proxy.state.virtual_services import Protocol
 
 

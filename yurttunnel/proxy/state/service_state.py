@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from yurttunnel.proxy.state.endpoint_slices import Condition, EndpointSlice, SliceEndpoint
 from yurttunnel.proxy.state.policies import Candidates, cluster_endpoints, local_endpoints
 from yurttunnel.proxy.state.reading import Problems
-from yurttunnel.proxy.state.services import Service, ServicePort
+from yurttunnel.proxy.state.service_ports import ServicePort
+from yurttunnel.proxy.state.services import Service
 from yurttunnel.proxy.state.virtual_services import (
     Address,
     Endpoint,
@@ -75,29 +76,18 @@ def service_state(
         name = ServicePortName(service.namespace, service.name, port.name)
         for version in dict.fromkeys(address.version for address in service.cluster_ips):
             candidates = _candidates(service, port, version, slices)
-            for loop in [endpoint for endpoint in loops if endpoint in candidates]:
-                del candidates[loop]
-                problems.add(
-                    f"the endpoint {loop} is a portal of a Service, whose connections would come"
-                    " back here: it is not used",
-                    str(name),
-                )
+            _leave_out(loops, candidates, name, problems)
             endpoints.update(candidates)
             for made in _virtual_services(service, port, name, version, candidates, place):
                 services[made.key] = made
     portals = [(key.protocol, portal) for key, made in services.items() for portal in made.portals]
     health_check = _health_check(service, slices, place.node)
-    claims: dict[Claim, str] = {
-        (protocol, portal.address, portal.port): str(service) for protocol, portal in portals
-    }
-    if health_check is not None:
-        claims[Protocol.TCP, None, health_check.port] = str(service)
     of_slices = (problem for each in slices for problem in each.problems)
     return ServiceState(
         services=services,
         health_check=health_check,
         problems=(*service.problems, *of_slices, *problems.all()),
-        claims=claims,
+        claims=_claims(str(service), portals, health_check),
         virtual=frozenset(
             Endpoint(portal.address, portal.port)
             for _, portal in portals
@@ -107,6 +97,34 @@ def service_state(
         endpoints=frozenset(endpoints),
         endpoint_ports=frozenset(each.port for each in endpoints),
     )
+
+
+def _claims(
+    owner: str,
+    portals: Iterable[tuple[Protocol, Portal]],
+    health_check: HealthCheckNodePort | None,
+) -> dict[Claim, str]:
+    found: dict[Claim, str] = {
+        (protocol, portal.address, portal.port): owner for protocol, portal in portals
+    }
+    if health_check is not None:
+        found[Protocol.TCP, None, health_check.port] = owner
+    return found
+
+
+def _leave_out(
+    loops: Iterable[Endpoint],
+    candidates: dict[Endpoint, SliceEndpoint],
+    name: ServicePortName,
+    problems: Problems,
+) -> None:
+    for loop in [endpoint for endpoint in loops if endpoint in candidates]:
+        del candidates[loop]
+        problems.add(
+            f"the endpoint {loop} is a portal of a Service, whose connections would come back"
+            " here: it is not used",
+            str(name),
+        )
 
 
 def _candidates(

@@ -31,7 +31,8 @@ from yurttunnel.proxy.state.reading import (
     quoted,
     unicast_address,
 )
-from yurttunnel.proxy.state.virtual_services import Address, Network, Problem, Protocol
+from yurttunnel.proxy.state.service_ports import ServicePort, service_ports
+from yurttunnel.proxy.state.virtual_services import Address, Network, Problem
 
 PROXY_PROTOCOL = "yurttunnel.io/proxy-protocol"
 LOAD_BALANCING = "yurttunnel.io/load-balancing"
@@ -62,16 +63,6 @@ class Distribution(enum.Enum):
 _DISTRIBUTIONS = {each.value: each for each in Distribution} | {
     "PreferClose": Distribution.SAME_ZONE
 }
-
-
-@dataclass(frozen=True, slots=True)
-class ServicePort:
-    """A port of a Service; ``node_port`` is 0 for none."""
-
-    name: str
-    protocol: Protocol
-    port: int
-    node_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +127,7 @@ def service_from(service: Object) -> Service | None:
             _addresses("load-balancer IP", _ingress(balancer), problems, versions)
         ),
         sources=_sources(spec, annotations, problems),
-        ports=tuple(_ports(f"{namespace}/{name}", spec, problems)),
+        ports=tuple(service_ports(f"{namespace}/{name}", spec, problems)),
         affinity=_affinity(spec, problems),
         internal_local=spec.get("internalTrafficPolicy") == "Local",
         external_local=external_local,
@@ -211,53 +202,6 @@ def _sources(
                 " the load-balancer IPs"
             )
     return tuple(found)
-
-
-def _ports(service: str, spec: Mapping[str, Any], problems: Problems) -> Iterator[ServicePort]:
-    """Go through the ports; of two with the same name or number the first is served."""
-    names, numbers, node_ports = set(), set(), set()
-    for each in objects(spec.get("ports")):
-        name = text(each.get("name"))
-        what = f"{service}:{name}" if name else service
-        try:
-            protocol = _protocol(each)
-            port = port_number(each.get("port"))
-        except Unusable as error:
-            problems.add(f"{error}: it is not served", what)
-            continue
-        if (protocol, name) in names or (protocol, port) in numbers:
-            problems.add(
-                f"port {port} has the name or the number of another port before it: it is not"
-                " served",
-                what,
-            )
-            continue
-        names.add((protocol, name))
-        numbers.add((protocol, port))
-        node_port = _node_port(each, what, problems)
-        if (protocol, node_port) in node_ports:
-            problems.add(f"nodePort {node_port} is another port's before it, too", what)
-            node_port = 0
-        if node_port:
-            node_ports.add((protocol, node_port))
-        yield ServicePort(name, protocol, port, node_port)
-
-
-def _protocol(port: Mapping[str, Any]) -> Protocol:
-    given = port.get("protocol") or "TCP"
-    try:
-        return Protocol(given)
-    except ValueError:
-        raise Unusable(f"protocol {quoted(given)} is not carried, TCP and UDP are") from None
-
-
-def _node_port(port: Mapping[str, Any], what: str, problems: Problems) -> int:
-    given = port.get("nodePort") or 0
-    try:
-        return port_number(given) if given else 0
-    except Unusable as error:
-        problems.add(f"nodePort {error}: it is served without", what)
-        return 0
 
 
 def _affinity(spec: Mapping[str, Any], problems: Problems) -> float | None:
