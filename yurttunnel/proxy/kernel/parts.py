@@ -79,7 +79,7 @@ class KernelParts:
         chains: dict[str, Chain] = {}
         maps: dict[str, str] = {}
         own = dict(found)
-        if _is_carried(placed):
+        if is_carried(placed):
             self._add_choice(service, chains, maps)
             own |= {(HAIRPIN, f"{end.address} . {end.address}"): "" for end in service.local}
             if any(portal.is_external for portal in service.portals) and not service.keeps_source:
@@ -90,7 +90,7 @@ class KernelParts:
                 chains[_name("int", service.key)] = chain(
                     self._masquerading(service.key.version), f"goto {_name('svc', service.key)}"
                 )
-        if internal is not None and _is_carried(internal):
+        if internal is not None and is_carried(internal):
             # A program's own packets may have a source that no endpoint's answers find back to.
             chains[_name("own", service.key)] = chain(
                 f"fib saddr type local {set_mark(MASQUERADED)}",
@@ -99,7 +99,7 @@ class KernelParts:
         return Part(chains, maps, own)
 
     def _lead(self, placed: Placed, served: Placed, portal: Portal) -> Led:
-        if not _is_carried(served):
+        if not is_carried(served):
             return socket_of(served)
         service = served.service
         if served is not placed:
@@ -177,7 +177,7 @@ def kernel_chains(version: int) -> Part:
     )
 
 
-def _is_carried(placed: Placed) -> bool:
+def is_carried(placed: Placed) -> bool:
     """Return whether it is the kernel that carries a service."""
     return bool(placed.service.endpoints) and placed.proxy_port is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from collections.abc import Iterable, Iterator
@@ -68,6 +69,23 @@ class Conversation:
         """Let the socket go, and with it what the kernel keeps for it."""
         self._socket.close()
 
+    def fileno(self) -> int:
+        """Return the descriptor, for a reactor that waits for what comes unasked."""
+        return self._socket.fileno()
+
+    def unasked(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the kind and the body of each message that has come unasked, without waiting.
+
+        There are none where nothing has come. Raises ``OSError`` with ``ENOBUFS`` where some have
+        been lost, since nobody has read them.
+        """
+        try:
+            # The socket's own method would wait; a socket with a time-out never blocks itself.
+            received = os.read(self._socket.fileno(), _LARGEST)
+        except BlockingIOError:
+            return
+        yield from _messages(received)
+
     def get(self, request: bytes) -> bytes:
         """Ask for one thing; give the body of the answer. Raises :class:`KernelRefused`."""
         self._send([request])
@@ -110,14 +128,18 @@ class Conversation:
         self._socket.send(b"".join(request + b"\0" * (-len(request) % 4) for request in requests))
 
     def _received(self) -> Iterator[tuple[int, bytes]]:
-        received = self._socket.recv(_LARGEST)
-        start = 0
-        while start + HEADER.size <= len(received):
-            length, kind, _, _, _ = HEADER.unpack_from(received, start)
-            if length < HEADER.size:
-                raise ValueError(f"a netlink message says that it is {length} bytes long")
-            yield kind, received[start + HEADER.size : start + length]
-            start += (length + 3) & ~3
+        return _messages(self._socket.recv(_LARGEST))
+
+
+def _messages(received: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the kind and the body of each message."""
+    start = 0
+    while start + HEADER.size <= len(received):
+        length, kind, _, _, _ = HEADER.unpack_from(received, start)
+        if length < HEADER.size:
+            raise ValueError(f"a netlink message says that it is {length} bytes long")
+        yield kind, received[start + HEADER.size : start + length]
+        start += (length + 3) & ~3
 
 
 def _code(body: bytes) -> int:

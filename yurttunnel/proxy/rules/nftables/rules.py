@@ -59,6 +59,13 @@ class Nftables:
         """Delete the tables of all families."""
         return Deferred.fromCoroutine(self._remove())
 
+    def check(self, placed: Sequence[Placed]) -> Deferred[None]:
+        """Have program and kernel check what would be made, and change nothing.
+
+        Fails with :class:`SteeringFailed`.
+        """
+        return Deferred.fromCoroutine(self._check(placed))
+
     def generation(self) -> int | None:
         """Return what nftables counts."""
         return nft_generation()
@@ -78,6 +85,10 @@ class Nftables:
             self._generation = before
         self._known = desired
         return Applied(change.differences)
+
+    async def _check(self, placed: Sequence[Placed]) -> None:
+        given = transaction({}, self._tables(placed)).text
+        await self._run("checking", "-c", "-f", "-", given=given.encode())
 
     async def _remove(self) -> bool:
         self._known = None

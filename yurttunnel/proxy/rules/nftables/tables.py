@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from yurttunnel.proxy.interfaces import Placed
@@ -92,9 +92,10 @@ class Tables:
             for version, part in tables.items()
         ]
 
-    def forget(self) -> None:
-        """Make everything anew at the next call."""
-        self._made.clear()
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Make the parts of these services anew at the next call."""
+        for key in keys:
+            self._made.pop(key, None)
 
     def _base(self, version: int) -> Part:
         more = self._more(version)

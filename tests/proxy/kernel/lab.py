@@ -1,0 +1,199 @@
+"""A node that leads clients to endpoints, each a network namespace of its own.
+
+::
+
+    client --- node --- (pods) --- endpoint 0, 1, 2 …
+    10.5.0.2   10.5.0.1  10.1.0.1  10.1.0.10, .11, .12 …
+    fd05::2    fd05::1   fd01::1   fd01::10, ::11, ::12 …
+
+The client has its way to everything through the node.
+"""
+
+from __future__ import annotations
+
+import time
+from ipaddress import ip_address
+from pathlib import Path
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+
+from tests.e2e.network.namespaces import Namespace, wait_for_ipv6
+from yurttunnel.proxy.state.virtual_services import Endpoint
+
+PORT = 8080
+NODE = {4: "10.5.0.1", 6: "fd05::1"}
+CLIENT = {4: "10.5.0.2", 6: "fd05::2"}
+PODS = {4: "10.1.0.1", 6: "fd01::1"}
+CLUSTER = {4: "10.96.0.1", 6: "fd96::1"}
+EXTERNAL = {4: "192.0.2.1", 6: "2001:db8::1"}
+
+_HOLE = f"""
+table inet hole {{
+    chain input {{
+        type filter hook input priority 0;
+        meta l4proto {{ tcp, udp }} th dport {PORT} drop
+    }}
+}}
+"""
+
+_PREFIX = {4: 24, 6: 64}
+_SECONDS = 30.0
+
+
+class Lab:
+    """The network; the thread lives on the node until :meth:`close`."""
+
+    def __init__(self, endpoints=3):
+        self._former = Namespace(current=True)
+        self._machines = []
+        try:
+            self._make(endpoints)
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self, endpoints):
+        self.node, self.client, switch = self._machine(), self._machine(), self._machine()
+        with self.node.inside():
+            for setting in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
+                Path("/proc/sys/net", setting).write_text("1")
+        self._join(self.client, "eth0", CLIENT, self.node, "lan", NODE)
+        for family, gateway in (("-4", NODE[4]), ("-6", NODE[6])):
+            self.client.run("ip", family, "route", "add", "default", "via", gateway)
+            # A way to clusters' addresses, as a node's default route is one.
+            via = CLIENT[4 if family == "-4" else 6]
+            self.node.run("ip", family, "route", "add", "default", "via", via)
+        switch.run("ip", "link", "add", "switch", "type", "bridge")
+        switch.run("ip", "link", "set", "switch", "up")
+        self._join(switch, "port", {}, self.node, "pods", PODS)
+        switch.run("ip", "link", "set", "port", "master", "switch")
+        self.endpoints = []
+        for number in range(endpoints):
+            pod = self._machine()
+            own = {4: f"10.1.0.{number + 10}", 6: f"fd01::{number + 10}"}
+            self._join(switch, f"port{number}", {}, pod, "eth0", own)
+            switch.run("ip", "link", "set", f"port{number}", "master", "switch")
+            for family, gateway in (("-4", PODS[4]), ("-6", PODS[6])):
+                pod.run("ip", family, "route", "add", "default", "via", gateway)
+            self.endpoints.append(pod)
+        for machine in self._machines:
+            with machine.inside():
+                wait_for_ipv6()
+        self.node.enter()
+
+    def address(self, number, version=4):
+        """Return the endpoint with a number."""
+        text = f"10.1.0.{number + 10}" if version == 4 else f"fd01::{number + 10}"
+        return Endpoint(ip_address(text), PORT)
+
+    def close(self):
+        """Go back."""
+        self._former.enter()
+        for machine in (*self._machines, self._former):
+            machine.close()
+
+    def drop(self, number):
+        """Have an endpoint's machine be a black hole."""
+        self.endpoints[number].run("nft", "-f", "-", stdin=_HOLE)
+
+    def pass_again(self, number):
+        """Have it answer again."""
+        self.endpoints[number].run("nft", "delete", "table", "inet", "hole")
+
+    def _machine(self):
+        machine = Namespace()
+        self._machines.append(machine)
+        with machine.inside():
+            Path("/proc/sys/net/ipv6/conf/default/accept_dad").write_text("0")
+        machine.run("ip", "link", "set", "lo", "up")
+        return machine
+
+    def _join(self, one, name, addresses, other, other_name, other_addresses):
+        one.run(
+            *("ip", "link", "add", name, "type", "veth"),
+            *("peer", "name", other_name, "netns", other.path),
+        )
+        for machine, link, own in ((one, name, addresses), (other, other_name, other_addresses)):
+            machine.run("ip", "link", "set", link, "up")
+            for version, address in own.items():
+                nodad = ("nodad",) if version == 6 else ()
+                machine.run(
+                    "ip", "address", "add", f"{address}/{_PREFIX[version]}", "dev", link, *nodad
+                )
+
+
+class Serving(Protocol):
+    """Tells who it is and whom it sees, and keeps the connection."""
+
+    def connectionMade(self):
+        """Tell."""
+        self.factory.connections.append(self)
+        self.transport.write(f"{self.factory.name} {self.transport.getPeer().host}\n".encode())
+
+    def connectionLost(self, reason=connectionDone):
+        """Forget it."""
+        self.factory.connections.remove(self)
+
+
+class Server(Factory):
+    """Serves at an endpoint."""
+
+    noisy = False
+    protocol = Serving
+
+    def __init__(self, name):
+        self.name = name
+        self.connections = []
+
+
+class Asking(Protocol):
+    """Waits for a line, and ends the connection."""
+
+    def __init__(self):
+        self.answered = Deferred()
+        self._line = b""
+
+    def dataReceived(self, data):
+        """Take it."""
+        self._line += data
+        if b"\n" in self._line:
+            self.transport.loseConnection()
+            self.answered.callback(self._line.decode().split())
+
+    def connectionLost(self, reason=connectionDone):
+        """Fail where it has not come."""
+        if b"\n" not in self._line:
+            self.answered.errback(reason)
+
+
+class Asker(Factory):
+    """Makes them."""
+
+    noisy = False
+    protocol = Asking
+
+
+class Connected:
+    """What has become of a client: who has served it, seeing whom, after how many seconds."""
+
+    def __init__(self, server, seen, seconds):
+        self.server, self.seen, self.seconds = server, seen, seconds
+
+
+def connect(inside, host, port=80, timeout=_SECONDS):
+    """Connect from a machine; fails as connecting does."""
+    kind = TCP6ClientEndpoint if ":" in host else TCP4ClientEndpoint
+    begun = time.monotonic()
+    with inside.inside():
+        connecting = kind(reactor, host, port, timeout).connect(Asker())
+    return Deferred.fromCoroutine(_served(connecting, begun))
+
+
+async def _served(connecting, begun):
+    protocol = await connecting
+    seconds = time.monotonic() - begun
+    server, seen = await protocol.answered
+    return Connected(server, seen, seconds)

@@ -1,0 +1,75 @@
+"""Whether this machine can do kernel mode."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address, ip_network
+
+from twisted.internet.defer import Deferred
+
+from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.kernel.connections import check as check_connections
+from yurttunnel.proxy.kernel.packet_log import open_log
+from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade, kernel_chains
+from yurttunnel.proxy.kernel.watching import COPIED, GROUP, watching_chains
+from yurttunnel.proxy.rules.nftables.parts import Part
+from yurttunnel.proxy.rules.nftables.rules import Nftables
+from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
+from yurttunnel.proxy.state.virtual_services import (
+    Endpoint,
+    Key,
+    Portal,
+    PortalKind,
+    Protocol,
+    Scope,
+    ServicePortName,
+    VirtualService,
+)
+from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.programs import IPrograms
+
+_ADDRESSES = {4: "192.0.2.1", 6: "2001:db8::1"}
+"""For documentation (RFC 5737, RFC 3849): nobody's."""
+
+
+def kernel_mode_available(programs: IPrograms, version: int = 4) -> Deferred[str | None]:
+    """Return why this machine cannot do kernel mode, and what to do; ``None`` where it can.
+
+    Nothing is changed: the kernel is asked to check rules, and whether it tells of packets and
+    connections.
+    """
+    return Deferred.fromCoroutine(_available(programs, version))
+
+
+async def _available(programs: IPrograms, version: int) -> str | None:
+    tables = Tables(
+        (version,),
+        KernelParts(Masquerade(), lambda *_: False),
+        {version: ip_address(_ADDRESSES[version])}.get,
+        Networks(),
+        _chains,
+    )
+    try:
+        await Nftables(programs, tables).check([_example(version)])
+        check_connections()
+        # Another group than that of a process that may be there still.
+        open_log(GROUP + 1, COPIED).close()
+    except SteeringFailed as error:
+        return str(error)
+    return None
+
+
+def _chains(version: int) -> Part:
+    common, watching = kernel_chains(version), watching_chains(version)
+    return Part({**common.chains, **watching.chains}, {**common.maps, **watching.maps})
+
+
+def _example(version: int) -> Placed:
+    """Return a service with all that takes something of the kernel."""
+    address = ip_address(_ADDRESSES[version])
+    key = Key(ServicePortName("example", "example", ""), version, Protocol.TCP, Scope.ALL)
+    portals = (
+        Portal(PortalKind.CLUSTER_IP, address, 80),
+        Portal(PortalKind.NODE_PORT, None, 30000),
+        Portal(PortalKind.LOAD_BALANCER_IP, address, 81, (ip_network(address),)),
+    )
+    return Placed(VirtualService(key, portals, (Endpoint(address, 80),), affinity=1.0), None)

@@ -1,0 +1,153 @@
+"""Endpoints that do not answer, and are left out until they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from yurttunnel.ops.backoff import doubled
+from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.proxy.interfaces import EndpointStats
+from yurttunnel.proxy.kernel.prober import Outcome
+from yurttunnel.proxy.kernel.targets import Target
+from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
+
+FIRST, LONGEST = 1.0, 30.0
+"""Seconds until an ejected endpoint is probed at first, and at most. By UDP, where nothing can be
+probed, it returns after :data:`UDP_FACTOR` times as long."""
+
+UDP_FACTOR = 10.0
+
+TRIAL = 60.0
+"""Seconds after which an endpoint that is silent to our probes returns all the same: a network
+policy may keep this machine from it, and not the clients. One client then waits for a second."""
+
+
+@dataclass(slots=True)
+class _Health:
+    """What is known of an endpoint that has failed; ``since`` and ``until`` are of an ejection.
+
+    ``in_a_row`` are ejections, and probes during one, since clients have been answered last.
+    """
+
+    failures: int = 0
+    in_a_row: int = 0
+    why: str = ""
+    since: float = 0.0
+    until: float | None = None
+
+
+class Ejections:
+    """Which endpoints are ejected.
+
+    ``probe`` says what an endpoint does. ``on_changed`` are called with the target that is ejected
+    or returns.
+    """
+
+    _log = Logger()
+
+    def __init__(self, clock: IReactorTime, probe: Callable[[Endpoint], Deferred[Outcome]]) -> None:
+        self._clock = clock
+        self._probe = probe
+        self._limited = RateLimitedLog(clock, self._log)
+        self._known: dict[Target, _Health] = {}
+        self._waiting: dict[Target, IDelayedCall] = {}
+        self.on_changed: list[Callable[[Target], object]] = []
+
+    def is_ejected(self, protocol: Protocol, endpoint: Endpoint) -> bool:
+        """Return whether it is left out where there are others."""
+        if not self._waiting:
+            return False
+        health = self._known.get(Target(protocol, endpoint))
+        return health is not None and health.until is not None
+
+    def eject(self, target: Target, outcome: Outcome) -> None:
+        """Leave an endpoint out; one that is already is left as it is."""
+        health = self._known.setdefault(target, _Health())
+        health.failures += 1
+        health.why = outcome.value
+        if health.until is not None:
+            return
+        health.since = self._clock.seconds()
+        self._wait(target, health)
+        self._limited.warn(
+            "Endpoint {target} is left out where its Services have others, since {why}; it is"
+            " probed until it answers",
+            target=target,
+            why=outcome.value,
+        )
+        self._changed(target)
+
+    def answered(self, target: Target) -> None:
+        """Note that a client has been answered: if there are failures again, they are the first."""
+        health = self._known.get(target)
+        if health is not None:
+            health.in_a_row = 0
+
+    def keep(self, targets: Callable[[Target], bool]) -> None:
+        """Forget endpoints for which ``targets`` is false: no service has them any more."""
+        for target in [each for each in self._known if not targets(each)]:
+            del self._known[target]
+            self._stop_waiting(target)
+
+    def endpoints(self, protocol: Protocol, endpoints: Collection[Endpoint]) -> list[EndpointStats]:
+        """Return what is known of endpoints; how many connections they have, the kernel knows."""
+        stats = []
+        for each in endpoints:
+            health = self._known.get(Target(protocol, each)) or _Health()
+            stats.append(EndpointStats(each, 0, health.failures, health.why, health.until))
+        return stats
+
+    def stop(self) -> None:
+        """Probe no more."""
+        for target in list(self._waiting):
+            self._stop_waiting(target)
+
+    def _wait(self, target: Target, health: _Health) -> None:
+        seconds = doubled(health.in_a_row, FIRST, LONGEST)
+        if target.protocol is Protocol.UDP:
+            seconds *= UDP_FACTOR
+        health.in_a_row += 1
+        health.until = self._clock.seconds() + seconds
+        self._waiting[target] = self._clock.callLater(seconds, self._over, target, health)
+
+    def _stop_waiting(self, target: Target) -> None:
+        waiting = self._waiting.pop(target, None)
+        if waiting is not None and waiting.active():
+            waiting.cancel()
+
+    def _over(self, target: Target, health: _Health) -> None:
+        if target.protocol is Protocol.UDP:
+            self._return(target, health)
+            return
+        probing = self._probe(target.endpoint)
+        _ = probing.addCallback(self._probed, target, health).addErrback(self._failed)
+
+    def _probed(self, outcome: Outcome, target: Target, health: _Health) -> None:
+        if self._known.get(target) is not health or target not in self._waiting:
+            # It is no longer asked for.
+            return
+        waited = self._clock.seconds() - health.since
+        if outcome is Outcome.ANSWERED or (outcome is Outcome.SILENT and waited >= TRIAL):
+            self._return(target, health)
+        else:
+            health.why = outcome.value
+            self._wait(target, health)
+
+    def _return(self, target: Target, health: _Health) -> None:
+        health.until = None
+        self._stop_waiting(target)
+        self._log.info("Endpoint {target} is used again", target=target)
+        self._changed(target)
+
+    def _changed(self, target: Target) -> None:
+        for told in self.on_changed:
+            told(target)
+
+    def _failed(self, failure: Failure) -> None:
+        self._log.failure("An ejected endpoint cannot be probed", failure)

@@ -1,0 +1,133 @@
+"""Kernel mode as a whole: its rules, and what watches over endpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+
+from yurttunnel.proxy.kernel.connections import Connections
+from yurttunnel.proxy.kernel.ejections import Ejections
+from yurttunnel.proxy.kernel.packet_log import PacketLog
+from yurttunnel.proxy.kernel.packets import told
+from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade, kernel_chains
+from yurttunnel.proxy.kernel.prober import Prober
+from yurttunnel.proxy.kernel.rules import KernelRules
+from yurttunnel.proxy.kernel.suspicion import Suspicion
+from yurttunnel.proxy.kernel.watching import COPIED, GROUP, watching_chains
+from yurttunnel.proxy.rules.nftables.parts import Part
+from yurttunnel.proxy.rules.nftables.rules import Nftables
+from yurttunnel.proxy.rules.nftables.tables import HostAddress, Networks, Tables
+from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.netlink.worker import Run
+from yurttunnel.steering.programs import IPrograms
+from yurttunnel.tunnel.reactor import IReactor
+
+RETRY = 5.0
+"""Seconds after which the kernel is asked again to tell of packets: a former process may have ended
+by then, which is told them."""
+
+
+class KernelMode(Service):
+    """Has ``rules`` for whoever applies them, and ejects endpoints that do not answer.
+
+    It is started before rules are applied. At its stop, rules are left in which no endpoint is
+    ejected, and that pass refusals on: nobody is there who would find out when one returns.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        reactor: IReactor,
+        programs: IPrograms,
+        run: Run,
+        versions: Collection[int],
+        host_address: HostAddress,
+        networks: Networks,
+        masquerade: Masquerade,
+    ) -> None:
+        self._reactor = reactor
+        self._again: IDelayedCall | None = None
+        self._connections = Connections(run)
+        self._watches = False
+        prober = Prober(reactor)
+        self.ejections = Ejections(reactor, prober.probe)
+        """Which endpoints are left out, and what they have done."""
+        parts = KernelParts(masquerade, self.ejections.is_ejected)
+        tables = Tables(versions, parts, host_address, networks, self._chains)
+        self.rules = KernelRules(
+            reactor,
+            Nftables(programs, tables),
+            tables,
+            self.ejections,
+            self._connections.forget_unanswered,
+        )
+        """What leads portals to endpoints."""
+        self._suspicion = Suspicion(
+            reactor,
+            self._connections.is_answered,
+            prober.probe,
+            self.rules.siblings,
+            self.ejections,
+        )
+        self._packets = PacketLog(
+            reactor, GROUP, COPIED, lambda payload: self._suspicion.told(told(payload))
+        )
+        self.problem: str | None = None
+        """Why endpoints that do not answer are not noticed; ``None`` where they are."""
+
+    def startService(self) -> None:
+        """Begin to watch; where the kernel does not let that be, it is told, and all else goes."""
+        super().startService()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._again = None
+        try:
+            self._connections.start()
+            self._packets.start()
+        except SteeringFailed as error:
+            self._connections.stop()
+            if self.problem is None:
+                self._log.warn("{error}; it is tried again", error=error)
+            self.problem = str(error)
+            self._again = self._reactor.callLater(RETRY, self._begin)
+            return
+        self._watches = True
+        if self.problem is not None:
+            self.problem = None
+            self.rules.again()
+
+    async def _stop(self) -> None:
+        self._watches = False
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        self._packets.stop()
+        self._suspicion.stop()
+        self.ejections.stop()
+        self._connections.stop()
+        try:
+            await self.rules.leave()
+        except SteeringFailed as error:
+            self._log.warn(
+                "Rules are left that keep refusals from clients: {error}; run twist yurtproxy again"
+                " or with --cleanup",
+                error=error,
+            )
+
+    def stopService(self) -> Deferred[None]:
+        """Watch no more; fires when the rules are such that this is right."""
+        super().stopService()
+        return Deferred.fromCoroutine(self._stop())
+
+    def _chains(self, version: int) -> Part:
+        common = kernel_chains(version)
+        if not self._watches:
+            return common
+        watching = watching_chains(version)
+        return Part({**common.chains, **watching.chains}, {**common.maps, **watching.maps})

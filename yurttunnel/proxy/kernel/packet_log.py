@@ -1,0 +1,129 @@
+"""The kernel's log of packets (nflog), read as they come."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Callable, Iterator
+
+from pyroute2.netlink import NETLINK_NETFILTER
+from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.steering.netlink.conversation import CHANGE, Conversation
+from yurttunnel.steering.netlink.messages import attribute, attributes, raw_request
+from yurttunnel.steering.netlink.refusals import as_steering_failed
+
+# Of linux/netfilter/nfnetlink.h and nfnetlink_log.h.
+_SUBSYSTEM = 4
+_PACKET, _CONFIGURE = 0, 1
+_COMMAND, _MODE = 1, 2
+_BIND = 1
+_COPY_PACKET = 2
+_PAYLOAD = 9
+_HEADER_SIZE = 4
+
+AT_ONCE = 32
+"""Messages that are taken in one turn of the reactor: less than a millisecond."""
+
+_LACKING = (
+    "this kernel gives no log of packets; load the module nfnetlink_log, else endpoints that do"
+    " not answer are not noticed in kernel mode"
+)
+_TAKEN = "another program reads that group of the kernel's log; is there another yurtproxy?"
+_MEANINGS = {
+    errno.EINVAL: _LACKING,
+    errno.EOPNOTSUPP: _LACKING,
+    errno.EBUSY: _TAKEN,
+    errno.EPERM: "not permitted; give yurtproxy the capability NET_ADMIN",
+}
+
+
+@implementer(IReadDescriptor)
+class PacketLog:
+    """One group of the log, in the network namespace of the thread that starts it.
+
+    ``told`` gets the beginning of each packet, with the header of IP first.
+    """
+
+    def __init__(
+        self, reactor: IReactorFDSet, group: int, copied: int, told: Callable[[bytes], object]
+    ) -> None:
+        self._reactor = reactor
+        self._group = group
+        self._copied = copied
+        self._told = told
+        self._kernel: Conversation | None = None
+
+    def start(self) -> None:
+        """Begin to read. Raises :class:`SteeringFailed` where the kernel has no such log."""
+        self._kernel = open_log(self._group, self._copied)
+        self._reactor.addReader(self)
+
+    def stop(self) -> None:
+        """Read no more; the kernel then logs nothing."""
+        if self._kernel is not None:
+            self._reactor.removeReader(self)
+            self._kernel.close()
+            self._kernel = None
+
+    def fileno(self) -> int:
+        """Return what the reactor waits at."""
+        return -1 if self._kernel is None else self._kernel.fileno()
+
+    def logPrefix(self) -> str:
+        """Return what the reactor calls it."""
+        return "packet log"
+
+    def doRead(self) -> None:
+        """Take what has come, up to a bound."""
+        for _ in range(AT_ONCE):
+            if self._kernel is None:
+                return
+            try:
+                messages = list(self._kernel.unasked())
+            except OSError as problem:
+                if problem.errno != errno.ENOBUFS:
+                    raise
+                # It is a sample anyway: what was lost comes again while it lasts.
+                continue
+            if not messages:
+                return
+            for payload in _payloads(messages):
+                self._told(payload)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """Let the socket go: the reactor ends, or cannot read it."""
+        self.stop()
+
+
+def open_log(group: int, copied: int) -> Conversation:
+    """Return a conversation to which a group comes, ``copied`` bytes of each packet.
+
+    Raises :class:`SteeringFailed` where the kernel has no such log.
+    """
+    with as_steering_failed("cannot watch whether endpoints answer", _MEANINGS):
+        kernel = Conversation(NETLINK_NETFILTER)
+        try:
+            kernel.change(_configuration(group, _COMMAND, bytes([_BIND])))
+            mode = struct.pack("!IBB", copied, _COPY_PACKET, 0)
+            kernel.change(_configuration(group, _MODE, mode))
+        except BaseException:
+            kernel.close()
+            raise
+        return kernel
+
+
+def _configuration(group: int, kind: int, content: bytes) -> bytes:
+    before = struct.pack("!BBH", socket.AF_UNSPEC, 0, group)
+    return raw_request(before + attribute(kind, content), _SUBSYSTEM << 8 | _CONFIGURE, CHANGE)
+
+
+def _payloads(messages: list[tuple[int, bytes]]) -> Iterator[bytes]:
+    for kind, body in messages:
+        if kind == _SUBSYSTEM << 8 | _PACKET:
+            payload = dict(attributes(body, _HEADER_SIZE)).get(_PAYLOAD)
+            if payload is not None:
+                yield payload

@@ -1,0 +1,92 @@
+"""What packets that the kernel tells of say: the beginnings of IP, TCP, UDP and ICMP."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+
+from yurttunnel.proxy.kernel.targets import Attempt, Target
+from yurttunnel.proxy.state.virtual_services import Address, Endpoint, Protocol
+
+_PORTS = struct.Struct("!HH")
+_PROTOCOLS = {each.number: each for each in Protocol}
+
+_TCP_FLAGS, _SYN, _RST, _ACK = 13, 0x02, 0x04, 0x10
+"""Of the header of TCP (RFC 9293, 3.1): where the flags are, and which."""
+
+_ICMP_SIZE = 8
+"""Of the header of an error, which the packet follows that it is about (RFC 792, RFC 4443)."""
+
+_UNREACHABLE = {socket.IPPROTO_ICMP: 3, socket.IPPROTO_ICMPV6: 1}
+"""The type of such an error."""
+
+_IPV4_SIZE, _IPV6_SIZE = 20, 40
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The endpoint, or a router on the way to it, has answered that nobody serves there."""
+
+    target: Target
+
+
+@dataclass(frozen=True, slots=True)
+class _Packet:
+    """The header of IP; ``carried`` is what follows it."""
+
+    protocol: int
+    source: Address
+    destination: Address
+    carried: bytes
+
+
+def told(payload: bytes) -> Refused | Attempt | None:
+    """Return what a packet says that the rules have let this process know of.
+
+    ``None`` where it is none of those, or too short.
+    """
+    packet = _packet(payload)
+    if packet is None:
+        return None
+    if packet.protocol in _UNREACHABLE:
+        return _error(packet)
+    if packet.protocol != socket.IPPROTO_TCP or len(packet.carried) <= _TCP_FLAGS:
+        return None
+    flags = packet.carried[_TCP_FLAGS]
+    source_port, port = _PORTS.unpack_from(packet.carried)
+    if flags & _RST:
+        return Refused(Target(Protocol.TCP, Endpoint(packet.source, source_port)))
+    if flags & (_SYN | _ACK) == _SYN:
+        target = Target(Protocol.TCP, Endpoint(packet.destination, port))
+        return Attempt(target, packet.source, source_port)
+    return None
+
+
+def _error(packet: _Packet) -> Refused | None:
+    """Return which endpoint a router, or its own machine, says is not reached."""
+    if packet.carried[:1] != bytes([_UNREACHABLE[packet.protocol]]):
+        return None
+    about = _packet(packet.carried[_ICMP_SIZE:])
+    if about is None or about.protocol not in _PROTOCOLS or len(about.carried) < _PORTS.size:
+        return None
+    _, port = _PORTS.unpack_from(about.carried)
+    return Refused(Target(_PROTOCOLS[about.protocol], Endpoint(about.destination, port)))
+
+
+def _packet(payload: bytes) -> _Packet | None:
+    version = payload[0] >> 4 if payload else 0
+    if version == 4 and len(payload) >= _IPV4_SIZE:
+        return _Packet(
+            payload[9],
+            IPv4Address(payload[12:16]),
+            IPv4Address(payload[16:20]),
+            payload[(payload[0] & 0xF) * 4 :],
+        )
+    if version == 6 and len(payload) >= _IPV6_SIZE:
+        # Extension headers are not looked for: no client's first packet has some.
+        return _Packet(
+            payload[6], IPv6Address(payload[8:24]), IPv6Address(payload[24:40]), payload[40:]
+        )
+    return None

@@ -1,0 +1,157 @@
+"""The rules of kernel mode, which follow ejections at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.proxy.interfaces import IRules, Placed
+from yurttunnel.proxy.kernel.ejections import Ejections
+from yurttunnel.proxy.kernel.parts import is_carried
+from yurttunnel.proxy.kernel.targets import Target
+from yurttunnel.proxy.rules.nftables.rules import Nftables
+from yurttunnel.proxy.rules.nftables.tables import Tables
+from yurttunnel.proxy.state.virtual_services import Endpoint
+from yurttunnel.steering.interfaces import Applied, SteeringFailed
+
+RETRY = 1.0
+"""Seconds after which rules are tried again that were refused."""
+
+Forget = Callable[[Collection[Target]], Deferred[int]]
+"""Has the kernel forget connections that endpoints have not answered."""
+
+
+@implementer(IRules)
+class KernelRules:
+    """The rules by ``nftables``, which are those that ``tables`` makes, without what is ejected."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        nftables: Nftables,
+        tables: Tables,
+        ejections: Ejections,
+        forget: Forget,
+    ) -> None:
+        self._clock = clock
+        self._nftables = nftables
+        self._tables = tables
+        self._ejections = ejections
+        self._forget = forget
+        self._limited = RateLimitedLog(clock, self._log)
+        self._turn = DeferredLock()
+        self._placed: Sequence[Placed] | None = None
+        self._due = False
+        self._changed: set[Target] = set()
+        self._following: Deferred[None] | None = None
+        self._retry: IDelayedCall | None = None
+        ejections.on_changed.append(self._follow)
+
+    @property
+    def backend(self) -> str:
+        """What pages and logs call it."""
+        return self._nftables.backend
+
+    def apply(self, placed: Sequence[Placed]) -> Deferred[Applied]:
+        """See :class:`IRules`."""
+        self._placed = placed
+        self._ejections.keep(lambda target: self.siblings(target) is not None)
+        return self._turn.run(self._nftables.apply, placed)
+
+    def remove(self) -> Deferred[bool]:
+        """See :class:`IRules`; ejections change nothing from now on."""
+        self._placed = None
+        return self._turn.run(self._nftables.remove)
+
+    def generation(self) -> int | None:
+        """See :class:`IRules`."""
+        return self._nftables.generation()
+
+    def siblings(self, target: Target) -> Collection[Endpoint] | None:
+        """Return what else serves where an endpoint does.
+
+        ``None`` where it serves nowhere, or there is nothing else: then nobody is to be ejected.
+        """
+        found = {each for placed in self._with(target) for each in placed.service.endpoints} - {
+            target.endpoint
+        }
+        return found or None
+
+    def again(self) -> None:
+        """Make the rules anew for what was placed last, since something else has changed."""
+        self._due = True
+        if self._following is None and self._retry is None:
+            self._begin()
+
+    def leave(self) -> Deferred[None]:
+        """Make the rules those of a machine where nobody ejects endpoints any more."""
+        self._due = False
+        self._changed.clear()
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        self._tables.forget([placed.service.key for placed in self._placed or ()])
+        return Deferred.fromCoroutine(self._apply_again())
+
+    def _with(self, target: Target) -> Iterator[Placed]:
+        """Yield the services that the kernel leads to an endpoint."""
+        address, port = target.endpoint.address, target.endpoint.port
+        for placed in self._placed or ():
+            key = placed.service.key
+            if key.protocol is not target.protocol or key.version != address.version:
+                continue
+            if is_carried(placed) and any(
+                each.port == port and each.address == address for each in placed.service.endpoints
+            ):
+                yield placed
+
+    def _follow(self, target: Target) -> None:
+        self._changed.add(target)
+        self.again()
+
+    def _begin(self) -> None:
+        self._retry = None
+        self._following = Deferred.fromCoroutine(self._follow_all())
+        _ = self._following.addErrback(
+            lambda failure: self._log.failure("Ejections have no effect", failure)
+        ).addBoth(self._end)
+
+    def _end(self, _: object) -> None:
+        self._following = None
+
+    async def _follow_all(self) -> None:
+        while self._due:
+            self._due = False
+            changed, self._changed = self._changed, set()
+            for target in changed:
+                self._tables.forget([placed.service.key for placed in self._with(target)])
+            try:
+                await self._apply_again()
+                # Only now: else an attempt may be led there again.
+                ejected = [each for each in changed if self._ejections.is_ejected(*each)]
+                if ejected:
+                    await self._forget(ejected)
+            except SteeringFailed as error:
+                self._limited.warn(
+                    "Endpoints that do not answer are still used: {error}; it is tried again",
+                    error=error,
+                )
+                self._due = True
+                self._changed |= changed
+                self._retry = self._clock.callLater(RETRY, self._begin)
+                return
+
+    async def _apply_again(self) -> None:
+        await self._turn.acquire()
+        try:
+            if self._placed is not None:
+                await self._nftables.apply(self._placed)
+        finally:
+            self._turn.release()

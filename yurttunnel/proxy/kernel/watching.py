@@ -1,0 +1,86 @@
+"""Rules by which the kernel tells of connections that get no answer, or a refusal.
+
+They cost nothing but a comparison where all goes well. A refusal is dropped: to the client that is
+a packet that was lost, and TCP sends its first one again after 1 s (RFC 6298). By then another
+endpoint gets it.
+"""
+
+from __future__ import annotations
+
+from yurttunnel.proxy.kernel.marks import RETRIED, has_mark
+from yurttunnel.proxy.rules.nftables.parts import Part
+from yurttunnel.proxy.rules.nftables.table import FAMILIES, chain
+
+GROUP = 31088
+"""Of the kernel's log of packets (nflog), in which this process finds them."""
+
+COPIED = 128
+"""Bytes of a packet that are told: two headers of IPv6, and the beginning of what they carry."""
+
+_LOG = f"log group {GROUP} snaplen {COPIED} queue-threshold 1"
+"""Told at once: else the kernel gathers packets for a second."""
+
+_SAMPLES = "limit rate 5/second burst 5 packets"
+"""Of the attempts at an endpoint, and of its refusals: one of them is enough to find out."""
+
+_MOST = "limit rate 500/second burst 100 packets"
+"""Of both, so that no storm takes more of this process than some hundredths of a processor."""
+
+_SAMPLED, _REFUSING = "sampled", "refusing"
+"""Sets of endpoints, each with its limit."""
+
+_FORGET = "10s"
+"""After which an endpoint that nobody speaks to is no longer in them."""
+
+_UNREACHABLE = {
+    4: "icmp type destination-unreachable",
+    6: "icmpv6 type destination-unreachable",
+}
+
+
+def watching_chains(version: int) -> Part:
+    """Return the chains and sets for a version of IP."""
+    family = FAMILIES[version]
+    address = "ipv4_addr" if version == 4 else "ipv6_addr"
+    limited = (
+        f"set {{ type {address} . inet_proto . inet_service; size 65535; flags dynamic,timeout;"
+        f" timeout {_FORGET}; }}"
+    )
+    # A closed port answers the first packet by a reset with the number 0 (RFC 9293, 3.10.7.1); any
+    # later one has another number, and belongs to a connection that the client knows.
+    reset = (
+        "tcp flags & (fin | syn | rst | ack) == rst | ack tcp sequence 0 ct direction reply"
+        f" {has_mark(RETRIED)} ct status & assured == 0"
+    )
+    unreachable = (
+        f"{_UNREACHABLE[version]} ct state related {has_mark(RETRIED)} ct status & seen-reply == 0"
+    )
+    by = f"{family} saddr . meta l4proto . th sport"
+    to = f"{family} daddr . meta l4proto . th dport"
+    refused = chain(f"{reset} goto watch-reset", f"{unreachable} goto watch-unreachable")
+    tried = chain(
+        f"ct state new meta l4proto tcp {has_mark(RETRIED)}"
+        f" update @{_SAMPLED} {{ {to} {_SAMPLES} }} {_MOST} {_LOG}"
+    )
+    chains = {
+        "watch-refused": refused,
+        "watch-reset": chain(f"update @{_REFUSING} {{ {by} {_SAMPLES} }} {_MOST} {_LOG}", "drop"),
+        "watch-unreachable": chain(f"{_MOST} {_LOG}", "drop"),
+        "watch-tried": tried,
+        # Before addresses are translated back: the endpoint's is what counts.
+        "watch-prerouting": chain(
+            "ct direction reply jump watch-refused",
+            hook="type filter hook prerouting priority -150;",
+        ),
+        "watch-output": chain(
+            "ct direction reply jump watch-refused", hook="type filter hook output priority -150;"
+        ),
+        # After they are translated: that is how the endpoint sees the client.
+        "watch-postrouting": chain(
+            "ct state new jump watch-tried", hook="type filter hook postrouting priority 110;"
+        ),
+        "watch-input": chain(
+            "ct state new jump watch-tried", hook="type filter hook input priority 110;"
+        ),
+    }
+    return Part(chains, {_SAMPLED: limited, _REFUSING: limited})
