@@ -111,7 +111,7 @@ class ClientTests(PolicyTestCase):
         """Clients that each node has are kept, others are not."""
         for component in ("kubelet", "kube-proxy", "coredns", "flanneld", "raven-agent-ds"):
             self.assertTrue(self.keeps(component), component)
-        for component in ("yurthub", "yurttunnel", "yurttunnel-agent"):
+        for component in ("yurthub", "yurtproxy", "yurttunnel", "yurttunnel-agent"):
             self.assertTrue(self.keeps(component), component)
         for component in ("kubectl", "kube", "kubelet2", "*"):
             self.assertFalse(self.keeps(component), component)

@@ -34,12 +34,13 @@ DEFAULT_CLIENTS = frozenset(
         "kubelet",
         "raven-agent-ds",
         "yurthub",
+        "yurtproxy",
         # The tunnel's agent: of this package, and of upstream.
         "yurttunnel",
         "yurttunnel-agent",
     }
 )
-"""Those of upstream (pkg/yurthub/util, ``DefaultCacheAgents``), and our own agent."""
+"""Those of upstream (pkg/yurthub/util, ``DefaultCacheAgents``), our own agent and service proxy."""
 
 _SYSTEM = f"{SERVICE_ACCOUNT}kube-system:"
 """What the owners of the tokens of a cluster's own components are called."""
