@@ -1,0 +1,203 @@
+"""Ports of this machine that are portals, in a network namespace."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from ipaddress import ip_address
+
+from zope.interface.verify import verifyObject
+
+from tests.e2e.network.namespaces import wait_for_ipv6
+from tests.proxy.services import key
+from tests.steering.netlink.support import KernelTestCase, command
+from yurttunnel.proxy.claims import Claims
+from yurttunnel.proxy.interfaces import IClaims
+from yurttunnel.proxy.state.virtual_services import Portal, PortalKind, Protocol
+
+OWN, OTHER, OWN_6 = (ip_address(text) for text in ("10.20.0.1", "10.20.0.2", "fd00:20::1"))
+FOREIGN = ip_address("203.0.113.1")
+ANY = {4: "0.0.0.0", 6: "::"}
+KINDS = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
+EVERY = [(version, protocol) for version in (4, 6) for protocol in Protocol]
+
+
+def node_port(port=30080):
+    """Make the portal of a node port."""
+    return Portal(PortalKind.NODE_PORT, None, port)
+
+
+def external(address=OWN, port=30080, kind=PortalKind.EXTERNAL_IP):
+    """Make the portal of an external address."""
+    return Portal(kind, address, port)
+
+
+class ClaimsTests(KernelTestCase):
+    """What is held, and what becomes of those who want it as well."""
+
+    addresses = (str(OWN), str(OTHER))
+
+    def setUp(self):
+        """Hold nothing yet."""
+        super().setUp()
+        command("ip", "address", "add", f"{OWN_6}/128", "dev", "lo", "nodad")
+        wait_for_ipv6()
+        self.own = {OWN, OTHER, OWN_6}
+        self.claims = Claims(lambda: self.own)
+        self.addCleanup(self.claims.release)
+
+    def bound(self, version=4, protocol=Protocol.TCP, port=30080, address=None, options=()):
+        """Have another program's socket at a port; it listens by TCP."""
+        family = socket.AF_INET if version == 4 else socket.AF_INET6
+        made = socket.socket(family, KINDS[protocol])
+        self.addCleanup(made.close)
+        if version == 6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        for option in options:
+            made.setsockopt(socket.SOL_SOCKET, option, 1)
+        made.bind((str(address or ANY[version]), port))
+        if protocol is Protocol.TCP:
+            made.listen()
+        return made
+
+    def is_held(self, *arguments, **more):
+        """Return whether another program cannot have a port."""
+        try:
+            self.bound(*arguments, **more).close()
+        except OSError as error:
+            self.assertEqual(errno.EADDRINUSE, error.errno)
+            return True
+        return False
+
+    def test_interface(self):
+        """It has what it should have."""
+        verifyObject(IClaims, self.claims)
+
+    def test_node_ports(self):
+        """Each is held on every address of its family, by its protocol; no others are."""
+        for version, protocol in EVERY:
+            its = key(protocol=protocol, version=version)
+            self.assertEqual({}, self.claims.want({its: [node_port()]}))
+            for other in EVERY:
+                self.assertEqual(other == (version, protocol), self.is_held(*other))
+            self.assertFalse(self.is_held(version, protocol, 30081))
+
+    def test_whoever_shares(self):
+        """Options that share ports are no way to one that is held."""
+        for version, protocol in EVERY:
+            self.claims.want({key(protocol=protocol, version=version): [node_port()]})
+            for options in ([socket.SO_REUSEADDR], [socket.SO_REUSEADDR, socket.SO_REUSEPORT]):
+                self.assertTrue(self.is_held(version, protocol, options=options))
+                self.assertTrue(self.is_held(version, protocol, address=(OWN, OWN_6)[version == 6]))
+
+    def test_own_external_addresses(self):
+        """They are held there only; those of other machines, and cluster IPs, are not."""
+        portals = [
+            external(OWN),
+            external(OTHER, 443, PortalKind.LOAD_BALANCER_IP),
+            external(FOREIGN, 80),
+            external(OTHER, 81, PortalKind.CLUSTER_IP),
+        ]
+        self.assertEqual({}, self.claims.want({key(): portals}))
+        self.assertTrue(self.is_held(address=OWN))
+        self.assertFalse(self.is_held(address=OTHER))
+        self.assertTrue(self.is_held(address=OTHER, port=443))
+        self.assertFalse(self.is_held(port=80))
+        self.assertFalse(self.is_held(port=81))
+
+    def test_an_address_that_comes(self):
+        """It is held at the next call."""
+        portals = {key(): [external(FOREIGN)]}
+        self.claims.want(portals)
+        self.own.add(FOREIGN)
+        # Known already, but not there yet.
+        self.assertEqual({}, self.claims.want(portals))
+        self.network.add(str(FOREIGN))
+        self.assertEqual({}, self.claims.want(portals))
+        self.assertTrue(self.is_held(address=FOREIGN))
+
+    def test_a_taken_port(self):
+        """It is told, the rest is held, and it is tried again."""
+        for version, protocol in EVERY:
+            taken = self.bound(version, protocol)
+            its = key(protocol=protocol, version=version)
+            portals = {its: [node_port(), node_port(30081)]}
+            for _ in range(2):
+                [(where, problem)] = self.claims.want(portals).items()
+                self.assertEqual((its, node_port()), where)
+                self.assertIn(f"{protocol.value} port 30080 (IPv{version}) is in use", problem)
+                self.assertIn("sport = :30080", problem)
+            self.assertTrue(self.is_held(version, protocol, 30081))
+            taken.close()
+            self.assertEqual({}, self.claims.want(portals))
+            self.assertTrue(self.is_held(version, protocol))
+
+    def test_again(self):
+        """What is held stays held by the same socket."""
+        portals = {key(): [node_port(), external()]}
+        self.claims.want(portals)
+        self.patch(socket, "socket", self.refuse)
+        self.assertEqual({}, self.claims.want(portals))
+
+    @staticmethod
+    def refuse(*arguments):
+        """Make no socket."""
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def test_release(self):
+        """What is not wanted any more is free; in the end everything is."""
+        self.claims.want({key(): [node_port()], key("b"): [node_port(30081)]})
+        self.claims.want({key("b"): [node_port(30081)]})
+        self.assertFalse(self.is_held())
+        self.assertTrue(self.is_held(port=30081))
+        self.claims.release()
+        self.assertFalse(self.is_held(port=30081))
+
+    def test_two_services(self):
+        """The one that has had a portal keeps it; the other one is told whose it is."""
+        late, early = key("a"), key("b")
+        self.claims.want({early: [node_port()]})
+        for _ in range(2):
+            problems = self.claims.want({late: [node_port()], early: [node_port()]})
+            self.assertEqual([(late, node_port())], list(problems))
+            self.assertIn(str(early), problems[late, node_port()])
+        self.assertEqual({}, self.claims.want({late: [node_port()]}))
+        self.assertTrue(self.is_held())
+
+    def test_a_node_port_and_an_address(self):
+        """The socket for all addresses holds both, in whichever order they come and go."""
+        everywhere, there = {key("a"): [node_port()]}, {key("b"): [external()]}
+        for first, second in ((everywhere, there), (there, everywhere)):
+            self.assertEqual({}, self.claims.want(first))
+            self.assertEqual({}, self.claims.want({**first, **second}))
+            self.assertTrue(self.is_held())
+            self.assertEqual({}, self.claims.want(second))
+            self.assertTrue(self.is_held(address=OWN))
+            self.assertEqual(second is everywhere, self.is_held(address=OTHER))
+            self.claims.release()
+
+    def test_a_node_port_that_is_taken_elsewhere(self):
+        """Of an address of its own a service still gets what is free there."""
+        self.bound(address=OTHER)
+        both = {key("a"): [node_port()], key("b"): [external()]}
+        for _ in range(2):
+            self.assertEqual([(key("a"), node_port())], list(self.claims.want(both)))
+            self.assertTrue(self.is_held(address=OWN))
+
+    def test_without_rules(self):
+        """Who reaches a port that is only held is refused at once, by both protocols."""
+        for version, protocol in EVERY:
+            self.claims.want({key(protocol=protocol, version=version): [node_port()]})
+            family = socket.AF_INET if version == 4 else socket.AF_INET6
+            with socket.socket(family, KINDS[protocol]) as client:
+                client.settimeout(60)
+                with self.assertRaises(ConnectionRefusedError):
+                    client.connect((str(OWN if version == 4 else OWN_6), 30080))
+                    client.send(b"?")
+                    client.recv(1)
+
+    def test_no_descriptors(self):
+        """What cannot be held for another reason is told as it is."""
+        self.patch(socket, "socket", self.refuse)
+        [problem] = self.claims.want({key(): [node_port()]}).values()
+        self.assertEqual("TCP port 30080 (IPv4) cannot be held: Too many open files", problem)

@@ -1,0 +1,154 @@
+"""Ports of this machine that are portals, held so that no other program takes them.
+
+Rules lead what comes to such a port elsewhere, past any program that listens there: it would wonder
+why nobody calls. So each port is bound, and a port that is taken is known.
+
+A TCP socket that is bound, but does not listen, holds its port: another one can be bound to it only
+if both have SO_REUSEADDR. What reaches it while there are no rules is reset, where a socket that
+listens and never accepts would have clients hang. A UDP socket has no such state: bound to an
+interface that does not exist it still holds the port, but the kernel finds it for no datagram, and
+answers that the port is unreachable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from typing import NamedTuple
+
+from zope.interface import implementer
+
+from yurttunnel.proxy.interfaces import IClaims
+from yurttunnel.proxy.state.virtual_services import Address, Key, Portal, Protocol
+
+_SO_BINDTOIFINDEX = 62
+"""Of asm-generic/socket.h, from Linux 5.0 on. An older one keeps datagrams that no rule leads, up
+to the size of a socket's buffer, and their clients wait."""
+
+_NO_INTERFACE = 0x7FFFFFFF
+"""The highest number of one, which Linux never comes to."""
+
+
+class _Place(NamedTuple):
+    """What one socket holds; ``address`` is ``None`` for any."""
+
+    version: int
+    protocol: Protocol
+    address: Address | None
+    port: int
+
+    @property
+    def everywhere(self) -> _Place:
+        """The place whose socket holds this one, too."""
+        return self._replace(address=None)
+
+    def __str__(self) -> str:
+        where = "" if self.address is None else f" of {self.address}"
+        return f"{self.protocol.value} port {self.port}{where} (IPv{self.version})"
+
+
+_Claimants = list[tuple[Key, Portal]]
+
+
+@implementer(IClaims)
+class Claims:
+    """Holds ports of the network namespace that it is called in.
+
+    ``own_addresses`` gives this machine's: external addresses of others are not held.
+    """
+
+    def __init__(self, own_addresses: Callable[[], Container[Address]]) -> None:
+        self._own_addresses = own_addresses
+        self._sockets: dict[_Place, socket.socket] = {}
+        self._owners: dict[_Place, Key] = {}
+
+    def want(self, portals: Mapping[Key, Sequence[Portal]]) -> Mapping[tuple[Key, Portal], str]:
+        """See :class:`IClaims`."""
+        wanted = self._wanted(portals)
+        # A socket for one address would be in the way of the one for any.
+        needed = {
+            place for place in wanted if place == place.everywhere or place.everywhere not in wanted
+        }
+        self._close(self._sockets.keys() - needed)
+        problems: dict[tuple[Key, Portal], str] = {}
+        owners: dict[_Place, Key] = {}
+        for place in sorted(wanted, key=lambda one: one.address is not None):
+            claimants = wanted[place]
+            problem = self._hold(place)
+            if problem is not None:
+                problems.update((claimant, problem) for claimant in claimants)
+                continue
+            owner = owners[place] = self._owner(place, claimants)
+            for key, portal in claimants:
+                if key != owner:
+                    problems[key, portal] = f"{place} is that of {owner} already"
+        self._owners = owners
+        return problems
+
+    def release(self) -> None:
+        """See :class:`IClaims`."""
+        self._close(list(self._sockets))
+        self._owners.clear()
+
+    def _wanted(self, portals: Mapping[Key, Sequence[Portal]]) -> dict[_Place, _Claimants]:
+        own = self._own_addresses()
+        wanted: dict[_Place, _Claimants] = {}
+        for key, its in portals.items():
+            for portal in its:
+                if portal.is_external and (portal.address is None or portal.address in own):
+                    place = _Place(key.version, key.protocol, portal.address, portal.port)
+                    wanted.setdefault(place, []).append((key, portal))
+        return wanted
+
+    def _owner(self, place: _Place, claimants: _Claimants) -> Key:
+        """Return the former one, if it is still there: nothing is taken from a service."""
+        keys = [key for key, _ in claimants]
+        former = self._owners.get(place)
+        return former if former in keys else min(keys, key=str)
+
+    def _hold(self, place: _Place) -> str | None:
+        """Hold a place, unless it is held; return why that cannot be."""
+        if place in self._sockets or place.everywhere in self._sockets:
+            return None
+        try:
+            self._sockets[place] = _holding(place)
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                # The address has just gone, or is not usable yet: nobody else can have it either.
+                return None
+            return _why(place, error)
+        return None
+
+    def _close(self, places: Collection[_Place]) -> None:
+        for place in places:
+            self._sockets.pop(place).close()
+
+
+def _holding(place: _Place) -> socket.socket:
+    """Return a socket that holds a place; raises ``OSError``."""
+    family = socket.AF_INET6 if place.version == 6 else socket.AF_INET
+    tcp = place.protocol is Protocol.TCP
+    made = socket.socket(family, socket.SOCK_STREAM if tcp else socket.SOCK_DGRAM)
+    try:
+        if place.version == 6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(("" if place.address is None else str(place.address), place.port))
+        if not tcp:
+            with contextlib.suppress(OSError):
+                made.setsockopt(socket.SOL_SOCKET, _SO_BINDTOIFINDEX, _NO_INTERFACE)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _why(place: _Place, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        table = "t" if place.protocol is Protocol.TCP else "u"
+        return (
+            f"{place} is in use by another process: choose another port, or stop the process"
+            f" that `ss -{table}anp sport = :{place.port}` shows"
+        )
+    return f"{place} cannot be held: {error.strerror}"
