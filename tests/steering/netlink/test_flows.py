@@ -260,6 +260,15 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
 
         self.assertEqual(0, self.cut(is_wrong))
 
+    def test_many_ports(self):
+        """Those that were asked for are cut, also where they are not chosen by the kernel."""
+        for port in (KUBELET, OTHER):
+            self.connect(flow(EDGE, port))
+        many = {OTHER, *range(20_000, 20_020)}
+        self.assertEqual({flow(EDGE, OTHER)}, self.seen(many))
+        self.assertEqual(1, self.cut(lambda each: True, many))
+        self.assertEqual({flow(EDGE)}, self.seen())
+
     def test_hundreds(self):
         """There are more than one answer holds, and more than are deleted at once."""
         for _ in range(400):
@@ -287,10 +296,10 @@ class OtherKernelTests(KernelTestCase):
     def refusal(self, code):
         """Cut where the kernel refuses to give its table; give what is told."""
 
-        def refuse(table, version, port):
+        def refuse(table, version, protocol, ports):
             raise KernelRefused(code)
 
-        self.patch(FlowTable, "to_port", refuse)
+        self.patch(FlowTable, "to_ports", refuse)
         cut = Flows(run_at_once).cut(4, {KUBELET}, bool)
         return str(self.failureResultOf(cut, SteeringFailed).value)
 

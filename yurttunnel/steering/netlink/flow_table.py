@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 from collections.abc import Collection, Iterator
@@ -17,7 +18,7 @@ from pyroute2.netlink.nfnetlink.nfctsocket import (
 from pyroute2.netlink.rtnl import RTM_GETADDR
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 
-from yurttunnel.steering.netlink.conversation import CHANGE, DUMP, Conversation
+from yurttunnel.steering.netlink.conversation import CHANGE, DUMP, Conversation, KernelRefused
 from yurttunnel.steering.netlink.messages import NESTED, attribute, attributes, raw_request, request
 
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
@@ -37,10 +38,14 @@ _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 
 _PORT = struct.Struct("!H")
 
+_FEW = 8
+"""Ports for each of which the kernel is asked to look through its table: it does so in less time
+than it takes to read all of that here."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A TCP connection in the table, with addresses packed.
+    """A connection in the table, by TCP or UDP, with addresses packed.
 
     It goes from ``source`` and ``source_port`` to ``destination`` and ``port``; the answers come
     from ``answering`` and ``answering_port``. ``identity`` are the attributes that
@@ -66,13 +71,23 @@ class FlowTable:
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
 
-    def to_port(self, version: int, port: int) -> Iterator[Entry]:
-        """Yield the TCP connections that were meant for ``port``, whoever answers them.
+    def to_ports(self, version: int, protocol: int, ports: Collection[int]) -> Iterator[Entry]:
+        """Yield the connections that were meant for one of ``ports``, whoever answers them.
 
-        The kernel chooses them from Linux 5.8 on; older ones give all, and they are chosen here.
+        ``protocol`` is ``IPPROTO_TCP`` or ``IPPROTO_UDP``. Of a few ports the kernel chooses them,
+        from Linux 5.8 on; else it gives all of the protocol, and they are chosen here.
         """
+        if len(ports) > _FEW:
+            yield from self._to_ports(version, protocol, ports)
+        else:
+            for port in sorted(ports):
+                yield from self._to_ports(version, protocol, {port}, dport=port)
+
+    def _to_ports(
+        self, version: int, protocol: int, ports: Collection[int], **more: int
+    ) -> Iterator[Entry]:
         family = _FAMILIES[version]
-        desired = NFCTAttrTuple(family=family, proto=socket.IPPROTO_TCP, dport=port)
+        desired = NFCTAttrTuple(family=family, proto=protocol, **more)
         desired.attrs()  # which reckons the flags
         message = nfct_msg.create_from(
             tuple_orig=desired,
@@ -81,17 +96,21 @@ class FlowTable:
         message["nfgen_family"] = family
         asked = request(message, _kind(IPCTNL_MSG_CT_GET), DUMP)
         for body in self._conversation.dump(asked):
-            entry = _entry(body, version, port)
+            entry = _entry(body, version, protocol, ports)
             if entry is not None:
                 yield entry
 
-    def delete(self, version: int, entries: Collection[Entry]) -> list[int]:
-        """Forget connections; give a code for each, 0 where it was there and is gone."""
+    def delete(self, version: int, entries: Collection[Entry]) -> int:
+        """Forget connections; return how many of them were still there."""
         before = struct.pack("=BBH", _FAMILIES[version], 0, 0)
         kind = _kind(IPCTNL_MSG_CT_DELETE)
-        return self._conversation.change_all(
+        codes = self._conversation.change_all(
             raw_request(before + entry.identity, kind, CHANGE) for entry in entries
         )
+        for code in codes:
+            if code not in (0, errno.ENOENT):
+                raise KernelRefused(code)
+        return codes.count(0)
 
 
 def own_addresses(conversation: Conversation, version: int) -> frozenset[bytes]:
@@ -114,7 +133,7 @@ def _kind(command: int) -> int:
     return int(NFNL_SUBSYS_CTNETLINK << 8 | command)
 
 
-def _entry(body: bytes, version: int, port: int) -> Entry | None:
+def _entry(body: bytes, version: int, protocol: int, desired: Collection[int]) -> Entry | None:
     if body[0] != _FAMILIES[version]:
         return None
     known = dict(attributes(body, _GENERIC_HEADER_SIZE))
@@ -122,7 +141,10 @@ def _entry(body: bytes, version: int, port: int) -> Entry | None:
     if original is None or reply is None:
         return None
     ends, ports = _tuple(original)
-    if ports[_PROTO_NUM][0] != socket.IPPROTO_TCP or ports[_PROTO_DST_PORT] != _PORT.pack(port):
+    if ports[_PROTO_NUM][0] != protocol:
+        return None
+    (port,) = _PORT.unpack(ports[_PROTO_DST_PORT])
+    if port not in desired:
         return None
     answering_ends, answering_ports = _tuple(reply)
     (source_port,) = _PORT.unpack(ports[_PROTO_SRC_PORT])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import socket
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
@@ -13,7 +14,7 @@ from zope.interface import implementer
 
 from yurttunnel.steering.interception import Address, Target
 from yurttunnel.steering.interfaces import Flow, IFlows
-from yurttunnel.steering.netlink.conversation import Conversation, KernelRefused
+from yurttunnel.steering.netlink.conversation import Conversation
 from yurttunnel.steering.netlink.flow_table import Entry, FlowTable, own_addresses
 from yurttunnel.steering.netlink.refusals import as_steering_failed
 from yurttunnel.steering.netlink.sockets import NETLINK_SOCK_DIAG, Ends, destroy
@@ -23,7 +24,8 @@ _LACKING = (
     "this kernel does not give its table of connections (module nf_conntrack_netlink); load it, "
     "else connections from before a change go on as they were"
 )
-_MEANINGS = {errno.EINVAL: _LACKING}
+MEANINGS = {errno.EINVAL: _LACKING}
+"""What the kernel's refusals mean where its table is asked for."""
 
 
 @implementer(IFlows)
@@ -41,32 +43,25 @@ class Flows:
         self, version: int, ports: Collection[int], is_wrong: Callable[[Flow], bool]
     ) -> Deferred[int]:
         """See :class:`IFlows`; a connection that ends meanwhile is not counted."""
-        return self._run(partial(_cut, version, sorted(ports), is_wrong))
+        return self._run(partial(_cut, version, tuple(ports), is_wrong))
 
 
 def _cut(version: int, ports: Collection[int], is_wrong: Callable[[Flow], bool]) -> int:
     with (
-        as_steering_failed("cannot cut connections from before the change", _MEANINGS),
+        as_steering_failed("cannot cut connections from before the change", MEANINGS),
         Conversation(NETLINK_ROUTE) as routes,
         Conversation(NETLINK_NETFILTER) as firewall,
         Conversation(NETLINK_SOCK_DIAG) as sockets,
     ):
         own = own_addresses(routes, version)
         table = FlowTable(firewall)
-        cut = 0
-        for port in ports:
-            # The list is read to its end first: a conversation is about one thing at a time.
-            wrong = list(_wrong(table.to_port(version, port), own, is_wrong))
-            # While it is known which are the other ends.
-            for entry in wrong:
-                ends = Ends(entry.source, entry.source_port, entry.destination, entry.port)
-                destroy(sockets, version, ends)
-            codes = table.delete(version, wrong)
-            for code in codes:
-                if code not in (0, errno.ENOENT):
-                    raise KernelRefused(code)
-            cut += codes.count(0)
-        return cut
+        # The list is read to its end first: a conversation is about one thing at a time.
+        wrong = list(_wrong(table.to_ports(version, socket.IPPROTO_TCP, ports), own, is_wrong))
+        # While it is known which are the other ends.
+        for entry in wrong:
+            ends = Ends(entry.source, entry.source_port, entry.destination, entry.port)
+            destroy(sockets, version, ends)
+        return table.delete(version, wrong)
 
 
 def _wrong(
