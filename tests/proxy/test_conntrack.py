@@ -1,0 +1,211 @@
+"""UDP flows that the kernel is to forget: real datagrams, in a network namespace."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from ipaddress import ip_address
+
+from zope.interface.verify import verifyObject
+
+from tests.e2e.network.namespaces import wait_for_ipv6
+from tests.steering.netlink.support import KernelTestCase, command, run_at_once
+from yurttunnel.proxy.conntrack import Conntrack
+from yurttunnel.proxy.interfaces import IConntrack, StaleFlows
+from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
+from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.netlink.conversation import KernelRefused
+from yurttunnel.steering.netlink.flow_table import FlowTable
+
+DNS, NODE_PORT = 53, 30053
+OWN = {4: "10.20.0.1", 6: "fd00:20::1"}
+PORTAL = {4: "10.96.0.10", 6: "fd00:96::a"}
+OTHER_PORTAL = {4: "10.96.0.11", 6: "fd00:96::b"}
+PODS = {4: ("10.20.0.2", "10.20.0.3"), 6: ("fd00:20::2", "fd00:20::3")}
+PROGRAMS = {4: "iptables", 6: "ip6tables"}
+
+
+def to(address, port=DNS, endpoint=None, protocol=Protocol.UDP):
+    """Say which flows are meant."""
+    return StaleFlows(protocol, address, port, endpoint)
+
+
+class ConntrackTests(KernelTestCase):
+    """What is forgotten, and what is not."""
+
+    version = 4
+    other_version = 6
+
+    def setUp(self):
+        """Have addresses of pods, and portals that are led nowhere yet."""
+        super().setUp()
+        # Whatever is sent there is lost: nobody has that hardware address.
+        command("ip", "link", "add", "cloud", "type", "veth", "peer", "name", "far")
+        for link in ("cloud", "far"):
+            command("ip", "link", "set", link, "addrgenmode", "none", "up")
+        for version, length in ((4, 32), (6, 128)):
+            for address in (OWN[version], *PODS[version]):
+                nodad = ("nodad",) if version == 6 else ()
+                command("ip", "address", "add", f"{address}/{length}", "dev", "lo", *nodad)
+            for address in (PORTAL[version], OTHER_PORTAL[version]):
+                route = (f"{address}/{length}", "dev", "cloud", "src", OWN[version])
+                command("ip", f"-{version}", "route", "add", *route)
+                neighbour = ("lladdr", "02:00:00:00:00:01", "nud", "permanent")
+                command("ip", "neighbour", "add", address, *neighbour, "dev", "cloud")
+            command(PROGRAMS[version], "-w", "-A", "OUTPUT", "-m", "conntrack", "--ctstate", "NEW")
+        wait_for_ipv6()
+        self.conntrack = Conntrack(run_at_once)
+        self.pods = [self.listen(self.version, address) for address in PODS[self.version]]
+
+    def socket(self, version, kind=socket.SOCK_DGRAM):
+        """Make a socket that is closed in the end."""
+        family = socket.AF_INET if version == 4 else socket.AF_INET6
+        made = socket.socket(family, kind)
+        self.addCleanup(made.close)
+        made.settimeout(60)
+        return made
+
+    def listen(self, version, address):
+        """Have a pod that serves DNS."""
+        made = self.socket(version)
+        made.bind((address, DNS))
+        return made
+
+    def lead(self, change, address, pod, port=DNS, version=None):
+        """Make the rule that leads a portal to a pod, or remove it."""
+        version = version or self.version
+        there = PODS[version][pod]
+        there = there if version == 4 else f"[{there}]"
+        destination = () if address is None else ("-d", address)
+        command(
+            *(PROGRAMS[version], "-w", "-t", "nat", change, "OUTPUT", "-p", "udp"),
+            *(*destination, "--dport", str(port)),
+            *("-j", "DNAT", "--to-destination", f"{there}:{DNS}"),
+        )
+
+    def send(self, address, port=DNS, version=None):
+        """Have a new client send there."""
+        client = self.socket(version or self.version)
+        client.connect((address, port))
+        client.send(b"?")
+        return client
+
+    def flows(self, version=None, protocol="udp"):
+        """Return where the flows that the kernel tracks were meant for, sorted."""
+        found = command("conntrack", "-L", "-p", protocol, "-f", f"ipv{version or self.version}")
+        return sorted(
+            (line.split(" dst=")[1].split()[0], int(line.split(" dport=")[1].split()[0]))
+            for line in found.splitlines()
+        )
+
+    def forget(self, *stale, version=None):
+        """Forget, at once; give how many there were."""
+        return self.successResultOf(self.conntrack.forget(version or self.version, stale))
+
+    def endpoint(self, pod):
+        """Return the endpoint of a pod."""
+        return Endpoint(ip_address(PODS[self.version][pod]), DNS)
+
+    def test_interface(self):
+        """It has what it should have."""
+        verifyObject(IConntrack, self.conntrack)
+
+    def test_a_client_goes_where_rules_lead_now(self):
+        """Without it one that goes on sending would have the former pod for ever."""
+        portal = PORTAL[self.version]
+        self.lead("-A", portal, 0)
+        client = self.send(portal)
+        self.assertEqual(b"?", self.pods[0].recv(10))
+        self.lead("-D", portal, 0)
+        self.lead("-A", portal, 1)
+        client.send(b"still there")
+        self.assertEqual(b"still there", self.pods[0].recv(20))
+        self.assertEqual(1, self.forget(to(portal)))
+        client.send(b"moved")
+        self.assertEqual(b"moved", self.pods[1].recv(10))
+
+    def test_before_there_were_rules(self):
+        """One that has sent to a portal which led nowhere is served as soon as it leads."""
+        portal = PORTAL[self.version]
+        client = self.send(portal)
+        self.lead("-A", portal, 0)
+        self.forget(to(portal))
+        client.send(b"now")
+        self.assertEqual(b"now", self.pods[0].recv(10))
+
+    def test_only_the_portal(self):
+        """Other portals, ports, protocols and families are left alone."""
+        portal, other = PORTAL[self.version], OTHER_PORTAL[self.version]
+        self.send(portal)
+        self.send(portal)
+        self.send(portal, 54)
+        self.send(other)
+        self.send(PORTAL[self.other_version], version=self.other_version)
+        connecting = self.socket(self.version, socket.SOCK_STREAM)
+        connecting.setblocking(False)
+        self.assertEqual(errno.EINPROGRESS, connecting.connect_ex((portal, DNS)))
+        self.assertEqual(2, self.forget(to(portal)))
+        self.assertEqual(sorted([(portal, 54), (other, DNS)]), self.flows())
+        self.assertEqual([(portal, DNS)], self.flows(protocol="tcp"))
+        self.assertEqual(1, len(self.flows(self.other_version)))
+        self.assertEqual(0, self.forget(to(portal)))
+
+    def test_a_removed_endpoint(self):
+        """Of the portal only those flows go that it answered."""
+        portal = PORTAL[self.version]
+        for pod, count in ((0, 2), (1, 3)):
+            self.lead("-A", portal, pod)
+            for _ in range(count):
+                self.send(portal)
+            self.lead("-D", portal, pod)
+        self.assertEqual(5, len(self.flows()))
+        self.assertEqual(2, self.forget(to(portal, endpoint=self.endpoint(0))))
+        self.assertEqual(0, self.forget(to(portal, endpoint=self.endpoint(0))))
+        self.assertEqual(3, self.forget(to(portal, endpoint=self.endpoint(1))))
+
+    def test_node_ports(self):
+        """They are those of all addresses of this machine, and of no other machine."""
+        here = [OWN[self.version], PODS[self.version][0], {4: "127.0.0.1", 6: "::1"}[self.version]]
+        elsewhere = PORTAL[self.version]
+        for address in (*here, elsewhere):
+            self.send(address, NODE_PORT)
+            self.send(address, NODE_PORT + 1)
+        self.assertEqual(3, self.forget(to(None, NODE_PORT)))
+        self.assertEqual(
+            sorted([(elsewhere, NODE_PORT), *((each, NODE_PORT + 1) for each in here)]),
+            [each for each in self.flows() if each != (elsewhere, NODE_PORT + 1)],
+        )
+
+    def test_many_portals(self):
+        """Hundreds of clients of more portals than the kernel is asked for one by one."""
+        portal = PORTAL[self.version]
+        ports = range(2000, 2300)
+        for port in ports:
+            self.send(portal, port)
+        self.send(portal)
+        self.assertEqual(300, self.forget(*(to(portal, port) for port in ports)))
+        self.assertEqual([(portal, DNS)], self.flows())
+
+    def test_nothing(self):
+        """The kernel is not asked where there is nothing to forget."""
+        self.conntrack = Conntrack(None)
+        self.assertEqual(0, self.forget())
+
+    def test_a_kernel_that_refuses(self):
+        """It is said, and what to do."""
+
+        def refuse(table, version, protocol, ports):
+            raise KernelRefused(errno.EINVAL)
+
+        self.patch(FlowTable, "to_ports", refuse)
+        failure = self.failureResultOf(
+            self.conntrack.forget(self.version, {to(PORTAL[self.version])}), SteeringFailed
+        )
+        self.assertIn("nf_conntrack_netlink", str(failure.value))
+
+
+class SixTests(ConntrackTests):
+    """The same by IPv6."""
+
+    version = 6
+    other_version = 4
