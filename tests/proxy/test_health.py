@@ -1,0 +1,219 @@
+"""What load balancers are told: of the node, and of Services on it."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.protocol import connectionDone
+from twisted.internet.task import Clock
+from twisted.internet.testing import MemoryReactorClock, StringTransport
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.ops.test_meta import parse
+from yurttunnel.metrics import MetricRegistry
+from yurttunnel.ops.exposition import exposition
+from yurttunnel.ops.http_site import LimitedSite
+from yurttunnel.ops.listen import CannotListen
+from yurttunnel.proxy import health_checks
+from yurttunnel.proxy.health import METRICS, HealthPages, SyncHealth
+from yurttunnel.proxy.health_checks import HealthCheckServers
+from yurttunnel.proxy.state.virtual_services import HealthCheckNodePort
+
+
+def ask(site, clock, path, method="GET"):
+    """Ask for a path on a connection of its own."""
+    transport = StringTransport(peerAddress=IPv4Address("TCP", "192.0.2.1", 40000))
+    channel = site.buildProtocol(None)
+    channel.makeConnection(transport)
+    channel.dataReceived(f"{method} {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+    clock.advance(0)
+    channel.connectionLost(connectionDone)
+    return parse(transport.value())
+
+
+class NodeTests(SynchronousTestCase):
+    """``/healthz`` and ``/livez``."""
+
+    def setUp(self):
+        """Begin with nothing that waits."""
+        self.clock = Clock()
+        self.clock.advance(1000)
+        self.eligible = True
+        self.health = SyncHealth(self.clock, 30.0, lambda: self.eligible)
+        self.pages = HealthPages(self.health)
+        self.site = LimitedSite(self.pages, self.clock)
+
+    def statuses(self):
+        """Give the statuses of both pages."""
+        return tuple(ask(self.site, self.clock, path).status for path in ("/healthz", "/livez"))
+
+    def test_nothing_waits(self):
+        """All is well from the start, as kube-proxy has it, and after each sync."""
+        self.assertEqual((200, 200), self.statuses())
+        self.health.queued()
+        self.health.begun()
+        self.health.synced()
+        self.clock.advance(1000)
+        self.assertEqual((200, 200), self.statuses())
+
+    def test_a_change_waits(self):
+        """It may, for two sync periods; what came later makes no difference."""
+        self.health.queued()
+        self.clock.advance(59)
+        self.health.queued()
+        self.assertEqual((200, 200), self.statuses())
+        self.clock.advance(1.5)
+        self.assertEqual((503, 503), self.statuses())
+        self.assertEqual(60.5, self.health.waits())
+
+    def test_a_change_comes_during_a_sync(self):
+        """It waits for the next one."""
+        self.health.begun()
+        self.health.queued()
+        self.clock.advance(1)
+        self.health.synced()
+        self.clock.advance(60)
+        self.assertEqual((503, 503), self.statuses())
+
+    def test_failing_syncs(self):
+        """What they have taken up goes on to wait; the first that goes well ends that."""
+        self.health.queued()
+        for _ in range(5):
+            self.clock.advance(15)
+            self.health.begun()
+        self.assertEqual((503, 503), self.statuses())
+        self.health.synced()
+        self.assertEqual((200, 200), self.statuses())
+
+    def test_failing_syncs_without_a_change(self):
+        """Rules that cannot be looked at may be wrong."""
+        self.health.begun()
+        self.clock.advance(61)
+        self.assertEqual((503, 503), self.statuses())
+
+    def test_a_node_that_is_about_to_go(self):
+        """Load balancers leave it; nobody restarts the proxy for that."""
+        self.eligible = False
+        self.assertEqual((503, 200), self.statuses())
+
+    def test_the_body(self):
+        """It has the fields of kube-proxy's, and the time of the last good sync when it fails."""
+        self.health.begun()
+        self.health.synced()
+        self.clock.advance(5)
+        answer = ask(self.site, self.clock, "/healthz")
+        self.assertEqual("application/json", answer.headers["content-type"])
+        well = {
+            "lastUpdated": "1970-01-01T00:16:45Z",
+            "currentTime": "1970-01-01T00:16:45Z",
+            "nodeEligible": True,
+        }
+        self.assertEqual(well, json.loads(answer.body))
+        self.health.queued()
+        self.clock.advance(61)
+        shown = json.loads(ask(self.site, self.clock, "/livez").body)
+        self.assertEqual("1970-01-01T00:16:40Z", shown["lastUpdated"])
+        self.assertEqual("1970-01-01T00:17:46Z", shown["currentTime"])
+
+    def test_nothing_else_is_there(self):
+        """What is asked for goes to the port for operators."""
+        for path in ("/", "/metrics", "/healthz/a"):
+            self.assertIn(ask(self.site, self.clock, path).status, (200, 404), path)
+        self.assertEqual(404, ask(self.site, self.clock, "/metrics").status)
+
+    def test_answers_are_counted(self):
+        """By their status, all of them from the start."""
+        self.statuses()
+        self.eligible = False
+        self.statuses()
+        registry = MetricRegistry()
+        registry.add(METRICS, lambda: self.pages)
+        text = exposition(registry).decode()
+        self.assertIn('kubeproxy_proxy_healthz_total{code="503"} 1\n', text)
+        self.assertIn('kubeproxy_proxy_livez_total{code="200"} 2\n', text)
+        self.assertIn('kubeproxy_proxy_livez_total{code="503"} 0\n', text)
+
+
+class ServiceTests(SynchronousTestCase):
+    """The ports ``healthCheckNodePort``."""
+
+    def setUp(self):
+        """Answer for nothing."""
+        self.reactor = MemoryReactorClock()
+        self.alive = True
+        self.servers = HealthCheckServers(self.reactor, "::", lambda: self.alive)
+
+    def answer(self, path="/"):
+        """Ask at the port that was opened last."""
+        *_, (port, site, _, host) = self.reactor.tcpServers
+        self.assertEqual((30500, "::"), (port, host))
+        answer = ask(site, self.reactor, path)
+        return answer.status, json.loads(answer.body), answer.headers
+
+    def test_endpoints_on_this_node(self):
+        """Any path is answered, as kube-proxy does, by their number."""
+        self.servers.update({30500: HealthCheckNodePort(30500, "shop", "web", 2)})
+        status, shown, headers = self.answer()
+        self.assertEqual(200, status)
+        expected = {
+            "service": {"namespace": "shop", "name": "web"},
+            "localEndpoints": 2,
+            "serviceProxyHealthy": True,
+        }
+        self.assertEqual(expected, shown)
+        self.assertEqual("2", headers["x-load-balancing-endpoint-weight"])
+        self.assertEqual(200, self.answer("/healthz")[0])
+
+    def test_none_on_this_node(self):
+        """Load balancers are to go elsewhere; the port stays the same one."""
+        self.servers.update({30500: HealthCheckNodePort(30500, "shop", "web", 1)})
+        self.servers.update({30500: HealthCheckNodePort(30500, "shop", "web", 0)})
+        self.assertEqual(503, self.answer()[0])
+        self.assertEqual(1, len(self.reactor.tcpServers))
+
+    def test_a_proxy_that_does_not_keep_up(self):
+        """It may lead clients to endpoints that are gone."""
+        self.servers.update({30500: HealthCheckNodePort(30500, "shop", "web", 2)})
+        self.alive = False
+        status, shown, _ = self.answer()
+        self.assertEqual((503, False), (status, shown["serviceProxyHealthy"]))
+
+    def test_a_port_in_use(self):
+        """It is a problem of that Service, and tried again with the next update."""
+        good = HealthCheckNodePort(30500, "shop", "web", 1)
+        bad = HealthCheckNodePort(30501, "shop", "api", 1)
+        listen = health_checks.listen_tcp
+
+        def refused(reactor, flag, host, port, site):
+            if port == bad.port:
+                raise CannotListen(flag, "another process listens there")
+            return listen(reactor, flag, host, port, site)
+
+        self.patch(health_checks, "listen_tcp", refused)
+        self.servers.update({30500: good, 30501: bad})
+        (problem,) = self.servers.problems()
+        self.assertEqual("shop/api", problem.what)
+        self.assertIn("another process listens there", problem.text)
+        self.patch(health_checks, "listen_tcp", listen)
+        self.servers.update({30500: good, 30501: bad})
+        self.assertEqual([], list(self.servers.problems()))
+        self.assertEqual([30500, 30501], [server[0] for server in self.reactor.tcpServers])
+
+    def test_ports_that_are_wanted_no_more(self):
+        """They are given back, at the end all of them."""
+        closed = []
+        checks = {port: HealthCheckNodePort(port, "shop", "web", 1) for port in (30500, 30501)}
+        listen = health_checks.listen_tcp
+
+        def listening(reactor, flag, host, port, site):
+            opened = listen(reactor, flag, host, port, site)
+            opened.stopListening = lambda: closed.append(port)
+            return opened
+
+        self.patch(health_checks, "listen_tcp", listening)
+        self.servers.update(checks)
+        self.servers.update({30500: checks[30500]})
+        self.assertEqual([30501], closed)
+        self.successResultOf(self.servers.stop())
+        self.assertEqual([30501, 30500], closed)

@@ -1,0 +1,184 @@
+"""What operators see of Services: the status page, ``/services``, and figures."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.ops.status_pages import ParsedPage
+from tests.proxy.services import endpoint, key, service
+from yurttunnel.metrics import Durations, MetricRegistry
+from yurttunnel.ops.exposition import exposition
+from yurttunnel.ops.readiness import Readiness
+from yurttunnel.ops.status.page import StatusPage
+from yurttunnel.ops.status.view import StatusSources
+from yurttunnel.proxy.health import SyncHealth
+from yurttunnel.proxy.interfaces import EndpointStats, SocketStats
+from yurttunnel.proxy.metrics import METRICS, ProxyStats
+from yurttunnel.proxy.page import (
+    MOST_ENDPOINTS,
+    MOST_SHOWN,
+    problems_section,
+    services_page,
+    services_section,
+)
+from yurttunnel.proxy.placement import Carried
+from yurttunnel.proxy.state.virtual_services import (
+    NobodyServes,
+    Portal,
+    PortalKind,
+    Problem,
+    Protocol,
+)
+
+CLUSTER_IP = Portal(PortalKind.CLUSTER_IP, ip_address("10.96.0.1"), 80)
+NODE_PORT = Portal(PortalKind.NODE_PORT, None, 30080)
+WELL = Carried(
+    service([1, 2], portals=(CLUSTER_IP, NODE_PORT)),
+    40000,
+    (EndpointStats(endpoint(1), 1, 0, "", None), EndpointStats(endpoint(2), 0, 0, "", None)),
+    SocketStats(active=1, total=1234, failed=0, received=2048, sent=3 << 20),
+)
+ILL = Carried(
+    service([3], key=key("api", Protocol.UDP)),
+    40001,
+    (EndpointStats(endpoint(3), 0, 5, "connection refused", 130.0),),
+    SocketStats(active=0, total=5, failed=5, received=0, sent=0),
+)
+NONE = Carried(service([], key=key("db"), nobody_serves=NobodyServes.DROPPED), None, (), None)
+
+
+class PageTestCase(SynchronousTestCase):
+    """A status page with what a test puts into ``carried`` and ``problems``."""
+
+    def setUp(self):
+        """Have nothing yet."""
+        self.clock = Clock()
+        self.clock.advance(100)
+        self.carried = []
+        self.problems = []
+        sections = (
+            problems_section(lambda: self.problems),
+            services_section(self.clock, lambda: self.carried),
+        )
+        self.page = StatusPage(
+            self.clock,
+            StatusSources(
+                program="yurtproxy",
+                readiness=Readiness(),
+                certificates=dict,
+                reactor_lag=lambda: 0.0,
+                sections=sections,
+            ),
+        )
+
+    def render(self, desired=""):
+        """Make the page."""
+        return ParsedPage(self.page.render(desired, []))
+
+
+class StatusTests(PageTestCase):
+    """The sections of the status page."""
+
+    def test_services(self):
+        """Each with its addresses, endpoints and figures; those with failures come first."""
+        self.carried = [WELL, ILL, NONE]
+        ill, none, well = self.render().rows["services"]
+        self.assertEqual("shop/web:httpTCP IPv4", well[0])
+        self.assertEqual("cluster IP 10.96.0.1 port 80node port 30080", well[1])
+        self.assertEqual("10.0.0.1:8010.0.0.2:80", well[2])
+        self.assertEqual(["40000", "1 of 1,234", "2.0 KiB in, 3.0 MiB out"], well[3:])
+        self.assertIn("left out for 30 s", ill[2])
+        self.assertIn("5 failed dials, the last: connection refused", ill[2])
+        self.assertIn("5 without endpoint", ill[4])
+        self.assertEqual("none: clients are dropped", none[2])
+        self.assertEqual("the kernel", none[3])
+
+    def test_nothing_is_served(self):
+        """The page says so, and has no problems."""
+        page = self.render()
+        self.assertIn("No Service has an address that is served here", page.sections["services"])
+        self.assertNotIn("problems", page.sections)
+
+    def test_many(self):
+        """A page has some of them, and the filter finds the others."""
+        self.carried = [
+            Carried(service([1], key=key(f"s{number}")), number, (), None) for number in range(150)
+        ]
+        self.assertEqual(MOST_SHOWN, len(self.render().rows["services"]))
+        self.assertIn("100 of 150", self.render().sections["services"])
+        (row,) = self.render("shop/S149:").rows["services"]
+        self.assertIn("s149", row[0])
+
+    def test_many_endpoints(self):
+        """Of one service some are shown."""
+        self.carried = [Carried(service(range(1, 101)), 1, (), None)]
+        (row,) = self.render().rows["services"]
+        self.assertIn(f"and {100 - MOST_ENDPOINTS} more", row[2])
+
+    def test_problems(self):
+        """What is not served as it should be, and why."""
+        self.problems = [Problem("shop/web", "its <port> is taken")]
+        page = self.render()
+        self.assertEqual([["shop/web", "its <port> is taken"]], page.rows["problems"])
+
+
+class JsonTests(PageTestCase):
+    """The page ``/services``."""
+
+    def test_all_of_them(self):
+        """With everything that is known."""
+        page = services_page(self.clock, lambda: [WELL, ILL, NONE])
+        well, ill, none = page.show()
+        self.assertEqual("services", page.name)
+        self.assertEqual(("shop/web:http", "TCP", 4, "all"), tuple(well.values())[:4])
+        self.assertEqual((40000, 1, 1234), (well["proxy_port"], well["active"], well["total"]))
+        expected = {
+            "endpoint": "10.0.0.3:80",
+            "active": 0,
+            "failures": 5,
+            "last_failure": "connection refused",
+            "left_out_for_seconds": 30.0,
+        }
+        self.assertEqual([expected], ill["endpoints"])
+        self.assertNotIn("active", none)
+
+
+class MetricTests(SynchronousTestCase):
+    """What a scrape shows."""
+
+    def test_figures(self):
+        """Sums over all services, by protocol."""
+        clock = Clock()
+        health = SyncHealth(clock, 30.0, lambda: True)
+
+        class Figures:
+            syncs = {"ok": 2, "failed": 1}
+            durations = Durations((1.0,))
+            problems = (Problem("a", "b"),)
+            flows_forgotten = 7
+
+        totals = {(Protocol.TCP, "total"): 1234, (Protocol.TCP, "received"): 2048}
+        registry = MetricRegistry()
+        registry.add(METRICS, lambda: ProxyStats(Figures, health, [WELL, ILL, NONE], totals))
+        health.queued()
+        clock.advance(3)
+        lines = set(exposition(registry).decode().splitlines())
+        for line in (
+            'yurtproxy_syncs_total{result="failed"} 1',
+            "yurtproxy_change_age_seconds 3.0",
+            "yurtproxy_problems 1",
+            "yurtproxy_services 3",
+            "yurtproxy_endpoints 3",
+            "yurtproxy_ejected_endpoints 1",
+            'yurtproxy_connections{protocol="TCP"} 1',
+            'yurtproxy_connections{protocol="UDP"} 0',
+            'yurtproxy_accepted_connections_total{protocol="TCP"} 1234',
+            'yurtproxy_received_bytes_total{protocol="TCP"} 2048',
+            'yurtproxy_received_bytes_total{protocol="UDP"} 0',
+            "yurtproxy_forgotten_flows_total 7",
+            "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds 0.0",
+        ):
+            self.assertIn(line, lines)
