@@ -80,8 +80,8 @@ class ContainerfileTests(unittest.SynchronousTestCase):
         self.assertEqual(needed, copied)
 
     def test_the_firewalls_programs_are_in_it_and_no_compiler(self):
-        """Of the distribution's packages it has iptables only; the others are for building."""
-        self.assertEqual(["iptables"], installed(self.final))
+        """Of the distribution's packages it has those that rules take; the others build it."""
+        self.assertEqual(["iptables", "nftables"], installed(self.final))
         self.assertIn("gcc", installed(self.building))
         self.assertNotIn("pip", str(self.final))
 

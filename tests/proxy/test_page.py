@@ -86,9 +86,9 @@ class StatusTests(PageTestCase):
         """Each with its addresses, endpoints and figures; those with failures come first."""
         self.carried = [WELL, ILL, NONE]
         ill, none, well = self.render().rows["services"]
-        self.assertEqual("shop/web:httpTCP IPv4", well[0])
-        self.assertEqual("cluster IP 10.96.0.1 port 80node port 30080", well[1])
-        self.assertEqual("10.0.0.1:8010.0.0.2:80", well[2])
+        self.assertEqual("shop/web:http TCP IPv4", well[0])
+        self.assertEqual("cluster IP 10.96.0.1 port 80 node port 30080", well[1])
+        self.assertEqual("10.0.0.1:80 10.0.0.2:80", well[2])
         self.assertEqual(["40000", "1 of 1,234", "2.0 KiB in, 3.0 MiB out"], well[3:])
         self.assertIn("left out for 30 s", ill[2])
         self.assertIn("5 failed dials, the last: connection refused", ill[2])
