@@ -1,4 +1,4 @@
-"""A process that does one thing, says what that was, and ends."""
+"""A process that removes what others have left on the machine, and ends."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from yurttunnel.ops.ending import end_process
 
 
 class Errand(Service):
-    """Calls ``run()`` when the process starts, prints the sentences that it gives, and ends that.
+    """Removes what is there by ``run()`` when the process starts, and ends that.
 
-    With an error of the class ``expected`` the process ends with a sentence about ``flag``.
+    The sentences that it gives say what was removed. With an error of the class ``expected`` the
+    process ends with a sentence about ``flag``.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Errand(Service):
             hint = "" if os.geteuid() == 0 else "run it as root: "
             end_process(self._reactor, f"{self._flag}: {hint}{error}")
             return
-        for sentence in sentences:
+        for sentence in sentences or ["there was nothing to remove"]:
             # What goes to sys.stdout becomes part of twist's log.
             print(sentence, file=sys.__stdout__)
         self._reactor.stop()

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 
 from twisted.application.service import IService
+from twisted.logger import Logger
+from zope.interface import implementer
 
-from yurttunnel.proxy.balancing.balancer import LoadBalancer
-from yurttunnel.proxy.interfaces import IClaims, IConntrack, ILoadBalancer, IProxySockets, IRules
+from yurttunnel.proxy.claims import Claims
+from yurttunnel.proxy.conntrack import Conntrack
+from yurttunnel.proxy.host_address import host_address
+from yurttunnel.proxy.interfaces import (
+    EndpointStats,
+    IClaims,
+    IConntrack,
+    IDesiredStateSource,
+    IProxySockets,
+    IRules,
+)
+from yurttunnel.proxy.kernel.availability import kernel_mode_available
+from yurttunnel.proxy.kernel.mode import KernelMode
+from yurttunnel.proxy.kernel.parts import needs_socket, problems
+from yurttunnel.proxy.node import ThisNode
 from yurttunnel.proxy.placement import IKernel
+from yurttunnel.proxy.rules.choice import choose
+from yurttunnel.proxy.rules.iptables.rules import IptablesRules
+from yurttunnel.proxy.rules.nftables.parts import user_part
+from yurttunnel.proxy.rules.nftables.rules import Nftables
+from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
 from yurttunnel.proxy.rules.none import NoRules
-from yurttunnel.proxy.settings import Settings
+from yurttunnel.proxy.settings import BackEnd, Mode, Settings
 from yurttunnel.proxy.sockets.half_closed import HalfClosed
 from yurttunnel.proxy.sockets.limits import ConnectionCount, most_connections
 from yurttunnel.proxy.sockets.pipes import PipePool
@@ -21,40 +43,136 @@ from yurttunnel.proxy.sockets.relay import RelayContext
 from yurttunnel.proxy.sockets.tcp import TcpContext, TcpProxySockets
 from yurttunnel.proxy.sockets.udp import UdpSockets
 from yurttunnel.proxy.sockets.udp_table import UdpClientTable, most_clients
+from yurttunnel.proxy.state.virtual_services import (
+    DesiredState,
+    PortalKind,
+    Problem,
+    VirtualService,
+)
+from yurttunnel.steering.firewall.detection import has_family
 from yurttunnel.steering.netlink.worker import Run
+from yurttunnel.steering.programs import IPrograms, Programs
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.reactor import IReactor
+
+_log = Logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Carrier:
-    """What there is; ``kernel`` is for kernel mode, ``services`` are started before all else."""
+    """What there is; ``kernel`` is for kernel mode.
 
+    ``services`` are started before all else, and stopped behind it. ``problem()`` says what does
+    not work as it should, for ``/readyz``.
+    """
+
+    mode: Mode
     sockets: IProxySockets
-    balancer: ILoadBalancer
     rules: IRules
     claims: IClaims
     conntrack: IConntrack
     kernel: IKernel | None = None
     services: tuple[IService, ...] = ()
+    problem: Callable[[], str | None] = lambda: None
 
 
-async def find_carrier(reactor: IReactor, settings: Settings, run: Run) -> Carrier:
-    """Find out what this machine has, and choose among it as the command line says."""
-    nothing = NoRules()
-    return Carrier(
-        sockets=proxy_sockets(reactor, settings),
-        balancer=LoadBalancer(reactor),
-        rules=nothing,
-        claims=nothing,
-        conntrack=nothing,
+async def find_carrier(
+    reactor: IReactor, settings: Settings, run: Run, node: ThisNode, source: IDesiredStateSource
+) -> Carrier:
+    """Find out what this machine has, and choose among it as the command line says.
+
+    ``run`` is where the kernel is waited for.
+    """
+    sockets = proxy_sockets(reactor, settings, NodePorts(source))
+    if settings.back_end is BackEnd.NONE:
+        nothing = NoRules()
+        return Carrier(Mode.USER, sockets, nothing, nothing, nothing)
+    programs = Programs(reactor)
+    iptables = IptablesRules(programs, host_address, settings.node_port_networks)
+    networks = Networks(settings.node_port_networks, settings.masquerade.pods)
+    versions = [version for version in (4, 6) if has_family(version)]
+    carrier = partial(
+        Carrier,
+        sockets=sockets,
+        claims=Claims(lambda: node.facts.addresses),
+        conntrack=Conntrack(run),
     )
+    if await _kernel_carries(settings, programs):
+        kernel = KernelMode(
+            reactor, programs, run, versions, host_address, networks, settings.masquerade
+        )
+        return carrier(
+            mode=Mode.KERNEL,
+            rules=choose(settings.back_end, True, iptables, kernel.rules),
+            kernel=_Kernel(kernel),
+            services=(kernel,),
+            problem=lambda: kernel.problem,
+        )
+    tables = Tables(versions, user_part, host_address, networks)
+    nftables = Nftables(programs, tables)
+    return carrier(mode=Mode.USER, rules=choose(settings.back_end, False, iptables, nftables))
 
 
-def proxy_sockets(reactor: IReactor, settings: Settings) -> IProxySockets:
-    """Make what opens proxy sockets of both protocols."""
+async def _kernel_carries(settings: Settings, programs: IPrograms) -> bool:
+    """Return whether it is kernel mode: by the command line, or since the kernel can."""
+    if settings.mode is not Mode.AUTO:
+        return settings.mode is Mode.KERNEL
+    if settings.back_end is BackEnd.IPTABLES:
+        return False
+    why = await kernel_mode_available(programs)
+    if why is not None:
+        _log.info("Connections are carried in user mode, since the kernel cannot: {why}", why=why)
+    return why is None
+
+
+@implementer(IKernel)
+class _Kernel:
+    """What kernel mode has to say of services."""
+
+    def __init__(self, mode: KernelMode) -> None:
+        self._mode = mode
+
+    def carries(self, service: VirtualService) -> bool:
+        """See :class:`IKernel`."""
+        return needs_socket(service) is None
+
+    def problems(self, service: VirtualService) -> Iterable[Problem]:
+        """See :class:`IKernel`."""
+        return problems(service)
+
+    def endpoints(self, service: VirtualService) -> Sequence[EndpointStats]:
+        """See :class:`IKernel`."""
+        return self._mode.ejections.endpoints(service.key.protocol, service.endpoints)
+
+
+class NodePorts:
+    """Says which ports are node ports of Services, by the state that ``source`` has."""
+
+    def __init__(self, source: IDesiredStateSource) -> None:
+        self._source = source
+        self._state: DesiredState | None = None
+        self._ports: frozenset[int] = frozenset()
+
+    def __call__(self, port: int) -> bool:
+        """Return whether ``port`` is one."""
+        state = self._source.state()
+        if state is not None and state is not self._state:
+            self._state = state
+            self._ports = frozenset(
+                portal.port
+                for service in state.services.values()
+                for portal in service.portals
+                if portal.kind is PortalKind.NODE_PORT
+            )
+        return port in self._ports
+
+
+def proxy_sockets(
+    reactor: IReactor, settings: Settings, is_claimed: Callable[[int], bool]
+) -> IProxySockets:
+    """Make what opens proxy sockets of both protocols, but not at ports that are claimed."""
     descriptors = DescriptorSet(reactor)
-    ports = PortAllocator(settings.proxy_ports, addresses=_addresses(settings.bind_address))
+    ports = PortAllocator(settings.proxy_ports, is_claimed, _addresses(settings.bind_address))
     # It raises the limit of descriptors, by which the other is told.
     connections = ConnectionCount(most_connections())
     relay = RelayContext(descriptors, PipePool(), HalfClosed(descriptors))

@@ -16,10 +16,6 @@ from yurttunnel.tunnel.reactor import IReactor
 
 def cleanup(reactor: IReactor) -> IService:
     """Make what does it."""
-
-    async def remove() -> list[str]:
-        programs = Programs(reactor)
-        kinds = IptablesRules(programs, host_address), Nftables(programs, lambda placed: [])
-        return await remove_everything(kinds) or ["there was nothing to remove"]
-
-    return Errand(reactor, "--cleanup", remove, SteeringFailed)
+    programs = Programs(reactor)
+    rules = (IptablesRules(programs, host_address), Nftables(programs, lambda _: []))
+    return Errand(reactor, "--cleanup", lambda: remove_everything(rules), SteeringFailed)

@@ -26,6 +26,7 @@ from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.threads import JobThread
+from yurttunnel.proxy.balancing.balancer import LoadBalancer
 from yurttunnel.proxy.carrying import Carrier, find_carrier
 from yurttunnel.proxy.health import METRICS as HEALTH_METRICS
 from yurttunnel.proxy.health import HealthPages, SyncHealth
@@ -83,6 +84,7 @@ class ProxyProcess:
         self._readiness = Readiness()
         self._readiness.add("rules", self._serving.problem)
         self._readiness.add("services", self._warning, required=False)
+        self._readiness.add("retry", self._retry_problem, required=False)
         self._lag = ReactorLag(reactor)
 
     def service(self) -> IService:
@@ -106,13 +108,17 @@ class ProxyProcess:
         return parts
 
     async def _find(self) -> None:
-        self._carrier = await find_carrier(self._reactor, self._settings, self._worker.run)
+        self._carrier = await find_carrier(
+            self._reactor, self._settings, self._worker.run, self._node, self._sources
+        )
 
     def _make(self) -> IService:
         """Make what serves, by what was found."""
         carrier = self._carrier
         assert carrier is not None  # it was found before this is called
-        placement = Placement(self._reactor, carrier.balancer, carrier.sockets, carrier.kernel)
+        placement = Placement(
+            self._reactor, LoadBalancer(self._reactor), carrier.sockets, carrier.kernel
+        )
         proxier = Proxier(
             self._reactor,
             self._settings.sync,
@@ -133,6 +139,9 @@ class ProxyProcess:
 
     def _warning(self) -> str | None:
         return self._sources.problem() if self._proxier is None else self._proxier.warning()
+
+    def _retry_problem(self) -> str | None:
+        return None if self._carrier is None else self._carrier.problem()
 
     def _carried(self) -> Iterable[Carried]:
         return () if self._placement is None else self._placement.carried()

@@ -50,9 +50,9 @@ def makeService(options: Options) -> IService:
 
 def _cleanup(reactor: IReactor) -> IService:
     # What speaks to the kernel takes time and memory to import.
-    from yurttunnel.server.cleanup import Cleanup
+    from yurttunnel.server.cleanup import cleanup
 
-    return Cleanup(reactor)
+    return cleanup(reactor)
 
 
 def _prepare(mode: StandaloneSettings | ClusterSettings) -> OwnMark | None:
