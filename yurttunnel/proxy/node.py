@@ -65,8 +65,10 @@ class ThisNode(MultiService):
         super().__init__()
         self.facts = NodeFacts(name, node_port_networks=node_port_networks)
         """What is known now."""
+        self.looked = False
+        """Whether the addresses are known, or it is known that they cannot be asked for."""
         self.on_changed: list[Callable[[], object]] = []
-        """Who is told when the facts are others."""
+        """Who is told when the facts are others, or it has looked."""
         self._run = run
         if informers is not None:
             spec = InformerSpec(NODES, node_from, name=name)
@@ -85,13 +87,25 @@ class ThisNode(MultiService):
         self._set(replace(self.facts, zone=node.zone, eligible=node.eligible))
 
     async def _look(self) -> None:
-        addresses = await self._run(machine_addresses)
+        try:
+            addresses = await self._run(machine_addresses)
+        except SteeringFailed:
+            self._has_looked()
+            raise
         self._set(replace(self.facts, addresses=addresses))
+        self._has_looked()
+
+    def _has_looked(self) -> None:
+        if not self.looked:
+            self.looked = True
+            self._tell()
 
     def _set(self, facts: NodeFacts) -> None:
-        if facts == self.facts:
-            return
-        self.facts = facts
+        if facts != self.facts:
+            self.facts = facts
+            self._tell()
+
+    def _tell(self) -> None:
         for changed in self.on_changed:
             changed()
 

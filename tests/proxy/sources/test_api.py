@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import fail
+from twisted.internet.defer import Deferred, fail
 
 from tests.proxy.objects import endpoint, endpoint_slice, service
 from tests.proxy.sources.world import OWN, WorldCase
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.resources import ENDPOINT_SLICES, NODES, SERVICES
+from yurttunnel.steering.interfaces import SteeringFailed
 
 AWAY = ApiUnreachable("connection refused")
 
@@ -204,6 +205,29 @@ class NodeTests(WorldCase):
         self.client.put(NODES, {**node(), "status": {"conditions": [{"type": "Ready"}]}})
         self.settle()
         self.assertEqual([], told)
+
+    def test_addresses_come_first(self):
+        """Nothing is said before the machine's addresses are known."""
+        answer = Deferred()
+        self.run_at_once = lambda job: answer
+        self.client.put(SERVICES, service())
+        self.start()
+        self.assertIsNone(self.shown())
+        self.assertIsNotNone(self.sources.problem())
+        answer.callback(self.addresses)
+        self.settle()
+        self.assertEqual(1, len(self.shown()))
+
+    def test_unknown_addresses(self):
+        """Where they cannot be asked for, all is served that does not depend on them."""
+        self.addresses = SteeringFailed("the kernel does not answer")
+        self.client.put(SERVICES, service())
+        self.start()
+        self.assertEqual(1, len(self.shown()))
+        self.assertIn("the kernel does not answer", self.warnings()[0])
+        self.addresses = frozenset({OWN})
+        self.settle(31)
+        self.assertEqual({OWN}, self.node.facts.addresses)
 
     def test_addresses(self):
         """The machine's addresses are looked at anew each period."""

@@ -7,7 +7,7 @@ import tempfile
 from ipaddress import ip_address
 from pathlib import Path
 
-from twisted.internet.defer import succeed
+from twisted.internet.defer import execute
 from twisted.internet.task import Clock
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
@@ -53,8 +53,14 @@ class WorldCase(SynchronousTestCase):
         self.settle()
 
     def run_at_once(self, job):
-        """Stand in for the kernel, which has the addresses that the test says."""
-        return succeed(self.addresses)
+        """Stand in for the kernel, which has the addresses that the test says, or an error."""
+        return execute(self.asked)
+
+    def asked(self):
+        """Answer as the kernel does."""
+        if isinstance(self.addresses, Exception):
+            raise self.addresses
+        return self.addresses
 
     def count(self):
         """Count a change that is told of."""

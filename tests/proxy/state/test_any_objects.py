@@ -17,7 +17,16 @@ from yurttunnel.proxy.state.services import Service, service_from
 _NAMES = st.sampled_from("abc")
 _BOOLS = st.sampled_from([None, True, False])
 _ADDRESSES = st.sampled_from(
-    ["10.1.0.1", "10.1.0.2", "10.1.0.3", "10.96.0.1", "192.0.2.1", "127.0.0.1", "fd01::1"]
+    [
+        "10.1.0.1",
+        "10.1.0.2",
+        "10.1.0.3",
+        "10.96.0.1",
+        "192.0.2.1",
+        "127.0.0.1",
+        "169.254.1.1",
+        "fd01::1",
+    ]
 )
 _PORTS = st.lists(
     st.builds(

@@ -376,6 +376,37 @@ class LoopTests(SynchronousTestCase):
         self.assertEqual(["192.0.2.8:30080"], [str(each) for each in made.endpoints])
 
 
+class LinkLocalTests(SynchronousTestCase):
+    """Endpoints with addresses that are another machine's elsewhere."""
+
+    slices = endpoint_slice("169.254.2.1", "169.254.169.254", "10.1.0.1")
+
+    def test_own(self):
+        """A hub's on this machine is used: it is shown as the endpoint of default/kubernetes."""
+        own = frozenset({ip_address("169.254.2.1"), ip_address("192.0.2.7")})
+        state = of(service(), self.slices, node=replace(HERE, addresses=own))
+        self.assertEqual(
+            ["10.1.0.1:8080", "169.254.2.1:8080"], shown(state)["default/web TCP IPv4"][1]
+        )
+        self.assertEqual(
+            [
+                "default/web: the endpoint 169.254.169.254:8080 has a link-local address, which"
+                " this machine has not: it is not used"
+            ],
+            told(state),
+        )
+
+    def test_others(self):
+        """One that this machine has not is left out, and comes in when it has it."""
+        memory = Memory()
+        objects = taken(service(), self.slices)
+        (made,) = desired_state(*objects, HERE, memory).services.values()
+        self.assertEqual(1, len(made.endpoints))
+        here = replace(HERE, addresses=frozenset({ip_address("169.254.2.1")}))
+        (made,) = desired_state(*objects, here, memory).services.values()
+        self.assertEqual(2, len(made.endpoints))
+
+
 class ProblemTests(SynchronousTestCase):
     """What is wrong in one object harms no other."""
 

@@ -101,7 +101,8 @@ class Sources(MultiService):
         return None
 
     def _update(self) -> None:
-        if self._services.incomplete() or self._endpoints.incomplete():
+        incomplete = self._services.incomplete() or self._endpoints.incomplete()
+        if incomplete or not self._node.looked:
             return
         state = desired_state(
             self._services.objects(), self._endpoints.objects(), self._node.facts, self._memory

@@ -84,7 +84,11 @@ def desired_state(
     With the ``memory`` of the call before it is quick; the result is the same without one.
     """
     memory = Memory() if memory is None else memory
-    place = Place(node.name, node.zone)
+    place = Place(
+        node.name,
+        node.zone,
+        frozenset(each for each in node.addresses if each.version == 4 and each.is_link_local),
+    )
     grouped = _by_service(slices)
     # The oldest first: it keeps what others want, too.
     ordered = sorted(services, key=lambda each: (each.created, each.namespace, each.name))

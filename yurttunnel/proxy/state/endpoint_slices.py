@@ -131,7 +131,8 @@ def _endpoints(obj: Object, version: int, problems: Problems) -> Iterator[SliceE
         # Those after the first mean nothing (discovery/v1: "no defined semantics").
         first = addresses[0] if isinstance(addresses, list) and addresses else None
         try:
-            address = unicast_address(first)
+            # A hub shows its own as the endpoint of default/kubernetes: it is link-local.
+            address = unicast_address(first, or_link_local=True)
             if address.version != version:
                 raise Unusable(f"{address} is not of its addressType IPv{version}")
         except Unusable as error:

@@ -32,10 +32,14 @@ Claim = tuple[Protocol, Address | None, int]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where this is, as far as the choice of endpoints depends on it."""
+    """Where this is, as far as the choice of endpoints depends on it.
+
+    ``link_local`` are addresses of this machine: on another one they would be something else.
+    """
 
     node: str
     zone: str
+    link_local: frozenset[Address] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ def service_state(
         name = ServicePortName(service.namespace, service.name, port.name)
         for version in dict.fromkeys(address.version for address in service.cluster_ips):
             candidates = _candidates(service, port, version, slices)
-            _leave_out(loops, candidates, name, problems)
+            _leave_out(loops, place.link_local, candidates, str(name), problems)
             endpoints.update(candidates)
             for made in _virtual_services(service, port, name, version, candidates, place):
                 services[made.key] = made
@@ -113,18 +117,21 @@ def _claims(
 
 
 def _leave_out(
-    loops: Iterable[Endpoint],
+    loops: Collection[Endpoint],
+    link_local: Collection[Address],
     candidates: dict[Endpoint, SliceEndpoint],
-    name: ServicePortName,
+    name: str,
     problems: Problems,
 ) -> None:
-    for loop in [endpoint for endpoint in loops if endpoint in candidates]:
-        del candidates[loop]
-        problems.add(
-            f"the endpoint {loop} is a portal of a Service, whose connections would come back"
-            " here: it is not used",
-            str(name),
-        )
+    for endpoint in list(candidates):
+        if endpoint in loops:
+            why = "is a portal of a Service, whose connections would come back here"
+        elif endpoint.address.is_link_local and endpoint.address not in link_local:
+            why = "has a link-local address, which this machine has not"
+        else:
+            continue
+        del candidates[endpoint]
+        problems.add(f"the endpoint {endpoint} {why}: it is not used", name)
 
 
 def _candidates(
