@@ -575,6 +575,12 @@ class AllFiltersTests(SynchronousTestCase):
             verifyObject(IFilterMaker, maker)
             verifyObject(IFilter, made)
 
+    def test_service_proxies(self):
+        """Our own service proxy is shown what kube-proxy is."""
+        for module in MODULES:
+            found = {"kube-proxy", "yurtproxy"} & module.maker.components
+            self.assertIn(len(found), (0, 2), module.maker.name)
+
     @given(NAMED, OBJECTS)
     def test_malformed(self, name, obj):
         """None raises, whatever it is given, and what it gives is an object or nothing."""

@@ -41,4 +41,4 @@ class DiscardCloudService:
         return None if hidden or name_of(obj) == ALWAYS else obj
 
 
-maker = FilterMaker("discardcloudservice", ("kube-proxy",), DiscardCloudService)
+maker = FilterMaker("discardcloudservice", ("kube-proxy", "yurtproxy"), DiscardCloudService)

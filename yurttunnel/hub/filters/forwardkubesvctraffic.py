@@ -43,4 +43,4 @@ class ForwardKubeSvcTraffic:
         return obj
 
 
-maker = FilterMaker("forwardkubesvctraffic", ("kube-proxy",), ForwardKubeSvcTraffic)
+maker = FilterMaker("forwardkubesvctraffic", ("kube-proxy", "yurtproxy"), ForwardKubeSvcTraffic)

@@ -82,4 +82,4 @@ class NodePortIsolation:
                 self._tell_changed()
 
 
-maker = FilterMaker("nodeportisolation", ("kube-proxy",), NodePortIsolation)
+maker = FilterMaker("nodeportisolation", ("kube-proxy", "yurtproxy"), NodePortIsolation)

@@ -126,5 +126,7 @@ def _reduce(subset: Object, nodes: Collection[str]) -> bool:
 
 
 maker = FilterMaker(
-    "servicetopology", ("kube-proxy", "coredns", "nginx-ingress-controller"), ServiceTopology
+    "servicetopology",
+    ("kube-proxy", "yurtproxy", "coredns", "nginx-ingress-controller"),
+    ServiceTopology,
 )
