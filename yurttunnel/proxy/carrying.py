@@ -34,13 +34,10 @@ from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import BackEnd, Mode, Settings
-from yurttunnel.proxy.sockets.half_closed import HalfClosed
-from yurttunnel.proxy.sockets.limits import ConnectionCount, most_connections
-from yurttunnel.proxy.sockets.pipes import PipePool
+from yurttunnel.proxy.sockets.limits import most_connections
 from yurttunnel.proxy.sockets.ports import WILDCARDS, PortAllocator
 from yurttunnel.proxy.sockets.proxy_sockets import ProxySockets
-from yurttunnel.proxy.sockets.relay import RelayContext
-from yurttunnel.proxy.sockets.tcp import TcpContext, TcpProxySockets
+from yurttunnel.proxy.sockets.tcp import TcpProxySockets, tcp_context
 from yurttunnel.proxy.sockets.udp import UdpSockets
 from yurttunnel.proxy.sockets.udp_table import UdpClientTable, most_clients
 from yurttunnel.proxy.state.virtual_services import (
@@ -174,8 +171,7 @@ def proxy_sockets(
     descriptors = DescriptorSet(reactor)
     ports = PortAllocator(settings.proxy_ports, is_claimed, _addresses(settings.bind_address))
     # It raises the limit of descriptors, by which the other is told.
-    connections = ConnectionCount(most_connections())
-    relay = RelayContext(descriptors, PipePool(), HalfClosed(descriptors))
+    tcp = tcp_context(descriptors, ports, most_connections())
     table = UdpClientTable(
         reactor,
         most_clients(),
@@ -183,7 +179,7 @@ def proxy_sockets(
         after_reply=settings.udp.idle,
     )
     return ProxySockets(
-        TcpProxySockets(TcpContext(relay, ports, connections)),
+        TcpProxySockets(tcp),
         UdpSockets(descriptors, ports, table),
     )
 

@@ -344,6 +344,15 @@ class PatienceTests(SynchronousTestCase):
             taken = lab.accepted(alive)
             lab.until(lambda taken=taken: taken.read().received == b"late")
 
+    def test_a_defect_costs_one_connection(self) -> None:
+        """Its client is let go, and the next one is served."""
+        lab, alive, opened, picker = self.serve()
+        with mock.patch.object(picker, "pick", side_effect=ZeroDivisionError):
+            client = lab.client(opened)
+            lab.until(lambda: client.read().reset)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        lab.join(opened, alive)
+
     def test_updates_are_seen_by_clients_that_wait(self) -> None:
         """An endpoint that comes up meanwhile takes them."""
         lab = TcpLab(self)

@@ -150,7 +150,13 @@ class TcpProxySocket:
         self._context.connections.count += 1
         dialing = Dialing(self, client, peer)
         self._dialings.add(dialing)
-        dialing.try_endpoints()
+        try:
+            dialing.try_endpoints()
+        except Exception:
+            # One client does not take the port with it.
+            self._log.failure("Defect: no endpoint could be found for a client")
+            dialing.stop()
+            self.not_dialed(dialing, "a defect, which the log has")
 
     def endpoint_count(self) -> int:
         """Return how many endpoints there are now."""
