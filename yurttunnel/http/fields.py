@@ -27,6 +27,7 @@ _HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
+_PER_CONNECTION = _HOP_BY_HOP | {b"connection"}
 # These frame and route the message for all who read it, or say whose it is. A Connection field
 # that names them is an attempt to have one reader lose them.
 _NEVER_NAMED = frozenset({b"authorization", b"content-length", b"host"})
@@ -66,6 +67,12 @@ class Head:
     def values(self, name: bytes) -> list[bytes]:
         """Return all values of the field ``name`` (in lower case), in the order sent."""
         return self.by_name.get(name, [])
+
+    def end_to_end(self) -> list[tuple[bytes, bytes]]:
+        """Return the fields that a proxy passes on, as :func:`end_to_end` does."""
+        if _PER_CONNECTION.isdisjoint(self.by_name):
+            return [*self.fields]
+        return end_to_end(self.fields)
 
 
 def end_to_end(fields: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

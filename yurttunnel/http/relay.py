@@ -343,7 +343,7 @@ class _Forwarding:
         upstream = self._upstream
         if head.status == 100 and upstream is not None and not upstream.request_complete:
             self._forget_answer()
-        self._exchange.send_informational(head.status, end_to_end(head.fields))
+        self._exchange.send_informational(head.status, head.end_to_end())
 
     def response_received(self, head: ResponseHead) -> None:
         """Pass on the response, or join the connections after a 101."""
@@ -354,13 +354,13 @@ class _Forwarding:
             self._switch(head)
         else:
             self._exchange.respond_from(
-                head.status, end_to_end(head.fields), upstream, reason=head.reason
+                head.status, head.end_to_end(), upstream, reason=head.reason
             )
 
     def _switch(self, head: ResponseHead) -> None:
         upstream = self._upstream
         assert upstream is not None
-        fields = end_to_end(head.fields)
+        fields = head.end_to_end()
         fields.append((b"Connection", b"Upgrade"))
         fields += [(b"Upgrade", value) for value in head.values(b"upgrade")]
         client_side, origin_side = join(

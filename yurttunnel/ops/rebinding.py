@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from functools import lru_cache
 
 from twisted.internet.address import IPv4Address as TcpAddress
 from twisted.internet.address import IPv6Address as Tcp6Address
@@ -20,6 +21,9 @@ from yurttunnel.http.authority import (
     canonical_host,
     split_optional_port,
 )
+
+_LONGEST_HOST = 300
+"""Bytes of a ``Host`` field that may be one: a name has 253, an address with a zone fewer."""
 
 
 def refusal(request: Request) -> str | None:
@@ -45,6 +49,11 @@ def is_loopback(host: str) -> bool:
 
 def asked_host(field: bytes) -> Address | str | None:
     """Return the canonical form of the host in a ``Host`` field, ``None`` when it has none."""
+    return _asked_host(field) if len(field) <= _LONGEST_HOST else None
+
+
+@lru_cache(256)
+def _asked_host(field: bytes) -> Address | str | None:
     try:
         return canonical_host(split_optional_port(field.decode("ascii"))[0])
     except (UnicodeDecodeError, BadAuthority):

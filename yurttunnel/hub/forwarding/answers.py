@@ -106,7 +106,7 @@ class Answers:
     ) -> tuple[Fields, IBodySource]:
         """Return what goes to the client of an answer; ``broken()`` ends one half-way."""
         call = plan.call
-        types = [value for name, value in fields if name.lower() == b"content-type"]
+        types = _values(fields, b"content-type")
         if not types or call.exchange.head.method == b"HEAD":
             return fields, source
         if call.request.resource is None:
@@ -190,7 +190,7 @@ class Answers:
     def _read_along(
         self, plan: Plan, keeper: IKeeper, fields: Fields, source: IBodySource
     ) -> tuple[Fields, IBodySource]:
-        codings = [value.lower() for name, value in fields if name.lower() == b"content-encoding"]
+        codings = [value.lower() for value in _values(fields, b"content-encoding")]
         if codings == [b"gzip"]:
             keeper = Inflated(keeper)
         elif codings not in ([], [b"identity"]):
@@ -228,6 +228,12 @@ class Answers:
         if plan.keeper is not None:
             plan.keeper.abandon()
         broken()
+
+
+def _values(fields: Fields, wanted: bytes) -> list[bytes]:
+    """Return the values of a field; few others have a name of the same length."""
+    length = len(wanted)
+    return [value for name, value in fields if len(name) == length and name.lower() == wanted]
 
 
 def _has_node(item: Item) -> bool:

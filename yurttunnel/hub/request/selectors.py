@@ -35,8 +35,7 @@ def scope_of(client: str, request: ApiRequest, form: Form) -> Scope:
     assert request.resource is not None
     options = request.options
     if not options.label_selector and not options.field_selector:
-        collection = Collection(client, str(request.resource), str(form))
-        return Scope(collection, request.namespace)
+        return Scope(_collection(client, request.resource, form), request.namespace)
     try:
         # Tables and metadata alone do not say where a pod is.
         pods = request.resource == PODS and not form.transform
@@ -44,8 +43,13 @@ def scope_of(client: str, request: ApiRequest, form: Form) -> Scope:
         _test(options.label_selector, fields)
     except BadSelector as error:
         raise RequestFailed(400, str(error)) from None
-    collection = Collection(client, str(request.resource), str(form), view)
+    collection = _collection(client, request.resource, form)._replace(view=view)
     return Scope(collection, request.namespace, options.label_selector, fields)
+
+
+@lru_cache(1024)
+def _collection(client: str, resource: ResourceType, form: Form) -> Collection:
+    return Collection(client, str(resource), str(form))
 
 
 def split_fields(field_selector: str, pods: bool) -> tuple[str, str]:
