@@ -5,17 +5,14 @@ from __future__ import annotations
 import select
 import shutil
 import socket
-from contextlib import contextmanager
 from dataclasses import replace
 from ipaddress import ip_address
-from pathlib import Path
 
 from twisted.internet import reactor
 from twisted.trial.unittest import SkipTest, TestCase
 
-from tests.e2e.cluster.network import OwnNetwork
-from tests.e2e.network.namespaces import Namespace, wait_for_ipv6
 from tests.steering.firewall.machines import BASES, execute, use_own_lock
+from tests.steering.firewall.networks import Networks
 from yurttunnel.steering.firewall import rules as rules_module
 from yurttunnel.steering.firewall.iptables import Iptables
 from yurttunnel.steering.firewall.tables import BackEnd
@@ -29,7 +26,6 @@ ADDRESSES = {
     6: ("fd00::199", "fd17::1", "fd00::20", "fd07::1", "fd99::5"),
 }
 LOOPBACK = {4: "127.0.0.53", 6: "::1"}
-BITS = {4: 32, 6: 128}
 PODS = {4: ("10.9.0.1", "10.9.0.2"), 6: ("fd09::1", "fd09::2")}
 NODES = {4: ("10.8.0.1", "10.8.0.2"), 6: ("fd08::1", "fd08::2")}
 KUBELET, OTHER, TUNNEL = 10250, 10251, 10263
@@ -37,17 +33,7 @@ SET = "YURTTUNNEL-EDGE"
 SO_MARK = 36
 
 
-def set_up_links():
-    """Forward what comes through here, and use addresses at once, the links' own ones, too."""
-    for setting, value in (
-        ("ipv4/ip_forward", "1"),
-        ("ipv6/conf/all/forwarding", "1"),
-        ("ipv6/conf/default/accept_dad", "0"),
-    ):
-        Path("/proc/sys/net", setting).write_text(value)
-
-
-class PacketsContract:
+class PacketsContract(Networks):
     """A machine with two addresses, and a network behind it that has those of all other nodes.
 
     In both somebody listens on the port that is intercepted. The second address of the machine is
@@ -56,7 +42,6 @@ class PacketsContract:
 
     def setUp(self):
         """Make the two."""
-        self.family = socket.AF_INET if self.version == 4 else socket.AF_INET6
         self.prefix = f"{BASES[self.version]}-{self.back_end}"
         if shutil.which(self.prefix) is None or shutil.which("ipset") is None:
             raise SkipTest(f"{self.prefix} or ipset is not installed")
@@ -69,9 +54,7 @@ class PacketsContract:
             frozenset({ip_address(addresses[OWN]), ip_address(addresses[CLOUD])}),
             {KUBELET: Target(ip_address(addresses[OWN]), TUNNEL)},
         )
-        network = OwnNetwork([])
-        self.addCleanup(network.close)
-        set_up_links()
+        self.enter()
         self.add(addresses[:CLOUD])
         inet = "inet" if self.version == 4 else "inet6"
         execute(f"ipset create {SET} hash:ip family {inet}")
@@ -87,46 +70,6 @@ class PacketsContract:
         self.firewall = Iptables(
             Programs(reactor), BackEnd(self.version, self.back_end, self.prefix)
         )
-
-    def add(self, addresses):
-        """Have addresses here."""
-        for address in addresses:
-            execute(f"ip address add {address}/{BITS[self.version]} dev lo")
-
-    @contextmanager
-    def neighbour(self, name, here, there):
-        """Be in a network of its own for a while, whose way to everywhere is this machine."""
-        machine, other = Namespace(current=True), Namespace()
-        self.addCleanup(machine.close)
-        self.addCleanup(other.close)
-        bits = 24 if self.version == 4 else 64
-        with other.inside():
-            set_up_links()
-            execute(f"ip link add eth0 type veth peer name {name} netns {machine.path}")
-            execute(f"ip address add {there}/{bits} dev eth0")
-            execute("ip link set eth0 up")
-            execute(f"ip -{self.version} route add default via {here}")
-            yield
-        execute(f"ip address add {here}/{bits} dev {name}")
-        execute(f"ip link set {name} up")
-        wait_for_ipv6()
-        with other.inside():
-            wait_for_ipv6()
-
-    def socket(self):
-        """Make one here."""
-        made = socket.socket(self.family)
-        self.addCleanup(made.close)
-        made.settimeout(20)
-        return made
-
-    def listen(self, port):
-        """Listen on all addresses."""
-        listener = self.socket()
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("", port))
-        listener.listen()
-        return listener
 
     def way(self, address, port=KUBELET, *, mark=0, client=None):
         """Return which way a new connection goes: ``tunnel`` or ``direct``."""

@@ -41,8 +41,8 @@ def _change(
         else:
             differences.append(f"a rule of {chain} leads to our chains and is not wanted")
             lines.append(f"-D {chain} {rule}")
-            # Of several that are equal the kernel deletes the first.
-            kept.remove(next(each for each in kept if each[0] == key))
+            # Of several that are spelled so the kernel deletes the first.
+            kept.remove((key, rule))
     absent = missing.total()
     if not absent and [key for key, _ in kept] == wanted:
         return

@@ -1,0 +1,169 @@
+"""Which rules are made, and what becomes of those of other kinds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
+
+from tests.steering.firewall.fakes import FakePrograms
+from yurttunnel.proxy.interfaces import IRules
+from yurttunnel.proxy.rules.choice import choose, remove_everything
+from yurttunnel.proxy.rules.iptables.rules import IptablesRules
+from yurttunnel.proxy.rules.nftables.rules import Nftables
+from yurttunnel.proxy.rules.none import NoRules
+from yurttunnel.proxy.settings import BackEnd
+from yurttunnel.steering.interfaces import Applied, SteeringFailed
+
+
+@implementer(IRules)
+class RecordedRules:
+    """Rules that note what is asked of them, and fail with ``problem`` while there is one."""
+
+    def __init__(self, backend):
+        self.backend = backend
+        self.problem = None
+        self.leftovers = False
+        self.calls = []
+
+    def _answer(self, call, answer):
+        self.calls.append(call)
+        return succeed(answer) if self.problem is None else fail(SteeringFailed(self.problem))
+
+    def apply(self, placed):
+        """Note it."""
+        return self._answer("apply", Applied(("made",)))
+
+    def remove(self):
+        """Note it."""
+        return self._answer("remove", self.leftovers)
+
+    def generation(self):
+        """Return a number of this kind's own."""
+        return len(self.backend)
+
+    async def find(self):
+        """Say whether iptables works."""
+        await self._answer("find", None)
+
+    async def remove_elsewhere(self):
+        """Note it."""
+        return await self._answer("remove elsewhere", [])
+
+
+class ChoiceTests(SynchronousTestCase):
+    """``--proxy-backend``."""
+
+    def setUp(self):
+        """Have both kinds."""
+        self.iptables = RecordedRules("iptables (nft)")
+        self.nftables = RecordedRules("nftables")
+
+    def choose(self, back_end, kernel_mode=False):
+        """Choose, and apply once; return what is used."""
+        rules = choose(back_end, kernel_mode, self.iptables, self.nftables)
+        verifyObject(IRules, rules)
+        self.successResultOf(rules.apply([]))
+        return rules
+
+    def test_auto(self):
+        """It is iptables where that works."""
+        rules = choose(BackEnd.AUTO, False, self.iptables, self.nftables)
+        self.assertEqual(("auto", None), (rules.backend, rules.generation()))
+        self.assertEqual(Applied(("made",)), self.successResultOf(rules.apply([])))
+        self.assertEqual("iptables (nft)", rules.backend)
+        self.assertEqual(self.iptables.generation(), rules.generation())
+        self.assertEqual(["find", "apply", "remove elsewhere"], self.iptables.calls)
+        self.assertEqual(["remove"], self.nftables.calls)
+
+    def test_auto_without_iptables(self):
+        """It is nftables where iptables does not work, and stays that."""
+        self.iptables.problem = "iptables is not installed"
+        rules = self.choose(BackEnd.AUTO)
+        self.assertEqual("nftables", rules.backend)
+        self.iptables.problem = None
+        self.successResultOf(rules.apply([]))
+        self.assertNotIn("apply", self.iptables.calls)
+        self.flushLoggedErrors()
+
+    def test_auto_without_any(self):
+        """Where neither works both reasons are told, and both are tried again."""
+        self.iptables.problem, self.nftables.problem = "no iptables", "no nft"
+        rules = choose(BackEnd.AUTO, False, self.iptables, self.nftables)
+        error = self.failureResultOf(rules.apply([]), SteeringFailed).value
+        self.assertEqual("no iptables; no nft", str(error))
+        self.iptables.problem = None
+        self.nftables.problem = None
+        self.successResultOf(rules.apply([]))
+        self.assertEqual("iptables (nft)", rules.backend)
+
+    def test_given(self):
+        """What is asked for is used, and nothing else."""
+        self.iptables.problem = "no iptables"
+        rules = choose(BackEnd.IPTABLES, False, self.iptables, self.nftables)
+        self.failureResultOf(rules.apply([]), SteeringFailed)
+        self.assertEqual([], self.nftables.calls)
+        self.assertEqual("nftables", self.choose(BackEnd.NFTABLES).backend)
+
+    def test_kernel_mode(self):
+        """It is by nftables alone."""
+        self.assertEqual("nftables", self.choose(BackEnd.AUTO, kernel_mode=True).backend)
+        self.assertEqual(["remove"], self.iptables.calls)
+
+    def test_none(self):
+        """Nothing is done to the kernel."""
+        self.assertIsInstance(self.choose(BackEnd.NONE), NoRules)
+        self.assertEqual(([], []), (self.iptables.calls, self.nftables.calls))
+
+    def test_leftovers(self):
+        """What a former process has left is removed once, when there are rules."""
+        self.nftables.leftovers = True
+        rules = choose(BackEnd.IPTABLES, False, self.iptables, self.nftables)
+        self.iptables.problem = "the lock is held"
+        self.failureResultOf(rules.apply([]), SteeringFailed)
+        self.assertEqual([], self.nftables.calls)
+        self.iptables.problem = None
+        self.successResultOf(rules.apply([]))
+        self.successResultOf(rules.apply([]))
+        self.assertEqual(["remove"], self.nftables.calls)
+
+    def test_remove(self):
+        """All kinds are removed at the end."""
+        rules = self.choose(BackEnd.IPTABLES)
+        self.assertFalse(self.successResultOf(rules.remove()))
+        self.nftables.leftovers = True
+        self.assertTrue(self.successResultOf(rules.remove()))
+        self.assertEqual(["remove"] * 3, self.nftables.calls)
+
+
+class CleanupTests(SynchronousTestCase):
+    """What ``--cleanup`` removes."""
+
+    def removed(self, *of):
+        """Remove; return what is done at once."""
+        return Deferred.fromCoroutine(remove_everything(of))
+
+    def test_sentences(self):
+        """It is told what there was, and what could not be removed."""
+        one, two = RecordedRules("iptables"), RecordedRules("nftables")
+        self.assertEqual([], self.successResultOf(self.removed(one, two)))
+        one.leftovers = True
+        self.assertEqual(
+            ["removed the rules of iptables"], self.successResultOf(self.removed(one, two))
+        )
+        two.problem = "it may not"
+        error = self.failureResultOf(self.removed(one, two), SteeringFailed).value
+        self.assertEqual("it may not (but removed the rules of iptables)", str(error))
+
+    def test_not_installed(self):
+        """Programs that are not installed have made no rules, and that is no failure."""
+        programs = FakePrograms()
+        proc_net = Path(self.mktemp())
+        kinds = (
+            IptablesRules(programs, {}.get, (), proc_net),
+            Nftables(programs, lambda placed: []),
+        )
+        self.assertEqual([], self.successResultOf(self.removed(*kinds)))

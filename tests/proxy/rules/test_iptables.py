@@ -1,0 +1,406 @@
+"""The chains in the kernel: both back ends of iptables, with both families at once."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+from twisted.internet import reactor
+from twisted.trial.unittest import SkipTest, TestCase
+
+from tests.e2e.cluster.network import OwnNetwork
+from tests.steering.firewall.machines import BASES, CountedPrograms, execute, use_own_lock
+from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.rules.iptables.rules import IptablesRules
+from yurttunnel.proxy.state.virtual_services import (
+    Key,
+    NobodyServes,
+    Portal,
+    PortalKind,
+    Protocol,
+    Scope,
+    ServicePortName,
+    VirtualService,
+)
+from yurttunnel.steering.interfaces import Applied, SteeringFailed
+from yurttunnel.steering.programs import Programs
+
+HOSTS = {4: ip_address("172.16.1.9"), 6: ip_address("fd00::9")}
+PREFIXES = {4: "10.96.0.", 6: "fd96::"}
+SOURCES = {4: ip_network("192.0.2.0/24"), 6: ip_network("2001:db8::/32")}
+
+FOREIGN = """*nat
+:OTHERS - [0:0]
+:KUBE-NODEPORTS - [0:0]
+-A PREROUTING -j OTHERS
+-A OUTPUT -m comment --comment "not a jump: -j KUBE-PORTALS-HOST" -j OTHERS
+-A OTHERS -p tcp -m tcp --dport 443 -j REDIRECT --to-ports 6443
+COMMIT
+*filter
+:OTHERS - [0:0]
+-A INPUT -p tcp -m tcp --dport 22 -j ACCEPT
+-A INPUT -j OTHERS
+COMMIT
+"""
+
+_NOTE = "NOTE: this must be"
+KUBE_PROXY = (
+    *(
+        f"-t {table} -N {chain}"
+        for table, chain in (
+            ("nat", "KUBE-PORTALS-CONTAINER"),
+            ("nat", "KUBE-PORTALS-HOST"),
+            ("nat", "KUBE-NODEPORT-CONTAINER"),
+            ("nat", "KUBE-NODEPORT-HOST"),
+            ("filter", "KUBE-NODEPORT-NON-LOCAL"),
+        )
+    ),
+    f'-t nat -A PREROUTING -m addrtype --dst-type LOCAL -m comment --comment "handle service'
+    f' NodePorts; {_NOTE} the last rule in the chain" -j KUBE-NODEPORT-CONTAINER',
+    f'-t nat -A OUTPUT -m addrtype --dst-type LOCAL -m comment --comment "handle service NodePorts;'
+    f' {_NOTE} the last rule in the chain" -j KUBE-NODEPORT-HOST',
+    f'-t nat -I PREROUTING -m comment --comment "handle ClusterIPs; {_NOTE} before the NodePort'
+    ' rules" -j KUBE-PORTALS-CONTAINER',
+    f'-t nat -I OUTPUT -m comment --comment "handle ClusterIPs; {_NOTE} before the NodePort rules"'
+    " -j KUBE-PORTALS-HOST",
+    '-t filter -I INPUT -m comment --comment "Ensure that non-local NodePort traffic can flow"'
+    " -j KUBE-NODEPORT-NON-LOCAL",
+    "-t nat -A KUBE-PORTALS-CONTAINER -m comment --comment gone/service:http -p tcp -m tcp"
+    " --dport 80 -d {gone} -j REDIRECT --to-ports 41000",
+    "-t filter -A KUBE-NODEPORT-NON-LOCAL -m comment --comment gone/service:http -m comment"
+    " --comment gone/service:http -p tcp -m tcp --dport 41000 -m state --state NEW -j ACCEPT",
+)
+"""What the userspace mode has left behind, and how it had made it (k#28465)."""
+
+
+def services(version, port=4000):
+    """Return services with every kind of portal, and of each fate."""
+    prefix = PREFIXES[version]
+
+    def one(name, *portals, port, protocol=Protocol.TCP, scope=Scope.ALL, **more):
+        key = Key(ServicePortName("shop", name, "http"), version, protocol, scope)
+        return Placed(VirtualService(key, portals, (), **more), port)
+
+    def at(kind, last, number=80, **more):
+        return Portal(kind, ip_address(f"{prefix}{last}"), number, **more)
+
+    cluster, external = PortalKind.CLUSTER_IP, PortalKind.EXTERNAL_IP
+    balancer, node_port = PortalKind.LOAD_BALANCER_IP, Portal(PortalKind.NODE_PORT, None, 30080)
+    return [
+        one("web", at(cluster, 1), at(external, 2), at(balancer, 3), node_port, port=port),
+        one("dns", at(cluster, 4, 53), port=port + 1, protocol=Protocol.UDP),
+        one("none", at(cluster, 5), at(external, 6), replace(node_port, port=30081), port=None),
+        one("udp", at(cluster, 5, 53), port=None, protocol=Protocol.UDP),
+        one("local", at(cluster, 7), port=port + 2, scope=Scope.INTERNAL),
+        one(
+            "local",
+            at(balancer, 8, sources=(SOURCES[version],)),
+            port=None,
+            scope=Scope.EXTERNAL,
+            nobody_serves=NobodyServes.DROPPED,
+        ),
+    ]
+
+
+class IptablesContract:
+    """What is made of the kernel's tables, whatever they are before."""
+
+    back_end: str
+
+    def setUp(self):
+        """Make a machine on which others have rules, too."""
+        for base in BASES.values():
+            if shutil.which(f"{base}-{self.back_end}-restore") is None:
+                raise SkipTest(f"{base}-{self.back_end} is not installed")
+        use_own_lock(self)
+        network = OwnNetwork([])
+        self.addCleanup(network.close)
+        for base in BASES.values():
+            execute(f"{base}-{self.back_end}-restore --noflush", FOREIGN)
+        self.foreign = self.save()
+        self.programs = CountedPrograms(Programs(reactor))
+        self.rules = self.new_rules()
+        self.placed = [*services(4), *services(6)]
+
+    def new_rules(self):
+        """Make what a proxy has that has just started."""
+        return IptablesRules(self.programs, HOSTS.get)
+
+    def save(self):
+        """Return all lines of both tables and families."""
+        return {
+            (base, table): [
+                line
+                for line in execute(f"{base}-{self.back_end}-save -t {table}").splitlines()
+                if not line.startswith("#")
+            ]
+            for base in BASES.values()
+            for table in ("filter", "nat")
+        }
+
+    def assert_foreign_untouched(self):
+        """Check that others' lines are as they were, and in their order."""
+        found = {
+            key: [line for line in lines if line in self.foreign[key]]
+            for key, lines in self.save().items()
+        }
+        self.assertEqual(self.foreign, found)
+
+    def everywhere(self, *commands):
+        """Do what an administrator does, in both families."""
+        for version, base in BASES.items():
+            for command in commands:
+                gone = f"{PREFIXES[version]}99"
+                execute(f"{base}-{self.back_end} -w 20 {command.format(gone=gone)}")
+
+    async def calls(self, placed):
+        """Apply; return which programs that took, and what it has changed."""
+        del self.programs.calls[:]
+        applied = await self.rules.apply(placed)
+        return [call[0].rpartition("-")[2] for call in self.programs.calls], applied
+
+    async def test_apply(self):
+        """The first time what is there is read, and all is changed by one run a family."""
+        await self.rules.find((4, 6))
+        calls, applied = await self.calls(self.placed)
+        self.assertEqual(["save", "save", "restore"] * 2, calls)
+        self.assertTrue(applied.differences)
+        self.assertEqual(f"iptables ({self.back_end})", self.rules.backend)
+        self.assert_foreign_untouched()
+
+    async def test_shown_as_made(self):
+        """What was made is found again by whoever looks, word for word."""
+        await self.rules.apply(self.placed)
+        shown = self.save()
+        for version, base in BASES.items():
+            family = self.rules._families[version]
+            for table, rules in family.rules(tuple(self.placed), HOSTS[version]).items():
+                for chain, some in rules.chains.items():
+                    found = [
+                        line.removeprefix(f"-A {chain} ")
+                        for line in shown[base, table]
+                        if line.startswith(f"-A {chain} ")
+                    ]
+                    self.assertEqual(list(some), found)
+                for jumps in (rules.jumps, rules.last_jumps):
+                    for chain, some in jumps.items():
+                        for rule in some:
+                            self.assertIn(f"-A {chain} {rule}", shown[base, table])
+        self.rules = self.new_rules()
+        self.assertEqual(Applied(), await self.rules.apply(self.placed))
+        self.assertEqual(shown, self.save())
+
+    async def test_places_of_jumps(self):
+        """Portals come before what others have, and node ports behind."""
+        await self.rules.apply(self.placed)
+        for base in BASES.values():
+            nat = self.save()[base, "nat"]
+            for chain, others in (("PREROUTING", "OTHERS"), ("OUTPUT", "OTHERS")):
+                targets = [line.split()[-1] for line in nat if line.startswith(f"-A {chain} ")]
+                suffix = "CONTAINER" if chain == "PREROUTING" else "HOST"
+                self.assertEqual(
+                    [f"KUBE-PORTALS-{suffix}", others, f"KUBE-NODEPORT-{suffix}"], targets
+                )
+
+    async def test_one_more(self):
+        """A service more is its rules, and nothing else of the chain."""
+        await self.rules.apply(self.placed)
+        key = Key(ServicePortName("shop", "x", ""), 4, Protocol.TCP, Scope.ALL)
+        portal = Portal(PortalKind.CLUSTER_IP, ip_address("10.96.0.77"), 80)
+        more = [*self.placed, Placed(VirtualService(key, (portal,), ()), 4010)]
+        applied = await self.rules.apply(more)
+        self.assertEqual(
+            (
+                "IPv4: in the chain KUBE-PORTALS-CONTAINER 1 rules are missing, 0 not wanted",
+                "IPv4: in the chain KUBE-PORTALS-HOST 1 rules are missing, 0 not wanted",
+            ),
+            applied.differences,
+        )
+        self.assertTrue((await self.rules.apply(self.placed)).differences)
+
+    async def test_disturbed(self):
+        """What others destroy or add within our chains is put right; nothing else is touched."""
+        await self.rules.apply(self.placed)
+        good = self.save()
+        for commands in (
+            ["-t nat -D KUBE-PORTALS-CONTAINER 1"],
+            ["-t nat -F KUBE-NODEPORT-HOST"],
+            ["-t nat -A KUBE-PORTALS-HOST -p tcp -j RETURN"],
+            ["-t filter -I YURTPROXY-SOURCES -j ACCEPT"],
+            ["-t nat -D PREROUTING 1"],
+            ["-t nat -D OUTPUT 3"],
+            ["-t filter -D INPUT 3"],
+            ["-t filter -D FORWARD 1", "-t filter -A FORWARD -j YURTPROXY-REFUSED-HOST"],
+            ["-t nat -N KUBE-PORTALS-HOST-X", "-t nat -A OTHERS -j KUBE-PORTALS-HOST-X"],
+        ):
+            self.everywhere(*commands)
+            self.assertNotEqual(good, self.save())
+            self.assertTrue((await self.rules.apply(self.placed)).differences, commands)
+            self.assertEqual(good, self.save(), commands)
+
+    async def test_flushed(self):
+        """All is made again after another program has flushed everything."""
+        await self.rules.apply(self.placed)
+        self.everywhere("-t nat -F", "-t nat -X", "-t filter -F", "-t filter -X")
+        self.assertTrue((await self.rules.apply(self.placed)).differences)
+        self.assertEqual(Applied(), await self.rules.apply(self.placed))
+        self.assertIn("KUBE-PORTALS-HOST", str(self.save()["ip6tables", "nat"]))
+
+    async def test_wrong_order(self):
+        """Of our own jumps the order is kept; against others' there is no fight."""
+        await self.rules.apply(self.placed)
+        good = self.save()
+        jump = next(line for line in good["iptables", "nat"] if "-A OUTPUT -m addrtype" in line)
+        rule = jump.removeprefix("-A OUTPUT ")
+        self.everywhere(f"-t nat -D OUTPUT {rule}", f"-t nat -I OUTPUT 1 {rule}")
+        applied = await self.rules.apply(self.placed)
+        self.assertIn(
+            "IPv4: the jumps from OUTPUT to our chains are in a wrong order", applied.differences
+        )
+        self.assertEqual(good, self.save())
+        self.everywhere("-t nat -I OUTPUT 1 -p udp -j OTHERS", "-t nat -A OUTPUT -j OTHERS")
+        self.assertEqual(Applied(), await self.rules.apply(self.placed))
+
+    async def test_leftovers_of_kube_proxy(self):
+        """Chains and jumps of its userspace mode become ours, and its rules go."""
+        self.everywhere(*KUBE_PROXY)
+        applied = await self.rules.apply(self.placed)
+        self.assertNotIn("IPv4: the jump from PREROUTING is missing", applied.differences)
+        self.assertNotIn("IPv4: the chain KUBE-PORTALS-HOST is missing", applied.differences)
+        taken_over = self.save()
+        self.assertFalse(
+            [line for lines in taken_over.values() for line in lines if "gone" in line]
+        )
+        self.assert_foreign_untouched()
+        await self.rules.remove()
+        await self.rules.apply(self.placed)
+        self.assertEqual(taken_over, self.save())
+
+    async def test_leftovers_removed(self):
+        """Whoever has made them, nothing is left when rules are removed."""
+        self.everywhere(*KUBE_PROXY)
+        self.assertTrue(await self.rules.remove())
+        self.assertEqual(self.foreign, self.save())
+
+    async def test_remove(self):
+        """Nothing is left, also by a process that has made none; nothing is no error."""
+        await self.rules.apply(self.placed)
+        self.assertTrue(await self.rules.remove())
+        self.assertEqual(self.foreign, self.save())
+        self.assertFalse(await self.rules.remove())
+        await self.rules.apply(self.placed)
+        self.assertTrue(await self.new_rules().remove())
+        self.assertEqual(self.foreign, self.save())
+        self.assertTrue((await self.rules.apply(self.placed)).differences)
+
+    async def test_refused(self):
+        """A family that cannot be changed is told, and the other one is."""
+        restore = f"ip6tables-{self.back_end}-restore"
+        run = self.programs.run
+
+        def failing(arguments, *more):
+            if arguments[0] == restore:
+                arguments = ["false"]
+            return run(arguments, *more)
+
+        self.patch(self.programs, "run", failing)
+        error = await self.assertFailure(self.rules.apply(self.placed), SteeringFailed)
+        self.assertIn("changing the filter and nat tables of IPv6", str(error))
+        self.assertNotIn("IPv4", str(error))
+        self.assertIn("KUBE-PORTALS-HOST", str(self.save()["iptables", "nat"]))
+        self.patch(self.programs, "run", run)
+        await self.rules.apply(self.placed)
+        self.assertEqual(Applied(), await self.new_rules().apply(self.placed))
+
+
+class NftTests(IptablesContract, TestCase):
+    """The newer back end, of which the kernel counts the changes."""
+
+    back_end = "nft"
+
+    async def test_unchanged(self):
+        """What is wanted again runs nothing, until somebody changes something."""
+        await self.calls(self.placed)
+        self.assertEqual(([], Applied()), await self.calls(list(self.placed)))
+        self.everywhere("-t filter -A OTHERS -j RETURN")
+        self.assertEqual((["save", "save"] * 2, Applied()), await self.calls(self.placed))
+        self.assertEqual(([], Applied()), await self.calls(self.placed))
+
+    async def test_changed_meanwhile(self):
+        """What others change while rules are made is seen the next time."""
+        run = self.programs.run
+
+        def disturbed(arguments, *more):
+            if arguments[0] == "ip6tables-nft-restore":
+                execute("iptables-nft -t nat -F KUBE-PORTALS-HOST")
+            return run(arguments, *more)
+
+        self.patch(self.programs, "run", disturbed)
+        await self.rules.apply(self.placed)
+        self.patch(self.programs, "run", run)
+        applied = await self.rules.apply(self.placed)
+        self.assertEqual(1, len(applied.differences), applied.differences)
+        self.assertEqual(([], Applied()), await self.calls(self.placed))
+
+    async def test_host_address(self):
+        """Another address of this machine takes other rules."""
+        hosts = dict(HOSTS)
+        self.rules = IptablesRules(self.programs, hosts.get)
+        await self.rules.apply(self.placed)
+        hosts[4] += 1
+        calls, applied = await self.calls(self.placed)
+        self.assertEqual(["save", "save", "restore", "save", "save"], calls)
+        self.assertEqual(2, len(applied.differences))
+
+
+class LegacyTests(IptablesContract, TestCase):
+    """The older back end."""
+
+    back_end = "legacy"
+
+    async def test_unchanged(self):
+        """What is wanted again is looked at, and nothing is changed."""
+        await self.calls(self.placed)
+        for _ in range(2):
+            self.assertEqual((["save", "save"] * 2, Applied()), await self.calls(self.placed))
+
+    async def test_generation(self):
+        """The kernel counts none of its changes."""
+        self.assertIsNone(self.rules.generation())
+        await self.rules.apply(self.placed)
+        self.assertIsNone(self.rules.generation())
+
+
+class OtherBackEndTests(TestCase):
+    """Both back ends at once."""
+
+    async def test_elsewhere(self):
+        """Rules that are left in the back end that is not used are removed."""
+        use_own_lock(self)
+        network = OwnNetwork([])
+        self.addCleanup(network.close)
+        execute("iptables-nft-restore --noflush", FOREIGN)
+        for command in KUBE_PROXY:
+            execute(f"iptables-legacy {command.format(gone='10.96.0.99')}")
+        programs = CountedPrograms(Programs(reactor))
+        rules = IptablesRules(programs, HOSTS.get)
+        await rules.apply(services(4))
+        self.assertEqual("iptables (nft)", rules.backend)
+        removed = ["removed the chains KUBE-PORTALS-CONTAINER of IPv4 (legacy)"]
+        self.assertEqual(removed, await rules.remove_elsewhere())
+        self.assertNotIn("KUBE", execute("iptables-legacy-save"))
+        self.assertEqual([], await rules.remove_elsewhere())
+        self.assertIn("KUBE-PORTALS", execute("iptables-nft-save -t nat"))
+
+    async def test_no_ipv6(self):
+        """A machine without IPv6 has no rules of it, and none are missed."""
+        use_own_lock(self)
+        network = OwnNetwork([])
+        self.addCleanup(network.close)
+        proc_net = Path(self.mktemp())
+        proc_net.mkdir()
+        rules = IptablesRules(Programs(reactor), HOSTS.get, (), proc_net)
+        self.assertTrue((await rules.apply([*services(4), *services(6)])).differences)
+        self.assertNotIn("KUBE", execute("ip6tables-nft-save -t nat"))

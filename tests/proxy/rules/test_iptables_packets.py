@@ -1,0 +1,328 @@
+"""Where the kernel leads real packets by the rules of iptables."""
+
+from __future__ import annotations
+
+import errno
+import select
+import shutil
+import socket
+from ipaddress import ip_address, ip_network
+
+from twisted.internet import reactor
+from twisted.trial.unittest import SkipTest, TestCase
+
+from tests.steering.firewall.machines import BASES, execute, use_own_lock
+from tests.steering.firewall.networks import Networks
+from yurttunnel.proxy.host_address import host_address
+from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.rules.iptables.rules import IptablesRules
+from yurttunnel.proxy.sockets.local_address import (
+    SPACE,
+    ask_for_local_address,
+    from_local_address,
+    local_address,
+)
+from yurttunnel.proxy.state.virtual_services import (
+    Key,
+    NobodyServes,
+    Portal,
+    PortalKind,
+    Protocol,
+    Scope,
+    ServicePortName,
+    VirtualService,
+)
+from yurttunnel.steering.programs import Programs
+
+PODS = {4: ("10.9.0.1", "10.9.0.2"), 6: ("fd09::1", "fd09::2")}
+OUTSIDE = {4: ("10.8.0.1", "10.8.0.2"), 6: ("fd08::1", "fd08::2")}
+"""Networks of pods, and of the default route: this machine's address, and the other's."""
+
+PREFIXES = {4: "10.96.0.", 6: "fd96::"}
+LOOPBACK = {4: "127.0.0.1", 6: "::1"}
+
+CLUSTER, EXTERNAL, OWN_EXTERNAL, BALANCER, OWN_BALANCER = range(1, 6)
+"""The last parts of addresses of portals; own ones are addresses of this machine, too."""
+
+PORT, NODE_PORT, PROXY_PORT, OTHER_PROXY_PORT = 80, 30080, 4000, 4001
+
+NO_ANSWER_SECONDS = 0.3
+"""How long an answer is waited for that is not to come; a refusal takes less than 1 ms."""
+
+
+class PacketsContract(Networks):
+    """A machine with a network of pods, and one outside, where the default route leads."""
+
+    def setUp(self):
+        """Make the three, with a listener outside at the external address that is elsewhere."""
+        for base in BASES.values():
+            if shutil.which(f"{base}-{self.back_end}") is None:
+                raise SkipTest(f"{base}-{self.back_end} is not installed")
+        use_own_lock(self)
+        self.enter()
+        self.add([self.address(OWN_EXTERNAL), self.address(OWN_BALANCER)])
+        self.listeners = {port: self.listen(port) for port in (PROXY_PORT, OTHER_PROXY_PORT)}
+        with self.neighbour("outside", *OUTSIDE[self.version]):
+            self.add([self.address(EXTERNAL)])
+            self.listeners["outside"] = self.listen(PORT)
+            self.outsiders = [self.socket() for _ in range(8)]
+        execute(f"ip -{self.version} route add default via {OUTSIDE[self.version][1]}")
+        with self.neighbour("pods", *PODS[self.version]):
+            self.pods = [self.socket() for _ in range(16)]
+            self.udp_pods = [self.socket(socket.SOCK_DGRAM) for _ in range(4)]
+        # Neither family's nor the other back end's: a detection is tested elsewhere.
+        execute(f"{BASES[4]}-{self.back_end} -w 20 -t mangle -N KUBE-IPTABLES-HINT")
+        self.rules = IptablesRules(Programs(reactor), host_address)
+
+    def address(self, last):
+        """Return an address of a portal."""
+        return f"{PREFIXES[self.version]}{last}"
+
+    def portals(self, *kinds_and_lasts, sources=None):
+        """Return portals by kind and the last part of their address."""
+        return tuple(
+            Portal(kind, ip_address(self.address(last)), PORT, sources)
+            for kind, last in kinds_and_lasts
+        )
+
+    def placed(
+        self, *portals, port=PROXY_PORT, protocol=Protocol.TCP, scope=Scope.ALL, name="web", **more
+    ):
+        """Place a virtual service."""
+        key = Key(ServicePortName("shop", name, ""), self.version, protocol, scope)
+        return Placed(VirtualService(key, portals, (), **more), port)
+
+    def all_portals(self):
+        """Return one of each kind, and those whose addresses are this machine's."""
+        return (
+            *self.portals(
+                (PortalKind.CLUSTER_IP, CLUSTER),
+                (PortalKind.EXTERNAL_IP, EXTERNAL),
+                (PortalKind.EXTERNAL_IP, OWN_EXTERNAL),
+                (PortalKind.LOAD_BALANCER_IP, BALANCER),
+                (PortalKind.LOAD_BALANCER_IP, OWN_BALANCER),
+            ),
+            Portal(PortalKind.NODE_PORT, None, NODE_PORT),
+        )
+
+    def way(self, client, address, port=PORT):
+        """Return the port of the listener that a new connection comes to; -1 where none does."""
+        client.settimeout(NO_ANSWER_SECONDS)
+        try:
+            client.connect((address, port))
+        except TimeoutError:
+            return -1
+        except ConnectionRefusedError:
+            return errno.ECONNREFUSED
+        (took,), _, _ = select.select(list(self.listeners.values()), [], [], 20)
+        connection, _ = took.accept()
+        self.addCleanup(connection.close)
+        return next(name for name, each in self.listeners.items() if each is took)
+
+    def from_pod(self, address, port=PORT):
+        """Connect as a pod does."""
+        return self.way(self.pods.pop(), address, port)
+
+    def from_outside(self, address, port=PORT):
+        """Connect as a machine does that is no node."""
+        return self.way(self.outsiders.pop(), address, port)
+
+    def from_here(self, address, port=PORT):
+        """Connect as a program of this machine does."""
+        return self.way(self.socket(), address, port)
+
+    async def test_led(self):
+        """Each portal leads to the proxy port: from pods, from outside, and from here."""
+        await self.rules.apply([self.placed(*self.all_portals())])
+        lasts = CLUSTER, OWN_EXTERNAL, BALANCER, OWN_BALANCER
+        for where in (self.from_pod, self.from_here):
+            found = [where(self.address(last)) for last in lasts]
+            self.assertEqual([PROXY_PORT] * 4, found)
+            for address in (PODS[self.version][0], OUTSIDE[self.version][0]):
+                self.assertEqual(PROXY_PORT, where(address, NODE_PORT))
+        self.assertEqual(PROXY_PORT, self.from_here(LOOPBACK[self.version], NODE_PORT))
+        self.assertEqual(PROXY_PORT, self.from_outside(OUTSIDE[self.version][0], NODE_PORT))
+        self.assertEqual(PROXY_PORT, self.from_outside(self.address(CLUSTER)))
+
+    async def test_external_ip_elsewhere(self):
+        """It is led when it comes in, and reached where it is from this machine itself."""
+        await self.rules.apply([self.placed(*self.all_portals())])
+        self.assertEqual(PROXY_PORT, self.from_pod(self.address(EXTERNAL)))
+        self.assertEqual("outside", self.from_here(self.address(EXTERNAL)))
+
+    async def test_nothing_else(self):
+        """Other ports of the addresses are left alone, and node ports of others' addresses."""
+        await self.rules.apply([self.placed(*self.all_portals())])
+        self.assertEqual(errno.ECONNREFUSED, self.from_pod(PODS[self.version][0], PORT + 1))
+        self.assertEqual(errno.ECONNREFUSED, self.from_pod(OUTSIDE[self.version][1], NODE_PORT))
+
+    async def test_balancer_before_node_port(self):
+        """A load balancer's address that is this machine's wins over a node port."""
+        balancer = Portal(
+            PortalKind.LOAD_BALANCER_IP, ip_address(self.address(OWN_BALANCER)), NODE_PORT
+        )
+        other = self.placed(
+            Portal(PortalKind.NODE_PORT, None, NODE_PORT), port=OTHER_PROXY_PORT, name="a"
+        )
+        await self.rules.apply([other, self.placed(balancer)])
+        for where in (self.from_pod, self.from_here):
+            self.assertEqual(PROXY_PORT, where(self.address(OWN_BALANCER), NODE_PORT))
+            self.assertEqual(OTHER_PROXY_PORT, where(PODS[self.version][0], NODE_PORT))
+
+    async def test_policy_drop(self):
+        """Node ports are reached where this machine accepts nothing that is not said."""
+        prefix = f"{BASES[self.version]}-{self.back_end} -w 20"
+        execute(f"{prefix} -A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT")
+        if self.version == 6:
+            execute(f"{prefix} -A INPUT -p ipv6-icmp -j ACCEPT")
+        execute(f"{prefix} -P INPUT DROP")
+        await self.rules.apply([self.placed(*self.all_portals())])
+        self.assertEqual(PROXY_PORT, self.from_outside(OUTSIDE[self.version][0], NODE_PORT))
+        await self.rules.apply([self.placed(*self.all_portals()[:-1])])
+        self.assertEqual(-1, self.from_outside(OUTSIDE[self.version][0], NODE_PORT))
+
+    async def test_datagrams(self):
+        """Datagrams take the same ways, and answers come from where they were sent to."""
+        server = self.socket(socket.SOCK_DGRAM)
+        server.bind(("", PROXY_PORT))
+        ask_for_local_address(server)
+        await self.rules.apply([self.placed(*self.all_portals(), protocol=Protocol.UDP)])
+        for make in (self.udp_pods.pop, lambda: self.socket(socket.SOCK_DGRAM)):
+            for address, port in (
+                (self.address(CLUSTER), PORT),
+                (PODS[self.version][0], NODE_PORT),
+            ):
+                client = make()
+                client.connect((address, port))
+                client.send(b"question")
+                question, ancillary, _, source = server.recvmsg(100, SPACE)
+                answer_from = from_local_address(local_address(ancillary))
+                server.sendmsg([b"answer"], answer_from, 0, source)
+                self.assertEqual((b"question", b"answer"), (question, client.recv(100)))
+
+    async def test_refused(self):
+        """What nobody serves is refused at once, though somebody listens to hold its port."""
+        self.listeners[NODE_PORT] = self.listen(NODE_PORT)
+        self.assertEqual(NODE_PORT, self.from_pod(PODS[self.version][0], NODE_PORT))
+        await self.rules.apply([self.placed(*self.all_portals(), port=None)])
+        for where in (self.from_pod, self.from_here):
+            for last in (CLUSTER, OWN_EXTERNAL, BALANCER, OWN_BALANCER):
+                self.assertEqual(errno.ECONNREFUSED, where(self.address(last)), last)
+            self.assertEqual(errno.ECONNREFUSED, where(PODS[self.version][0], NODE_PORT))
+        self.assertEqual(errno.ECONNREFUSED, self.from_pod(self.address(EXTERNAL)))
+        self.assertEqual("outside", self.from_here(self.address(EXTERNAL)))
+        await self.rules.apply([self.placed(*self.all_portals())])
+        self.assertEqual(PROXY_PORT, self.from_pod(self.address(CLUSTER)))
+
+    async def test_datagrams_refused(self):
+        """Who sends datagrams that nobody serves is told; programs of this machine at once."""
+        await self.rules.apply([self.placed(*self.all_portals(), protocol=Protocol.UDP, port=None)])
+        pod, own = self.udp_pods.pop(), self.socket(socket.SOCK_DGRAM)
+        for client in (pod, own):
+            client.connect((self.address(CLUSTER), PORT))
+        pod.send(b"question")
+        self.assertRaises(ConnectionRefusedError, pod.recv, 100)
+        self.assertRaises(PermissionError, own.send, b"question")
+
+    async def test_local_policy(self):
+        """Without an endpoint of this node external clients get no answer; programs of it do."""
+        internal, *_, balancer, node_port = self.all_portals()
+        await self.rules.apply(
+            [
+                self.placed(internal, scope=Scope.INTERNAL),
+                self.placed(
+                    balancer,
+                    node_port,
+                    scope=Scope.EXTERNAL,
+                    port=None,
+                    nobody_serves=NobodyServes.DROPPED,
+                ),
+            ]
+        )
+        self.assertEqual(-1, self.from_outside(str(balancer.address)))
+        self.assertEqual(-1, self.from_outside(OUTSIDE[self.version][0], NODE_PORT))
+        self.assertEqual(PROXY_PORT, self.from_here(str(balancer.address)))
+        self.assertEqual(PROXY_PORT, self.from_here(PODS[self.version][0], NODE_PORT))
+        self.assertEqual(PROXY_PORT, self.from_pod(str(internal.address)))
+
+    async def test_source_ranges(self):
+        """Who is in no source range reaches a load balancer's address nowhere, others do."""
+        bits = 24 if self.version == 4 else 64
+        pods = ip_network(f"{PODS[self.version][0]}/{bits}", strict=False)
+        for last in (BALANCER, OWN_BALANCER):
+            restricted = self.portals((PortalKind.LOAD_BALANCER_IP, last), sources=(pods,))
+            node_port = Portal(PortalKind.NODE_PORT, None, NODE_PORT)
+            await self.rules.apply([self.placed(*restricted, node_port)])
+            self.assertEqual(PROXY_PORT, self.from_pod(self.address(last)))
+            self.assertEqual(-1, self.from_outside(self.address(last)))
+            self.assertEqual(-1, self.from_here(self.address(last)))
+            self.assertEqual(PROXY_PORT, self.from_outside(OUTSIDE[self.version][0], NODE_PORT))
+            await self.rules.apply([self.placed(*restricted, port=None)])
+            self.assertEqual(errno.ECONNREFUSED, self.from_pod(self.address(last)))
+            self.assertEqual(-1, self.from_outside(self.address(last)))
+
+    async def test_source_ranges_with_this_machine(self):
+        """This machine may where its address is in a range, from that of the load balancer, too."""
+        here = ip_network(OUTSIDE[self.version][0])
+        lasts = BALANCER, OWN_BALANCER
+        restricted = self.portals(
+            *((PortalKind.LOAD_BALANCER_IP, last) for last in lasts), sources=(here,)
+        )
+        await self.rules.apply([self.placed(*restricted)])
+        self.assertEqual([PROXY_PORT] * 2, [self.from_here(self.address(last)) for last in lasts])
+        self.assertEqual(-1, self.from_pod(self.address(BALANCER)))
+
+    async def test_connections_go_on(self):
+        """What stands is not disturbed by other services, nor when its rules are removed.
+
+        For that somebody else must have the kernel track connections, as all of Kubernetes does.
+        """
+        prefix = f"{BASES[self.version]}-{self.back_end} -w 20"
+        execute(f"{prefix} -A INPUT -m conntrack --ctstate RELATED -j ACCEPT")
+        await self.rules.apply([self.placed(*self.all_portals())])
+        client = self.pods.pop()
+        client.connect((self.address(CLUSTER), PORT))
+        server, _ = self.listeners[PROXY_PORT].accept()
+        self.addCleanup(server.close)
+        other = self.placed(Portal(PortalKind.NODE_PORT, None, NODE_PORT + 1), name="other")
+        server.settimeout(5)
+        for step in (
+            lambda: self.rules.apply([self.placed(*self.all_portals()), other]),
+            lambda: self.rules.apply([other]),
+            self.rules.remove,
+        ):
+            await step()
+            client.send(b"still here")
+            self.assertEqual(b"still here", server.recv(100))
+
+    async def test_host_address(self):
+        """It is that of the interface with the default route; without one there is none."""
+        self.assertEqual(ip_address(OUTSIDE[self.version][0]), host_address(self.version))
+        execute(f"ip -{self.version} route del default")
+        self.assertIsNone(host_address(self.version))
+        await self.rules.apply([self.placed(*self.all_portals())])
+        self.assertEqual(PROXY_PORT, self.from_here(PODS[self.version][0], NODE_PORT))
+
+
+class NftIPv4Tests(PacketsContract, TestCase):
+    """The newer back end."""
+
+    version, back_end = 4, "nft"
+
+
+class NftIPv6Tests(PacketsContract, TestCase):
+    """The newer back end."""
+
+    version, back_end = 6, "nft"
+
+
+class LegacyIPv4Tests(PacketsContract, TestCase):
+    """The older back end."""
+
+    version, back_end = 4, "legacy"
+
+
+class LegacyIPv6Tests(PacketsContract, TestCase):
+    """The older back end."""
+
+    version, back_end = 6, "legacy"

@@ -1,0 +1,68 @@
+"""The back end that has no rules."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from twisted.logger import LogLevel, capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from yurttunnel.proxy.interfaces import IClaims, IConntrack, IRules, Placed
+from yurttunnel.proxy.rules.none import NoRules
+from yurttunnel.proxy.state.virtual_services import (
+    Key,
+    Portal,
+    PortalKind,
+    Protocol,
+    Scope,
+    ServicePortName,
+    VirtualService,
+)
+from yurttunnel.steering.interfaces import Applied
+
+KEY = Key(ServicePortName("shop", "web", "http"), 4, Protocol.TCP, Scope.ALL)
+PORTALS = (
+    Portal(PortalKind.CLUSTER_IP, ip_address("10.96.0.1"), 80),
+    Portal(PortalKind.NODE_PORT, None, 30080),
+)
+
+
+class NoRulesTests(SynchronousTestCase):
+    """What it does is to tell what others would do."""
+
+    def told(self, rules, port):
+        """Apply; return what it tells."""
+        placed = [Placed(VirtualService(KEY, PORTALS, ()), port)]
+        with capturedLogs() as events:
+            self.assertEqual(Applied(), self.successResultOf(rules.apply(placed)))
+        self.assertEqual(
+            {LogLevel.debug}, {event["log_level"] for event in events} or {LogLevel.debug}
+        )
+        return [event["sentence"] for event in events]
+
+    def test_apply(self):
+        """Each portal is told, and again when it would lead elsewhere."""
+        rules = NoRules()
+        name = "shop/web:http TCP IPv4"
+        self.assertEqual(
+            [
+                f"{name}: cluster IP 10.96.0.1 port 80 would be led to port 4000",
+                f"{name}: node port * port 30080 would be led to port 4000",
+            ],
+            self.told(rules, 4000),
+        )
+        self.assertEqual([], self.told(rules, 4000))
+        self.assertEqual(
+            f"{name}: cluster IP 10.96.0.1 port 80 would be refused", self.told(rules, None)[0]
+        )
+
+    def test_nothing_else(self):
+        """There is nothing to remove, to claim or to forget."""
+        rules = NoRules()
+        for interface in (IRules, IClaims, IConntrack):
+            verifyObject(interface, rules)
+        self.assertFalse(self.successResultOf(rules.remove()))
+        self.assertIsNone(rules.generation())
+        self.assertEqual({}, rules.want({KEY: PORTALS}))
+        self.assertEqual(0, self.successResultOf(rules.forget(4, [])))
