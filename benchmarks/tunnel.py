@@ -40,17 +40,17 @@ def twist(reactor: str) -> list[str]:
 
 
 class MetaProgram(Program):
-    """A program that has a meta port; ``command`` is given the port at its end, as ``flag``."""
+    """A program that has a meta port; ``flag`` with the port is put behind ``command``."""
 
     def __init__(
         self,
         command: Sequence[str],
         log: Path,
         environment: Mapping[str, str] | None = None,
-        flag: str = "--meta-port",
+        flag: str = "--meta-port={}",
     ) -> None:
         self._meta_port = free_ports.take()
-        super().__init__([*command, flag, str(self._meta_port)], log, environment)
+        super().__init__([*command, flag.format(self._meta_port)], log, environment)
 
     def is_ready(self) -> bool:
         """Whether ``/readyz`` answers 200."""

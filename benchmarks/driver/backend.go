@@ -12,11 +12,15 @@ import (
 
 const small = "ok"
 
+// once is the path of an answer that is the last one of its connection.
+const once = "/once"
+
 var smallAnswer = []byte("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n" + small)
 
 // listen starts the backend at two ports of an address, the second one with TLS.
 //
 //	GET  /small        a few bytes
+//	GET  /once         the same, and the end of the connection
 //	GET  /bytes/N/M    N bytes of the content M
 //	POST /sink/I       a body for the part I of what is received
 func (load *Load) listen(address, certificate, key string) (int, int, error) {
@@ -72,6 +76,11 @@ func (load *Load) serve(connection net.Conn) error {
 		if bytes.Equal(path, []byte("/small")) {
 			if _, err = readFields(reader); err == nil {
 				_, err = connection.Write(smallAnswer)
+			}
+		} else if bytes.Equal(path, []byte(once)) {
+			if _, err = readFields(reader); err == nil {
+				connection.Write(smallAnswer)
+				err = io.EOF
 			}
 		} else {
 			err = load.serveBulk(connection, reader, string(path))

@@ -26,6 +26,7 @@ type Command struct {
 	Seconds float64 `json:"seconds"` // requests and connections: how long they count
 	WarmUp  float64 `json:"warm_up"` // and how long they do not, before
 	Stalled int     `json:"stalled"` // requests: readers that stall meanwhile
+	Ended   bool    `json:"ended"`   // connections: the backend ends each, and the client waits for that
 	Hosts   int     `json:"hosts"`   // requests: Way.Host has a %d, for a number below this
 
 	Path   string   `json:"path"`   // what is asked for; of watches with {} for their number

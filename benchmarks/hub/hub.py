@@ -56,7 +56,7 @@ class Hub(MetaProgram):
             "--proxy-secure-port", str(secure_port),
             "--enable-dummy-if=false",
         ]  # fmt: skip
-        super().__init__(command, directory / "hub.log", flag="--serve-port")
+        super().__init__(command, directory / "hub.log", flag="--serve-port={}")
         try:
             self.first_answer = self.wait_until(self._answers, "it answered")
         except BaseException:

@@ -13,8 +13,8 @@ from benchmarks.processes import working_directory
 from benchmarks.proxy.bench import Bench, Scale
 from benchmarks.proxy.parts import PARTS
 
-FULL = Scale(seconds=3.0, warm_up=0.5, megabytes=1024, repeats=7)
-QUICK = Scale(seconds=1.0, warm_up=0.3, megabytes=512, repeats=3)
+FULL = Scale(seconds=3.0, warm_up=0.5, mebibytes=1024, repeats=7)
+QUICK = Scale(seconds=1.0, warm_up=0.3, mebibytes=512, repeats=3)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

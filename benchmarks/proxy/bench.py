@@ -15,18 +15,20 @@ from benchmarks.processes import BenchmarkFailed, resident
 from benchmarks.proxy.peer import Peer
 from benchmarks.proxy.proxy import ServiceProxy
 
+MEBIBYTE = 1 << 20
+
 
 @dataclass(frozen=True)
 class Scale:
     """How much is done.
 
     Requests, connections and datagrams count for ``seconds``, after ``warm_up``; downloads and
-    uploads carry ``megabytes`` in all. Everything is repeated ``repeats`` times.
+    uploads carry ``mebibytes`` in all. Everything is repeated ``repeats`` times.
     """
 
     seconds: float
     warm_up: float
-    megabytes: int
+    mebibytes: int
     repeats: int
 
 
@@ -68,18 +70,18 @@ class Bench:
 
     def many(self, way: Way, work: str, clients: int) -> Rate:
         """Have clients do small work again and again: connections, requests or datagrams."""
-        result = self._ask(way, work, clients=clients)
+        result = self._ask(way, work, clients=clients, ended=True)
         return Rate(result["operations"] / result["seconds"], result["p50"])
 
     def bulk(self, way: Way, work: str, streams: int) -> float:
         """Download or upload by streams at once; return the bytes a second of all of them."""
-        size = (self.scale.megabytes << 20) // streams
+        size = self.scale.mebibytes * MEBIBYTE // streams
         result = self._ask(way, work, clients=streams, bytes=size)
         return float(result["bytes"] / result["seconds"])
 
-    def resident(self) -> int:
-        """Return the resident memory of the proxy in bytes."""
-        return resident(self.proxy.pid)
+    def resident(self) -> float:
+        """Return the resident memory of the proxy in MiB."""
+        return resident(self.proxy.pid) / MEBIBYTE
 
     def _ask(self, way: Way, work: str, **command: Any) -> dict[str, Any]:
         port = way.echo_port if work == "datagrams" else way.port

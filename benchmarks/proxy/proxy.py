@@ -32,7 +32,9 @@ class ServiceProxy(MetaProgram):
             "--healthz-bind-address", "",
             "--drain-timeout", "1s",
         ]  # fmt: skip
-        super().__init__(command, directory / "proxy.log", flag="--metrics-bind-address")
+        super().__init__(
+            command, directory / "proxy.log", flag="--metrics-bind-address=127.0.0.1:{}"
+        )
         try:
             self.wait_until(self.is_ready, "it was ready")
         except BaseException:

@@ -6,9 +6,9 @@ import contextlib
 import fcntl
 import os
 
-PIPE_BYTES = 512 * 1024
-"""What a pipe is asked to hold; see ``benchmarks/proxy``. The kernel allows up to 1 MiB without
-privileges (``fs.pipe-max-size``)."""
+PIPE_BYTES = 1024 * 1024
+"""What a pipe is asked to hold: the most that the kernel allows without privileges
+(``fs.pipe-max-size``). Less takes more processor time for a byte; see ``benchmarks/proxy``."""
 
 MOST_PIPES = 256
 """Of which each has two descriptors."""
