@@ -26,6 +26,12 @@ ZONE = "topology.kubernetes.io/zone"
 TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"
 """The taint of a node that the autoscaler of the cluster empties (KEP-3836)."""
 
+SETTLE_SECONDS = 0.1
+"""How long changes of addresses that come together are waited for."""
+
+SPACING_SECONDS = 1.0
+"""From one look at the addresses to the next, however often they change."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Node:
@@ -49,8 +55,8 @@ class ThisNode(MultiService):
     """Keeps ``facts`` current, while it runs: the Node called ``name`` is that of ``informers``.
 
     Without them, or as long as they know no such Node, it is in no zone. The machine's addresses
-    are asked for at the start and each ``period`` seconds; ``run`` is where the kernel is waited
-    for.
+    are asked for at the start, each ``period`` seconds, and when :meth:`look` is called; ``run`` is
+    where the kernel is waited for.
     """
 
     def __init__(
@@ -73,14 +79,20 @@ class ThisNode(MultiService):
         if informers is not None:
             spec = InformerSpec(NODES, node_from, name=name)
             informers.informer(spec).add_handler(self._node_changed)
-        looks = Reconciler(
+        self._looks = Reconciler(
             clock,
             period,
             "looking at the addresses of this machine",
             self._look,
+            settle=SETTLE_SECONDS,
+            spacing=SPACING_SECONDS,
             expected=(SteeringFailed,),
         )
-        looks.setServiceParent(self)
+        self._looks.setServiceParent(self)
+
+    def look(self) -> None:
+        """Ask for the addresses soon: they have changed."""
+        self._looks.trigger()
 
     def _node_changed(self, _old: _Node | None, new: _Node | None) -> None:
         node = new or _Node()

@@ -39,6 +39,7 @@ from yurttunnel.proxy.proxier import Proxier
 from yurttunnel.proxy.settings import Settings, SourceSettings
 from yurttunnel.proxy.sources.sources import Sources
 from yurttunnel.proxy.state.virtual_services import Problem
+from yurttunnel.steering.netlink.address_events import AddressEvents
 from yurttunnel.steering.netlink.worker import KernelWorker
 from yurttunnel.tunnel.reactor import IReactor
 
@@ -98,6 +99,7 @@ class ProxyProcess:
             self._lag,
             self._worker,
             self._informers,
+            AddressEvents(self._reactor, self._node.look),
             self._node,
             self._sources,
             self._serving,

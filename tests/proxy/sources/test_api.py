@@ -206,6 +206,22 @@ class NodeTests(WorldCase):
         self.settle()
         self.assertEqual([], told)
 
+    def test_change_of_addresses(self):
+        """A change that the kernel tells of is seen at once, many of them once a second."""
+        self.start()
+        self.settle(2)
+        self.addresses = frozenset({OWN + 1})
+        self.node.look()
+        self.settle(0.1)
+        self.assertEqual({OWN + 1}, self.node.facts.addresses)
+        self.addresses = frozenset({OWN + 2})
+        self.node.look()
+        self.settle(0.5)
+        self.assertEqual({OWN + 1}, self.node.facts.addresses)
+        self.settle(0.6)
+        self.settle(0.1)
+        self.assertEqual({OWN + 2}, self.node.facts.addresses)
+
     def test_addresses_come_first(self):
         """Nothing is said before the machine's addresses are known."""
         answer = Deferred()
@@ -234,5 +250,5 @@ class NodeTests(WorldCase):
         self.start()
         self.assertEqual({OWN}, self.node.facts.addresses)
         self.addresses = frozenset({OWN + 1})
-        self.settle(31)
+        self.clock.pump([1.0] * 31)
         self.assertEqual({OWN + 1}, self.node.facts.addresses)

@@ -1,0 +1,74 @@
+"""What the kernel tells of addresses that come and go."""
+
+from __future__ import annotations
+
+import select
+import socket
+
+from twisted.internet.testing import MemoryReactor
+
+from tests.steering.netlink.support import KernelTestCase
+from yurttunnel.steering.netlink.address_events import AddressEvents
+
+SECONDS = 10
+"""How long the kernel may take; it is done by the time that the program which asks has ended."""
+
+
+class AddressEventsTests(KernelTestCase):
+    """A network namespace whose addresses change."""
+
+    def setUp(self):
+        """Listen to it."""
+        super().setUp()
+        self.reactor = MemoryReactor()
+        self.changes = 0
+        self.events = AddressEvents(self.reactor, self.count)
+        self.events.startService()
+        self.addCleanup(self.events.stopService)
+
+    def count(self):
+        """Count a change."""
+        self.changes += 1
+
+    def is_told(self, seconds=SECONDS):
+        """Return whether something is told of within this time."""
+        poll = select.poll()
+        poll.register(self.events.fileno(), select.POLLIN)
+        if not poll.poll(seconds * 1000):
+            return False
+        before = self.changes
+        self.events.doRead()
+        return self.changes > before
+
+    def test_address(self):
+        """An address that comes is told of, and one that goes."""
+        self.assertEqual([self.events], self.reactor.getReaders())
+        self.assertFalse(self.is_told(0))
+        self.network.add("192.0.2.7")
+        self.assertTrue(self.is_told())
+        self.assertFalse(self.is_told(0))
+        self.network.remove("192.0.2.7")
+        self.assertTrue(self.is_told())
+
+    def test_many(self):
+        """Many that come together are told of in few turns, and all are read in the end."""
+        for number in range(1, 41):
+            self.network.add(f"192.0.2.{number}")
+        turns = 0
+        while self.is_told(0):
+            turns += 1
+        self.assertTrue(1 <= turns <= 4, turns)
+
+    def test_overflow(self):
+        """More events than the kernel keeps are a change, too."""
+        kernel = socket.socket(fileno=socket.dup(self.events.fileno()))
+        self.addCleanup(kernel.close)
+        kernel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        for number in range(1, 41):
+            self.network.add(f"192.0.2.{number}")
+        self.assertTrue(self.is_told())
+
+    def test_stop(self):
+        """After a stop nothing is read."""
+        self.events.stopService()
+        self.assertEqual(([], -1), (self.reactor.getReaders(), self.events.fileno()))
