@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from yurttunnel.ops.diagnose.command import Subject
-from yurttunnel.proxy.settings import Settings
+from yurttunnel.proxy.rules.iptables.chains import PROXY
+from yurttunnel.proxy.settings import BackEnd, Settings
 
 
 def subject(settings: Settings) -> Subject:
-    """Name the proxy's port and its files."""
+    """Name the proxy's port, its files, and its rules of iptables."""
     host, port = settings.pages.metrics
     files = (settings.sources.kube_config, settings.sources.file)
     return Subject(
@@ -16,4 +17,5 @@ def subject(settings: Settings) -> Subject:
         meta_port=port,
         directories=(),
         files=tuple(path for path in files if path is not None),
+        own_lines=None if settings.back_end is BackEnd.NONE else PROXY.lines,
     )

@@ -13,6 +13,7 @@ from twisted.trial.unittest import SkipTest, TestCase
 from tests.e2e.cluster.network import OwnNetwork
 from tests.steering.firewall.machines import BASES, CountedPrograms, execute, use_own_lock
 from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.rules.iptables.portals import PortalRules
 from yurttunnel.proxy.rules.iptables.rules import IptablesRules
 from yurttunnel.proxy.state.virtual_services import (
     Key,
@@ -175,8 +176,8 @@ class IptablesContract:
         await self.rules.apply(self.placed)
         shown = self.save()
         for version, base in BASES.items():
-            family = self.rules._families[version]
-            for table, rules in family.rules(tuple(self.placed), HOSTS[version]).items():
+            wanted = PortalRules(version).rules(self.placed, HOSTS[version])
+            for table, rules in wanted.items():
                 for chain, some in rules.chains.items():
                     found = [
                         line.removeprefix(f"-A {chain} ")

@@ -147,6 +147,19 @@ class LedTests(PortalsCase):
         self.assertEqual(["5000", "5000", "4000"], [rule.split()[-1] for rule in rules])
         self.assertIn('"a/b"', rules[0])
 
+    def test_changes(self):
+        """What is asked of one who has made other rules before is what it would be without."""
+        one, two = PortalRules(4), [placed(CLUSTER_IP), placed(NODE_PORT, protocol=Protocol.UDP)]
+        for services, host in (
+            (two, HOST),
+            (two[:1], HOST),
+            ([placed(CLUSTER_IP, port=4001)], HOST),
+            ([placed(CLUSTER_IP, port=4001)], HOST + 1),
+            ([placed(CLUSTER_IP, port=None)], HOST),
+            (two, HOST),
+        ):
+            self.assertEqual(self.rules(*services, host=host), one.rules(services, host))
+
     def test_names(self):
         """A comment is no longer than the kernel takes it, and can be nothing but a comment."""
         name = ServicePortName("n" * 63, "s" * 253, 'x" -j ACCEPT\n-A INPUT -j ACCEPT #')

@@ -30,17 +30,12 @@ REFUSED_HOST = "YURTPROXY-REFUSED-HOST"
 """Refuse or drop what comes to portals that nobody serves. Such packets are led nowhere, and so
 are still on their way to the portal."""
 
+NAT = (PORTALS_CONTAINER, PORTALS_HOST, NODEPORT_CONTAINER, NODEPORT_HOST)
+FILTERING = (SOURCES, REFUSED_CONTAINER, REFUSED_HOST, NODEPORT_NON_LOCAL)
+"""All of them, by their tables."""
+
 PROXY = Owner(
-    names=(
-        PORTALS_CONTAINER,
-        PORTALS_HOST,
-        NODEPORT_CONTAINER,
-        NODEPORT_HOST,
-        NODEPORT_NON_LOCAL,
-        SOURCES,
-        REFUSED_CONTAINER,
-        REFUSED_HOST,
-    ),
+    names=(*NAT, *FILTERING),
     # Nobody is led anywhere before it is known who may not be.
     tables=("filter", "nat"),
     not_installed="use --proxy-backend nftables",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from ipaddress import collapse_addresses, ip_network
 
 from yurttunnel.proxy.interfaces import Placed
@@ -38,17 +40,30 @@ _REFUSE = {
     (6, Protocol.UDP): "-j REJECT --reject-with icmp6-port-unreachable",
 }
 
-_RulesByChain = dict[str, list[str]]
+_RulesByChain = Mapping[str, list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A virtual service, what serves this machine's own packets to it, and where those are led."""
+
+    placed: Placed
+    own: Placed
+    host: Address | None
 
 
 class PortalRules:
-    """Makes the rules of one family: ``node_ports`` have the addresses that serve node ports."""
+    """Makes the rules of one family: ``node_ports`` have the addresses that serve node ports.
+
+    What has not changed of a service is not made anew.
+    """
 
     def __init__(self, version: int, node_ports: Iterable[Network] = ()) -> None:
         self._version = version
         networks = _of_version(version, node_ports)
         # Rules that match any address are shown without it.
         self._node_ports = () if _is_everything(networks) else networks
+        self._made: dict[Key, tuple[_Served, _RulesByChain]] = {}
 
     def rules(self, placed: Iterable[Placed], host: Address | None) -> Mapping[str, Rules]:
         """Return the rules by their tables.
@@ -58,66 +73,58 @@ class PortalRules:
         services = {
             each.service.key: each for each in placed if each.service.key.version == self._version
         }
-        nat: _RulesByChain = {
-            name: []
-            for name in (
-                chains.PORTALS_CONTAINER,
-                chains.PORTALS_HOST,
-                chains.NODEPORT_CONTAINER,
-                chains.NODEPORT_HOST,
-            )
-        }
-        filtering: _RulesByChain = {
-            name: []
-            for name in (
-                chains.SOURCES,
-                chains.REFUSED_CONTAINER,
-                chains.REFUSED_HOST,
-                chains.NODEPORT_NON_LOCAL,
-            )
-        }
+        former, self._made = self._made, {}
+        found: dict[str, list[str]] = defaultdict(list)
         for key in sorted(services, key=_order):
-            one = _ServiceRules(services[key], _of_this_machine(services, key), host)
-            for portal in services[key].service.portals:
-                one.lead(portal, nat, filtering)
-                one.restrict(portal, filtering[chains.SOURCES])
-                one.refuse(portal, self._node_ports, filtering)
+            served = _Served(services[key], _of_this_machine(services, key), host)
+            made = former.get(key)
+            if made is None or made[0] != served:
+                made = served, _ServiceRules(served, self._node_ports).rules
+            self._made[key] = made
+            for chain, some in made[1].items():
+                found[chain] += some
         return {
-            "filter": chains.filtering(_fixed(filtering)),
-            "nat": chains.nat(_fixed(nat), self._node_ports),
+            "filter": chains.filtering({name: tuple(found[name]) for name in chains.FILTERING}),
+            "nat": chains.nat({name: tuple(found[name]) for name in chains.NAT}, self._node_ports),
         }
 
 
 class _ServiceRules:
-    """The rules of one virtual service; ``own`` serves this machine's own packets to it."""
+    """The rules of one virtual service, by their chains."""
 
-    def __init__(self, placed: Placed, own: Placed, host: Address | None) -> None:
-        key = placed.service.key
-        self._placed = placed
-        self._own = own
-        self._host = host
+    def __init__(self, served: _Served, node_ports: Sequence[Network]) -> None:
+        key = served.placed.service.key
+        self._placed = served.placed
+        self._own = served.own
+        self._host = served.host
+        self._node_ports = node_ports
         self._key = key
         self._name = comment(_comment_of(key.name))
         self._protocol = key.protocol.value.lower()
+        self.rules: dict[str, list[str]] = defaultdict(list)
+        for portal in served.placed.service.portals:
+            self._lead(portal)
+            self._restrict(portal)
+            self._refuse(portal)
 
-    def lead(self, portal: Portal, nat: _RulesByChain, filtering: _RulesByChain) -> None:
+    def _lead(self, portal: Portal) -> None:
         """Lead packets to the portal to proxy ports."""
         is_node_port = portal.kind is PortalKind.NODE_PORT
         match = self._match(portal)
         port, own_port = self._placed.proxy_port, self._own.proxy_port
         if port is not None:
             chain = chains.NODEPORT_CONTAINER if is_node_port else chains.PORTALS_CONTAINER
-            nat[chain] += [f"{match}{when} {lead(None, port)}" for when in _arriving(portal)]
+            self.rules[chain] += [f"{match}{when} {lead(None, port)}" for when in _arriving(portal)]
         if own_port is not None:
             chain = chains.NODEPORT_HOST if is_node_port else chains.PORTALS_HOST
-            nat[chain].append(f"{match}{_leaving(portal)} {lead(self._host, own_port)}")
+            self.rules[chain].append(f"{match}{_leaving(portal)} {lead(self._host, own_port)}")
         if is_node_port and port is not None:
             # By then the packet is one to the proxy port.
-            filtering[chains.NODEPORT_NON_LOCAL].append(
+            self.rules[chains.NODEPORT_NON_LOCAL].append(
                 f"{self._match_port(port)} -m state --state NEW -j ACCEPT"
             )
 
-    def restrict(self, portal: Portal, rules: list[str]) -> None:
+    def _restrict(self, portal: Portal) -> None:
         """Drop what comes from elsewhere than the portal's sources, wherever it is led to."""
         if portal.sources is None or portal.address is None:
             return
@@ -131,15 +138,14 @@ class _ServiceRules:
             f"-p {self._protocol} {self._name} -m conntrack"
             f" --ctorigdst {address(portal.address.packed)} --ctorigdstport {portal.port}"
         )
+        rules = self.rules[chains.SOURCES]
         rules += [f"-s {network(source)} {match} -j RETURN" for source in sources]
         rules.append(f"{match} -j DROP")
 
-    def refuse(
-        self, portal: Portal, node_ports: Sequence[Network], filtering: _RulesByChain
-    ) -> None:
+    def _refuse(self, portal: Portal) -> None:
         """Refuse or drop what cannot be led, under the conditions under which it would have been.
 
-        Where portals are led to this machine may send packets to addresses elsewhere.
+        Elsewhere addresses of portals may be those of other machines.
         """
         for placed, chain, conditions in (
             (self._placed, chains.REFUSED_CONTAINER, _arriving(portal)),
@@ -149,14 +155,13 @@ class _ServiceRules:
                 continue
             dropped = placed.service.nobody_serves is NobodyServes.DROPPED
             target = "-j DROP" if dropped else _REFUSE[self._key.version, self._key.protocol]
+            match = self._match(portal)
             if portal.kind is PortalKind.NODE_PORT:
-                filtering[chain] += [
-                    f"{to}{self._match(portal)} {chains.LOCAL} {target}"
-                    for to in _destinations(node_ports)
+                self.rules[chain] += [
+                    f"{to}{match} {chains.LOCAL} {target}" for to in _destinations(self._node_ports)
                 ]
             else:
-                match = self._match(portal)
-                filtering[chain] += [f"{match}{when} {target}" for when in conditions]
+                self.rules[chain] += [f"{match}{when} {target}" for when in conditions]
 
     def _match(self, portal: Portal) -> str:
         if portal.address is None:
@@ -221,7 +226,3 @@ def _is_everything(networks: Sequence[Network]) -> bool:
 
 def _whole(of: Address) -> Network:
     return ip_network(of)
-
-
-def _fixed(rules: _RulesByChain) -> dict[str, tuple[str, ...]]:
-    return {chain: tuple(some) for chain, some in rules.items()}
