@@ -41,6 +41,13 @@ from yurttunnel.pki.metrics import (
     RequestCounters,
     cluster_trust_metrics,
 )
+from yurttunnel.proxy.health import METRICS as HEALTH_METRICS
+from yurttunnel.proxy.health import HealthPages, SyncHealth
+from yurttunnel.proxy.metrics import METRICS as PROXY_METRICS
+from yurttunnel.proxy.metrics import ProxyStats, proxy_registry
+from yurttunnel.proxy.proxier import Proxier
+from yurttunnel.proxy.rules.none import NoRules
+from yurttunnel.proxy.settings import SyncSettings
 from yurttunnel.server import agents, approver
 from yurttunnel.server import audit_log as audit
 from yurttunnel.server.frontends.kubelet import metrics as interception
@@ -59,7 +66,7 @@ CLOSING = re.compile(r"\.close\(\s*Code\.([A-Z_]+)")
 
 
 def registries() -> tuple[MetricRegistry, ...]:
-    """Return what a scrape of server, agent and hub shows when everything is switched on."""
+    """Return what a scrape of each program shows when everything is switched on."""
     of_process = {
         "counters": TunnelCounters(),
         "memory": MemoryBudget(1),
@@ -96,7 +103,7 @@ def registries() -> tuple[MetricRegistry, ...]:
         cluster_trust_metrics("yurttunnel_agent_"),
         lambda: ClusterTrustStats({"agent": RequestCounters()}),
     )
-    return server, agent, _hub_registry()
+    return server, agent, _hub_registry(), _proxy_registry()
 
 
 def _hub_registry() -> MetricRegistry:
@@ -118,6 +125,30 @@ def _hub_registry() -> MetricRegistry:
     hub.add(FILTER_METRICS, lambda: filters)
     hub.add(cluster_trust_metrics(PREFIX), lambda: ClusterTrustStats({"client": RequestCounters()}))
     return hub
+
+
+def _proxy_registry() -> MetricRegistry:
+    clock = Clock()
+    health = SyncHealth(clock, 1.0, lambda: True)
+    health.queued()
+    health.begun()
+    health.synced()
+    rules = NoRules()
+    proxier = Proxier(
+        clock,
+        SyncSettings(period=1.0, least=0.0, drain=0.0, removes_rules=False),
+        None,
+        None,
+        rules,
+        rules,
+        rules,
+        None,
+        health,
+    )
+    proxy = proxy_registry(lambda: 0.0)
+    proxy.add(PROXY_METRICS, lambda: ProxyStats(proxier, health, [], {}))
+    proxy.add(HEALTH_METRICS, lambda: HealthPages(health))
+    return proxy
 
 
 def _interception_stats() -> interception.InterceptionStats:

@@ -24,6 +24,7 @@ from yurttunnel.hub.options import Options as HubOptions
 from yurttunnel.metrics import MetricFamily
 from yurttunnel.ops.flag_table import Entry, Flag, Repeated, by_group, shown
 from yurttunnel.ops.options import CommandOptions
+from yurttunnel.proxy.options import Options as ProxyOptions
 from yurttunnel.quickstart.options import Options as QuickstartOptions
 from yurttunnel.server.options import Options as ServerOptions
 
@@ -31,6 +32,7 @@ COMMANDS: dict[str, type[CommandOptions[Any]]] = {
     "yurttunnel-server": ServerOptions,
     "yurttunnel-agent": AgentOptions,
     "yurthub": HubOptions,
+    "yurtproxy": ProxyOptions,
     "yurttunnel-quickstart": QuickstartOptions,
 }
 
@@ -45,7 +47,7 @@ MESSAGES = REPOSITORY / "docs" / "messages.md"
 FLAGS = REPOSITORY / "docs" / "flags.md"
 
 CODE = re.compile(r"`([^`]+)`")
-METRIC = re.compile(r"\b(?:yurttunnel|konnectivity|process|(?:node_)?yurthub)_\w+")
+METRIC = re.compile(r"\b(?:yurttunnel|konnectivity|process|(?:node_)?yurthub|(?:kube|yurt)proxy)_\w+")
 LEVELS = {"warn": "warn", "error": "error", "critical": "critical", "failure": "critical"}
 """Levels of the log by the logger's methods; a failure is a critical message with a traceback."""
 
