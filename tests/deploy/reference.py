@@ -47,7 +47,9 @@ MESSAGES = REPOSITORY / "docs" / "messages.md"
 FLAGS = REPOSITORY / "docs" / "flags.md"
 
 CODE = re.compile(r"`([^`]+)`")
-METRIC = re.compile(r"\b(?:yurttunnel|konnectivity|process|(?:node_)?yurthub|(?:kube|yurt)proxy)_\w+")
+METRIC = re.compile(
+    r"\b(?:yurttunnel|konnectivity|process|(?:node_)?yurthub|(?:kube|yurt)proxy)_\w+"
+)
 LEVELS = {"warn": "warn", "error": "error", "critical": "critical", "failure": "critical"}
 """Levels of the log by the logger's methods; a failure is a critical message with a traceback."""
 

@@ -28,6 +28,7 @@ from yurttunnel.cluster.services import INTERNAL_SERVICE
 from yurttunnel.hub.options import Options as HubOptions
 from yurttunnel.pki.cluster_identity import check_cluster_node_name
 from yurttunnel.pki.identity import BadIdentity, check_node_name
+from yurttunnel.proxy.options import Options as ProxyOptions
 from yurttunnel.quickstart.options import Options as QuickstartOptions
 from yurttunnel.server import client_hello
 from yurttunnel.server.frontends.passthrough import listener
@@ -59,7 +60,7 @@ PATH = re.compile(r"(?<![\w./-])((?:deploy|docs)/[\w./+-]+)")
 PICTURE = re.compile(r'src(?:set)?="([^"]+)"')
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)")
-ROW = re.compile(r"\| `--([a-z-]+)` \| (server|agent|both|hub) \| (kept|ignored|new) \|")
+ROW = re.compile(r"\| `--([a-z-]+)` \| (server|agent|both|hub|proxy) \| (kept|ignored|new) \|")
 
 TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 BORDER = re.compile(r"(?<!\\)\|")
@@ -172,6 +173,7 @@ class FlagTableTests(unittest.SynchronousTestCase):
             "agent": (AgentOptions,),
             "both": (ServerOptions, AgentOptions),
             "hub": (HubOptions,),
+            "proxy": (ProxyOptions,),
         }
 
     def test_each_row_is_true(self):
@@ -194,7 +196,7 @@ class FlagTableTests(unittest.SynchronousTestCase):
             "revoke-node",
         }
         rare = {"help", "transport", "middleware", "response-timeout"}
-        for name in ("server", "agent", "hub"):
+        for name in ("server", "agent", "hub", "proxy"):
             (options,) = self.programs[name]
             listed = {flag for flag, programs, _ in self.rows if programs in (name, "both")}
             every = {*options().synonyms, *options.ignored_flags, *options.ignored_switches}

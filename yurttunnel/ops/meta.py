@@ -1,8 +1,8 @@
 """The meta server: health, readiness, metrics and the list of sessions, for operators.
 
-All programs serve the same pages, the server on port 10265, the agent on 10266 and the hub on
-10267. ``/agents`` lists sessions: on the server those of its agents, on an agent those to its
-servers; a hub has none, and no such page.
+All programs serve the same pages, the server on port 10265, the agent on 10266, the hub on 10267
+and the service proxy on 10249. ``/agents`` lists sessions: on the server those of its agents, on an
+agent those to its servers; the others have none, and no such page.
 """
 
 from __future__ import annotations

@@ -17,17 +17,12 @@ from yurttunnel.metrics import Metric, MetricRegistry, counter, gauge
 class ProcessStats:
     """What is read at a scrape of the process that makes this; ``started`` is in seconds.
 
-    ``certificates`` says when each certificate in use ends by a short fixed name (``server``,
-    ``agent``, ``ca``, ``kubelet-client``). ``virtual``, ``resident`` and ``descriptors`` are
-    ``None`` when no descriptor is left to look with: the rest of the scrape is wanted then more
-    than ever.
+    ``virtual``, ``resident`` and ``descriptors`` are ``None`` when no descriptor is left to look
+    with: the rest of the scrape is wanted then more than ever.
     """
 
-    def __init__(
-        self, started: float, certificates: Mapping[str, datetime.datetime], reactor_lag: float
-    ) -> None:
+    def __init__(self, started: float, reactor_lag: float) -> None:
         self.started = started
-        self.certificates = certificates
         self.reactor_lag = reactor_lag
         self.virtual: int | None = None
         self.resident: int | None = None
@@ -45,16 +40,22 @@ class ProcessStats:
 def add_process_metrics(
     registry: MetricRegistry,
     prefix: str,
-    certificates: Callable[[], Mapping[str, datetime.datetime]],
+    certificates: Callable[[], Mapping[str, datetime.datetime]] | None,
     reactor_lag: Callable[[], float],
 ) -> None:
-    """Have scrapes show this process; both functions are called once for each."""
+    """Have scrapes show this process; both functions are called once for each.
+
+    ``certificates()`` says when each certificate in use ends by a short fixed name (``server``,
+    ``agent``, ``ca``, ``kubelet-client``); it is ``None`` for a program that never has any.
+    """
     # Once: when the clock is set the process has not begun at another time.
     started = _started()
     registry.add(
         (*_own_metrics(prefix), *_METRICS),
-        lambda: ProcessStats(started, certificates(), reactor_lag()),
+        lambda: ProcessStats(started, reactor_lag()),
     )
+    if certificates is not None:
+        registry.add((_expiry(prefix),), certificates)
 
 
 def _own_metrics(prefix: str) -> tuple[Metric[ProcessStats], ...]:
@@ -66,19 +67,22 @@ def _own_metrics(prefix: str) -> tuple[Metric[ProcessStats], ...]:
             lambda stats: stats.reactor_lag,
         ),
         gauge(
-            f"{prefix}certificate_expiry_timestamp_seconds",
-            "When each certificate in use ends, in seconds since 1970. Renewal happens long "
-            "before; alert when less than a week is left.",
-            lambda stats: ((name, end.timestamp()) for name, end in stats.certificates.items()),
-            "certificate",
-        ),
-        gauge(
             f"{prefix}build_info",
             "Always 1; the labels say which versions run.",
             lambda _: [((__version__, platform.python_version()), 1)],
             "version",
             "python",
         ),
+    )
+
+
+def _expiry(prefix: str) -> Metric[Mapping[str, datetime.datetime]]:
+    return gauge(
+        f"{prefix}certificate_expiry_timestamp_seconds",
+        "When each certificate in use ends, in seconds since 1970. Renewal happens long "
+        "before; alert when less than a week is left.",
+        lambda ends: ((name, end.timestamp()) for name, end in ends.items()),
+        "certificate",
     )
 
 

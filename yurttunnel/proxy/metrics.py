@@ -131,5 +131,5 @@ METRICS: tuple[Metric[ProxyStats], ...] = (
 def proxy_registry(reactor_lag: Callable[[], float]) -> MetricRegistry:
     """Make what a scrape shows of the process; its parts add theirs."""
     registry = MetricRegistry()
-    add_process_metrics(registry, PREFIX, dict, reactor_lag)
+    add_process_metrics(registry, PREFIX, None, reactor_lag)
     return registry
