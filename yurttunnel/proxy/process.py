@@ -39,6 +39,7 @@ from yurttunnel.proxy.proxier import Proxier
 from yurttunnel.proxy.settings import Settings, SourceSettings
 from yurttunnel.proxy.sources.sources import Sources
 from yurttunnel.proxy.state.virtual_services import Problem
+from yurttunnel.steering.firewall.detection import has_family
 from yurttunnel.steering.netlink.address_events import AddressEvents
 from yurttunnel.steering.netlink.worker import KernelWorker
 from yurttunnel.tunnel.reactor import IReactor
@@ -129,7 +130,12 @@ class ProxyProcess:
             carrier.claims,
             carrier.rules,
             carrier.conntrack,
-            HealthCheckServers(self._reactor, "::", lambda: self._health.is_alive),
+            HealthCheckServers(
+                self._reactor,
+                # The one of IPv6 is that of both families.
+                "::" if has_family(6) else "0.0.0.0",
+                lambda: self._health.is_alive,
+            ),
             self._health,
         )
         self._placement, self._proxier = placement, proxier

@@ -148,7 +148,9 @@ class Proxier(Service):
 
     def problem(self) -> str | None:
         """Return, for ``/readyz``, why clients of Services may not be led to their endpoints."""
-        return self._source.problem() if self._source.state() is None else self._rules_problem
+        if self._source.state() is None:
+            return self._source.problem() or "it is not known yet what there is to serve"
+        return self._rules_problem
 
     def warning(self) -> str | None:
         """Return what else is not as it should be, and what to look at."""
