@@ -24,7 +24,7 @@ from yurttunnel.hub.filters.watches import FilteredWatches
 from yurttunnel.hub.forwarding.answers import METRICS as ANSWER_METRICS
 from yurttunnel.hub.forwarding.answers import Answers
 from yurttunnel.hub.forwarding.forwarding import Forwarder
-from yurttunnel.hub.forwarding.tokens import SeenTokens
+from yurttunnel.hub.forwarding.seen_tokens import SeenTokens
 from yurttunnel.hub.handler import Entrance, Hub
 from yurttunnel.hub.identity.identity import PKI_DIRECTORY, HubIdentity
 from yurttunnel.hub.limits import METRICS as LIMIT_METRICS

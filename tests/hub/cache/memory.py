@@ -18,8 +18,8 @@ from yurttunnel.hub.cache.interfaces import (
     Scope,
     Stored,
 )
+from yurttunnel.hub.cache.selectors import selector
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
-from yurttunnel.hub.request.selectors import selector
 from yurttunnel.ops.clocks import time_of_day
 
 PIECE = 256 * 1024

@@ -24,8 +24,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hub.cache.caches import POD, PODS, HeldJobs, InlineJobs, item, make_cache, read_all
 from tests.hub.cache.memory import MemoryCache
 from yurttunnel.hub.cache.interfaces import Scope
+from yurttunnel.hub.cache.selectors import selector
 from yurttunnel.hub.media.interfaces import ListMeta
-from yurttunnel.hub.request.selectors import selector
 
 KEYS = [("m", "a"), ("n", "a"), ("n", "b")]
 SCOPES = [

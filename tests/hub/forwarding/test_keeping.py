@@ -20,7 +20,7 @@ from tests.hub.forwarding.world import (
 )
 from tests.hub.request.tokens import service_account_token
 from yurttunnel.hub.cache.interfaces import Scope
-from yurttunnel.hub.forwarding.tokens import ACCEPTED_SECONDS, KNOWN_SECONDS, UNKNOWN_SECONDS
+from yurttunnel.hub.forwarding.seen_tokens import ACCEPTED_SECONDS, KNOWN_SECONDS, UNKNOWN_SECONDS
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.request.callers import read_token
 from yurttunnel.hub.upstream.calls import TokenRefused

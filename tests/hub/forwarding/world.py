@@ -20,7 +20,7 @@ from yurttunnel.http.server import ServerSettings
 from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.forwarding.answers import Answers
 from yurttunnel.hub.forwarding.forwarding import Forwarder
-from yurttunnel.hub.forwarding.tokens import SeenTokens
+from yurttunnel.hub.forwarding.seen_tokens import SeenTokens
 from yurttunnel.hub.handler import Entrance, Hub
 from yurttunnel.hub.interfaces import IIdentity, IOffline, IPolicy
 from yurttunnel.hub.limits import Limits

@@ -37,7 +37,7 @@ class Collection(NamedTuple):
 class Scope(NamedTuple):
     """What a list is about: a collection, or what of it is in a namespace and selected.
 
-    The selectors are texts that :mod:`yurttunnel.hub.request.selectors` can evaluate.
+    The selectors are texts that :mod:`yurttunnel.hub.cache.selectors` can evaluate.
     """
 
     collection: Collection

@@ -13,9 +13,9 @@ from sqlite3 import Connection
 from typing import Any
 
 from yurttunnel.hub.cache.interfaces import Collection, Scope
+from yurttunnel.hub.cache.selectors import selector
 from yurttunnel.hub.cache.versions import Version, newest, version_of
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
-from yurttunnel.hub.request.selectors import selector
 
 _ROWS = 50
 """Objects of one statement: some 300 KB."""

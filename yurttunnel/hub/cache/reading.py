@@ -12,9 +12,9 @@ from typing import TypeVar
 from yurttunnel.hub.cache import objects, schema
 from yurttunnel.hub.cache.database import Connect, uri_of
 from yurttunnel.hub.cache.interfaces import CacheFailed, Collection, Scope, Stored
+from yurttunnel.hub.cache.selectors import selector
 from yurttunnel.hub.cache.trouble import trouble_of
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
-from yurttunnel.hub.request.selectors import selector
 
 PIECE = 256 * 1024
 """Bytes of bodies that are read at once."""

@@ -15,6 +15,7 @@ from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.interfaces import IBodySource
 from yurttunnel.hub.cache.interfaces import ICache
+from yurttunnel.hub.cache.selectors import PODS, scope_of
 from yurttunnel.hub.filters.interfaces import Change
 from yurttunnel.hub.forwarding.bodies import (
     Between,
@@ -40,7 +41,6 @@ from yurttunnel.hub.media.interfaces import BadBody, IMedia, Item
 from yurttunnel.hub.request.accept import answered_form, document_form
 from yurttunnel.hub.request.dry_run import is_dry_run
 from yurttunnel.hub.request.requests import Form, HubCall
-from yurttunnel.hub.request.selectors import PODS, scope_of
 from yurttunnel.metrics import Metric, counter
 from yurttunnel.ops.log import RateLimitedLog
 

@@ -37,7 +37,7 @@ from yurttunnel.hub.filters.accept import json_only
 from yurttunnel.hub.filters.interfaces import Change
 from yurttunnel.hub.forwarding.answers import Answers, Plan
 from yurttunnel.hub.forwarding.kept_answer import KeptAnswer
-from yurttunnel.hub.forwarding.tokens import SeenTokens
+from yurttunnel.hub.forwarding.seen_tokens import SeenTokens
 from yurttunnel.hub.interfaces import IOffline
 from yurttunnel.hub.request.dry_run import may_be_dry_run
 from yurttunnel.hub.request.failures import tell

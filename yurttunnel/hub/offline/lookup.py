@@ -17,6 +17,7 @@ from typing import NamedTuple
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.hub.cache.interfaces import Collection, ICache, IListed, Scope
+from yurttunnel.hub.cache.selectors import PODS, scope_of
 from yurttunnel.hub.filters.interfaces import IFilters
 from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
@@ -25,7 +26,6 @@ from yurttunnel.hub.offline.paging import READ_SECONDS
 from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.offline.sources import Source, sources
 from yurttunnel.hub.request.requests import ApiRequest, Caller, Form, HubCall
-from yurttunnel.hub.request.selectors import PODS, scope_of
 from yurttunnel.kube.selectors import FieldTerm
 from yurttunnel.ops.clocks import time_of_day
 

@@ -19,7 +19,7 @@ from yurttunnel.hub.cache.interfaces import CacheFailed, ICache
 from yurttunnel.hub.filters.interfaces import IFilters
 from yurttunnel.hub.interfaces import IConnectivity, IOffline, IPolicy
 from yurttunnel.hub.offline.documents import Documents
-from yurttunnel.hub.offline.events import KeptEvents
+from yurttunnel.hub.offline.keeping_events import KeptEvents
 from yurttunnel.hub.offline.lookup import Lookup
 from yurttunnel.hub.offline.metrics import OfflineStats
 from yurttunnel.hub.offline.owners import Owners
@@ -27,8 +27,8 @@ from yurttunnel.hub.offline.parked import ParkedWatches
 from yurttunnel.hub.offline.placeholder import PlaceholderTokens
 from yurttunnel.hub.offline.reads import Reads
 from yurttunnel.hub.offline.refusals import Refusals
-from yurttunnel.hub.offline.sending import EventSender, Send
-from yurttunnel.hub.offline.tokens import TokenQuestions
+from yurttunnel.hub.offline.sending_events import EventSender, Send
+from yurttunnel.hub.offline.token_questions import TokenQuestions
 from yurttunnel.hub.offline.watches import Watches
 from yurttunnel.hub.offline.writes import Writes
 from yurttunnel.hub.request.failures import tell

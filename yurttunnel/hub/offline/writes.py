@@ -14,12 +14,12 @@ from yurttunnel.http.errors import ApiFailure
 from yurttunnel.http.request_body import read_body
 from yurttunnel.hub.cache.interfaces import Collection, ICache
 from yurttunnel.hub.interfaces import IPolicy
-from yurttunnel.hub.offline.events import KeptEvents, is_event
+from yurttunnel.hub.offline.keeping_events import KeptEvents, is_event
 from yurttunnel.hub.offline.lookup import KUBELET
 from yurttunnel.hub.offline.owners import NODE
 from yurttunnel.hub.offline.paging import READ_SECONDS
 from yurttunnel.hub.offline.refusals import Refusals
-from yurttunnel.hub.offline.tokens import TokenQuestions, is_request, is_review
+from yurttunnel.hub.offline.token_questions import TokenQuestions, is_request, is_review
 from yurttunnel.hub.request.requests import HubCall, ResourceType
 
 LONGEST_BODY = 1024 * 1024

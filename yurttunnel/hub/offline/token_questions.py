@@ -15,21 +15,21 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.hub.cache.interfaces import Collection, ICache
+from yurttunnel.hub.cache.selectors import PODS
 from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.media.interfaces import BadBody
 from yurttunnel.hub.offline.owners import NODE, Owners
 from yurttunnel.hub.offline.paging import READ_SECONDS
 from yurttunnel.hub.offline.placeholder import LIFETIME, PlaceholderTokens
-from yurttunnel.hub.offline.questions import (
+from yurttunnel.hub.offline.refusals import Refusals
+from yurttunnel.hub.offline.token_bodies import (
     TokenRequest,
     service_account_of,
     token_request,
     token_review,
 )
-from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.request.callers import SERVICE_ACCOUNT, groups_of
 from yurttunnel.hub.request.requests import ApiRequest, Caller, HubCall
-from yurttunnel.hub.request.selectors import PODS
 from yurttunnel.ops.clocks import timestamp
 
 GROUP = "authentication.k8s.io"

@@ -6,9 +6,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.hub.cache.interfaces import Collection, Scope
+from yurttunnel.hub.cache.selectors import scope_of, selector, split_fields
 from yurttunnel.hub.media.interfaces import Item
 from yurttunnel.hub.request.requests import ApiRequest, Form, ListOptions, ResourceType
-from yurttunnel.hub.request.selectors import scope_of, selector, split_fields
 
 PODS = ResourceType("", "v1", "pods")
 COLLECTION = Collection("kubelet", "pods.v1.core", "json")
