@@ -135,10 +135,28 @@ class EjectionTests(PickerTestCase):
         picker = self.picker(A, B)
         self.fail(picker, A)
         self.picker(B)
+        self.clock.advance(FIRST)
         self.assertEqual({B: 10}, self.picked(picker, 10))
         self.picker(A, B)
         self.assertEqual(set(), self.ejected(picker))
         self.assertEqual({A: 5, B: 5}, self.picked(picker, 10))
+
+    def test_a_dial_outlives_it(self):
+        """One that goes well after its endpoint has been removed does not bring that back."""
+        picker = self.picker(A, B)
+        self.assertEqual(A, picker.pick("192.0.2.1", [B]))
+        self.fail(picker, A)
+        self.picker(B)
+        picker.connected(A)
+        self.assertEqual({B: 10}, self.picked(picker, 10))
+
+    def test_the_one_with_the_fewest_connections(self):
+        """When it is left out the next fewest are found."""
+        picker = self.picker(A, B, C, least_connections=True)
+        self.picked(picker, 3, tried=[A, B])
+        self.picked(picker, 2, tried=[A, C])
+        self.fail(picker, A)
+        self.assertEqual({B: 1}, self.picked(picker, 1))
 
     def test_other_endpoints_change(self):
         """One that is left out stays so."""

@@ -13,6 +13,8 @@ from zope.interface.verify import verifyObject
 from tests.proxy.services import endpoint, key, service
 from yurttunnel.proxy.balancing.balancer import LoadBalancer
 from yurttunnel.proxy.balancing.ejections import FAILURES
+from yurttunnel.proxy.balancing.endpoint_state import EndpointState
+from yurttunnel.proxy.balancing.schedulers import RoundRobin
 from yurttunnel.proxy.interfaces import IEndpointPicker, ILoadBalancer
 
 A, B, C = (endpoint(number) for number in (1, 2, 3))
@@ -95,6 +97,17 @@ class RoundRobinTests(PickerTestCase):
         former = self.picker(A)
         self.balancer.remove(key())
         self.assertIsNot(former, self.picker(A))
+
+
+class SchedulerTests(SynchronousTestCase):
+    """Whose turn it is while endpoints are left out."""
+
+    def test_one_before_it_goes(self):
+        """Nobody's turn is passed over."""
+        states = [EndpointState(each, 0) for each in (A, B, C)]
+        scheduler = RoundRobin(states, 2)
+        scheduler.remove(states[0])
+        self.assertEqual([C, B, C], [scheduler.next(()).endpoint for _ in range(3)])
 
 
 class CountTests(PickerTestCase):

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import socket
+from pathlib import Path
 
 from zope.interface.verify import verifyObject
 
@@ -277,6 +278,55 @@ class RefusedTests(UdpTestCase):
         self.answer(endpoint)
         self.assertEqual(1, len(received(client)))
 
+    def test_fewer_endpoints_than_tries(self):
+        """None is asked twice, and none is left with a connection that is none."""
+        self.serve(self.dead(), self.dead())
+        self.say(self.make(), b"?")
+        told = [(each.failures, each.active) for each in self.picker.endpoints()]
+        self.assertEqual([(1, 0), (1, 0)], told)
+
+    def test_one_comes_back(self):
+        """Where an endpoint has replied, those that refused before are tried again after it."""
+        first, second = self.endpoint(), self.endpoint()
+        self.serve(first, second)
+        self.picker.pick("192.0.2.1", [second])
+        client = self.make()
+        self.say(client, b"1")
+        self.answer_to(second, client)
+        self.endpoints[second].close()
+        self.say(client, b"2")
+        self.say(client, b"3")
+        self.answer_to(first, client)
+        self.reopen(second)
+        self.endpoints[first].close()
+        self.say(client, b"4")
+        self.say(client, b"5")
+        self.answer_to(second, client)
+        self.assertEqual(1, self.proxy.stats().total)
+
+    def test_a_silent_endpoint_returns(self):
+        """One that was left out returns when it has not refused a client for long, and never
+        replies: whether that client goes on talking, or falls silent."""
+        for times in (1, 10):
+            dead = self.dead()
+            self.serve(dead)
+            for _ in range(2):
+                self.say(self.make(), b"?")
+            self.assertIsNotNone(self.picker.endpoints()[0].ejected_until)
+            self.reopen(dead)
+            self.pass_time(10)
+            client = self.make()
+            for _ in range(times):
+                self.say(client, b"!")
+                self.pass_time(1)
+            self.pass_time(0 if times > 1 else BEFORE_REPLY + 1)
+            self.assertIsNone(self.picker.endpoints()[0].ejected_until)
+            self.end()
+
+    def reopen(self, endpoint):
+        """Have an endpoint listen again."""
+        self.endpoints[endpoint] = self.make(port=endpoint.port)
+
     def test_ejection(self):
         """One that has refused some clients gets no more of them."""
         endpoint, dead = self.endpoint(), self.dead()
@@ -297,6 +347,11 @@ class RefusedTests(UdpTestCase):
             self.say(self.make(), large)
             self.at(endpoint)
         self.assertFalse(self.table.keep(len(large)))
+        self.update()
+        self.assertTrue(self.table.keep(MOST_KEPT))
+        self.table.keep_no_more(MOST_KEPT)
+        self.update(endpoint)
+        self.say(self.make(), large)
         self.pass_time(BEFORE_REPLY + 2)
         self.assertTrue(self.table.keep(MOST_KEPT))
 
@@ -392,6 +447,30 @@ class LimitTests(UdpTestCase):
         self.say(clients[1], b"3")
         self.assertEqual(5, self.proxy.stats().total)
 
+    def test_of_another_service(self):
+        """Where the process has too many, the oldest goes, answered or not, of any service."""
+        self.use(most=3)
+        endpoint = self.endpoint()
+        self.serve(endpoint)
+        other = self.sockets.open(self.service(endpoint), self.picker)
+        self.addCleanup(self.stop, other)
+        clients = [self.make() for _ in range(5)]
+        self.say(clients[0], b"?")
+        self.answer(endpoint)
+        for proxy, client in ((self.proxy, 1), (other, 2), (other, 3), (self.proxy, 1), (other, 4)):
+            self.pass_time(1.25)
+            clients[client].sendto(b"?", ("127.0.0.1", proxy.port))
+            self.turn()
+        # The first one has gone for the fourth, the third for the fifth.
+        self.assertEqual([1, 2], [each.stats().active for each in (self.proxy, other)])
+        self.assertEqual([2, 3], [each.stats().total for each in (self.proxy, other)])
+
+    def stop(self, proxy):
+        """Stop at once."""
+        stopped = proxy.stop(0)
+        self.reactor.advance(0)
+        self.successResultOf(stopped)
+
     def test_one_service(self):
         """A service has no more clients than one may have, those first that came last."""
         self.use(most=10, most_of_service=2)
@@ -426,6 +505,39 @@ class LimitTests(UdpTestCase):
         self.assertEqual([b"4"], [data for data, _ in self.at(endpoint)])
 
 
+class KernelLimitTests(UdpTestCase, KernelTestCase):
+    """Limits of the kernel."""
+
+    def setUp(self):
+        """Have a kernel of one's own, nearly."""
+        KernelTestCase.setUp(self)
+        UdpTestCase.setUp(self)
+
+    def test_no_local_port_is_left(self):
+        """The endpoint is not blamed, and a client that is idle makes room for the next one."""
+        endpoint = self.endpoint()
+        self.serve(endpoint)
+        clients = [self.make() for _ in range(4)]
+        Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("20000 20001")
+        for client in clients[:3]:
+            self.say(client, b"?")
+        stats = self.proxy.stats()
+        self.assertEqual((1, 1), (stats.active, stats.failed))
+        [told] = self.picker.endpoints()
+        self.assertEqual((1, 0), (told.active, told.failures))
+        self.say(clients[3], b"?")
+        self.assertEqual(2, self.proxy.stats().active)
+
+    def test_a_burst(self):
+        """Datagrams of a thousand clients wait rather than be lost, while others are served."""
+        self.serve(self.endpoint())
+        client = self.make()
+        for _ in range(1000):
+            client.sendto(bytes(64), ("127.0.0.1", self.proxy.port))
+        self.turn()
+        self.assertEqual(64_000, self.proxy.stats().received)
+
+
 class StopTests(UdpTestCase):
     """The end of a proxy socket."""
 
@@ -448,6 +560,7 @@ class StopTests(UdpTestCase):
         stopped = self.proxy.stop(10)
         self.say(client, b"2")
         self.say(self.make(), b"x")
+        self.assertEqual(1, self.proxy.stats().active)
         self.answer(endpoint)
         self.assertEqual([b"1", b"2"], [data for data, _ in received(client)])
         self.pass_time(9.5)

@@ -37,11 +37,11 @@ class HandReactor(Clock):
         self.removeReader = self.readers.remove
 
 
-def datagram_socket(address):
+def datagram_socket(address, port=0):
     """Return a socket that is bound to ``address`` and never waits."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     made = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-    made.bind((address, 0))
+    made.bind((address, port))
     return made
 
 
@@ -73,9 +73,9 @@ class UdpTestCase(SynchronousTestCase):
         self.table = UdpClientTable(self.reactor, **limits)
         self.sockets = UdpSockets(self.descriptors, self.allocator, self.table)
 
-    def make(self, address=None):
+    def make(self, address=None, port=0):
         """Make a socket that is closed in the end."""
-        made = datagram_socket(address or LOOPBACK[self.version])
+        made = datagram_socket(address or LOOPBACK[self.version], port)
         self.addCleanup(made.close)
         return made
 
