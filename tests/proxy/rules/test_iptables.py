@@ -315,6 +315,25 @@ class IptablesContract:
         await self.rules.apply(self.placed)
         self.assertEqual(Applied(), await self.new_rules().apply(self.placed))
 
+    async def test_no_physdev(self):
+        """Where the kernel cannot tell bridges, rules do without, and all else is served."""
+        run = self.programs.run
+
+        def lacking(arguments, given=b"", *more):
+            if b"physdev" in given:
+                given = given.replace(b"-m physdev ! --physdev-is-in", b"-m physdevnone")
+            return run(arguments, given, *more)
+
+        self.patch(self.programs, "run", lacking)
+        self.assertTrue((await self.rules.apply(self.placed)).differences)
+        self.assertEqual(Applied(), await self.rules.apply(self.placed))
+        shown = self.save()
+        for version, base in BASES.items():
+            bits = 32 if version == 4 else 128
+            found = [line for line in shown[base, "nat"] if f"{PREFIXES[version]}2/{bits}" in line]
+            self.assertEqual(2, len(found), found)
+            self.assertTrue(found[0].endswith("--dport 80 -j REDIRECT --to-ports 4000"))
+
 
 class NftTests(IptablesContract, TestCase):
     """The newer back end, of which the kernel counts the changes."""

@@ -55,11 +55,15 @@ class _Served:
 class PortalRules:
     """Makes the rules of one family: ``node_ports`` have the addresses that serve node ports.
 
-    What has not changed of a service is not made anew.
+    ``bridges`` says whether the kernel can tell packets that come over a bridge; if not, they are
+    led like others. What has not changed of a service is not made anew.
     """
 
-    def __init__(self, version: int, node_ports: Iterable[Network] = ()) -> None:
+    def __init__(
+        self, version: int, node_ports: Iterable[Network] = (), bridges: bool = True
+    ) -> None:
         self._version = version
+        self.bridges = bridges
         networks = _of_version(version, node_ports)
         # Rules that match any address are shown without it.
         self._node_ports = () if _is_everything(networks) else networks
@@ -79,7 +83,8 @@ class PortalRules:
             served = _Served(services[key], _of_this_machine(services, key), host)
             made = former.get(key)
             if made is None or made[0] != served:
-                made = served, _ServiceRules(served, self._node_ports).rules
+                one = _ServiceRules(served, self._node_ports, self.bridges)
+                made = served, one.rules
             self._made[key] = made
             for chain, some in made[1].items():
                 found[chain] += some
@@ -92,12 +97,13 @@ class PortalRules:
 class _ServiceRules:
     """The rules of one virtual service, by their chains."""
 
-    def __init__(self, served: _Served, node_ports: Sequence[Network]) -> None:
+    def __init__(self, served: _Served, node_ports: Sequence[Network], bridges: bool) -> None:
         key = served.placed.service.key
         self._placed = served.placed
         self._own = served.own
         self._host = served.host
         self._node_ports = node_ports
+        self._bridges = bridges
         self._key = key
         self._name = comment(_comment_of(key.name))
         self._protocol = key.protocol.value.lower()
@@ -114,7 +120,9 @@ class _ServiceRules:
         port, own_port = self._placed.proxy_port, self._own.proxy_port
         if port is not None:
             chain = chains.NODEPORT_CONTAINER if is_node_port else chains.PORTALS_CONTAINER
-            self.rules[chain] += [f"{match}{when} {lead(None, port)}" for when in _arriving(portal)]
+            self.rules[chain] += [
+                f"{match}{when} {lead(None, port)}" for when in self._arriving(portal)
+            ]
         if own_port is not None:
             chain = chains.NODEPORT_HOST if is_node_port else chains.PORTALS_HOST
             self.rules[chain].append(f"{match}{_leaving(portal)} {lead(self._host, own_port)}")
@@ -148,7 +156,7 @@ class _ServiceRules:
         Elsewhere addresses of portals may be those of other machines.
         """
         for placed, chain, conditions in (
-            (self._placed, chains.REFUSED_CONTAINER, _arriving(portal)),
+            (self._placed, chains.REFUSED_CONTAINER, self._arriving(portal)),
             (self._own, chains.REFUSED_HOST, (_leaving(portal),)),
         ):
             if placed.proxy_port is not None:
@@ -163,6 +171,16 @@ class _ServiceRules:
             else:
                 self.rules[chain] += [f"{match}{when} {target}" for when in conditions]
 
+    def _arriving(self, portal: Portal) -> tuple[str, ...]:
+        """Return what else the rules for packets match that arrive.
+
+        External addresses that are elsewhere can be reached there by pods, which come over a
+        bridge.
+        """
+        if portal.kind is not PortalKind.EXTERNAL_IP:
+            return ("",)
+        return (_NOT_OVER_A_BRIDGE, _TO_THIS_MACHINE) if self._bridges else ("",)
+
     def _match(self, portal: Portal) -> str:
         if portal.address is None:
             return self._match_port(portal.port)
@@ -172,18 +190,8 @@ class _ServiceRules:
         return f"-p {self._protocol} {self._name} -m {self._protocol} --dport {port}"
 
 
-def _arriving(portal: Portal) -> tuple[str, ...]:
-    """Return what else the rules for packets match that arrive.
-
-    External addresses that are elsewhere can be reached there by pods, which come over a bridge.
-    """
-    if portal.kind is PortalKind.EXTERNAL_IP:
-        return (_NOT_OVER_A_BRIDGE, _TO_THIS_MACHINE)
-    return ("",)
-
-
 def _leaving(portal: Portal) -> str:
-    """Return the same for packets of this machine."""
+    """Return what else the rules for packets of this machine match."""
     return _TO_THIS_MACHINE if portal.kind is PortalKind.EXTERNAL_IP else ""
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 from zope.interface import implementer
 
 from yurttunnel.proxy.host_address import HostAddress
@@ -22,13 +23,17 @@ from yurttunnel.steering.firewall.detection import (
     installed,
 )
 from yurttunnel.steering.firewall.own_chains import Rules
-from yurttunnel.steering.firewall.tables import BackEnd, Tables
+from yurttunnel.steering.firewall.tables import BackEnd, Outcome, Refused, Tables
 from yurttunnel.steering.interfaces import Applied, SteeringFailed
 from yurttunnel.steering.netlink.generation import nft_generation
 from yurttunnel.steering.programs import IPrograms
 
 _GENERATIONS = 2**32
 """They are counted in an ``unsigned int`` (``base_seq`` of ``struct nftables_pernet``)."""
+
+
+_BRIDGES = "physdev"
+"""The match that kernels of small machines may lack, of which the programs then complain."""
 
 
 @dataclass(slots=True)
@@ -64,6 +69,8 @@ class IptablesRules:
 
     ``node_ports`` have the addresses that serve node ports, none being all.
     """
+
+    _log = Logger()
 
     def __init__(
         self,
@@ -141,7 +148,7 @@ class IptablesRules:
         differences: list[str] = []
         for version, family in self._families.items():
             try:
-                outcome = await family.tables.apply(family.rules(placed, hosts[version]))
+                outcome = await self._change(family, placed, hosts[version])
             except SteeringFailed as error:
                 problems.append(str(error))
             else:
@@ -154,6 +161,24 @@ class IptablesRules:
         if generation is not None and generation == self.generation():
             self._right = _Right(placed, hosts, generation)
         return Applied(tuple(differences))
+
+    async def _change(
+        self, family: _Family, placed: tuple[Placed, ...], host: Address | None
+    ) -> Outcome:
+        """Make the rules, and without telling bridges if the kernel cannot."""
+        try:
+            return await family.tables.apply(family.rules(placed, host))
+        except Refused as error:
+            if _BRIDGES not in error.said or not family.portals.bridges:
+                raise
+            self._log.info(
+                "Pods are led to external IPs of Services here, wherever those are: this kernel"
+                " cannot tell what comes over a bridge: {error}",
+                error=error,
+            )
+        family.portals = PortalRules(family.back_end.version, self._node_ports, bridges=False)
+        family.made = None
+        return await family.tables.apply(family.rules(placed, host))
 
     async def _remove(self) -> bool:
         self._right = None
