@@ -77,11 +77,13 @@ OTHER_PROGRAMS = {
     *("proxy", "proxytunnel", "proxy-cacert", "proxy-cert", "proxy-key"),
     *("log-level", "log-format", "log-file"),
     *("cases", "seed"),
+    *("patch", "write-config-to", "init-only", "enable-dsr", "network-name", "source-vip"),
+    *("root-hnsendpoint-name", "forward-healthcheck-vip", "windows-service"),
     "flag",
 }
 """Flags of kubectl and kubeadm, yurt-controller-manager, kube-apiserver, kube-controller-manager,
-metrics-server, systemctl, Python's http.server, docker, curl, twist and the fuzzer, and ``--flag``
-in the place of any."""
+kube-proxy, metrics-server, systemctl, Python's http.server, docker, curl, twist and the fuzzer, and
+``--flag`` in the place of any."""
 
 OF_TOOLS = {"testing.md", "performance.md", "dependencies.md"}
 """Pages about programs that have flags of their own."""
@@ -144,7 +146,7 @@ class PathTests(unittest.SynchronousTestCase):
 
     def test_flags_exist(self):
         """Each flag is one of the programs', or of a program that is known by name."""
-        programs = (ServerOptions, AgentOptions, QuickstartOptions, HubOptions)
+        programs = (ServerOptions, AgentOptions, QuickstartOptions, HubOptions, ProxyOptions)
         known = flags_that_exist(*programs) | OTHER_PROGRAMS
         for page in PAGES:
             if page.name not in OF_TOOLS:

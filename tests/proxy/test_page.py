@@ -68,7 +68,7 @@ class PageTestCase(SynchronousTestCase):
             StatusSources(
                 program="yurtproxy",
                 readiness=Readiness(),
-                certificates=dict,
+                certificates=None,
                 reactor_lag=lambda: 0.0,
                 sections=sections,
             ),
@@ -101,6 +101,7 @@ class StatusTests(PageTestCase):
         page = self.render()
         self.assertIn("No Service has an address that is served here", page.sections["services"])
         self.assertNotIn("problems", page.sections)
+        self.assertNotIn("certificates", page.sections)
 
     def test_many(self):
         """A page has some of them, and the filter finds the others."""

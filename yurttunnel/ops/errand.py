@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorCore
 
 from yurttunnel.ops.ending import end_process
@@ -50,6 +50,8 @@ class Errand(Service):
     async def _do(self) -> None:
         try:
             sentences = await self._run()
+        except CancelledError:
+            return
         except self._expected as error:
             # The kernel's many refusals then have one reason.
             hint = "" if os.geteuid() == 0 else "run it as root: "

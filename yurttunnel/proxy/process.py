@@ -174,7 +174,7 @@ class ProxyProcess:
             StatusSources(
                 program=PROGRAM,
                 readiness=self._readiness,
-                certificates=dict,
+                certificates=None,
                 reactor_lag=lag.worst,
                 sections=(
                     problems_section(self._problems),

@@ -33,9 +33,10 @@ class StatusSources:
     A program without sessions has no ``words`` for them, and none of what is about them.
 
     ``program`` is the name of the command. ``snapshots`` describes what ``sessions`` gives.
-    ``certificates`` says when each certificate in use ends. ``reactor_lag`` is the worst of the
-    last minute, in seconds. ``sections`` are those of features. ``other_sessions`` and
-    ``other_streams`` are those of other processes, which ``snapshots`` describes, too.
+    ``certificates`` says when each certificate in use ends; it is ``None`` for a program that never
+    has any. ``reactor_lag`` is the worst of the last minute, in seconds. ``sections`` are those of
+    features. ``other_sessions`` and ``other_streams`` are those of other processes, which
+    ``snapshots`` describes, too.
     """
 
     program: str
@@ -44,7 +45,7 @@ class StatusSources:
     counters: TunnelCounters = field(default_factory=TunnelCounters)
     sessions: Callable[[], Iterable[TunnelSession]] = tuple
     snapshots: Callable[[], Iterable[SessionSnapshot]] = tuple
-    certificates: Callable[[], Mapping[str, datetime.datetime]]
+    certificates: Callable[[], Mapping[str, datetime.datetime]] | None
     reactor_lag: Callable[[], float]
     sections: Sequence[MakeSection] = ()
     other_sessions: Callable[[], Iterable[SessionSnapshot]] = tuple
@@ -94,7 +95,8 @@ class View:
         if peers is not None:
             yield self._stream_section(peers)
         yield from self._behind("streams")
-        yield self._certificate_section()
+        if self._sources.certificates is not None:
+            yield self._certificate_section(self._sources.certificates())
         yield from self._behind("certificates")
         yield self._event_section()
 
@@ -191,8 +193,7 @@ class View:
         )
         return live("streams", contents)
 
-    def _certificate_section(self) -> Markup:
-        certificates = self._sources.certificates()
+    def _certificate_section(self, certificates: Mapping[str, datetime.datetime]) -> Markup:
         return live(
             "certificates",
             element("h2", "Certificates"),

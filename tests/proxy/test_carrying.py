@@ -1,0 +1,88 @@
+"""What is chosen to carry connections, by the command line and what the machine has."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from tests.proxy.fakes import FakeSource
+from tests.proxy.services import service
+from tests.proxy.test_options import parse
+from yurttunnel.proxy import carrying
+from yurttunnel.proxy.carrying import NodePorts, find_carrier
+from yurttunnel.proxy.placement import IKernel
+from yurttunnel.proxy.rules.choice import ChosenRules
+from yurttunnel.proxy.rules.none import NoRules
+from yurttunnel.proxy.settings import Mode
+from yurttunnel.proxy.state.virtual_services import Portal, PortalKind
+
+
+class CarrierTests(SynchronousTestCase):
+    """The mode, and the back end."""
+
+    def setUp(self):
+        """Have a kernel that can carry."""
+        self.unable = None
+        self.patch(carrying, "kernel_mode_available", lambda programs: succeed(self.unable))
+        # It would open descriptors that no test uses, and raise this process's limit of them.
+        self.patch(carrying, "proxy_sockets", lambda reactor, settings, is_claimed: None)
+
+    def found(self, *flags):
+        """Return what is found for a command line."""
+        coroutine = find_carrier(
+            MemoryReactorClock(), parse(*flags), lambda job: None, None, FakeSource()
+        )
+        return self.successResultOf(Deferred.fromCoroutine(coroutine))
+
+    def test_without_rules(self):
+        """Nothing of the kernel is touched, and nothing claimed."""
+        found = self.found("--proxy-backend=none")
+        self.assertIs(Mode.USER, found.mode)
+        self.assertIsInstance(found.rules, NoRules)
+        self.assertIs(found.claims, found.rules)
+        self.assertIs(found.conntrack, found.rules)
+
+    def test_the_kernel_where_it_can(self):
+        """That has a service of its own, and says what ails it."""
+        found = self.found()
+        self.assertIs(Mode.KERNEL, found.mode)
+        verifyObject(IKernel, found.kernel)
+        self.assertEqual(1, len(found.services))
+        self.assertIsNone(found.problem())
+        self.assertTrue(found.kernel.carries(service([1])))
+        self.assertFalse(found.kernel.carries(service([1], proxy_protocol=1)))
+        self.assertEqual(1, len(found.kernel.endpoints(service([1]))))
+        (problem,) = found.kernel.problems(service([1], least_connections=True))
+        self.assertIn("--mode user", problem.text)
+
+    def test_else_this_process(self):
+        """With the rules that there are."""
+        self.unable = "nft is not installed"
+        found = self.found()
+        self.assertIs(Mode.USER, found.mode)
+        self.assertIsNone(found.kernel)
+        self.assertIsInstance(found.rules, ChosenRules)
+        self.assertEqual((), found.services)
+
+    def test_what_the_command_line_says(self):
+        """It is not asked what the kernel can."""
+        self.assertIs(Mode.USER, self.found("--mode=user").mode)
+        self.assertIs(Mode.USER, self.found("--proxy-backend=iptables").mode)
+        self.unable = "nft is not installed"
+        self.assertIs(Mode.KERNEL, self.found("--mode=kernel").mode)
+
+
+class NodePortTests(SynchronousTestCase):
+    """Which ports no proxy socket may have."""
+
+    def test_they_follow_the_state(self):
+        """Cluster IPs have ports of their own."""
+        source = FakeSource()
+        is_claimed = NodePorts(source)
+        self.assertFalse(is_claimed(30080))
+        source.set(service([1], portals=(Portal(PortalKind.NODE_PORT, None, 30080),)))
+        self.assertTrue(is_claimed(30080))
+        source.set(service([1], portals=(Portal(PortalKind.NODE_PORT, None, 30081),)))
+        self.assertEqual((False, True), (is_claimed(30080), is_claimed(30081)))
