@@ -9,6 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
+from yurttunnel.proxy.host_address import HostAddress
 from yurttunnel.proxy.kernel.connections import Connections
 from yurttunnel.proxy.kernel.ejections import Ejections
 from yurttunnel.proxy.kernel.packet_log import PacketLog
@@ -20,7 +21,7 @@ from yurttunnel.proxy.kernel.suspicion import Suspicion
 from yurttunnel.proxy.kernel.watching import COPIED, GROUP, watching_chains
 from yurttunnel.proxy.rules.nftables.parts import Part
 from yurttunnel.proxy.rules.nftables.rules import Nftables
-from yurttunnel.proxy.rules.nftables.tables import HostAddress, Networks, Tables
+from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
 from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.netlink.worker import Run
 from yurttunnel.steering.programs import IPrograms

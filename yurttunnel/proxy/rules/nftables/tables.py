@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from yurttunnel.proxy.host_address import HostAddress
 from yurttunnel.proxy.interfaces import Placed
 from yurttunnel.proxy.rules.nftables.parts import (
     ALLOWED,
@@ -20,10 +21,7 @@ from yurttunnel.proxy.rules.nftables.parts import (
     internals,
 )
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, FORMAT, Chain, Table, chain
-from yurttunnel.proxy.state.virtual_services import Address, Key, Network
-
-HostAddress = Callable[[int], Address | None]
-"""Gives, by the version of IP, an address of this machine for its own packets to services."""
+from yurttunnel.proxy.state.virtual_services import Key, Network
 
 SERVICES = "services"
 """Maps to chains of services, which the kernel carries."""

@@ -1,0 +1,94 @@
+"""What the beginnings of packets say, made as RFC 791, 8200, 9293, 792 and 4443 have them."""
+
+from __future__ import annotations
+
+import struct
+from ipaddress import ip_address
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.proxy.kernel.packets import Refused, told
+from yurttunnel.proxy.kernel.targets import Attempt, Target
+from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
+
+CLIENT = {4: ip_address("10.5.0.2"), 6: ip_address("fd05::2")}
+POD = {4: ip_address("10.1.0.10"), 6: ip_address("fd01::10")}
+TCP, UDP, ICMP, ICMPV6 = 6, 17, 1, 58
+SYN, RST, ACK = 2, 4, 16
+
+
+def ip(source, destination, protocol, carried, options=b""):
+    """Make a packet."""
+    if source.version == 6:
+        head = struct.pack("!IHBB", 6 << 28, len(carried), protocol, 64)
+        return head + source.packed + destination.packed + carried
+    size = 20 + len(options)
+    head = struct.pack("!BBHHHBBH", 4 << 4 | size // 4, 0, size, 0, 0, 64, protocol, 0)
+    return head + source.packed + destination.packed + options + carried
+
+
+def tcp(source_port, port, flags):
+    """Make a header of TCP."""
+    return struct.pack("!HHIIBBHHH", source_port, port, 7, 0, 5 << 4, flags, 0, 0, 0)
+
+
+def target(version, protocol=Protocol.TCP):
+    """Return the endpoint."""
+    return Target(protocol, Endpoint(POD[version], 8080))
+
+
+class ToldTests(SynchronousTestCase):
+    """Each kind of packet."""
+
+    def test_an_attempt(self):
+        """A first packet tells the endpoint, and as whom it sees the client."""
+        for version in (4, 6):
+            packet = ip(CLIENT[version], POD[version], TCP, tcp(40000, 8080, SYN))
+            self.assertEqual(Attempt(target(version), CLIENT[version], 40000), told(packet))
+
+    def test_a_reset(self):
+        """It tells the endpoint that it comes from."""
+        for version in (4, 6):
+            packet = ip(POD[version], CLIENT[version], TCP, tcp(8080, 40000, RST | ACK))
+            self.assertEqual(Refused(target(version)), told(packet))
+
+    def test_options(self):
+        """What follows the header of IP is found behind options."""
+        packet = ip(POD[4], CLIENT[4], TCP, tcp(8080, 40000, RST | ACK), options=bytes(8))
+        self.assertEqual(Refused(target(4)), told(packet))
+
+    def test_unreachable(self):
+        """An error tells what the packet was for that it is about, whoever sends it."""
+        router = {4: ip_address("10.1.0.1"), 6: ip_address("fd01::1")}
+        for version, kind, code in ((4, ICMP, 3), (6, ICMPV6, 1)):
+            for protocol, number in ((Protocol.TCP, TCP), (Protocol.UDP, UDP)):
+                about = ip(CLIENT[version], POD[version], number, struct.pack("!HHI", 9, 8080, 0))
+                error = struct.pack("!BBHI", code, 3, 0, 0) + about
+                packet = ip(router[version], CLIENT[version], kind, error)
+                self.assertEqual(Refused(target(version, protocol)), told(packet))
+
+    def test_other_errors(self):
+        """That a packet is too big, or lives too long, says nothing of the endpoint."""
+        about = ip(CLIENT[4], POD[4], TCP, tcp(40000, 8080, SYN))
+        for kind in (0, 8, 11):
+            packet = ip(POD[4], CLIENT[4], ICMP, struct.pack("!BBHI", kind, 0, 0, 0) + about)
+            self.assertIsNone(told(packet))
+
+    def test_other_packets(self):
+        """An answer, data and what is neither TCP nor an error are none of these."""
+        for flags in (SYN | ACK, ACK):
+            self.assertIsNone(told(ip(POD[4], CLIENT[4], TCP, tcp(8080, 40000, flags))))
+        self.assertIsNone(told(ip(CLIENT[4], POD[4], UDP, bytes(8))))
+
+    def test_too_short(self):
+        """A beginning that ends too early says nothing."""
+        packet = ip(POD[4], CLIENT[4], TCP, tcp(8080, 40000, RST | ACK))
+        for size in range(33):
+            self.assertIsNone(told(packet[:size]), size)
+
+    @given(st.binary(max_size=128))
+    def test_anything(self, payload):
+        """No packet breaks it."""
+        told(payload)

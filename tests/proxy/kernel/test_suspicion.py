@@ -1,0 +1,194 @@
+"""Finding out which endpoints do not answer, by what the kernel tells and by probes."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.proxy.services import endpoint
+from yurttunnel.proxy.kernel.ejections import Ejections
+from yurttunnel.proxy.kernel.packets import Refused
+from yurttunnel.proxy.kernel.prober import SECONDS, Outcome
+from yurttunnel.proxy.kernel.suspicion import ANSWER, MOST_SIBLINGS, Suspicion
+from yurttunnel.proxy.kernel.targets import Attempt, Target
+from yurttunnel.proxy.state.virtual_services import Protocol
+from yurttunnel.steering.interfaces import SteeringFailed
+
+ONE, TWO, THREE = (Target(Protocol.TCP, endpoint(number)) for number in (1, 2, 3))
+FIRST_RETRANSMISSION = 1.0
+APPLYING = 0.1
+"""Seconds that are left to change the rules."""
+
+
+class SuspicionTests(SynchronousTestCase):
+    """A service of three endpoints."""
+
+    def setUp(self):
+        """Have a kernel that knows ``answered``, and probes that fire as the test says."""
+        self.clock = Clock()
+        self.answered = {}
+        self.outcomes = {}
+        self.probes = []
+        self.service = [ONE.endpoint, TWO.endpoint, THREE.endpoint]
+        self.ejections = Ejections(self.clock, lambda where: Deferred())
+        self.suspicion = Suspicion(
+            self.clock, self.is_answered, self.probe, self.siblings, self.ejections
+        )
+
+    def is_answered(self, attempt):
+        """Return what the kernel has of it."""
+        found = self.answered.get(attempt.target.endpoint)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def probe(self, where):
+        """Answer or refuse at once, and be silent for as long as a probe is."""
+        self.probes.append(where)
+        outcome = self.outcomes.get(where, Outcome.ANSWERED)
+        result = Deferred()
+        delay = SECONDS if outcome is Outcome.SILENT else 0.001
+        self.clock.callLater(delay, result.callback, outcome)
+        return result
+
+    def siblings(self, target):
+        """Return the others."""
+        if target.endpoint not in self.service:
+            return None
+        return [each for each in self.service if each != target.endpoint]
+
+    def attempt(self, target):
+        """Have the kernel tell of a client's first packet."""
+        self.suspicion.told(Attempt(target, ip_address("10.5.0.2"), 40000))
+
+    def pass_time(self, seconds=FIRST_RETRANSMISSION - APPLYING):
+        """Let time pass in small steps."""
+        self.clock.pump([0.01] * round(seconds / 0.01))
+
+    def ejected(self):
+        """Return which are."""
+        return [each for each in (ONE, TWO, THREE) if self.ejections.is_ejected(*each)]
+
+    def test_an_answer(self):
+        """Nothing is suspected, and nothing probed."""
+        self.answered[ONE.endpoint] = True
+        self.attempt(ONE)
+        self.pass_time()
+        self.assertEqual([], self.probes)
+        self.assertEqual([], self.ejected())
+
+    def test_no_answer(self):
+        """An endpoint that is silent to a probe as well is ejected before the client's next try."""
+        self.answered[ONE.endpoint] = False
+        self.outcomes[ONE.endpoint] = Outcome.SILENT
+        self.attempt(ONE)
+        self.pass_time()
+        self.assertEqual([ONE], self.ejected())
+
+    def test_a_lost_packet(self):
+        """One that answers a probe is not."""
+        self.answered[ONE.endpoint] = False
+        self.attempt(ONE)
+        self.pass_time()
+        self.assertIn(ONE.endpoint, self.probes)
+        self.assertEqual([], self.ejected())
+
+    def test_a_refusal(self):
+        """It is ejected at once."""
+        self.suspicion.told(Refused(ONE))
+        self.assertEqual([ONE], self.ejected())
+
+    def test_neighbors(self):
+        """What the client might be led to next is probed, and found dead before it is."""
+        self.outcomes[TWO.endpoint] = Outcome.SILENT
+        self.suspicion.told(Refused(ONE))
+        self.pass_time()
+        self.assertEqual([ONE, TWO], self.ejected())
+
+    def test_neighbors_that_have_just_answered(self):
+        """They are not probed."""
+        for target in (TWO, THREE):
+            self.answered[target.endpoint] = True
+            self.attempt(target)
+        self.pass_time(ANSWER + 0.1)
+        self.suspicion.told(Refused(ONE))
+        self.assertEqual([], self.probes)
+
+    def test_probes_that_reach_nobody(self):
+        """Where none is answered, only what did not answer a client is ejected."""
+        self.outcomes.update(dict.fromkeys(self.service, Outcome.SILENT))
+        self.answered[ONE.endpoint] = False
+        self.attempt(ONE)
+        self.pass_time()
+        self.assertEqual([ONE], self.ejected())
+
+    def test_an_answer_after_all(self):
+        """One that answers another client meanwhile is not ejected for a probe that is not."""
+        self.outcomes[ONE.endpoint] = Outcome.SILENT
+        self.answered[ONE.endpoint] = False
+        self.attempt(ONE)
+        self.pass_time(0.2)
+        self.attempt(ONE)
+        self.pass_time(0.1)
+        self.answered[ONE.endpoint] = True
+        self.pass_time()
+        self.assertEqual([], self.ejected())
+
+    def test_all_refuse(self):
+        """All are ejected before the client's next try, which then is told the truth."""
+        self.outcomes.update(dict.fromkeys(self.service, Outcome.REFUSED))
+        self.suspicion.told(Refused(ONE))
+        self.pass_time()
+        self.assertEqual([ONE, TWO, THREE], self.ejected())
+
+    def test_endpoints_of_no_service(self):
+        """Nothing is done about them, nor about those that have gone meanwhile."""
+        self.service.remove(ONE.endpoint)
+        self.suspicion.told(Refused(ONE))
+        self.answered[ONE.endpoint] = False
+        self.attempt(ONE)
+        self.pass_time()
+        self.assertEqual([], self.probes)
+        self.assertEqual([], self.ejected())
+
+    def test_forgotten_connections(self):
+        """They say nothing."""
+        self.attempt(ONE)
+        self.pass_time()
+        self.assertEqual([], self.probes)
+
+    def test_many_neighbors(self):
+        """No more are probed at a time than a bound, and none twice."""
+        self.service += [endpoint(number) for number in range(10, 500)]
+        for _ in range(10):
+            self.suspicion.told(Refused(ONE))
+        self.assertLessEqual(len(self.probes), 10 * MOST_SIBLINGS)
+        self.assertEqual(len(self.probes), len(set(self.probes)))
+
+    def test_udp(self):
+        """What is refused is ejected; nothing can be probed."""
+        dns = Target(Protocol.UDP, ONE.endpoint)
+        self.suspicion.told(Refused(dns))
+        self.assertTrue(self.ejections.is_ejected(*dns))
+        self.assertEqual([], self.probes)
+
+    def test_a_kernel_that_does_not_answer(self):
+        """It is told; the next attempt is looked at."""
+        self.answered[ONE.endpoint] = SteeringFailed("the table is not given")
+        self.answered[TWO.endpoint] = False
+        self.attempt(ONE)
+        self.attempt(TWO)
+        with capturedLogs() as logged:
+            self.pass_time(ANSWER + 0.1)
+        self.assertIn("the table is not given", str(logged[0]["error"]))
+        self.assertIn(TWO.endpoint, self.probes)
+
+    def test_stop(self):
+        """Attempts are no longer looked at."""
+        self.attempt(ONE)
+        self.suspicion.stop()
+        self.assertEqual([], self.clock.getDelayedCalls())
