@@ -18,7 +18,8 @@ from pathlib import Path
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
-from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.internet.protocol import DatagramProtocol, Factory, Protocol, connectionDone
+from twisted.internet.task import LoopingCall
 
 from tests.e2e.network.namespaces import Namespace, wait_for_ipv6
 from yurttunnel.proxy.state.virtual_services import Endpoint
@@ -41,6 +42,7 @@ table inet hole {{
 
 _PREFIX = {4: 24, 6: 64}
 _SECONDS = 30.0
+_AGAIN = 0.3
 
 
 class Lab:
@@ -99,9 +101,9 @@ class Lab:
         """Have an endpoint's machine be a black hole."""
         self.endpoints[number].run("nft", "-f", "-", stdin=_HOLE)
 
-    def pass_again(self, number):
-        """Have it answer again."""
-        self.endpoints[number].run("nft", "delete", "table", "inet", "hole")
+    def refuse(self, number):
+        """Have a firewall in front of an endpoint refuse by ICMP."""
+        self.endpoints[number].run("nft", "-f", "-", stdin=_HOLE.replace("drop", "reject"))
 
     def _machine(self):
         machine = Namespace()
@@ -174,6 +176,47 @@ class Asker(Factory):
 
     noisy = False
     protocol = Asking
+
+
+class Echo(DatagramProtocol):
+    """Sends datagrams back."""
+
+    def datagramReceived(self, data, address):
+        """Do so."""
+        self.transport.write(data, address)
+
+
+class Resolver(DatagramProtocol):
+    """Sends a datagram again and again until it is answered; takes note of refusals."""
+
+    def __init__(self, host, port):
+        self._to = host, port
+        self.answered = Deferred()
+        self.refusals = 0
+        self._sending = LoopingCall(self._send)
+
+    def startProtocol(self):
+        """Begin."""
+        self.transport.connect(*self._to)
+        self._sending.start(_AGAIN)
+
+    def stopProtocol(self):
+        """End."""
+        if self._sending.running:
+            self._sending.stop()
+
+    def _send(self):
+        self.transport.write(b"?")
+
+    def datagramReceived(self, data, address):
+        """Take the answer."""
+        if self._sending.running:
+            self._sending.stop()
+            self.answered.callback(None)
+
+    def connectionRefused(self):
+        """Count it."""
+        self.refusals += 1
 
 
 class Connected:

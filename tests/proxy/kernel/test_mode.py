@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from ipaddress import ip_address
+from contextlib import contextmanager
+from ipaddress import ip_address, ip_network
 
 from twisted.internet import reactor
-from twisted.internet.defer import gatherResults
+from twisted.internet.defer import CancelledError, gatherResults
+from twisted.internet.error import ConnectionRefusedError, TimeoutError
+from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
-from tests.proxy.kernel.lab import CLUSTER, NODE, PORT, Lab, Server, connect
+from tests.proxy.kernel.lab import (
+    CLIENT,
+    CLUSTER,
+    EXTERNAL,
+    NODE,
+    PODS,
+    PORT,
+    Echo,
+    Lab,
+    Resolver,
+    Server,
+    connect,
+)
 from tests.proxy.services import key, service
+from tests.steering.firewall.fakes import FakePrograms
 from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.kernel.availability import kernel_mode_available
 from yurttunnel.proxy.kernel.mode import KernelMode
 from yurttunnel.proxy.kernel.parts import Masquerade
+from yurttunnel.proxy.kernel.prober import Outcome, Prober
+from yurttunnel.proxy.kernel.targets import Target
 from yurttunnel.proxy.rules.nftables.tables import Networks
-from yurttunnel.proxy.state.virtual_services import Portal, PortalKind
+from yurttunnel.proxy.state.virtual_services import (
+    NobodyServes,
+    Portal,
+    PortalKind,
+    Protocol,
+    Scope,
+)
 from yurttunnel.steering.netlink.worker import KernelWorker
 from yurttunnel.steering.programs import Programs
 
@@ -24,96 +50,389 @@ NOT_RETRIED = 0.9
 """Seconds: a client's first packet is sent again after 1 s."""
 MOST = 1.2
 """Seconds for the first packet that is sent again."""
+PATIENT = 5.0
+"""Seconds for some of them, where it is no matter of time what is tested: on a loaded machine it
+takes longer to find out who is dead. The order of time is that of test_suspicion."""
 
 
 class KernelTestCase(TestCase):
     """A node in kernel mode."""
 
-    endpoints = 3
+    version = 4
     masquerade = Masquerade()
 
     def setUp(self):
         """Make the network, and start."""
-        self.lab = Lab(self.endpoints)
+        self.lab = Lab(3)
         self.addCleanup(self.lab.close)
-        self.worker = KernelWorker(reactor)
-        self.mode = KernelMode(
-            reactor,
-            Programs(reactor),
-            self.worker.run,
-            (4, 6),
-            HOSTS.get,
-            Networks(),
-            self.masquerade,
-        )
+        self.mode = self.new()
         self.mode.startService()
-        self.addCleanup(self.mode.stopService)
+        self.addCleanup(self.stop)
         self.assertIsNone(self.mode.problem)
-        self.servers = {}
+
+    def new(self):
+        """Make the mode of a process."""
+        run = KernelWorker(reactor).run
+        return KernelMode(
+            reactor, Programs(reactor), run, (4, 6), HOSTS.get, Networks(), self.masquerade
+        )
+
+    async def stop(self):
+        """Stop, unless the test has done so."""
+        if self.mode.running:
+            await self.mode.stopService()
 
     def serve(self, number):
         """Have an endpoint listen, in both families."""
-        server = Server(str(number))
         with self.lab.endpoints[number].inside():
-            port = reactor.listenTCP(PORT, server, interface="::")
+            port = reactor.listenTCP(PORT, Server(str(number)), interface="::")
         self.addCleanup(port.stopListening)
-        self.servers[number] = server
         return port
+
+    def serve_all(self):
+        """Have all of them listen."""
+        return [self.serve(number) for number in range(3)]
 
     def apply(self, *services):
         """Make the rules."""
         return self.mode.rules.apply([Placed(each, None) for each in services])
 
-    def service(self, version=4, numbers=None, portals=None, **more):
+    def service(self, version=None, numbers=(0, 1, 2), portals=None, **more):
         """Make a service of some endpoints, of all where it is not said which."""
-        numbers = range(self.endpoints) if numbers is None else numbers
+        version = version or self.version
         cluster = Portal(PortalKind.CLUSTER_IP, ip_address(CLUSTER[version]), 80)
+        the_key = key(
+            "web", more.pop("protocol", Protocol.TCP), version, more.pop("scope", Scope.ALL)
+        )
         return service(
             [self.lab.address(number, version) for number in numbers],
-            key=key(version=version),
+            key=the_key,
             portals=portals or (cluster,),
             **more,
         )
+
+    def external(self, kind, sources=None):
+        """Make a portal at the external address."""
+        return Portal(kind, ip_address(EXTERNAL[self.version]), 80, sources)
+
+    def target(self, number):
+        """Return an endpoint, by TCP."""
+        return Target(Protocol.TCP, self.lab.address(number, self.version))
 
     def clients(self, count, host, inside=None, port=80):
         """Connect many at once."""
         inside = inside or self.lab.client
         return gatherResults([connect(inside, host, port) for _ in range(count)])
 
+    def seen(self, found):
+        """Return which clients the endpoints have seen."""
+        return {str(ip_address(each.seen.removeprefix("::ffff:"))) for each in found}
 
-class CarryingTests(KernelTestCase):
-    """All endpoints are well."""
+    @contextmanager
+    def within(self, seconds):
+        """Require that a block takes no longer."""
+        begun = time.monotonic()
+        yield
+        self.assertLess(time.monotonic() - begun, seconds)
+
+    async def until(self, condition):
+        """Wait for a condition."""
+        while not condition():
+            await deferLater(reactor, 0.01)
+
+    async def until_served_by(self, servers):
+        """Connect until these have served: rules follow a moment later."""
+        served = set()
+        while served != servers:
+            served |= {each.server for each in await self.clients(8, CLUSTER[self.version])}
+
+
+class Carrying:
+    """Endpoints that are well, by the version of IP."""
 
     async def test_all_serve(self):
-        """Connections from elsewhere and from this node are spread, at once, in both families."""
-        for number in range(3):
-            self.serve(number)
-        await self.apply(self.service(4), self.service(6))
-        for version in (4, 6):
-            for inside in (self.lab.client, self.lab.node):
-                found = await self.clients(60, CLUSTER[version], inside)
-                self.assertEqual(3, len(Counter(each.server for each in found)))
-                self.assertLess(max(each.seconds for each in found), NOT_RETRIED)
+        """Connections from elsewhere and from this node are spread, at once."""
+        self.serve_all()
+        await self.apply(self.service())
+        for inside in (self.lab.client, self.lab.node):
+            found = await self.clients(90, CLUSTER[self.version], inside)
+            counts = Counter(each.server for each in found)
+            self.assertEqual({"0", "1", "2"}, set(counts))
+            self.assertGreater(min(counts.values()), 10)
+            self.assertLess(max(each.seconds for each in found), NOT_RETRIED)
 
+    async def test_affinity(self):
+        """A client keeps its endpoint, and gets another one where that goes."""
+        self.serve_all()
+        await self.apply(self.service(affinity=60.0))
+        found = await self.clients(20, CLUSTER[self.version])
+        (first,) = {each.server for each in found}
+        others = [number for number in range(3) if str(number) != first]
+        await self.apply(self.service(numbers=others, affinity=60.0))
+        found = await self.clients(20, CLUSTER[self.version])
+        (second,) = {each.server for each in found}
+        self.assertNotEqual(first, second)
+        await self.apply(self.service(affinity=60.0))
+        found = await self.clients(20, CLUSTER[self.version])
+        self.assertEqual({second}, {each.server for each in found})
 
-class RetryTests(KernelTestCase):
-    """Endpoints that are dead."""
+    async def test_source_is_kept_within_the_cluster(self):
+        """Endpoints see the client of a cluster IP."""
+        self.serve_all()
+        await self.apply(self.service())
+        found = await self.clients(3, CLUSTER[self.version])
+        self.assertEqual({CLIENT[self.version]}, self.seen(found))
 
-    async def check_two_of_three_dead(self, version):
-        """Have one be a black hole, and one refuse."""
-        self.serve(0)
-        self.lab.drop(1)
-        await self.apply(self.service(version))
-        found = await self.clients(24, CLUSTER[version])
+    async def test_external_clients(self):
+        """Endpoints see this node, whose answers alone lead back; unless they are all here."""
+        self.serve_all()
+        node_port = Portal(PortalKind.NODE_PORT, None, 30080)
+        portals = (node_port, self.external(PortalKind.EXTERNAL_IP))
+        for kept, seen in ((False, PODS), (True, CLIENT)):
+            await self.apply(self.service(portals=portals, keeps_source=kept))
+            found = await self.clients(3, NODE[self.version], port=30080)
+            found += await self.clients(3, EXTERNAL[self.version])
+            self.assertEqual({seen[self.version]}, self.seen(found))
+
+    async def test_hairpin(self):
+        """An endpoint reaches itself by its service."""
+        self.serve_all()
+        local = frozenset([self.lab.address(0, self.version)])
+        await self.apply(self.service(numbers=[0], local=local))
+        found = await self.clients(3, CLUSTER[self.version], self.lab.endpoints[0])
+        self.assertEqual({PODS[self.version]}, self.seen(found))
+
+    async def test_own_packets_to_external_portals(self):
+        """They are served by all that serve within the cluster."""
+        self.serve_all()
+        await self.apply(
+            self.service(numbers=[0], scope=Scope.INTERNAL),
+            self.service(
+                numbers=[1],
+                scope=Scope.EXTERNAL,
+                portals=(self.external(PortalKind.EXTERNAL_IP),),
+                keeps_source=True,
+            ),
+        )
+        found = await self.clients(5, EXTERNAL[self.version])
+        self.assertEqual({"1"}, {each.server for each in found})
+        found = await self.clients(5, EXTERNAL[self.version], self.lab.node)
         self.assertEqual({"0"}, {each.server for each in found})
-        self.assertLess(max(each.seconds for each in found), MOST)
-        found = await self.clients(24, CLUSTER[version])
+
+    async def test_nobody_serves(self):
+        """Clients are refused at once, or get nothing."""
+        for inside in (self.lab.client, self.lab.node):
+            await self.apply(self.service(numbers=[]))
+            with self.within(NOT_RETRIED):
+                await self.assertFailure(
+                    connect(inside, CLUSTER[self.version]), ConnectionRefusedError
+                )
+            await self.apply(self.service(numbers=[], nobody_serves=NobodyServes.DROPPED))
+            await self.assertFailure(
+                connect(inside, CLUSTER[self.version], timeout=0.3), TimeoutError
+            )
+
+    async def test_source_ranges(self):
+        """Only clients in these networks get to a load balancer's address."""
+        self.serve_all()
+        for address, error in ((CLIENT, None), (PODS, TimeoutError)):
+            net = ip_network(address[self.version])
+            portal = self.external(PortalKind.LOAD_BALANCER_IP, (net,))
+            await self.apply(self.service(portals=(portal,)))
+            connecting = connect(self.lab.client, EXTERNAL[self.version], timeout=0.3)
+            await (connecting if error is None else self.assertFailure(connecting, error))
+
+    async def test_services_with_sockets(self):
+        """What the kernel cannot carry is led to its proxy port."""
+        server = Server("proxy")
+        port = reactor.listenTCP(0, server, interface="::")
+        self.addCleanup(port.stopListening)
+        placed = Placed(self.service(numbers=[]), port.getHost().port)
+        await self.mode.rules.apply([placed])
+        for inside in (self.lab.client, self.lab.node):
+            found = await self.clients(3, CLUSTER[self.version], inside)
+            self.assertEqual({"proxy"}, {each.server for each in found})
+
+
+class CarryingTests(Carrying, KernelTestCase):
+    """IPv4."""
+
+
+class CarryingIPv6Tests(Carrying, KernelTestCase):
+    """IPv6."""
+
+    version = 6
+
+
+class MasqueradeTests(KernelTestCase):
+    """Where clients of cluster IPs are masqueraded."""
+
+    masquerade = Masquerade(pods=(ip_network("10.5.0.0/24"), ip_network("fd01::/64")))
+
+    async def test_clients_from_elsewhere(self):
+        """The client is as a pod by IPv4, and is kept; by IPv6 it is none, and is replaced."""
+        self.serve_all()
+        for version, seen in ((4, CLIENT), (6, PODS)):
+            await self.apply(self.service(version))
+            found = await self.clients(3, CLUSTER[version])
+            self.assertEqual({seen[version]}, self.seen(found))
+
+
+class ProberTests(KernelTestCase):
+    """What endpoints do."""
+
+    async def test_outcomes(self):
+        """One answers, one refuses, one is silent; who does not wait for that hears nothing."""
+        prober = Prober(reactor)
+        self.serve(0)
+        self.lab.drop(2)
+        for version in (4, 6):
+            outcomes = [await prober.probe(self.lab.address(n, version)) for n in range(3)]
+            self.assertEqual([Outcome.ANSWERED, Outcome.REFUSED, Outcome.SILENT], outcomes)
+        probing = prober.probe(self.lab.address(2))
+        prober.stop()
+        self.failureResultOf(probing, CancelledError)
+
+
+class Retry:
+    """Endpoints that are dead, by the version of IP."""
+
+    async def all_are_served(self, by, most=PATIENT):
+        """Require that clients are connected in time, and later ones at once."""
+        found = await self.clients(24, CLUSTER[self.version])
+        self.assertEqual(by, {each.server for each in found})
+        self.assertLess(max(each.seconds for each in found), most)
+        found = await self.clients(24, CLUSTER[self.version])
         self.assertLess(max(each.seconds for each in found), NOT_RETRIED)
 
     async def test_two_of_three_dead(self):
-        """All clients are served, at the latest by what they send after a second."""
-        await self.check_two_of_three_dead(4)
+        """One refuses, and one is a black hole."""
+        self.serve(0)
+        self.lab.drop(1)
+        await self.apply(self.service())
+        await self.all_are_served({"0"}, MOST)
 
-    async def test_two_of_three_dead_by_ipv6(self):
-        """So it is there."""
-        await self.check_two_of_three_dead(6)
+    async def test_two_black_holes(self):
+        """Both are found out before any client tries again."""
+        self.serve(0)
+        self.lab.drop(1)
+        self.lab.drop(2)
+        await self.apply(self.service())
+        await self.all_are_served({"0"})
+
+    async def test_refusal_by_icmp(self):
+        """A firewall in front of an endpoint refuses, which no client sees."""
+        self.serve(0)
+        self.lab.refuse(1)
+        await self.apply(self.service(numbers=[0, 1]))
+        await self.all_are_served({"0"})
+
+    async def test_with_affinity(self):
+        """A client whose endpoint dies gets another, and keeps that."""
+        ports = self.serve_all()
+        await self.apply(self.service(affinity=60.0))
+        ((first, _),) = Counter(
+            each.server for each in await self.clients(6, CLUSTER[self.version])
+        ).items()
+        await ports[int(first)].stopListening()
+        found = await self.clients(6, CLUSTER[self.version])
+        self.assertLess(max(each.seconds for each in found), PATIENT)
+        self.assertEqual(1, len({each.server for each in found}))
+
+    async def test_programs_of_the_node(self):
+        """They are clients like others."""
+        self.serve(0)
+        await self.apply(self.service())
+        found = await self.clients(24, CLUSTER[self.version], self.lab.node)
+        self.assertLess(max(each.seconds for each in found), PATIENT)
+
+    async def test_all_dead(self):
+        """Clients are refused as soon as that is known: by what they send after a second."""
+        await self.apply(self.service())
+        with self.within(PATIENT):
+            await self.assertFailure(
+                connect(self.lab.client, CLUSTER[self.version]), ConnectionRefusedError
+            )
+
+    async def test_one_endpoint(self):
+        """Where there is no other, its refusal is the truth, at once."""
+        await self.apply(self.service(numbers=[0]))
+        with self.within(NOT_RETRIED):
+            await self.assertFailure(
+                connect(self.lab.client, CLUSTER[self.version]), ConnectionRefusedError
+            )
+
+    async def test_return(self):
+        """One that listens again is used again."""
+        self.serve(0)
+        await self.apply(self.service(numbers=[0, 1]))
+        await self.all_are_served({"0"})
+        self.assertTrue(self.mode.ejections.is_ejected(*self.target(1)))
+        self.serve(1)
+        await self.until(lambda: not self.mode.ejections.is_ejected(*self.target(1)))
+        await self.until_served_by({"0", "1"})
+
+    async def test_udp(self):
+        """Datagrams for a port where nobody listens go elsewhere, and nobody hears of it."""
+        with self.lab.endpoints[0].inside():
+            port = reactor.listenUDP(PORT, Echo(), interface="::")
+        self.addCleanup(port.stopListening)
+        await self.apply(self.service(numbers=[0, 1], protocol=Protocol.UDP))
+        resolvers = [Resolver(CLUSTER[self.version], 80) for _ in range(10)]
+        for each in resolvers:
+            with self.lab.client.inside():
+                own = reactor.listenUDP(0, each, interface=CLIENT[self.version])
+            self.addCleanup(own.stopListening)
+        await gatherResults([each.answered for each in resolvers])
+        self.assertEqual([0] * 10, [each.refusals for each in resolvers])
+
+    async def test_the_end_of_the_process(self):
+        """What stays ejects nobody, and keeps no refusal from clients."""
+        self.serve(0)
+        await self.apply(self.service(numbers=[0, 1]))
+        await self.all_are_served({"0"})
+        await self.mode.stopService()
+        family = "ip" if self.version == 4 else "ip6"
+        listed = self.lab.node.run("nft", "list", "table", family, "yurtproxy")
+        self.assertNotIn("watch", listed)
+        self.assertIn("numgen random mod 2", listed)
+
+
+class RetryTests(Retry, KernelTestCase):
+    """IPv4."""
+
+
+class RetryIPv6Tests(Retry, KernelTestCase):
+    """IPv6."""
+
+    version = 6
+
+
+class OtherKernelTests(KernelTestCase):
+    """Kernels and machines that lack something."""
+
+    async def test_available(self):
+        """This one has everything, in both families; asking changes nothing."""
+        await self.mode.rules.remove()
+        before = self.lab.node.run("nft", "list", "ruleset")
+        for version in (4, 6):
+            self.assertIsNone(await kernel_mode_available(Programs(reactor), version))
+        self.assertEqual(before, self.lab.node.run("nft", "list", "ruleset"))
+
+    async def test_without_nft(self):
+        """It is said what is not installed."""
+        self.assertIn("nft is not installed", await kernel_mode_available(FakePrograms()))
+
+    async def test_another_process(self):
+        """A second one does not watch, and says why, until the first has ended."""
+        other = self.new()
+        other.startService()
+        self.addCleanup(other.stopService)
+        self.assertIn("another yurtproxy", other.problem)
+        await self.mode.stopService()
+        await self.until(lambda: other.problem is None)
+        self.serve(0)
+        self.mode = other
+        await self.apply(self.service(numbers=[0, 1]))
+        found = await self.clients(24, CLUSTER[4])
+        self.assertLess(max(each.seconds for each in found), PATIENT)

@@ -131,7 +131,7 @@ class SuspicionTests(SynchronousTestCase):
         self.outcomes[ONE.endpoint] = Outcome.SILENT
         self.answered[ONE.endpoint] = False
         self.attempt(ONE)
-        self.pass_time(0.2)
+        self.pass_time(ANSWER - 0.05)
         self.attempt(ONE)
         self.pass_time(0.1)
         self.answered[ONE.endpoint] = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -150,4 +150,6 @@ class Ejections:
             told(target)
 
     def _failed(self, failure: Failure) -> None:
-        self._log.failure("An ejected endpoint cannot be probed", failure)
+        # It is cancelled at the end of the process.
+        if failure.check(CancelledError) is None:
+            self._log.failure("An ejected endpoint cannot be probed", failure)

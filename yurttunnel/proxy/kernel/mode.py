@@ -55,7 +55,7 @@ class KernelMode(Service):
         self._again: IDelayedCall | None = None
         self._connections = Connections(run)
         self._watches = False
-        prober = Prober(reactor)
+        self._prober = prober = Prober(reactor)
         self.ejections = Ejections(reactor, prober.probe)
         """Which endpoints are left out, and what they have done."""
         parts = KernelParts(masquerade, self.ejections.is_ejected)
@@ -111,6 +111,7 @@ class KernelMode(Service):
         self._packets.stop()
         self._suspicion.stop()
         self.ejections.stop()
+        self._prober.stop()
         self._connections.stop()
         try:
             await self.rules.leave()

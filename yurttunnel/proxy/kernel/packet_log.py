@@ -32,13 +32,11 @@ _LACKING = (
     "this kernel gives no log of packets; load the module nfnetlink_log, else endpoints that do"
     " not answer are not noticed in kernel mode"
 )
-_TAKEN = "another program reads that group of the kernel's log; is there another yurtproxy?"
-_MEANINGS = {
-    errno.EINVAL: _LACKING,
-    errno.EOPNOTSUPP: _LACKING,
-    errno.EBUSY: _TAKEN,
-    errno.EPERM: "not permitted; give yurtproxy the capability NET_ADMIN",
-}
+_TAKEN = (
+    "not permitted; is there another yurtproxy on this machine, which reads that group of the"
+    " kernel's log? Else give yurtproxy the capability NET_ADMIN"
+)
+_MEANINGS = {errno.EINVAL: _LACKING, errno.EOPNOTSUPP: _LACKING, errno.EPERM: _TAKEN}
 
 
 @implementer(IReadDescriptor)

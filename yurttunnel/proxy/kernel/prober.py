@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import TypeVar
 
 from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.error import TimeoutError as ConnectTimedOut
@@ -12,12 +13,15 @@ from twisted.python.failure import Failure
 
 from yurttunnel.proxy.state.virtual_services import Endpoint
 
-SECONDS = 0.35
+SECONDS = 0.3
 """How long an endpoint may take to answer. With the time before it is suspected this has to be less
 than the second after which TCP sends a client's first packet again."""
 
 AT_ONCE = 64
 """Probes that are under way at a time; further ones wait."""
+
+
+_Result = TypeVar("_Result")
 
 
 class Outcome(enum.Enum):
@@ -34,10 +38,25 @@ class Prober:
     def __init__(self, reactor: IReactorTCP) -> None:
         self._reactor = reactor
         self._turn = DeferredSemaphore(AT_ONCE)
+        self._probing: set[Deferred[Outcome]] = set()
 
     def probe(self, endpoint: Endpoint) -> Deferred[Outcome]:
-        """Return what the endpoint does, after :data:`SECONDS` at most once it is its turn."""
-        return self._turn.run(self._connect, endpoint)
+        """Return what the endpoint does, after :data:`SECONDS` at most once it is its turn.
+
+        Fails with ``CancelledError`` where :meth:`stop` comes before.
+        """
+        probing: Deferred[Outcome] = self._turn.run(self._connect, endpoint)
+        self._probing.add(probing)
+        return probing.addBoth(self._end, probing)
+
+    def stop(self) -> None:
+        """Give up what is under way."""
+        for probing in list(self._probing):
+            probing.cancel()
+
+    def _end(self, result: _Result, probing: Deferred[Outcome]) -> _Result:
+        self._probing.discard(probing)
+        return result
 
     def _connect(self, endpoint: Endpoint) -> Deferred[Outcome]:
         probe = _Probe()
@@ -47,25 +66,41 @@ class Prober:
 
 class _Probe(ClientFactory):
     noisy = False
+    _connector: IConnector | None = None
 
     def __init__(self) -> None:
-        self.outcome: Deferred[Outcome] = Deferred()
+        self.outcome: Deferred[Outcome] = Deferred(self._give_up)
+        self._is_given_up = False
+
+    def tell(self, outcome: Outcome) -> None:
+        """Tell what the endpoint has done, unless nobody waits for it any more."""
+        if not self._is_given_up:
+            self.outcome.callback(outcome)
+
+    def startedConnecting(self, connector: IConnector) -> None:
+        """Take note of what could be given up."""
+        self._connector = connector
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
         """Take note of the answer."""
-        return _Connected(self.outcome)
+        return _Connected(self)
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
         """Tell why: also where a router says that there is no way."""
         silent = reason.check(ConnectTimedOut) is not None
-        self.outcome.callback(Outcome.SILENT if silent else Outcome.REFUSED)
+        self.tell(Outcome.SILENT if silent else Outcome.REFUSED)
+
+    def _give_up(self, _: Deferred[Outcome]) -> None:
+        self._is_given_up = True
+        if self._connector is not None:
+            self._connector.disconnect()
 
 
 class _Connected(Protocol):
     transport: ITCPTransport
 
-    def __init__(self, outcome: Deferred[Outcome]) -> None:
-        self._outcome = outcome
+    def __init__(self, probe: _Probe) -> None:
+        self._probe = probe
 
     def connectionMade(self) -> None:
         """End it; a reset leaves nothing behind at either end."""
@@ -73,4 +108,4 @@ class _Connected(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Tell that it stood."""
-        self._outcome.callback(Outcome.ANSWERED)
+        self._probe.tell(Outcome.ANSWERED)

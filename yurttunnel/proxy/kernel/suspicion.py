@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -23,7 +23,7 @@ from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
 from yurttunnel.steering.interfaces import SteeringFailed
 
-ANSWER = 0.25
+ANSWER = 0.2
 """Seconds after which an attempt that has no answer is suspicious."""
 
 MOST_ATTEMPTS = 4096
@@ -172,7 +172,9 @@ class Suspicion:
         return at is not None and self._clock.seconds() - at <= seconds
 
     def _failed(self, failure: Failure) -> None:
-        self._log.failure("An endpoint cannot be probed", failure)
+        # It is cancelled at the end of the process.
+        if failure.check(CancelledError) is None:
+            self._log.failure("An endpoint cannot be probed", failure)
 
 
 class _Examination:

@@ -1,0 +1,133 @@
+"""The rules of nftables for user mode, with real packets."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address, ip_network
+
+from twisted.internet import reactor
+from twisted.internet.error import ConnectionRefusedError, TimeoutError
+from twisted.trial.unittest import TestCase
+
+from tests.proxy.kernel.lab import CLIENT, CLUSTER, EXTERNAL, NODE, PODS, Lab, Server, connect
+from tests.proxy.services import key, service
+from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.rules.nftables.parts import user_part
+from yurttunnel.proxy.rules.nftables.rules import Nftables
+from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
+from yurttunnel.proxy.state.virtual_services import NobodyServes, Portal, PortalKind, Scope
+from yurttunnel.steering.programs import Programs
+
+HOSTS = {version: ip_address(text) for version, text in NODE.items()}
+LOOPBACK = {4: "127.0.0.1", 6: "::1"}
+NODE_PORT = 30080
+
+
+class Packets:
+    """By the version of IP."""
+
+    def setUp(self):
+        """Have a proxy that listens on the node."""
+        self.lab = Lab(1)
+        self.addCleanup(self.lab.close)
+        self.port = self.listen("proxy")
+
+    def listen(self, name):
+        """Listen on all addresses; return the port."""
+        port = reactor.listenTCP(0, Server(name), interface="::")
+        self.addCleanup(port.stopListening)
+        return port.getHost().port
+
+    async def apply(self, *placed, networks=None):
+        """Make the rules."""
+        networks = networks or Networks()
+        tables = Tables((4, 6), user_part, HOSTS.get, networks)
+        await Nftables(Programs(reactor), tables).apply(placed)
+
+    def placed(self, *portals, port=None, scope=Scope.ALL, **more):
+        """Make a service, without a socket where it is not said."""
+        the_key = key(version=self.version, scope=scope)
+        return Placed(service(key=the_key, portals=portals, **more), port)
+
+    def portal(self, kind, sources=None):
+        """Make a portal of a kind."""
+        if kind is PortalKind.NODE_PORT:
+            return Portal(kind, None, NODE_PORT)
+        address = CLUSTER if kind is PortalKind.CLUSTER_IP else EXTERNAL
+        return Portal(kind, ip_address(address[self.version]), 80, sources)
+
+    async def served(self, inside, addresses, port=80):
+        """Connect; return who serves whom."""
+        found = await connect(inside, addresses[self.version], port)
+        return found.server, str(ip_address(found.seen.removeprefix("::ffff:")))
+
+    async def test_portals(self):
+        """All lead to the proxy, from elsewhere, from pods and from here."""
+        kinds = (PortalKind.CLUSTER_IP, PortalKind.EXTERNAL_IP, PortalKind.NODE_PORT)
+        await self.apply(self.placed(*map(self.portal, kinds), port=self.port))
+        for inside in (self.lab.client, self.lab.endpoints[0], self.lab.node):
+            for addresses, port in ((CLUSTER, 80), (EXTERNAL, 80), (NODE, NODE_PORT)):
+                server, _ = await self.served(inside, addresses, port)
+                self.assertEqual("proxy", server)
+        found = await self.served(self.lab.client, CLUSTER)
+        self.assertEqual(("proxy", CLIENT[self.version]), found)
+        self.assertEqual("proxy", (await self.served(self.lab.node, LOOPBACK, NODE_PORT))[0])
+
+    async def test_node_ports_of_some_addresses(self):
+        """Others of this machine have none."""
+        nets = tuple(ip_network(each) for each in NODE.values())
+        networks = Networks(node_ports=nets)
+        placed = self.placed(self.portal(PortalKind.NODE_PORT), port=self.port)
+        await self.apply(placed, networks=networks)
+        await self.served(self.lab.client, NODE, NODE_PORT)
+        refused = connect(self.lab.client, PODS[self.version], NODE_PORT)
+        await self.assertFailure(refused, ConnectionRefusedError)
+
+    async def test_nobody_serves(self):
+        """Clients are refused, or get nothing."""
+        kinds = PortalKind.CLUSTER_IP, PortalKind.NODE_PORT
+        portals = [self.portal(kind) for kind in kinds]
+        for inside in (self.lab.client, self.lab.node):
+            for addresses, port in ((CLUSTER, 80), (NODE, NODE_PORT)):
+                to = addresses[self.version]
+                await self.apply(self.placed(*portals))
+                await self.assertFailure(connect(inside, to, port), ConnectionRefusedError)
+                await self.apply(self.placed(*portals, nobody_serves=NobodyServes.DROPPED))
+                await self.assertFailure(connect(inside, to, port, timeout=0.3), TimeoutError)
+
+    async def test_external_portals_from_within(self):
+        """Packets of this machine, and of pods that are known, are for whoever serves within."""
+        within = self.listen("within")
+        placed = (
+            self.placed(self.portal(PortalKind.CLUSTER_IP), port=within, scope=Scope.INTERNAL),
+            self.placed(self.portal(PortalKind.EXTERNAL_IP), port=self.port, scope=Scope.EXTERNAL),
+        )
+        pods = ip_network("10.1.0.0/24"), ip_network("fd01::/64")
+        await self.apply(*placed, networks=Networks(pods=pods))
+        for inside, name in (
+            (self.lab.client, "proxy"),
+            (self.lab.node, "within"),
+            (self.lab.endpoints[0], "within"),
+        ):
+            server, _ = await self.served(inside, EXTERNAL)
+            self.assertEqual(name, server)
+
+    async def test_source_ranges(self):
+        """Only clients of these networks get to a load balancer's address."""
+        for address, error in ((CLIENT, None), (PODS, TimeoutError)):
+            nets = (ip_network(address[self.version]),)
+            portal = self.portal(PortalKind.LOAD_BALANCER_IP, nets)
+            await self.apply(self.placed(portal, port=self.port))
+            connecting = connect(self.lab.client, EXTERNAL[self.version], timeout=0.3)
+            await (connecting if error is None else self.assertFailure(connecting, error))
+
+
+class PacketsTests(Packets, TestCase):
+    """IPv4."""
+
+    version = 4
+
+
+class PacketsIPv6Tests(Packets, TestCase):
+    """IPv6."""
+
+    version = 6
