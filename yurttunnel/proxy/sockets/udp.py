@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.proxy.interfaces import IEndpointPicker, IProxySocket, IProxySockets, SocketStats
+from yurttunnel.proxy.sockets.dialing import PLAN
 from yurttunnel.proxy.sockets.local_address import SPACE, ask_for_local_address, local_address
 from yurttunnel.proxy.sockets.ports import PortAllocator
 from yurttunnel.proxy.sockets.udp_client import MOST_DATAGRAMS, Key, UdpClient
@@ -24,7 +25,7 @@ from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 LARGEST = 65_535
 """Bytes of a datagram at most (RFC 768; IPv6 jumbograms are not known here)."""
 
-MOST_TRIES = 4
+MOST_TRIES = len(PLAN)
 """Endpoints that a client's first datagram is sent to, one after the other: as many as a TCP client
 is connected to."""
 
