@@ -139,11 +139,11 @@ class KernelParts:
         for each in chosen:
             one = _name("ep", service.key, each)
             clients = _name("clients", service.key, each)
-            maps[clients] = (
-                f"set {{ type {address}; flags dynamic,timeout; timeout {service.affinity:.0f}s; }}"
-            )
+            # The time is the rule's, which is replaced when it changes; the set stays with its
+            # clients.
+            maps[clients] = f"set {{ type {address}; flags dynamic,timeout; }}"
             chains[one] = chain(
-                f"update @{clients} {{ {family} saddr }}",
+                f"update @{clients} {{ {family} saddr timeout {service.affinity:.0f}s }}",
                 f"{mark}meta l4proto {protocol} dnat to {_at(each, ':')}",
             )
             known.append(f"{family} saddr @{clients} goto {one}")
