@@ -31,7 +31,15 @@ SITES = MappingProxyType({"clients": 1, "outside": 2, "pods": 3})
 NODE, CLIENT, OTHER_CLIENT, ROUTER = 1, 2, 3, 254
 FIRST_POD, LAST_POD = 11, 16
 
-_NEEDED = ("ip", "nft", "iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy")
+_NEEDED = (
+    "conntrack",
+    "ip",
+    "nft",
+    "iptables-nft",
+    "iptables-legacy",
+    "ip6tables-nft",
+    "ip6tables-legacy",
+)
 
 _DEAD = """
 table inet dead {

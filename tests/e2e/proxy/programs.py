@@ -32,6 +32,7 @@ class Proxy(Program):
             "yurtproxy",
             *("--hostname-override", NODE),
             *("--iptables-sync-period", f"{SYNC_SECONDS:g}s"),
+            *("--iptables-min-sync-period", "100ms"),
             *("--drain-timeout", "2s"),
             *extra,
         ]

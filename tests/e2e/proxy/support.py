@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
@@ -14,11 +17,12 @@ from twisted.internet.utils import getProcessOutputAndValue
 
 from tests.apiserver.bootstrap_roles import rule
 from tests.e2e.hub.cloud import READ, Cloud
-from tests.e2e.network.namespaces import run
+from tests.e2e.network.namespaces import RUN_SECONDS, run
 from tests.e2e.proxy.network import CLIENT, SITES, NodeNetwork, address, version_of
 from tests.e2e.proxy.objects import BOTH, TARGET_PORT, Objects, Pod
 from tests.e2e.proxy.programs import Proxy
 from tests.e2e.proxy.traffic import (
+    REFUSED,
     Answer,
     Caller,
     CallerFactory,
@@ -33,6 +37,9 @@ GROUP = "system:node-proxiers-of-tests"
 
 SHOWN_SECONDS = 15.0
 """How long what follows from a change may take on a busy machine; on another it is at once."""
+
+KEPT_PIPE_ENDS = 2 * 16
+"""Of pipes that a proxy keeps for the next use."""
 
 REMOTE = tuple(Pod(number) for number in (11, 12, 13))
 LOCAL = tuple(Pod(number, local=True) for number in (14, 15))
@@ -112,6 +119,19 @@ class ProxyTestCase(EndToEndTestCase):
         complaints = proxy.complaints()
         if complaints:
             raise proxy.failed("complains:\n" + "\n".join(complaints))
+
+    async def nothing_is_held(
+        self, proxy: Proxy, before: dict[str, str], seconds: float = 20
+    ) -> None:
+        """Require that a proxy has no more descriptors than before, but for pipes that it keeps."""
+        had = _without_pipes(before)
+
+        def are_back() -> bool:
+            now = proxy.descriptors()
+            others = _without_pipes(now)
+            return others <= had and len(now) - others <= len(before) - had + KEPT_PIPE_ENDS
+
+        await self.eventually(are_back, f"the descriptors are back to {before}", seconds)
 
     # -- Endpoints -----------------------------------------------------------------------------
 
@@ -211,13 +231,17 @@ class ProxyTestCase(EndToEndTestCase):
     ) -> None:
         """Wait until only these pods serve; without any, until clients are refused."""
         version = version_of(host)
-        expected = {pod.address(version) for pod in pods}
+        expected = {pod.address(version) for pod in pods} or {REFUSED}
+        # What begins before there are rules never gets there: the kernel has its entry.
+        how.setdefault("patience", 1.0)
 
         async def are() -> bool:
-            answers = await self.calls(4 * max(1, len(expected)), host, port, **how)
-            return {answer.endpoint for answer in answers} == (expected or {""})
+            found = spread(await self.calls(4 * len(expected), host, port, **how)).keys()
+            if "TimeoutError" in found:
+                forget_attempts(version)
+            return found == expected
 
-        await self.eventually(are, f"{host} {port} is served by {expected or 'nobody'}", seconds)
+        await self.eventually(are, f"{host} {port} is served by {expected}", seconds)
 
     def datagram_caller(
         self, host: str, port: int = 53, *, machine: str = "clients", source: str = ""
@@ -260,18 +284,54 @@ class ProxyTestCase(EndToEndTestCase):
         lines = run(program, "-t", table).splitlines()
         return [re.sub(r" \[\d+:\d+\]$", "", line) for line in lines if not line.startswith("#")]
 
+    async def rules_become(self, expected: list[str]) -> None:
+        """Wait until all rules of the node are these; show what differs if they do not."""
+        with suppress(self.failureException):
+            await self.eventually(lambda: self.all_rules() == expected, "", interval=0.1)
+        self.assertEqual("\n".join(self.all_rules()), "\n".join(expected))
+
     def all_rules(self) -> list[str]:
-        """Return all rules of the node, whichever firewall they are in."""
-        found = [
-            line
-            for family in ("iptables", "ip6tables")
-            for table in ("nat", "filter", "mangle", "raw")
-            for line in run(f"{family}-legacy-save", "-t", table).splitlines()
-            if line.startswith(("-A", ":")) and "KUBELET-CANARY" not in line
-        ]
-        built_in = re.compile(r":[A-Z]+ ACCEPT")
-        found = [line for line in found if not built_in.match(line)]
-        return found + run("nft", "list", "ruleset").splitlines()
+        """Return all rules of the node, whichever firewall they are in, and chains of somebody's.
+
+        What the kernel counts is left out, and so is what there is without a rule: tables and
+        chains of iptables that it makes when it is asked.
+        """
+        found = []
+        for family, version in (("iptables", "ip"), ("ip6tables", "ip6")):
+            lines = run(f"{family}-nft-save").splitlines()
+            names = Path(f"/proc/thread-self/net/{version}_tables_names")
+            for table in names.read_text().split() if names.exists() else ():
+                lines += run(f"{family}-legacy-save", "-t", table).splitlines()
+            found += [f"{family} {line}" for line in lines if _is_somebodys(line)]
+        for line in run("nft", "list", "tables").splitlines():
+            _, family, name = line.split()
+            if (family, name) not in _OF_IPTABLES:
+                found += run("nft", "-s", "list", "table", family, name).splitlines()
+        return found
+
+
+_OF_IPTABLES = {(f, t) for f in ("ip", "ip6") for t in ("nat", "filter", "mangle", "raw")}
+
+
+def _is_somebodys(line: str) -> bool:
+    """Whether a line of iptables-save is a rule, or a chain that was made."""
+    built_in = re.match(r":[A-Z]+ (ACCEPT|DROP) ", line)
+    return line.startswith((":", "-A")) and not built_in and "KUBELET-CANARY" not in line
+
+
+def _without_pipes(descriptors: dict[str, str]) -> int:
+    return sum(not target.startswith("pipe:") for target in descriptors.values())
+
+
+def forget_attempts(version: int) -> None:
+    """Have the kernel forget the attempts that nobody has answered.
+
+    It has entries of those from before there were rules, for two minutes, and whoever gets the
+    same port meanwhile is led by them: of some hundred clients one or the other does.
+    """
+    command = ("conntrack", "-D", "-f", f"ipv{version}", "-p", "tcp", "--state", "SYN_SENT")
+    # It fails where there was none.
+    subprocess.run(command, capture_output=True, check=False, timeout=RUN_SECONDS)
 
 
 def _hang_up(connector: IConnector) -> None:

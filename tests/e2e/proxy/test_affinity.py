@@ -1,0 +1,107 @@
+"""Clients with affinity keep their endpoint for as long as they come back in time."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred, gatherResults
+
+from tests.e2e.proxy.network import CLIENT, OTHER_CLIENT, address
+from tests.e2e.proxy.objects import BOTH, Pod
+from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase, spread
+
+PODS = (*REMOTE, *LOCAL)
+SHORT, LONG = 1, 3600
+
+
+class Affinity:
+    """The test; a class chooses who keeps count."""
+
+    async def test_client_keeps_its_endpoint(self) -> None:
+        """Each client has one endpoint, whatever its port, and keeps it while its pauses are
+        shorter than the time; a time that is changed counts from then on; a client whose endpoint
+        is gone gets another one, and keeps that.
+        """
+        self.serve(*PODS)
+        await self.start_cloud()
+        self.write(SHORT)
+        self.objects.endpoints("web", *PODS)
+        await self.start_proxy()
+        await self.each_family(self.short_time)
+        self.write(LONG)
+        await self.each_family(self.long_time)
+
+    async def each_family(self, what) -> None:
+        """Do something in both families at a time, since it mostly waits."""
+        await gatherResults([Deferred.fromCoroutine(what(version)) for version in BOTH])
+
+    async def short_time(self, version: int) -> None:
+        """Require what is said of the short time."""
+        host = self.objects.address("web", version)
+        await self.each_has_one(host, version)
+        await self.it_slides(host)
+        await self.it_ends(host)
+
+    async def long_time(self, version: int) -> None:
+        """Require what is said of the long time."""
+        host = self.objects.address("web", version)
+        await self.eventually(lambda: self.outlasts(host), "the longer time counts")
+        await self.another_one(host, version)
+
+    def write(self, seconds: int) -> None:
+        """Write the Service."""
+        affinity = {"clientIP": {"timeoutSeconds": seconds}}
+        self.objects.service("web", sessionAffinity="ClientIP", sessionAffinityConfig=affinity)
+
+    async def each_has_one(self, host: str, version: int) -> None:
+        """Require that each client has one endpoint for all of its connections."""
+        for number in (CLIENT, OTHER_CLIENT):
+            source = address("clients", number, version)
+            got = spread(await self.calls(30, host, source=source, at_once=5))
+            self.assertEqual(len(got), 1, got)
+
+    async def it_slides(self, host: str) -> None:
+        """Require that a client which comes back again and again keeps its endpoint."""
+        kept = (await self.served(host)).endpoint
+        for _ in range(4):
+            await self.pause(SHORT / 2)
+            self.assertEqual((await self.served(host)).endpoint, kept)
+
+    async def it_ends(self, host: str) -> None:
+        """Require that a client which stays away for long is treated as a new one."""
+        kept = (await self.served(host)).endpoint
+
+        async def is_another() -> bool:
+            await self.pause(SHORT + 0.5)
+            return (await self.served(host)).endpoint != kept
+
+        # The same one can be chosen again, even some times in a row.
+        await self.eventually(is_another, "the client gets another endpoint", 40)
+
+    async def outlasts(self, host: str) -> bool:
+        """Whether a client keeps its endpoint for longer than the short time."""
+        kept = (await self.served(host)).endpoint
+        await self.pause(SHORT + 0.5)
+        return (await self.served(host)).endpoint == kept
+
+    async def another_one(self, host: str, version: int) -> None:
+        """Require that a client leaves an endpoint that is removed."""
+        kept = (await self.served(host)).endpoint
+        others: list[Pod] = [pod for pod in PODS if pod.address(version) != kept]
+        self.objects.endpoints("web", *others, versions=(version,))
+
+        async def has_left() -> bool:
+            return (await self.served(host)).endpoint != kept
+
+        await self.eventually(has_left, "the client has another endpoint")
+        got = spread(await self.calls(20, host))
+        self.assertEqual(len(got), 1, got)
+
+
+class UserTests(Affinity, ProxyTestCase):
+    """User mode."""
+
+
+class KernelTests(Affinity, ProxyTestCase):
+    """Kernel mode."""
+
+    mode = "kernel"
+    backend = "nftables"

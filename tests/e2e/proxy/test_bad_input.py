@@ -1,0 +1,243 @@
+"""Objects that cannot be served as they are: it is told, and nothing else is harmed."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+
+from twisted.internet import reactor
+
+from tests.e2e.proxy.network import NODE, address
+from tests.e2e.proxy.objects import BOTH, Pod, port
+from tests.e2e.proxy.programs import Proxy
+from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase, forget_attempts, spread
+from tests.e2e.proxy.traffic import Answer, StreamEndpoint
+
+NODE_PORT = 30080
+MANY, MANY_PORT = 1000, 9090
+
+
+class BadInput:
+    """The tests; a class chooses who carries the bytes."""
+
+    async def prepare(self, *flags: str) -> Proxy:
+        """Have one Service that is good, and a proxy."""
+        self.serve(*REMOTE, *LOCAL)
+        await self.start_cloud()
+        self.objects.service("good")
+        self.objects.endpoints("good", *REMOTE)
+        self.proxy = await self.start_proxy(*flags)
+        await self.good_is_served()
+        return self.proxy
+
+    async def good_is_served(self) -> None:
+        """Require that the good Service is served as ever."""
+        for version in BOTH:
+            await self.eventually_by(REMOTE, self.objects.address("good", version))
+
+    async def told(self, *words: str) -> None:
+        """Wait until the status page and the log have these words, each time in one line."""
+
+        async def on_page() -> bool:
+            _, page = await self.proxy.get("/")
+            return all(word in page for word in words)
+
+        await self.eventually(on_page, f"the status page says {words}")
+        await self.eventually(
+            lambda: any(
+                all(word in line for word in words) for line in self.proxy.log.splitlines()
+            ),
+            f"a line of the log says {words}",
+        )
+
+    async def test_node_port_that_is_taken(self) -> None:
+        """Another process listens there: its clients stay its own, every other portal is served,
+        and so is this one when it is free.
+        """
+        await self.prepare()
+        taken = socket.socket()
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("0.0.0.0", NODE_PORT))
+        taken.listen()
+        self.addCleanup(taken.close)
+        node = address("clients", NODE, 4)
+        self.objects.service(
+            "web",
+            port(80, name="http", node=NODE_PORT),
+            port(81, name="more", node=NODE_PORT + 1),
+            type="NodePort",
+        )
+        self.objects.endpoints("web", *REMOTE)
+        await self.told("default/web:http", str(NODE_PORT))
+        for number in (80, 81):
+            await self.eventually_by(REMOTE, self.objects.address("web", 4), number)
+        await self.eventually_by(REMOTE, node, NODE_PORT + 1)
+        await self.eventually_by(REMOTE, address("clients", NODE, 6), NODE_PORT)
+        caller = self.dial(node, NODE_PORT, stays=True)
+        await caller.made
+        accepted, _ = taken.accept()
+        # With a reset, after which the kernel holds the port for nobody.
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        accepted.close()
+        self.assertEqual((await caller.answered).endpoint, "")
+        taken.close()
+        await self.eventually_by(REMOTE, node, NODE_PORT)
+        await self.good_is_served()
+
+    async def test_endpoints_that_cannot_be(self) -> None:
+        """Loopback, link-local, unspecified and multicast addresses, names, and ports that are
+        none: the others of the same Service serve.
+        """
+        await self.prepare()
+        bad = {
+            4: ("127.0.0.1", "169.254.7.7", "0.0.0.0", "224.0.0.1", "example.org", "10.70.2.999"),
+            6: ("::1", "fe80::7", "::", "ff02::1", "example.org", "::ffff:127.0.0.1"),
+        }
+        self.objects.service("web")
+        for version, texts in bad.items():
+            pods = [Pod(0, at=text) for text in texts]
+            self.objects.endpoints("web", *pods, *REMOTE[:2], versions=(version,))
+        for version, texts in bad.items():
+            await self.eventually_by(REMOTE[:2], self.objects.address("web", version))
+            for text in texts[:2]:
+                await self.told("default/web", text)
+        for number in (0, -1, 70_000):
+            self.objects.endpoints("web", *REMOTE, part="b", target=number)
+            await self.told("default/web", str(number))
+            for version in BOTH:
+                got = spread(await self.calls(10, self.objects.address("web", version)))
+                self.assertEqual(set(got), {pod.address(version) for pod in REMOTE[:2]})
+        await self.good_is_served()
+
+    async def test_services_that_cannot_be(self) -> None:
+        """Ports that are none, addresses that are none, protocols that are not carried, two
+        Services with one address, names of 253 characters.
+        """
+        await self.prepare()
+        self.objects.service("zero", port(0), port(81, name="b"))
+        self.objects.service("huge", port(70_000), port(81, name="b"))
+        self.objects.service("node-port", port(80, node=70_000), type="NodePort")
+        self.objects.service("nonsense", clusterIP="10.96.0.999", clusterIPs=["10.96.0.999"])
+        self.objects.service("loopback", externalIPs=["127.0.0.1", "not an address"])
+        self.objects.service("sctp", port(80, "SCTP"))
+        long = "a" * 253
+        self.objects.service(long, port(80, name="b" * 63))
+        for name in ("zero", "huge", "node-port", "loopback", long):
+            self.objects.endpoints(name, *REMOTE)
+        for name, text in (("zero", "0"), ("huge", "70000"), ("node-port", "70000"),
+                           ("nonsense", "10.96.0.999"), ("loopback", "127.0.0.1")):  # fmt: skip
+            await self.told(f"default/{name}", text)
+        for version in BOTH:
+            for name, number in (("zero", 81), ("huge", 81), ("node-port", 80), ("loopback", 80),
+                                 (long, 80)):  # fmt: skip
+                await self.eventually_by(REMOTE, self.objects.address(name, version), number)
+        await self.good_is_served()
+
+    async def test_two_services_with_one_address(self) -> None:
+        """One of them is served, and it is told which is not."""
+        await self.prepare()
+        first = self.objects.address("good", 4)
+        self.objects.service("thief", versions=(4,), clusterIP=first, clusterIPs=[first])
+        self.objects.endpoints("thief", *LOCAL, versions=(4,))
+        await self.told("default/thief", first)
+        await self.good_is_served()
+
+    async def test_many_endpoints_in_a_slice(self) -> None:
+        """A slice with ten times as many as Kubernetes writes is served whole."""
+        await self.prepare()
+        addresses = [f"10.71.{number // 250}.{number % 250 + 1}" for number in range(MANY)]
+        self.network.run(
+            "outside", "ip", "-batch", "-",
+            stdin="\n".join(f"address add {text}/32 dev lo" for text in addresses),
+        )  # fmt: skip
+        outside = address("outside", 2, 4)
+        self.network.run("node", "ip", "route", "add", "10.71.0.0/16", "via", outside)
+        with self.network.inside("outside"):
+            listening = reactor.listenTCP(MANY_PORT, StreamEndpoint(), 1024)
+        self.addCleanup(listening.stopListening)
+        self.objects.service("web", versions=(4,))
+        pods = [Pod(0, at=text) for text in addresses]
+        self.objects.endpoints("web", *pods, versions=(4,), target=MANY_PORT)
+        host = self.objects.address("web", 4)
+
+        async def all_of_them() -> bool:
+            return (await self.call(host, patience=1.0)).endpoint in addresses
+
+        await self.eventually(all_of_them, "it is served")
+        forget_attempts(4)
+        got = spread(await self.calls(2 * MANY, host))
+        self.assertEqual(got.keys() - set(addresses), set())
+        self.assertGreater(len(got), MANY * (0.99 if self.mode == "user" else 0.75))
+        await self.good_is_served()
+
+
+class UserTests(BadInput, ProxyTestCase):
+    """User mode."""
+
+    async def test_loop(self) -> None:
+        """Endpoints that lead back to the proxy, by its own port or by a portal, end soon, and take
+        nothing from others.
+        """
+        proxy = await self.prepare()
+        before = len(proxy.descriptors())
+        self.objects.service("port")
+        self.objects.endpoints("port", *REMOTE)
+        await self.eventually_by(REMOTE, self.objects.address("port", 6))
+        _, body = await proxy.get("/services")
+        ports = {
+            each["version"]: each["proxy_port"]
+            for each in json.loads(body)
+            if each["service"] == "default/port"
+        }
+        self.objects.service("portal")
+        for version in BOTH:
+            own = Pod(0, at=address("outside", NODE, version))
+            self.objects.endpoints("port", own, target=ports[version], versions=(version,))
+            own = Pod(0, at=self.objects.address("portal", version))
+            self.objects.endpoints("portal", own, target=80, versions=(version,))
+        for version in BOTH:
+            for name in ("port", "portal"):
+                await self.eventually(
+                    lambda n=name, v=version: self.is_gone(n, v), "it is served no more"
+                )
+                answers = await self.calls(10, self.objects.address(name, version), patience=6.0)
+                self.assertEqual({answer.endpoint for answer in answers}, {""})
+        await self.told("default/port", "loop")
+        await self.told("default/portal", "come back here")
+        await self.eventually(
+            lambda: len(proxy.descriptors()) <= before + 20, "nothing goes round", 10
+        )
+        await self.good_is_served()
+
+    async def is_gone(self, name: str, version: int) -> bool:
+        """Whether nobody serves a Service any more."""
+        return not (await self.call(self.objects.address(name, version), patience=6.0)).endpoint
+
+    async def test_no_ports_are_left(self) -> None:
+        """Of six Services five get a port of a range of five; that is told, and the sixth gets one
+        when another one is deleted.
+        """
+        await self.prepare("--proxy-port-range", "20000-20005")
+        names = [f"web-{number}" for number in range(6)]
+        for name in names:
+            self.objects.service(name, versions=(4,))
+            self.objects.endpoints(name, *REMOTE, versions=(4,))
+        await self.told("no remaining ports")
+        served = [name for name in names if not (await self.one(name)).problem]
+        self.assertEqual(len(served), 5)
+        [without] = set(names) - set(served)
+        self.objects.remove(served[0])
+        await self.eventually_by(REMOTE, self.objects.address(without, 4))
+        await self.good_is_served()
+
+    async def one(self, name: str) -> Answer:
+        """Call a Service."""
+        return await self.call(self.objects.address(name, 4), patience=1.0)
+
+
+class KernelTests(BadInput, ProxyTestCase):
+    """Kernel mode."""
+
+    mode = "kernel"
+    backend = "nftables"

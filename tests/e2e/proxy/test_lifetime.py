@@ -1,0 +1,122 @@
+"""Starts, ends and kills: what stays, what is removed, and what goes on meanwhile."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from twisted.internet.defer import Deferred, gatherResults
+
+from tests.e2e.proxy.objects import BOTH
+from tests.e2e.proxy.programs import Proxy
+from tests.e2e.proxy.support import REMOTE, ProxyTestCase, spread
+from tests.e2e.proxy.traffic import REFUSED
+
+DRAIN_SECONDS = 3
+
+
+class Lifetime:
+    """The tests; a class chooses who carries the bytes."""
+
+    async def prepare(self, *flags: str) -> Proxy:
+        """Serve one Service."""
+        self.serve(*REMOTE)
+        await self.start_cloud()
+        self.objects.service("web")
+        self.objects.endpoints("web", *REMOTE)
+        proxy = await self.start_proxy("--drain-timeout", f"{DRAIN_SECONDS}s", *flags)
+        for version in BOTH:
+            await self.eventually_by(REMOTE, self.objects.address("web", version))
+        return proxy
+
+    async def test_kill_and_restart(self) -> None:
+        """A proxy that is killed leaves its rules, which the next one takes up: it has to change
+        nothing, and clients are served.
+        """
+        proxy = await self.prepare()
+        rules = self.all_rules()
+        proxy.kill()
+        self.assertEqual(self.all_rules(), rules)
+        await self.while_away()
+        proxy.start()
+        await proxy.ready()
+        for version in BOTH:
+            await self.eventually_by(REMOTE, self.objects.address("web", version))
+        now = self.without_proxy_ports(self.all_rules())
+        self.assertEqual(now, self.without_proxy_ports(rules))
+
+    async def while_away(self) -> None:
+        """Require of the time without a proxy what the mode promises."""
+        raise NotImplementedError
+
+    def without_proxy_ports(self, rules: list[str]) -> list[str]:
+        """Return rules as they are whatever proxy ports were chosen."""
+        return rules
+
+    async def test_drain(self) -> None:
+        """SIGTERM: who is connected goes on for a while, and the process ends with the last."""
+        proxy = await self.prepare()
+        host = self.objects.address("web", 4)
+        callers = [self.dial(host, stays=True, size=500_000) for _ in range(20)]
+        await gatherResults([caller.greeted for caller in callers])
+        proxy.signal(signal.SIGTERM)
+        ending = Deferred.fromCoroutine(proxy.ended(20))
+        await self.pause(0.5)
+        for caller in callers:
+            caller.finish()
+        answers = await gatherResults([caller.answered for caller in callers])
+        self.assertEqual({answer.problem for answer in answers}, {""})
+        await ending
+
+    async def test_end_with_removal(self) -> None:
+        """With the flag an orderly end removes all rules; without it, they stay."""
+        before = self.all_rules()
+        proxy = await self.prepare("--remove-rules-at-exit")
+        self.assertNotEqual(self.all_rules(), before)
+        await proxy.stop()
+        self.assertEqual(self.all_rules(), before)
+
+    async def test_removed_service_drains(self) -> None:
+        """Connections of a Service that is removed go on for a while; no new ones are made."""
+        await self.prepare()
+        host = self.objects.address("web", 4)
+        caller = self.dial(host, stays=True)
+        await caller.greeted
+        self.objects.remove("web")
+
+        async def is_gone() -> bool:
+            return bool((await self.call(host, patience=0.3)).problem)
+
+        await self.eventually(is_gone, "new clients are not served")
+        caller.finish()
+        self.assertEqual((await caller.answered).problem, "")
+
+
+class UserTests(Lifetime, ProxyTestCase):
+    """User mode."""
+
+    def flags(self) -> tuple[str, ...]:
+        """Choose proxy ports, so that the next process can have the same ones."""
+        return (*super().flags(), "--proxy-port-range", "20000-20010")
+
+    async def while_away(self) -> None:
+        """Require that clients are refused, since the process that carries is not there."""
+        answer = await self.call(self.objects.address("web", 4))
+        self.assertEqual(answer.problem, REFUSED)
+
+    def without_proxy_ports(self, rules: list[str]) -> list[str]:
+        """Have the same in the place of each proxy port."""
+        return [re.sub(r"\b200[01][0-9]\b", "PORT", line) for line in rules]
+
+
+class KernelTests(Lifetime, ProxyTestCase):
+    """Kernel mode."""
+
+    mode = "kernel"
+    backend = "nftables"
+
+    async def while_away(self) -> None:
+        """Require that nobody sees a difference."""
+        for version in BOTH:
+            got = spread(await self.calls(60, self.objects.address("web", version)))
+            self.assertEqual(set(got), {pod.address(version) for pod in REMOTE})

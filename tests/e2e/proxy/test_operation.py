@@ -1,0 +1,144 @@
+"""What operators and load balancers are shown, and a proxy that leads nothing to itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from twisted.internet import reactor
+
+from tests.e2e.hub.cloud import KINDS
+from tests.e2e.hub.cloud import NODE as NODE_NAME
+from tests.e2e.proxy.network import NODE, address
+from tests.e2e.proxy.objects import BOTH
+from tests.e2e.proxy.programs import HEALTH_PORT, Proxy
+from tests.e2e.proxy.support import REMOTE, ProxyTestCase
+from tests.e2e.proxy.traffic import REFUSED
+
+
+class HealthTests(ProxyTestCase):
+    """``/healthz``, ``/livez``, ``/readyz`` and the pages."""
+
+    async def test_pages(self) -> None:
+        """A node that is to go is told to load balancers, and is alive; the status page, its JSON
+        and the metrics show Services, endpoints and what they have done.
+        """
+        self.serve(*REMOTE)
+        await self.start_cloud()
+        self.objects.service("web")
+        self.objects.endpoints("web", *REMOTE)
+        proxy = await self.start_proxy()
+        host = self.objects.address("web", 4)
+        await self.eventually_by(REMOTE, host)
+        await self.healthy(200, eligible=True)
+        taints = [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]
+        self.cloud.change("nodes", NODE_NAME, spec={"taints": taints})
+        await self.healthy(503, eligible=False)
+        status, body = await self.health("livez")
+        self.assertEqual(status, 200, body)
+        self.cloud.change("nodes", NODE_NAME, spec={})
+        await self.healthy(200, eligible=True)
+        _, page = await proxy.get("/")
+        _, services = await proxy.get("/services")
+        for word in ("default/web", host, *(f"{pod.address(4)}:8080" for pod in REMOTE)):
+            self.assertIn(word, page)
+            self.assertIn(word, services)
+        accepted = await proxy.metric("yurtproxy_accepted_connections_total", protocol="TCP")
+        await self.calls(10, host)
+        more = await proxy.metric("yurtproxy_accepted_connections_total", protocol="TCP")
+        self.assertEqual(more, accepted + 10)
+        self.assertEqual(await proxy.metric("yurtproxy_endpoints"), 6)
+
+    async def health(self, page: str) -> tuple[int, str]:
+        """Ask from outside."""
+        url = f"http://{address('outside', NODE, 4)}:{HEALTH_PORT}/{page}"
+        return await self.curl(url, machine="outside")
+
+    async def healthy(self, expected: int, eligible: bool) -> None:
+        """Wait until ``/healthz`` says so."""
+
+        async def says() -> bool:
+            status, body = await self.health("healthz")
+            return status == expected and json.loads(body)["nodeEligible"] is eligible
+
+        await self.eventually(says, f"/healthz answers {expected}")
+
+    async def test_rules_that_cannot_be_made(self) -> None:
+        """Changes that wait for more than two periods are told by 503, and why by ``/readyz``; what
+        was served is served on, and all is well when rules can be made again.
+        """
+        self.serve(*REMOTE)
+        await self.start_cloud()
+        self.objects.service("web")
+        self.objects.endpoints("web", *REMOTE)
+        proxy = self.make_proxy()
+        broken = self.break_programs(proxy)
+        proxy.start()
+        await proxy.ready()
+        await self.eventually_by(REMOTE, self.objects.address("web", 4))
+        broken.touch()
+        self.objects.service("late")
+        self.objects.endpoints("late", *REMOTE)
+        await self.healthy(503, eligible=True)
+        status, body = await proxy.get("/readyz")
+        self.assertEqual(status, 503)
+        self.assertIn("out of order", body)
+        await self.eventually_by(REMOTE, self.objects.address("web", 4))
+        broken.unlink()
+        await self.eventually_by(REMOTE, self.objects.address("late", 4), seconds=40)
+        await self.healthy(200, eligible=True)
+
+    def break_programs(self, proxy: Proxy) -> Path:
+        """Have ``iptables-restore`` fail while there is a file."""
+        directory, broken = Path(self.directory, "bin"), Path(self.directory, "broken")
+        directory.mkdir()
+        for name in ("iptables-nft-restore", "ip6tables-nft-restore", "iptables-restore",
+                     "ip6tables-restore"):  # fmt: skip
+            script = directory / name
+            fails = f'if [ -e {broken} ]; then echo "out of order" >&2; exit 4; fi'
+            script.write_text(f'#!/bin/sh\n{fails}\nexec /usr/sbin/{name} "$@"\n')
+            script.chmod(0o700)
+        proxy.begin_with("env", f"PATH={directory}:{os.environ['PATH']}")
+        return broken
+
+
+class WithoutRulesTests(ProxyTestCase):
+    """``--proxy-backend none``: clients speak to the proxy's own ports."""
+
+    backend = "none"
+
+    async def test_ports_alone(self) -> None:
+        """On loopback alone, with a file and no API: it serves, and touches no firewall."""
+        self.serve(*REMOTE)
+        await self.start_cloud()
+        self.objects.service("web")
+        self.objects.endpoints("web", *REMOTE)
+        store = self.cloud.store
+        items: list[dict[str, Any]] = [store.get(KINDS["services"], "default", "web")]
+        items += [
+            store.get(KINDS["endpointslices"], "default", f"web-a-{version}") for version in BOTH
+        ]
+        path = Path(self.directory, "services.json")
+        path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        before = self.all_rules()
+        extra = (*self.flags(), "--services-file", str(path), "--bind-address", "127.0.0.1")
+        proxy = self.end_with_test(Proxy(reactor, self.directory, extra=extra))
+        proxy.start()
+        await proxy.ready()
+        _, body = await proxy.get("/services")
+        [port] = [each["proxy_port"] for each in json.loads(body) if each["version"] == 4]
+        await self.eventually_by(REMOTE, "127.0.0.1", port, machine="node")
+        answer = await self.call(address("clients", NODE, 4), port)
+        self.assertEqual(answer.problem, REFUSED)
+        self.assertEqual(self.all_rules(), before)
+
+    async def test_loopback_with_rules_is_refused(self) -> None:
+        """Rules cannot lead clients to a loopback address: that is said, and nothing is done."""
+        extra = ("--services-file", "/nonexistent", "--bind-address", "127.0.0.1")
+        extra = (*extra, "--mode", "user", "--proxy-backend", "iptables")
+        proxy = Proxy(reactor, self.directory, extra=extra)
+        proxy.start()
+        self.assertNotEqual(await proxy.ended(20), 0)
+        self.assertIn("--bind-address", proxy.log)

@@ -1,0 +1,238 @@
+"""Which endpoints serve whom: traffic policies, conditions, hints, and Services without any."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from twisted.internet.defer import gatherResults
+
+from tests.e2e.hub.cloud import NODE as NODE_NAME
+from tests.e2e.proxy.network import CLIENT, NODE, OTHER_CLIENT, address
+from tests.e2e.proxy.objects import BOTH, Pod, port
+from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase
+from tests.e2e.proxy.test_portals import BALANCER
+from tests.e2e.proxy.traffic import REFUSED
+
+ALL = (*REMOTE, *LOCAL)
+NODE_PORT, HEALTH_PORT = 30080, 30500
+SOON = 0.5
+"""Seconds within which a refusal is at once."""
+
+
+class PolicyTestCase(ProxyTestCase):
+    """Gives a test an API, and endpoints that serve."""
+
+    async def setUp(self) -> None:
+        """Start them."""
+        await super().setUp()
+        self.serve(*ALL)
+        await self.start_cloud()
+
+    async def each_family(self, name: str, pods: Iterable[Pod]) -> None:
+        """Wait until a Service's cluster IPs are served by these pods alone."""
+        for version in BOTH:
+            await self.eventually_by(pods, self.objects.address(name, version))
+
+
+class Policies:
+    """The tests; a class chooses who carries the bytes."""
+
+    async def test_local_policies(self) -> None:
+        """Who is local is asked alone where that is the policy, of those within or of those from
+        outside; without a local one clients within are refused, and those from outside get no
+        answer; a balancer is told how many there are.
+        """
+        self.objects.service("within", internalTrafficPolicy="Local")
+        self.objects.endpoints("within", *ALL)
+        self.external()
+        self.objects.endpoints("without", *ALL)
+        await self.start_proxy()
+        await self.each_family("within", LOCAL)
+        await self.each_family("without", ALL)
+        for version in BOTH:
+            node = address("outside", NODE, version)
+            await self.eventually_by(LOCAL, node, NODE_PORT, machine="outside")
+            await self.eventually_by(LOCAL, BALANCER[version], machine="outside")
+            await self.source_is_kept(node, version)
+        await self.eventually_healthy(200, len(LOCAL))
+        self.objects.endpoints("within", *REMOTE)
+        self.objects.endpoints("without", *REMOTE)
+        await self.each_family("within", [])
+        await self.each_family("without", REMOTE)
+        await self.eventually_healthy(503, 0)
+        unanswered = [
+            self.dial(host, number, machine="outside", patience=1.5).answered
+            for version in BOTH
+            for host, number in (
+                (address("outside", NODE, version), NODE_PORT),
+                (BALANCER[version], 80),
+            )
+        ]
+        answers = await gatherResults(unanswered)
+        self.assertEqual({answer.problem for answer in answers}, {"TimeoutError"})
+        self.objects.remove("without")
+        await self.eventually_healthy(0, 0)
+
+    def external(self) -> None:
+        """Write a Service whose traffic from outside stays on the node."""
+        self.objects.service(
+            "without",
+            port(80, node=NODE_PORT),
+            type="LoadBalancer",
+            externalTrafficPolicy="Local",
+            healthCheckNodePort=HEALTH_PORT,
+            status={"loadBalancer": {"ingress": [{"ip": text} for text in BALANCER.values()]}},
+        )
+
+    async def source_is_kept(self, host: str, version: int) -> None:
+        """Require that endpoints see the client, where the kernel carries."""
+        answer = await self.served(host, NODE_PORT, machine="outside")
+        if self.mode == "kernel":
+            self.assertEqual(answer.client, address("outside", CLIENT, version))
+
+    async def eventually_healthy(self, status: int, count: int) -> None:
+        """Wait until load balancers get this status and this count of endpoints."""
+        url = f"http://{address('outside', NODE, 4)}:{HEALTH_PORT}/healthz"
+
+        async def so() -> bool:
+            got, body = await self.curl(url, machine="outside")
+            if got != status:
+                return False
+            if status == 0:
+                return True
+            told = json.loads(body)
+            service = {"namespace": "default", "name": "without"}
+            return told["service"] == service and told["localEndpoints"] == count
+
+        await self.eventually(so, f"{url} answers {status} with {count}")
+
+    async def test_nobody_serves(self) -> None:
+        """Without endpoints clients are refused at once, from each portal; with the first one they
+        are served, also where it is in another slice, and with the last gone they are refused.
+        """
+        self.objects.service(
+            "web",
+            port(80, node=NODE_PORT),
+            type="LoadBalancer",
+            status={"loadBalancer": {"ingress": [{"ip": text} for text in BALANCER.values()]}},
+        )
+        await self.start_proxy()
+        for version in BOTH:
+            portals = (
+                ("clients", self.objects.address("web", version), 80),
+                ("node", self.objects.address("web", version), 80),
+                ("outside", BALANCER[version], 80),
+                ("outside", address("outside", NODE, version), NODE_PORT),
+            )
+            for state in range(2):
+                for machine, host, number in portals:
+                    await self.eventually_by([], host, number, machine=machine)
+                    answer = await self.call(host, number, machine=machine)
+                    self.assertEqual(answer.problem, REFUSED)
+                    self.assertLess(answer.seconds, SOON)
+                if state == 0:
+                    self.objects.endpoints("web", REMOTE[0], versions=(version,))
+                    await self.eventually_by(REMOTE[:1], portals[0][1])
+                    self.objects.endpoints("web", REMOTE[1], versions=(version,), part="b")
+                    await self.eventually_by(REMOTE[:2], portals[0][1])
+                    self.objects.remove_endpoints("web", versions=(version,))
+                    await self.eventually_by(REMOTE[1:2], portals[0][1])
+                    self.objects.remove_endpoints("web", part="b", versions=(version,))
+
+    async def test_source_ranges(self) -> None:
+        """Who is not in the ranges of a load balancer gets no answer there; by the cluster IP
+        everybody is served.
+        """
+        allowed = [f"{address('clients', CLIENT, 4)}/32", f"{address('clients', CLIENT, 6)}/128"]
+        self.objects.service(
+            "web",
+            type="LoadBalancer",
+            loadBalancerSourceRanges=allowed,
+            status={"loadBalancer": {"ingress": [{"ip": text} for text in BALANCER.values()]}},
+        )
+        self.objects.endpoints("web", *REMOTE)
+        await self.start_proxy()
+        for version in BOTH:
+            other = address("clients", OTHER_CLIENT, version)
+            await self.eventually_by(REMOTE, BALANCER[version])
+            await self.served(self.objects.address("web", version), source=other)
+            answer = await self.call(BALANCER[version], source=other, patience=1.5)
+            self.assertEqual(answer.problem, "TimeoutError")
+
+    async def test_pod_asks_itself(self) -> None:
+        """A pod that is the only endpoint of a Service reaches itself by it."""
+        [pod] = LOCAL[:1]
+        self.objects.service("web")
+        self.objects.endpoints("web", pod)
+        await self.start_proxy()
+        await self.each_family("web", [pod])
+        for version in BOTH:
+            own = pod.address(version)
+            host = self.objects.address("web", version)
+            self.assertEqual((await self.served(host, machine="pods", source=own)).endpoint, own)
+
+
+class IptablesTests(Policies, PolicyTestCase):
+    """User mode, with iptables."""
+
+
+class NftablesTests(Policies, PolicyTestCase):
+    """User mode, with nftables."""
+
+    backend = "nftables"
+
+
+class KernelTests(Policies, PolicyTestCase):
+    """Kernel mode."""
+
+    mode = "kernel"
+    backend = "nftables"
+
+
+class SelectionTests(PolicyTestCase):
+    """What is chosen of the objects, which is the same for all."""
+
+    async def test_conditions_and_hints(self) -> None:
+        """Endpoints that are ready serve; where none is, those that end but serve yet; those that
+        are not ready where they are to be published; those for this zone where all have one.
+        """
+        self.cloud.change("nodes", NODE_NAME, labels={"topology.kubernetes.io/zone": "here"})
+        first, second, third = REMOTE
+        ending = second.but(ready=False, serving=True, terminating=True)
+        gone = third.but(ready=False, serving=False, terminating=True)
+        starting = third.but(ready=False, serving=False)
+        hinted = [pod.but(zone="there", for_zones=("there",)) for pod in REMOTE]
+        hinted += [pod.but(zone="here", for_zones=("here",)) for pod in LOCAL]
+        expected = {
+            "ready": ([first, ending, gone], [first]),
+            "ending": ([ending, gone], [second]),
+            "starting": ([first, starting], [first]),
+            "published": ([first, starting], [first, third]),
+            "hinted": (hinted, LOCAL),
+            "partly-hinted": ([*hinted[:-1], LOCAL[1]], ALL),
+            "hints-for-others": (hinted[:3], REMOTE),
+        }
+        for name, (pods, _) in expected.items():
+            more = {"publishNotReadyAddresses": True} if name == "published" else {}
+            self.objects.service(name, **more)
+            self.objects.endpoints(name, *pods)
+        await self.start_proxy()
+        for name, (_, serving) in expected.items():
+            await self.each_family(name, serving)
+
+    async def test_services_without_a_portal(self) -> None:
+        """Headless Services and names of others are left out; one without a selector, whose
+        EndpointSlices somebody else writes, is served.
+        """
+        self.objects.service("headless", clusterIP="None", clusterIPs=["None"])
+        self.objects.endpoints("headless", *REMOTE)
+        self.objects.service("elsewhere", type="ExternalName", externalName="example.org")
+        self.objects.service("manual")
+        self.objects.endpoints("manual", *REMOTE[:1])
+        proxy = await self.start_proxy()
+        await self.each_family("manual", REMOTE[:1])
+        for name in ("headless", "elsewhere"):
+            answer = await self.call(self.objects.address(name, 4), patience=0.5)
+            self.assertIn(answer.problem, ("TimeoutError", "NoRouteError"))
+            self.assertNotIn(f"default/{name}", proxy.log)

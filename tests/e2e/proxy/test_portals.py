@@ -1,0 +1,252 @@
+"""Portals of each kind lead to endpoints, in both families, by each back end and in both modes."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from tests.e2e.network.namespaces import run
+from tests.e2e.proxy.network import NODE, address
+from tests.e2e.proxy.objects import BOTH, port
+from tests.e2e.proxy.programs import SYNC_SECONDS, Proxy
+from tests.e2e.proxy.support import REMOTE, ProxyTestCase, spread
+from tests.e2e.proxy.traffic import REFUSED
+from tests.e2e.support import which
+
+ELSEWHERE = {4: "198.51.100.7", 6: "2001:db8:51::7"}
+"""An external address that no machine has."""
+
+OWN = {4: "192.0.2.9", 6: "2001:db8:9::9"}
+"""An external address that is the node's."""
+
+BALANCER = {4: "203.0.113.8", 6: "2001:db8:113::8"}
+
+NODE_PORT, NODE_PORT_UDP = 30080, 30053
+
+FOREIGN = "foreign"
+"""The comment of rules that are not the proxy's."""
+
+
+class Portals:
+    """The tests; a class chooses who leads there."""
+
+    async def setUp(self) -> None:
+        """Have endpoints, and an address that is external and the node's."""
+        await super().setUp()
+        for external in OWN.values():
+            run("ip", "address", "add", external, "dev", "lo")
+        self.serve(*REMOTE)
+
+    def everything(self, name: str = "web", **more) -> None:
+        """Write a Service with a portal of each kind."""
+        ingress = [{"ip": text, "ipMode": "VIP"} for text in BALANCER.values()]
+        self.objects.service(
+            name,
+            port(80, name="http", node=NODE_PORT),
+            port(53, "UDP", name="dns", node=NODE_PORT_UDP),
+            type="LoadBalancer",
+            externalIPs=[*ELSEWHERE.values(), *OWN.values()],
+            status={"loadBalancer": {"ingress": ingress}},
+            **more,
+        )
+
+    async def test_each_portal(self) -> None:
+        """Pods, the node itself and clients from outside reach what they should, by TCP and UDP;
+        endpoints take turns; and when all is deleted, no rule is left of it.
+        """
+        before = self.all_rules()
+        await self.start_cloud()
+        self.objects.service("other")
+        proxy = await self.start_proxy()
+        without = self.all_rules()
+        self.everything()
+        self.objects.endpoints("web", *REMOTE)
+        await self.eventually_by(REMOTE, self.objects.address("web", 4))
+        for version in BOTH:
+            await self.eventually_by(REMOTE, self.objects.address("web", version))
+            await self.reached(version)
+            await self.not_reached(version)
+        await self.in_turn()
+        self.objects.endpoints("web", *REMOTE[:2])
+        for version in BOTH:
+            await self.eventually_by(REMOTE[:2], self.objects.address("web", version))
+            got = await self.calls(100, self.objects.address("web", version))
+            self.assertEqual(set(spread(got)), {pod.address(version) for pod in REMOTE[:2]})
+        self.objects.remove("web")
+        await self.rules_become(without)
+        answer = await self.call("127.0.0.1", NODE_PORT, machine="node")
+        self.assertEqual(answer.problem, REFUSED)
+        await proxy.stop()
+        await self.clean_up()
+        self.assertEqual(self.all_rules(), before)
+
+    async def reached(self, version: int) -> None:
+        """Require that every portal leads to endpoints, for everybody who may use it."""
+        cluster = self.objects.address("web", version)
+        node = address("clients", NODE, version), address("outside", NODE, version)
+        portals = [
+            *((machine, cluster, 80, 53) for machine in ("clients", "node")),
+            *((machine, BALANCER[version], 80, 53) for machine in ("clients", "node", "outside")),
+            *((machine, OWN[version], 80, 53) for machine in ("clients", "node", "outside")),
+            *((machine, ELSEWHERE[version], 80, 53) for machine in ("clients", "outside")),
+            *(
+                (machine, text, NODE_PORT, NODE_PORT_UDP)
+                for machine in ("clients", "node", "outside")
+                for text in node
+            ),
+        ]
+        expected = {pod.address(version) for pod in REMOTE}
+        for machine, host, stream, datagram in portals:
+            answer = await self.call(host, stream, machine=machine)
+            self.assertEqual((answer.problem, answer.endpoint in expected), ("", True),
+                             (machine, host, stream, answer))  # fmt: skip
+            answer = await self.ask(host, datagram, machine=machine)
+            self.assertEqual((answer.problem, answer.endpoint in expected), ("", True),
+                             (machine, host, datagram, answer))  # fmt: skip
+
+    async def not_reached(self, version: int) -> None:
+        """Require that other ports of these addresses are as they would be without the proxy."""
+        for host in (OWN[version], address("clients", NODE, version)):
+            answer = await self.call(host, 81)
+            self.assertEqual(answer.problem, REFUSED, host)
+
+    async def in_turn(self) -> None:
+        """Require that endpoints get as many connections as the others."""
+        got = spread(await self.calls(300, self.objects.address("web", 4)))
+        if self.mode == "user":
+            self.assertEqual(got, {pod.address(4): 100 for pod in REMOTE})
+        else:
+            # Chosen by chance: of 300 beyond 60 from the middle is once in 10^12.
+            self.assertEqual(set(got), {pod.address(4) for pod in REMOTE})
+            self.assertGreater(min(got.values()), 40)
+
+    async def clean_up(self) -> None:
+        """Run ``--cleanup`` to its end."""
+        cleaner = self.end_with_test(self.make_proxy("--cleanup", name="cleanup"))
+        cleaner.start()
+        self.assertEqual(await cleaner.ended(20), 0, cleaner.log)
+
+    async def test_rules_are_kept(self) -> None:
+        """Without a change nothing is run; rules that somebody deletes come back, and foreign ones
+        stay as they are.
+        """
+        await self.start_cloud()
+        self.everything()
+        self.objects.endpoints("web", *REMOTE)
+        self.add_foreign_rules()
+        proxy = self.make_proxy()
+        log = self.count_programs(proxy)
+        proxy.start()
+        await proxy.ready()
+        for version in BOTH:
+            await self.eventually_by(REMOTE, self.objects.address("web", version))
+        rules = self.all_rules()
+        await self.nothing_is_run(log)
+        self.delete_rules()
+        self.assertNotEqual(self.all_rules(), rules)
+        for version in BOTH:
+            await self.eventually_by(REMOTE, self.objects.address("web", version), patience=0.5)
+        await self.rules_become(rules)
+        await proxy.stop()
+        await self.clean_up()
+        kept = [line for line in self.all_rules() if FOREIGN in line]
+        self.assertEqual(kept, [line for line in rules if FOREIGN in line])
+        self.assertEqual(len(kept), 5)
+
+    def add_foreign_rules(self) -> None:
+        """Have somebody else use the firewalls, also chains that the proxy jumps from."""
+        rule = ("-p", "tcp", "--dport", "9", "-m", "comment", "--comment", FOREIGN, "-j", "RETURN")
+        kind = "legacy" if self.legacy else "nft"
+        for family in ("iptables", "ip6tables"):
+            for table, chain in (("nat", "PREROUTING"), ("filter", "INPUT")):
+                run(f"{family}-{kind}", "-t", table, "-A", chain, *rule)
+        run("nft", "add", "table", "inet", FOREIGN)
+
+    def delete_rules(self) -> None:
+        """Delete rules by hand: all of one family, and a jump of the other."""
+        raise NotImplementedError
+
+    def count_programs(self, proxy: Proxy) -> Path:
+        """Have each start of a firewall program noted in a file."""
+        directory, log = Path(self.directory, "bin"), Path(self.directory, "started")
+        directory.mkdir()
+        log.touch()
+        families = ("iptables", "ip6tables")
+        names = [f"{f}{b}{s}" for f in families for b in ("", "-nft", "-legacy")
+                 for s in ("", "-save", "-restore")]  # fmt: skip
+        for name in (*names, "nft", "conntrack"):
+            script = directory / name
+            script.write_text(f'#!/bin/sh\necho "{name} $*" >> {log}\nexec {which(name)} "$@"\n')
+            script.chmod(script.stat().st_mode | stat.S_IXUSR)
+        proxy.begin_with("env", f"PATH={directory}:{os.environ['PATH']}")
+        return log
+
+    async def nothing_is_run(self, log: Path) -> None:
+        """Require that updates without a change for the rules, and time, start no program."""
+        began = log.read_text()
+        for number in range(5):
+            self.everything(annotations={"note": str(number)})
+            self.objects.endpoints("web", *REMOTE)
+        await self.pause(2.5 * SYNC_SECONDS)
+        started = log.read_text().removeprefix(began).splitlines()
+        self.assertEqual(self.changing(started), [])
+
+    def changing(self, started: list[str]) -> list[str]:
+        """Return what of the programs started was more than is needed for a look at the rules."""
+        return started
+
+
+class IptablesPortals(Portals):
+    """The same for both kinds of iptables."""
+
+    backend = "iptables"
+
+    def delete_rules(self) -> None:
+        """Flush a chain, and delete a jump."""
+        kind = "legacy" if self.legacy else "nft"
+        run(f"iptables-{kind}", "-t", "nat", "-F", "KUBE-PORTALS-CONTAINER")
+        jump = [line for line in self.saved(6) if line.startswith("-A PREROUTING")
+                and "KUBE-PORTALS-CONTAINER" in line]  # fmt: skip
+        self.assertEqual(len(jump), 1, self.saved(6))
+        run(f"ip6tables-{kind}", "-t", "nat", "-D", "PREROUTING", "1")
+
+
+class IptablesNftTests(IptablesPortals, ProxyTestCase):
+    """User mode, with iptables on nf_tables."""
+
+
+class IptablesLegacyTests(IptablesPortals, ProxyTestCase):
+    """User mode, with the old tables, of which the kernel does not tell changes."""
+
+    legacy = True
+
+    def changing(self, started: list[str]) -> list[str]:
+        """Leave looks out, which are the only way to know there."""
+        return [line for line in started if "-save" not in line]
+
+
+class NftablesPortals(Portals):
+    """The same in both modes."""
+
+    backend = "nftables"
+
+    def delete_rules(self) -> None:
+        """Delete a whole table, as ``nft flush ruleset`` of a firewall's restart does."""
+        ours = [
+            line.split()[1:] for line in run("nft", "list", "tables").splitlines()
+            if FOREIGN not in line and line.split()[2] not in ("nat", "filter", "mangle")
+        ]  # fmt: skip
+        self.assertTrue(ours)
+        for family, name in ours:
+            run("nft", "delete", "table", family, name)
+
+
+class NftablesTests(NftablesPortals, ProxyTestCase):
+    """User mode, with native nftables."""
+
+
+class KernelTests(NftablesPortals, ProxyTestCase):
+    """Kernel mode."""
+
+    mode = "kernel"

@@ -1,0 +1,163 @@
+"""The rules of iptables are those of kube-proxy's userspace mode: chains, order and targets."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from tests.e2e.network.namespaces import run
+from tests.e2e.proxy.network import NODE, address
+from tests.e2e.proxy.objects import BOTH, port
+from tests.e2e.proxy.support import REMOTE, ProxyTestCase
+from tests.e2e.proxy.test_portals import BALANCER, ELSEWHERE
+
+NODE_PORT = 30080
+NAME = "default/web:http"
+
+FIRST = "handle ClusterIPs; NOTE: this must be before the NodePort rules"
+LAST = "handle service NodePorts; NOTE: this must be the last rule in the chain"
+FILTER = "Ensure that non-local NodePort traffic can flow"
+
+Rule = tuple[tuple[str, ...], ...]
+
+
+def read(line: str) -> Rule:
+    """Return the options of a rule with their values, whatever their order."""
+    found: list[list[str]] = []
+    for word in shlex.split(line):
+        if found and (found[-1] == ["!"] or not word.startswith(("-", "!"))):
+            found[-1].append(word)
+        else:
+            found.append([word])
+    # A rule that names a match twice does no more than one that names it once.
+    return tuple(sorted({tuple(option) for option in found}))
+
+
+class IptablesRules:
+    """The tests; a class chooses the firewall."""
+
+    backend = "iptables"
+
+    async def test_rules_of_each_portal(self) -> None:
+        """A Service with a cluster IP, an external IP, a load-balancer IP and a node port has the
+        rules of each, in both families; deleted, it has none.
+        """
+        await self.start()
+        empty = {version: self.rules(version) for version in BOTH}
+        self.write(NODE_PORT)
+        await self.eventually(lambda: self.proxy_ports(6), "the rules are there")
+        for version in BOTH:
+            [proxy_port] = self.proxy_ports(version)
+            self.assertEqual(self.rules(version), self.expected(version, proxy_port, NODE_PORT))
+            self.assertIn(f":{proxy_port} ", run("ss", "-Htln", f"-{version}"))
+            self.jumps(version)
+        self.objects.remove("web")
+        await self.eventually(
+            lambda: {version: self.rules(version) for version in BOTH} == empty, "no rule is left"
+        )
+        self.assertEqual([empty[version] for version in BOTH], [[], []])
+        self.assertNotIn(f":{proxy_port} ", run("ss", "-Htln"))
+
+    async def test_proxy_port_stays(self) -> None:
+        """A Service keeps its proxy port, and its connections, while addresses, node port and
+        affinity change; the rules follow.
+        """
+        self.serve(*REMOTE)
+        await self.start()
+        self.write(NODE_PORT)
+        self.objects.endpoints("web", *REMOTE)
+        await self.eventually_by(REMOTE, self.objects.address("web", 4))
+        before = {version: self.proxy_ports(version) for version in BOTH}
+        standing = self.dial(self.objects.address("web", 4), stays=True)
+        await standing.greeted
+        self.write(NODE_PORT + 1, sessionAffinity="ClientIP", externalIPs=[])
+        for version in BOTH:
+            [proxy_port] = before[version]
+            expected = self.expected(version, proxy_port, NODE_PORT + 1, external=False)
+            await self.eventually(
+                lambda v=version, e=expected: self.rules(v) == e, "the rules have followed"
+            )
+        standing.finish()
+        self.assertEqual((await standing.answered).problem, "")
+
+    def write(self, node_port: int, **changes) -> None:
+        """Write the Service."""
+        ingress = [{"ip": text} for text in BALANCER.values()]
+        spec = {"type": "LoadBalancer", "externalIPs": list(ELSEWHERE.values()), **changes}
+        self.objects.service(
+            "web",
+            port(80, name="http", node=node_port),
+            status={"loadBalancer": {"ingress": ingress}},
+            **spec,
+        )
+        self.objects.endpoints("web", *REMOTE)
+
+    def rules(self, version: int) -> list[Rule]:
+        """Return the rules of the proxy's chains."""
+        lines = [*self.saved(version), *self.saved(version, "filter")]
+        return sorted(read(line) for line in lines if line.startswith("-A KUBE-"))
+
+    def proxy_ports(self, version: int) -> set[int]:
+        """Return where rules redirect to."""
+        words = [line.split() for line in self.saved(version) if "--to-ports" in line]
+        return {int(each[each.index("--to-ports") + 1]) for each in words}
+
+    def expected(
+        self, version: int, proxy_port: int, node_port: int, external: bool = True
+    ) -> list[Rule]:
+        """Return the rules of reference 5.3."""
+        prefix = {4: 32, 6: 128}[version]
+        host = address("outside", NODE, version)
+        if version == 6:
+            host = f"[{host}]"
+        redirect = f"-j REDIRECT --to-ports {proxy_port}"
+        translate = f"-j DNAT --to-destination {host}:{proxy_port}"
+        common = f'-p tcp -m comment --comment "{NAME}" -m tcp --dport'
+        here = "-m addrtype --dst-type LOCAL"
+        lines = [
+            f"-A KUBE-NODEPORT-CONTAINER {common} {node_port} {redirect}",
+            f"-A KUBE-NODEPORT-HOST {common} {node_port} {translate}",
+            f"-A KUBE-NODEPORT-NON-LOCAL {common} {proxy_port} -m state --state NEW -j ACCEPT",
+        ]
+        for portal in (self.objects.address("web", version), BALANCER[version]):
+            to = f"-d {portal}/{prefix} {common} 80"
+            lines.append(f"-A KUBE-PORTALS-CONTAINER {to} {redirect}")
+            lines.append(f"-A KUBE-PORTALS-HOST {to} {translate}")
+        if external:
+            to = f"-d {ELSEWHERE[version]}/{prefix} {common} 80"
+            bridged = "-m physdev ! --physdev-is-in"
+            lines.append(f"-A KUBE-PORTALS-CONTAINER {to} {bridged} {redirect}")
+            lines.append(f"-A KUBE-PORTALS-CONTAINER {to} {here} {redirect}")
+            lines.append(f"-A KUBE-PORTALS-HOST {to} {here} {translate}")
+        return sorted(map(read, lines))
+
+    def jumps(self, version: int) -> None:
+        """Require that the chains are jumped to from where they belong, in their order."""
+        nat, filtering = self.saved(version), self.saved(version, "filter")
+        for chain, kind in (("PREROUTING", "CONTAINER"), ("OUTPUT", "HOST")):
+            self.assertEqual(
+                _in(nat, chain),
+                [
+                    read(f'-A {chain} -m comment --comment "{FIRST}" -j KUBE-PORTALS-{kind}'),
+                    read(
+                        f"-A {chain} -m addrtype --dst-type LOCAL -m comment"
+                        f' --comment "{LAST}" -j KUBE-NODEPORT-{kind}'
+                    ),
+                ],
+            )
+        jump = f'-A INPUT -m comment --comment "{FILTER}" -j KUBE-NODEPORT-NON-LOCAL'
+        self.assertEqual(_in(filtering, "INPUT").count(read(jump)), 1)
+
+
+def _in(lines: Sequence[str], chain: str) -> list[Rule]:
+    return [read(line) for line in lines if line.startswith(f"-A {chain} ")]
+
+
+class NftTests(IptablesRules, ProxyTestCase):
+    """iptables on nf_tables."""
+
+
+class LegacyTests(IptablesRules, ProxyTestCase):
+    """iptables on the old tables."""
+
+    legacy = True

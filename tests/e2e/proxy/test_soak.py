@@ -1,0 +1,126 @@
+"""Clients without a pause while endpoints come and go: nothing is lost, and nothing stays.
+
+``YURTTUNNEL_PROXY_SOAK_CONNECTIONS`` says how many clients there are in all, 72,000 in a long one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from random import Random
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.task import deferLater
+
+from tests.e2e.network.namespaces import run
+from tests.e2e.programs import BESIDES_BUFFERS
+from tests.e2e.proxy.objects import BOTH, Pod, port
+from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase
+
+CONNECTIONS = int(os.environ.get("YURTTUNNEL_PROXY_SOAK_CONNECTIONS", "2400"))
+SEED = os.environ.get("YURTTUNNEL_SOAK_SEED", "1")
+
+AT_ONCE = 24
+SIZES = (0, 1, 1000, 20_000, 300_000)
+PODS = (*REMOTE, *LOCAL)
+CHURN_SECONDS = 0.1
+SECONDS_EACH = 0.02
+"""What a connection may take on a busy machine, so that a soak of any length has its deadline."""
+
+
+class Soak:
+    """The test; a class chooses who carries the bytes."""
+
+    timeout = 120 + CONNECTIONS * SECONDS_EACH
+
+    async def test_churn(self) -> None:
+        """Endpoints are removed, added, killed and started again, Services come and go: every
+        client gets back what it has sent, and afterwards all is as it was.
+        """
+        self.random = Random(SEED)
+        self.serve(*PODS)
+        await self.start_cloud()
+        self.objects.service("web", port(80, name="a"), port(53, "UDP", name="b"))
+        self.objects.endpoints("web", *PODS)
+        proxy = await self.start_proxy("--udp-timeout", "2s", "--udp-first-timeout", "2s")
+        hosts = [self.objects.address("web", version) for version in BOTH]
+        for host in hosts:
+            await self.eventually_by(PODS, host)
+            await self.ask(host)
+        rules, listeners = self.all_rules(), self.listeners()
+        before, resident = proxy.descriptors(), proxy.resident()
+        self.left, self.problems = CONNECTIONS, Counter[str]()
+        churning = Deferred.fromCoroutine(self.churn())
+        began = reactor.seconds()
+        callers = [Deferred.fromCoroutine(self.keep_calling(hosts)) for _ in range(AT_ONCE)]
+        await gatherResults(callers, consumeErrors=True)
+        seconds = reactor.seconds() - began
+        await churning
+        print(f"\n{self.mode}: {CONNECTIONS} connections in {seconds:.0f} s, seed {SEED}:"
+              f" {dict(self.problems)}", end="")  # fmt: skip
+        self.assertEqual(self.problems, {"": CONNECTIONS})
+        self.objects.endpoints("web", *PODS)
+        for host in hosts:
+            await self.eventually_by(PODS, host)
+        await self.nothing_is_held(proxy, before, 30)
+        await self.eventually(lambda: self.listeners() == listeners, "the same ports are open")
+        await self.rules_become(rules)
+        growth = proxy.resident() - resident
+        print(f"; grown by {growth / 1024:.0f} KiB")
+        self.assertLess(growth, BESIDES_BUFFERS)
+
+    def listeners(self) -> list[str]:
+        """Return the ports of the node that somebody listens on."""
+        return sorted(line.split()[3] for line in run("ss", "-Htuln").splitlines())
+
+    async def keep_calling(self, hosts: list[str]) -> None:
+        """Call until all calls of the soak are made; now and then by UDP."""
+        while self.left > 0:
+            self.left -= 1
+            host = self.random.choice(hosts)
+            if self.random.random() < 0.1:
+                answer = await self.ask_again(host)
+            else:
+                size = self.random.choice(SIZES)
+                answer = (await self.call(host, size=size, patience=20.0)).problem
+            self.problems[answer] += 1
+
+    async def ask_again(self, host: str) -> str:
+        """Ask by UDP as resolvers do, who ask again; return what was wrong in the end."""
+        for _ in range(4):
+            answer = await self.ask(host, patience=1.0)
+            if not answer.problem:
+                break
+        return answer.problem
+
+    async def churn(self) -> None:
+        """Change endpoints at random; those with clients are removed first, as pods are."""
+        others = 0
+        while self.left > 0:
+            await deferLater(reactor, CHURN_SECONDS)
+            pods = self.random.sample(PODS, self.random.randint(1, len(PODS)))
+            self.objects.endpoints("web", *pods)
+            if self.random.random() < 0.2:
+                # One that has never been: some who are sent there find it out by themselves.
+                self.objects.endpoints("web", *pods, Pod(16))
+            if self.random.random() < 0.3:
+                name = f"other-{others % 5}"
+                others += 1
+                if others > 5:
+                    self.objects.remove(name)
+                self.objects.service(name, port(80, name="a"), port(80, "UDP", name="b"))
+                self.objects.endpoints(name, *pods)
+        for number in range(min(others, 5)):
+            self.objects.remove(f"other-{number}")
+
+
+class UserTests(Soak, ProxyTestCase):
+    """User mode."""
+
+
+class KernelTests(Soak, ProxyTestCase):
+    """Kernel mode."""
+
+    mode = "kernel"
+    backend = "nftables"

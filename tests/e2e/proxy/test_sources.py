@@ -1,0 +1,223 @@
+"""Where Services and EndpointSlices come from, and what is done while nothing comes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+
+from tests.e2e.hub.canned import Canned
+from tests.e2e.hub.cloud import KINDS
+from tests.e2e.hub.programs import Hub
+from tests.e2e.proxy.objects import BOTH
+from tests.e2e.proxy.programs import Proxy
+from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase, spread
+
+SERVICES = "/api/v1/services"
+SLICES = "/apis/discovery.k8s.io/v1/endpointslices"
+
+FILE_SECONDS = 20.0
+"""How long a change of a file may take: it is looked at every five seconds."""
+
+
+class SourcesTestCase(ProxyTestCase):
+    """Gives a test a look at who is not served."""
+
+    async def is_gone(self, host: str) -> bool:
+        """Whether nobody is served at an address."""
+        return bool((await self.call(host, patience=0.3)).problem)
+
+
+class ApiTests(SourcesTestCase):
+    """An API that is away, or fails."""
+
+    async def prepare(self) -> None:
+        """Have two Services in the API."""
+        self.serve(*REMOTE, *LOCAL)
+        await self.start_cloud()
+        for name in ("web", "other"):
+            self.objects.service(name)
+            self.objects.endpoints(name, *REMOTE)
+        self.hosts = {version: self.objects.address("web", version) for version in BOTH}
+
+    async def still_served(self) -> None:
+        """Require that clients are served by the endpoints known last, in turn."""
+        for version, host in self.hosts.items():
+            got = spread(await self.calls(30, host))
+            self.assertEqual(got, {pod.address(version): 10 for pod in REMOTE})
+
+    async def changes_are_seen(self) -> None:
+        """Require that what the API says now is done."""
+        self.objects.endpoints("web", *LOCAL)
+        for host in self.hosts.values():
+            await self.eventually_by(LOCAL, host, seconds=60)
+
+    async def test_api_leaves_and_comes_back(self) -> None:
+        """Traffic goes on with the endpoints of before, and nothing is changed; what has changed
+        meanwhile is done when it is back.
+        """
+        await self.prepare()
+        await self.start_proxy()
+        await self.eventually_by(REMOTE, self.hosts[6])
+        rules = self.all_rules()
+        await self.cloud.leave()
+        await self.still_served()
+        self.objects.remove("other")
+        await self.pause(2)
+        await self.still_served()
+        self.assertEqual(self.all_rules(), rules)
+        self.cloud.return_()
+        await self.changes_are_seen()
+        other = self.objects.address("other", 4)
+        await self.eventually(lambda: self.is_gone(other), "the other Service is gone")
+
+    async def test_lists_that_fail(self) -> None:
+        """A list that fails, also one with an empty list beside its error, and one that says
+        nothing, take nothing away, neither at a restart of the watch nor later.
+        """
+        await self.prepare()
+        await self.start_proxy()
+        await self.eventually_by(REMOTE, self.hosts[6])
+        empty = {"kind": "ServiceList", "apiVersion": "v1", "metadata": {}, "items": []}
+        failing = [
+            Canned(b'{"kind":"Status","status":"Failure","code":500}', status=500),
+            Canned(json.dumps(empty).encode(), status=500),
+            Canned(json.dumps(empty).encode(), status=410),
+            Canned(b""),
+            Canned(b'{"kind":"ServiceList"'),
+        ]
+        for answer in failing:
+            for path in (SERVICES, SLICES):
+                self.cloud.answers[path] = self.cloud.answers[f"{path}?watch"] = answer
+            for server in self.cloud.servers:
+                server.for_all("reset")
+            await self.pause(1.0)
+            await self.still_served()
+        self.cloud.answers.clear()
+        await self.changes_are_seen()
+
+    async def test_one_kind_is_not_listed(self) -> None:
+        """Until both kinds have been listed nothing is done to what is there: the rules of a
+        process before stay, and ``/readyz`` says what is waited for.
+        """
+        await self.prepare()
+        before = await self.start_proxy()
+        await self.eventually_by(REMOTE, self.hosts[6])
+        rules = self.all_rules()
+        before.kill()
+        self.cloud.answers[SLICES] = Canned(b'{"kind":"Status","code":500}', status=500)
+        proxy = self.make_proxy(name="next")
+        proxy.start()
+
+        async def says() -> bool:
+            status, body = await proxy.get("/readyz")
+            return status == 503 and "endpointslices" in body.lower()
+
+        await self.answering(proxy)
+        await self.eventually(says, "/readyz names the kind that is missing")
+        self.assertEqual(self.all_rules(), rules)
+        self.cloud.answers.clear()
+        await proxy.ready(60)
+        for host in self.hosts.values():
+            await self.eventually_by(REMOTE, host)
+
+    async def answering(self, proxy: Proxy) -> None:
+        """Wait until a program that need not be ready answers at its port."""
+
+        async def answers() -> bool:
+            try:
+                await proxy.get("/healthz")
+            except Exception:
+                return False
+            return True
+
+        await self.eventually(answers, "the proxy answers")
+
+    async def test_start_without_the_cloud(self) -> None:
+        """Behind a hub that has listed everything once, the node starts in the dark: hub and proxy
+        are killed, and serve as before.
+        """
+        await self.prepare()
+        hub = Hub(reactor, self.directory, self.cloud.urls)
+        self.cloud.join(hub.state)
+        self.addCleanup(lambda: Deferred.fromCoroutine(self.end_hub(hub)))
+        hub.start()
+        await hub.ready()
+        extra = (*self.flags(), "--master", hub.url)
+        proxy = self.end_with_test(Proxy(reactor, self.directory, extra=extra))
+        proxy.start()
+        await proxy.ready()
+        await self.eventually_by(REMOTE, self.hosts[6])
+
+        async def settled() -> bool:
+            return await hub.metric("yurthub_cache_waiting_bytes") == 0
+
+        await self.eventually(settled, "the hub's cache is written")
+        await self.cloud.leave()
+        proxy.kill()
+        hub.kill()
+        for each in (hub, proxy):
+            each.start()
+        await proxy.ready()
+        await self.eventually_by(REMOTE, self.hosts[4])
+        await self.still_served()
+        self.cloud.return_()
+        await self.changes_are_seen()
+
+    async def end_hub(self, hub: Hub) -> None:
+        """End it in good order."""
+        await hub.stop(20)
+        self.assertEqual(hub.complaints(), [])
+
+
+class FileTests(SourcesTestCase):
+    """A file, alone and beside the API."""
+
+    def write(self, *names: str) -> None:
+        """Write a file with the objects of Services, all at once."""
+        items: list[dict[str, Any]] = []
+        for name in names:
+            items.append(self.cloud.store.get(KINDS["services"], "default", name))
+            items += [
+                self.cloud.store.get(KINDS["endpointslices"], "default", f"{name}-a-{version}")
+                for version in BOTH
+            ]
+        path = Path(self.directory, "services.json")
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        os.replace(new, path)
+        self.file = ("--services-file", str(path))
+
+    async def test_file_beside_the_api(self) -> None:
+        """What is in the file is served beside what is in the API; a change of either leaves the
+        other's alone; a file that cannot be read leaves everything as it was.
+        """
+        self.serve(*REMOTE, *LOCAL)
+        await self.start_cloud()
+        for name in ("filed", "listed"):
+            self.objects.service(name)
+            self.objects.endpoints(name, *REMOTE)
+        self.write("filed")
+        self.objects.remove_endpoints("filed")
+        self.objects.remove("filed")
+        proxy = await self.start_proxy(*self.file)
+        filed, listed = (self.objects.address(name, 6) for name in ("filed", "listed"))
+        await self.eventually_by(REMOTE, filed)
+        await self.eventually_by(REMOTE, listed)
+        self.objects.remove("listed")
+        await self.eventually(lambda: self.is_gone(listed), "the API's Service is gone")
+        await self.eventually_by(REMOTE, filed)
+        path = Path(self.file[1])
+        good = json.loads(path.read_text())
+        path.write_text("{")
+        await self.eventually(lambda: str(path) in proxy.log, "the log names the file", 20)
+        await self.eventually_by(REMOTE, filed)
+        for item in good["items"]:
+            if item["kind"] == "EndpointSlice":
+                item["endpoints"] = item["endpoints"][:1]
+        path.write_text(json.dumps(good))
+        await self.eventually_by(REMOTE[:1], filed, seconds=FILE_SECONDS)

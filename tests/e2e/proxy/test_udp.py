@@ -1,0 +1,162 @@
+"""UDP: clients keep their endpoint while it is there, and no longer."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.e2e.network.namespaces import run
+from tests.e2e.proxy.network import NODE, OTHER_CLIENT, address
+from tests.e2e.proxy.objects import BOTH, TARGET_PORT, port
+from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase
+from tests.e2e.proxy.traffic import REFUSED, UNANSWERED
+
+NODE_PORT = 30053
+LEFT = LOCAL[0]
+MANY = 10_000
+DATAGRAM = bytes(range(250)) * 36
+
+
+class Datagrams:
+    """The tests; a class chooses who carries the datagrams."""
+
+    async def prepare(self, *flags: str) -> None:
+        """Serve DNS by a Service with a node port."""
+        self.serve(*REMOTE, LEFT)
+        await self.start_cloud()
+        self.objects.service("dns", port(53, "UDP", node=NODE_PORT), type="NodePort")
+        self.objects.endpoints("dns", *REMOTE)
+        self.proxy = await self.start_proxy(*flags)
+        for version in BOTH:
+            await self.answered(self.objects.address("dns", version))
+
+    async def answered(self, host: str) -> None:
+        """Wait until the Service is served."""
+
+        async def is_answered() -> bool:
+            return not (await self.ask(host, patience=0.3)).problem
+
+        await self.eventually(is_answered, f"{host} answers")
+
+    async def test_datagrams(self) -> None:
+        """A late answer arrives; 9,000 bytes arrive whole; a client keeps its endpoint, and others
+        have other ones.
+        """
+        await self.prepare()
+        for version in BOTH:
+            host = self.objects.address("dns", version)
+            answer = await self.ask(host, question=DATAGRAM)
+            self.assertEqual(answer.problem, "")
+            served: Counter[str] = Counter()
+            for _ in range(30):
+                served[(await self.ask(host)).endpoint] += 1
+            self.assertEqual(set(served), {pod.address(version) for pod in REMOTE})
+            caller = self.datagram_caller(host)
+            kept = {(await caller.ask(b"%d" % n, 2.0)).endpoint for n in range(20)}
+            self.assertEqual(len(kept), 1)
+        for endpoint in self.datagrams.values():
+            endpoint.delay = 2.0
+        late = await self.ask(self.objects.address("dns", 4))
+        self.assertEqual(late.problem, "")
+        self.assertGreater(late.seconds, 1.9)
+
+    async def test_clients_leave_an_endpoint_that_is_removed(self) -> None:
+        """A client that never falls silent is served by another one at once, whichever portal it
+        speaks to (k#48370, k#98305).
+        """
+        await self.prepare()
+        for version in BOTH:
+            portals = (
+                ("clients", self.objects.address("dns", version), 53),
+                ("node", self.objects.address("dns", version), 53),
+                ("clients", address("clients", NODE, version), NODE_PORT),
+                ("outside", address("outside", NODE, version), NODE_PORT),
+            )
+            callers = [
+                self.datagram_caller(host, number, machine=machine)
+                for machine, host, number in portals
+                for _ in range(6)
+            ]
+            for caller in callers:
+                self.assertEqual((await caller.ask(b"first", 2.0)).problem, "")
+            self.objects.endpoints("dns", LEFT, versions=(version,))
+            for caller in callers:
+                await self.eventually(
+                    lambda c=caller, v=version: self.is_served_by(c, LEFT.address(v)),
+                    "each client is served by the endpoint that is left",
+                )
+
+    async def is_served_by(self, caller, endpoint: str) -> bool:
+        """Whether a client that asks is served by an endpoint."""
+        return (await caller.ask(b"again", 0.5)).endpoint == endpoint
+
+    async def test_endpoints_come_after_the_client(self) -> None:
+        """A client that asks without a pause is served when there are endpoints at last, and until
+        then it is refused.
+        """
+        self.serve(*REMOTE)
+        await self.start_cloud()
+        self.objects.service("dns", port(53, "UDP", node=NODE_PORT), type="NodePort")
+        self.objects.endpoints("dns")
+        await self.start_proxy()
+        for version in BOTH:
+            host = self.objects.address("dns", version)
+
+            async def is_refused(host=host) -> bool:
+                return (await self.ask(host, patience=0.5)).problem == REFUSED
+
+            await self.eventually(is_refused, "clients are refused")
+            # A socket that was refused is one that Twisted closes, so the asking one is its own.
+            source = address("clients", OTHER_CLIENT, version)
+            self.objects.endpoints("dns", *REMOTE, versions=(version,))
+
+            async def serves(host=host, source=source) -> bool:
+                return not (await self.ask(host, patience=0.5, source=source)).problem
+
+            await self.eventually(serves, "clients are served")
+
+    async def test_service_ends(self) -> None:
+        """With the Service its associations end: nobody is served by it any more."""
+        await self.prepare()
+        host = self.objects.address("dns", 4)
+        caller = self.datagram_caller(host)
+        self.assertEqual((await caller.ask(b"first", 2.0)).problem, "")
+        self.objects.remove("dns")
+
+        async def ended() -> bool:
+            return (await caller.ask(b"again", 0.5)).problem in (UNANSWERED, REFUSED)
+
+        await self.eventually(ended, "the client is served no more")
+        flows = run("conntrack", "-L", "-p", "udp", "--orig-dst", host)
+        self.assertNotIn(f"src={REMOTE[0].address(4)}", flows)
+        self.assertNotIn(f"sport={TARGET_PORT} ", flows)
+
+
+class UserTests(Datagrams, ProxyTestCase):
+    """User mode."""
+
+    async def test_ten_thousand_clients(self) -> None:
+        """They do not exhaust descriptors, the last is served as the first was, and what they held
+        is given back after the idle time.
+        """
+        await self.prepare("--udp-timeout", "1s", "--udp-first-timeout", "1s")
+        host = self.objects.address("dns", 4)
+        before = len(self.proxy.descriptors())
+        problems: Counter[str] = Counter()
+        most = 0
+        for number in range(MANY):
+            answer = await self.ask(host, question=b"%d" % number, patience=5.0)
+            problems[answer.problem] += 1
+            if number % 500 == 0:
+                most = max(most, len(self.proxy.descriptors()))
+        self.assertEqual(problems, {"": MANY})
+        print(f"\n{most} descriptors at most", end="")
+        await self.eventually(
+            lambda: len(self.proxy.descriptors()) <= before + 2, "descriptors are given back", 20
+        )
+
+
+class KernelTests(Datagrams, ProxyTestCase):
+    """Kernel mode."""
+
+    mode = "kernel"
+    backend = "nftables"
