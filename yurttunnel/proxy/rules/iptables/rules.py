@@ -157,8 +157,8 @@ class IptablesRules:
                     generation = (generation + outcome.changed) % _GENERATIONS
         if problems:
             raise SteeringFailed("; ".join(problems))
-        # By another number somebody has changed rules meanwhile, and they are looked at again.
-        if generation is not None and generation == self.generation():
+        # If it is another number, somebody has changed rules meanwhile: the next call will look.
+        if generation is not None:
             self._right = _Right(placed, hosts, generation)
         return Applied(tuple(differences))
 
