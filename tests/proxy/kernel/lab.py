@@ -16,7 +16,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
 from twisted.internet.protocol import DatagramProtocol, Factory, Protocol, connectionDone
 from twisted.internet.task import LoopingCall
@@ -130,6 +130,9 @@ class Lab:
 class Serving(Protocol):
     """Tells who it is and whom it sees, and keeps the connection."""
 
+    def __init__(self):
+        self.lost = Deferred()
+
     def connectionMade(self):
         """Tell."""
         self.factory.connections.append(self)
@@ -138,6 +141,7 @@ class Serving(Protocol):
     def connectionLost(self, reason=connectionDone):
         """Forget it."""
         self.factory.connections.remove(self)
+        self.lost.callback(None)
 
 
 class Server(Factory):
@@ -149,6 +153,16 @@ class Server(Factory):
     def __init__(self, name):
         self.name = name
         self.connections = []
+
+
+async def hang_up(port):
+    """End what listens with a :class:`Server`, and what it has accepted, though its clients may
+    not have told yet that they are gone.
+    """
+    await maybeDeferred(port.stopListening)
+    for serving in list(port.factory.connections):
+        serving.transport.abortConnection()
+        await serving.lost
 
 
 class Asking(Protocol):

@@ -25,6 +25,7 @@ from tests.proxy.kernel.lab import (
     Resolver,
     Server,
     connect,
+    hang_up,
 )
 from tests.proxy.services import key, service
 from tests.steering.firewall.fakes import FakePrograms
@@ -86,7 +87,7 @@ class KernelTestCase(TestCase):
         """Have an endpoint listen, in both families."""
         with self.lab.endpoints[number].inside():
             port = reactor.listenTCP(PORT, Server(str(number)), interface="::")
-        self.addCleanup(port.stopListening)
+        self.addCleanup(hang_up, port)
         return port
 
     def serve_all(self):
@@ -246,7 +247,7 @@ class Carrying:
         """What the kernel cannot carry is led to its proxy port."""
         server = Server("proxy")
         port = reactor.listenTCP(0, server, interface="::")
-        self.addCleanup(port.stopListening)
+        self.addCleanup(hang_up, port)
         placed = Placed(self.service(numbers=[]), port.getHost().port)
         await self.mode.rules.apply([placed])
         for inside in (self.lab.client, self.lab.node):

@@ -8,7 +8,17 @@ from twisted.internet import reactor
 from twisted.internet.error import ConnectionRefusedError, TimeoutError
 from twisted.trial.unittest import TestCase
 
-from tests.proxy.kernel.lab import CLIENT, CLUSTER, EXTERNAL, NODE, PODS, Lab, Server, connect
+from tests.proxy.kernel.lab import (
+    CLIENT,
+    CLUSTER,
+    EXTERNAL,
+    NODE,
+    PODS,
+    Lab,
+    Server,
+    connect,
+    hang_up,
+)
 from tests.proxy.services import key, service
 from yurttunnel.proxy.interfaces import Placed
 from yurttunnel.proxy.rules.nftables.parts import user_part
@@ -34,7 +44,7 @@ class Packets:
     def listen(self, name):
         """Listen on all addresses; return the port."""
         port = reactor.listenTCP(0, Server(name), interface="::")
-        self.addCleanup(port.stopListening)
+        self.addCleanup(hang_up, port)
         return port.getHost().port
 
     async def apply(self, *placed, networks=None):
