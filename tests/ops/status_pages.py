@@ -131,4 +131,5 @@ class PageUnderTest:
 
     def render(self, desired: str = "") -> ParsedPage:
         """Make the page and take it apart."""
-        return ParsedPage(self.page.render(desired, [("healthz", "the process runs")]))
+        pieces = self.page.pieces(desired, [("healthz", "the process runs")])
+        return ParsedPage("".join(pieces).encode("utf-8", "replace"))

@@ -76,7 +76,7 @@ class PageTestCase(SynchronousTestCase):
 
     def render(self, desired=""):
         """Make the page."""
-        return ParsedPage(self.page.render(desired, []))
+        return ParsedPage("".join(self.page.pieces(desired, [])).encode())
 
 
 class StatusTests(PageTestCase):

@@ -8,6 +8,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.server.expectations import nothing_expected
 from tests.server.test_options import parse
 from yurttunnel.ops.exposition import exposition
 from yurttunnel.server.audit_sinks import AuditSettings
@@ -58,7 +59,7 @@ class ProcessTests(SynchronousTestCase):
 
     def process(self, *arguments):
         """Make a process."""
-        return ServerProcess(MemoryReactorClock(), parse(*arguments), dict)
+        return ServerProcess(MemoryReactorClock(), parse(*arguments), dict, nothing_expected())
 
     def test_without(self):
         """Nothing is there when nothing is asked for."""

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import datetime
+
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import EDGE, FakeInformers, node
 from tests.fakes import FakeSession
+from tests.server.expectations import nothing_expected
 from tests.server.test_agents import ListenerTests
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.kube.resources import NODES
+from yurttunnel.pki.directory import StateDirectory
+from yurttunnel.pki.identity import Identifiers
+from yurttunnel.pki.records import NodeRecord, NodeRecords
+from yurttunnel.pki.revocation import Revocations, revoke_node
+from yurttunnel.server.expected_nodes import ClusterNodes, EnrolledNodes
 from yurttunnel.server.lost_nodes import LostNodes
+from yurttunnel.server.node_history import NodeHistory
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.wire.codes import Code
 
@@ -23,7 +32,8 @@ class LostNodesTests(SynchronousTestCase):
         self.clock = Clock()
         self.clock.advance(1000)
         self.registry = SessionRegistry(self.clock)
-        self.lost = LostNodes(self.clock, self.registry, most_remembered=3)
+        self.history = NodeHistory(self.clock, most=3)
+        self.lost = LostNodes(self.registry, self.history, nothing_expected())
 
     def come(self, name: str) -> FakeSession:
         """Have a node connect."""
@@ -106,13 +116,14 @@ class ClusterTests(SynchronousTestCase):
         self.clock = Clock()
         self.registry = SessionRegistry(self.clock)
         self.informers = FakeInformers(synced=False)
-        self.lost = LostNodes(self.clock, self.registry, Nodes(self.informers))
+        expected = ClusterNodes(Nodes(self.informers))
+        self.lost = LostNodes(self.registry, NodeHistory(self.clock), expected)
         for name, labels in (("edge-2", EDGE), ("edge-1", EDGE), ("cloud", ())):
             self.informers.put(NODES, node(name, labels=labels))
 
     def test_never_seen(self) -> None:
         """Edge nodes that have not connected yet are told, as soon as all nodes are known."""
-        self.assertEqual([], self.lost.newest_first())
+        self.assertEqual([], list(self.lost.newest_first()))
         self.informers.complete()
         self.registry.add(FakeSession("edge-1"))
         [lost] = self.lost.newest_first()
@@ -129,6 +140,62 @@ class ClusterTests(SynchronousTestCase):
         self.assertEqual(["edge-1", "edge-2"], [lost.node for lost in self.lost.newest_first()])
         self.informers.delete(NODES, "edge-1")
         self.assertEqual(["edge-2"], [lost.node for lost in self.lost.newest_first()])
+
+
+class EnrolledTests(SynchronousTestCase):
+    """Where the nodes that there are to be are those that have enrolled."""
+
+    def setUp(self) -> None:
+        """Begin with one enrolled node."""
+        self.clock = Clock()
+        self.registry = SessionRegistry(self.clock)
+        self.state = self.mktemp()
+        directory = StateDirectory.open(self.state)
+        self.records = NodeRecords(directory)
+        self.revocations = Revocations(self.clock, directory, self.records)
+        self.enrol("edge-1")
+        self.lost = LostNodes(
+            self.registry,
+            NodeHistory(self.clock),
+            EnrolledNodes(self.records, self.revocations),
+        )
+
+    def enrol(self, node: str) -> None:
+        """Have a node given a certificate."""
+        at = datetime.datetime(2026, 11, 23, 4, 5, 6, tzinfo=datetime.UTC)
+        identifiers = Identifiers(frozenset({node}))
+        self.records.put(NodeRecord(node, identifiers, f"{len(node):x}", ("key",), at))
+
+    def test_never_seen(self) -> None:
+        """A node that has enrolled and has not connected is told, with when it enrolled."""
+        self.enrol("edge-22")
+        self.registry.add(FakeSession("edge-1"))
+        [lost] = self.lost.newest_first()
+        self.assertEqual(("edge-22", None), (lost.node, lost.last_seen))
+        self.assertIn("enrolled on 2026-11-23 04:05 UTC", lost.why)
+        self.assertEqual(lost, self.lost.get("edge-22"))
+        self.assertIsNone(self.lost.get("edge-1"))
+        self.assertIsNone(self.lost.get("nobody"))
+
+    def test_revoked(self) -> None:
+        """Nobody misses a node that was revoked, whether it has ever been there or not."""
+        session = FakeSession("edge-1")
+        self.registry.add(session)
+        self.enrol("edge-22")
+        for each in ("edge-1", "edge-22"):
+            revoke_node(self.clock, self.state, each)
+        self.revocations.refresh()
+        self.registry.remove(session)
+        self.lost.ended("edge-1", "revoked")
+        self.assertEqual([], list(self.lost.newest_first()))
+
+    def test_of_another_server(self) -> None:
+        """A node that was enrolled elsewhere is missed, too, once it has been here."""
+        session = FakeSession("edge-9")
+        self.registry.add(session)
+        self.registry.remove(session)
+        self.lost.ended("edge-9", "silent")
+        self.assertEqual(["edge-9", "edge-1"], [lost.node for lost in self.lost.newest_first()])
 
 
 class ReasonTests(ListenerTests):
@@ -152,6 +219,17 @@ class ReasonTests(ListenerTests):
         self.assertEqual("edge-1", node)
         self.assertIn("the agent has left cleanly", why)
         self.assertIn("GOING_AWAY", why)
+
+    def test_interrupted(self) -> None:
+        """That a connection was lost is told with what broke it, though the session waits."""
+        told: list[tuple[str, str]] = []
+        self.listener.on_interrupted.append(lambda node, why: told.append((node, why)))
+        self.connected()
+        self.network.cut()
+        [(node, why)] = told
+        self.assertEqual("edge-1", node)
+        self.assertIn("the connection was lost: ", why)
+        self.assertEqual([], self.told)
 
     def test_another_end(self) -> None:
         """Otherwise it is what the session ended with."""

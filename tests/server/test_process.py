@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.server.expectations import nothing_expected
 from yurttunnel.server.cloud_end import worker_processes
 from yurttunnel.server.options import Options
 from yurttunnel.server.process import ServerProcess
@@ -28,11 +29,20 @@ class ProcessTests(SynchronousTestCase):
 
     def test_pages(self):
         """Each of them is there, the ones that look inside too."""
-        process = ServerProcess(self.reactor, settings(), dict)
+        process = ServerProcess(self.reactor, settings(), dict, nothing_expected())
         process.meta.startService()
         self.addCleanup(process.meta.stopService)
         site = self.reactor.tcpServers[0][1]
-        for page in (b"", b"healthz", b"readyz", b"metrics", b"agents", b"steering", b"debug"):
+        for page in (
+            b"",
+            b"healthz",
+            b"readyz",
+            b"metrics",
+            b"agents",
+            b"nodes",
+            b"steering",
+            b"debug",
+        ):
             self.assertIn(page, site.root.listStaticNames())
 
     def test_workers(self):
@@ -49,7 +59,7 @@ class ProcessTests(SynchronousTestCase):
         )
         for count in (1, 2):
             given = settings(f"--workers={count}")
-            process = ServerProcess(self.reactor, given, dict)
+            process = ServerProcess(self.reactor, given, dict, nothing_expected())
             made = worker_processes(self.reactor, given, process, agents, None)
             self.assertIs(made, process.workers)
             self.assertEqual(count == 1, made is None)

@@ -8,6 +8,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import EDGE, FakeInformers, node
+from tests.server.expectations import nothing_expected
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.cluster.services import ClusterAddresses
@@ -41,7 +42,7 @@ class PassthroughTests(SynchronousTestCase):
             reactor,
             settings,
             settings.mode,
-            ServerProcess(reactor, settings, dict),
+            ServerProcess(reactor, settings, dict, nothing_expected()),
             Nodes(self.informers),
             ProxyPorts(self.informers, "kube-system", 10264, lambda *_: None),
             ClusterAddresses(self.informers, "kube-system"),

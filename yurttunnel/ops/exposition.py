@@ -1,15 +1,13 @@
-"""The text that Prometheus reads (format version 0.0.4), from metric families.
-
-The reactor does nothing else meanwhile: with 2,000 nodes 26 ms were measured for a whole scrape.
-"""
+"""The text that Prometheus reads (format version 0.0.4), from metric families."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
-from yurttunnel.metrics import MetricFamily
+from yurttunnel.metrics import MetricFamily, Sample
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -18,17 +16,28 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
-def exposition(families: Iterable[MetricFamily]) -> bytes:
-    """Write all ``families`` (a registry gives them) as Prometheus text."""
-    lines: list[str] = []
+SAMPLES_AT_ONCE = 50
+"""How many lines are one piece."""
+
+
+def exposition_pieces(families: Iterable[MetricFamily]) -> Iterator[str]:
+    """Write all ``families`` (a registry gives them) as Prometheus text, piece by piece."""
     for family in families:
         documentation = family.documentation.translate(_HELP_ESCAPES)
-        lines.append(f"# HELP {family.name} {documentation}\n")
-        lines.append(f"# TYPE {family.name} {family.kind}\n")
-        for sample in family.samples:
-            labels = _labels(sample.labels) if sample.labels else ""
-            lines.append(f"{sample.name}{labels} {_number(sample.value)}\n")
-    return "".join(lines).encode()
+        yield f"# HELP {family.name} {documentation}\n# TYPE {family.name} {family.kind}\n"
+        samples = iter(family.samples)
+        while lines := [_line(each) for each in islice(samples, SAMPLES_AT_ONCE)]:
+            yield "".join(lines)
+
+
+def exposition(families: Iterable[MetricFamily]) -> bytes:
+    """Write all ``families`` at once."""
+    return "".join(exposition_pieces(families)).encode()
+
+
+def _line(sample: Sample) -> str:
+    labels = _labels(sample.labels) if sample.labels else ""
+    return f"{sample.name}{labels} {_number(sample.value)}\n"
 
 
 def _labels(labels: Mapping[str, str]) -> str:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 from urllib.parse import unquote_to_bytes
 
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, ITCPTransport
 from twisted.internet.protocol import ServerFactory, connectionDone
 from twisted.logger import Logger
@@ -24,6 +25,7 @@ from twisted.web import http
 from twisted.web.resource import Resource, getChildForRequest
 
 from yurttunnel.http.evicting_set import EvictingSet
+from yurttunnel.ops.slices import Slices
 
 REQUEST_SECONDS = 15
 """How long a connection may take to send its request completely, and then to read the answer."""
@@ -100,6 +102,26 @@ class PageRequest(http.Request):
             channel.asked(site.asked)
             site.answer(channel, self._answer)
 
+    def answer_in_slices(self, pieces: Iterable[str]) -> int:
+        """Answer with ``pieces`` as UTF-8, which are made while the client waits for them.
+
+        A page's ``render`` returns what this gives.
+        """
+        making = cast(_LimitedChannel, self.channel).factory.slices.join(pieces)
+        _ = Deferred.fromCoroutine(self._answer_with(making))
+        return ANSWERED_LATER
+
+    async def _answer_with(self, making: Deferred[bytes]) -> None:
+        gone = self.notifyFinish()
+        _ = gone.addErrback(lambda _: making.cancel())
+        try:
+            body = await making
+        except CancelledError:
+            return
+        except Exception:
+            body = self._not_made()
+        self._send(body)
+
     def _answer(self) -> None:
         self.prepath: list[bytes] = []
         self.postpath = [unquote_to_bytes(segment) for segment in self.path[1:].split(b"/")]
@@ -107,16 +129,22 @@ class PageRequest(http.Request):
         try:
             body = getChildForRequest(self.channel.factory.root, self).render(self)
         except Exception:
-            # Whatever it is, the client waits for an answer; the log has it.
-            self._log.failure("{path!r} could not be answered", path=self.path)
-            self.setResponseCode(http.INTERNAL_SERVER_ERROR)
-            self.setHeader(b"content-type", b"text/plain; charset=utf-8")
-            body = b"the page could not be made: the log says why\n"
+            body = self._not_made()
         if body is not ANSWERED_LATER:
-            self.setHeader(b"content-length", b"%d" % len(body))
-            # For HEAD it sends the header fields alone.
-            self.write(body)
-            self.finish()
+            self._send(body)
+
+    def _not_made(self) -> bytes:
+        # Whatever it is, the client waits for an answer; the log has it.
+        self._log.failure("{path!r} could not be answered", path=self.path)
+        self.setResponseCode(http.INTERNAL_SERVER_ERROR)
+        self.setHeader(b"content-type", b"text/plain; charset=utf-8")
+        return b"the page could not be made: the log says why\n"
+
+    def _send(self, body: bytes) -> None:
+        self.setHeader(b"content-length", b"%d" % len(body))
+        # For HEAD it sends the header fields alone.
+        self.write(body)
+        self.finish()
 
 
 class _LimitedChannel(http.HTTPChannel):
@@ -194,6 +222,7 @@ class LimitedSite(ServerFactory):
     ) -> None:
         self.root = root
         self.clock = clock
+        self.slices = Slices(clock)
         self.unasked = EvictingSet(max_unasked, _LimitedChannel.evicted)
         self.asked = EvictingSet(max_asked, _LimitedChannel.evicted)
         self.probes = EvictingSet(MAX_PROBES, _LimitedChannel.evicted)

@@ -8,20 +8,20 @@ agent those to its servers; the others have none, and no such page.
 from __future__ import annotations
 
 import datetime
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import chain
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import Resource
 
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.exposition import CONTENT_TYPE as METRICS_TYPE
-from yurttunnel.ops.exposition import exposition
+from yurttunnel.ops.exposition import exposition_pieces
 from yurttunnel.ops.http_site import LimitedSite, PageRequest
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.rebinding import refusal
+from yurttunnel.ops.slices import json_pieces
 from yurttunnel.ops.status.page import POLICY, StatusPage
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
@@ -45,13 +45,15 @@ class JsonPage:
     """The page ``/NAME`` of a feature; ``text`` says in the list of pages what it is.
 
     ``show()`` gives what is shown as JSON, ``None`` where there is nothing: then the page is not
-    in the list, and answers with the sentence ``absent``.
+    in the list, and answers with the sentence ``absent``. Iterators in it are arrays, which are
+    written in slices. ``show_one`` is for pages ``/NAME/ONE`` and takes the last part of the path.
     """
 
     name: str
     text: str
     show: Callable[[], object | None]
     absent: str
+    show_one: Callable[[str], object | None] | None = None
 
 
 def meta_site(
@@ -84,13 +86,14 @@ def meta_pages(
     root.putChild(b"healthz", health_page())
     root.putChild(b"readyz", readiness_page(readiness))
     root.putChild(
-        b"metrics", _DetailedPage(lambda: _Answer(200, METRICS_TYPE, exposition(metrics)))
+        b"metrics",
+        _DetailedPage(lambda: _Answer(200, METRICS_TYPE, exposition_pieces(metrics))),
     )
     if sessions is not None:
         known = sessions
         root.putChild(b"agents", _DetailedPage(lambda: _Answer(200, _JSON, _session_list(known()))))
     for page in pages:
-        root.putChild(page.name.encode(), _DetailedPage(partial(_feature_answer, page)))
+        root.putChild(page.name.encode(), _FeaturePage(page))
     return root
 
 
@@ -106,9 +109,11 @@ def readiness_page(readiness: Readiness) -> Resource:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
+    """What a page answers with; a ``body`` in pieces is made in slices."""
+
     status: int
     content_type: bytes
-    body: bytes
+    body: bytes | Iterable[str]
 
 
 class _Root(Resource):
@@ -126,7 +131,7 @@ class _Page(_Root):
         super().__init__()
         self._make = make
 
-    def render(self, request: PageRequest) -> bytes:
+    def render(self, request: PageRequest) -> bytes | int:
         """Answer ``request``."""
         return _answer(request, self._make)
 
@@ -134,9 +139,26 @@ class _Page(_Root):
 class _DetailedPage(_Page):
     """A page that tells more than that this program lives, and no foreign web page."""
 
-    def render(self, request: PageRequest) -> bytes:
+    def render(self, request: PageRequest) -> bytes | int:
         """Answer ``request``, or refuse it."""
         return _refused(request) or super().render(request)
+
+
+class _FeaturePage(_DetailedPage):
+    """The page of a feature, and those of single things below it, if it has such."""
+
+    def __init__(self, page: JsonPage) -> None:
+        super().__init__(lambda: _feature_answer(page.show(), page.absent))
+        self._page = page
+
+    def getChild(self, path: bytes, request: PageRequest) -> Resource:
+        """Answer for one thing."""
+        show_one = self._page.show_one
+        if show_one is None or request.postpath:
+            return _Missing()
+        name = path.decode("utf-8", "replace")
+        absent = f"nothing is known of {name!r}: /{self._page.name} lists what is"
+        return _DetailedPage(lambda: _feature_answer(show_one(name), absent))
 
 
 class _StatusPage(_Root):
@@ -153,7 +175,7 @@ class _StatusPage(_Root):
         self._own = own
         self._pages = pages
 
-    def render(self, request: PageRequest) -> bytes:
+    def render(self, request: PageRequest) -> bytes | int:
         """Answer ``request``, or refuse it."""
         return _refused(request) or _answer(request, lambda: self._page(request))
 
@@ -162,43 +184,50 @@ class _StatusPage(_Root):
         request.setHeader(b"referrer-policy", b"no-referrer")
         desired = (request.args or {}).get(b"q", [b""])[0].decode("utf-8", "replace")
         shown = [(each.name, each.text) for each in self._pages if each.show() is not None]
-        return _Answer(200, _HTML, self._status.render(desired, [*self._own, *shown]))
+        return _Answer(200, _HTML, self._status.pieces(desired, [*self._own, *shown]))
 
 
 class _Missing(_Root):
     def render(self, request: PageRequest) -> bytes:
         """Answer that there is no such page, and where to find those that there are."""
-        return _send(request, _Answer(404, _TEXT, b"no such page; / lists those that exist\n"))
+        return _send(request, 404, b"no such page; / lists those that exist\n")
 
 
 def _refused(request: PageRequest) -> bytes | None:
     refused = refusal(request)
-    return None if refused is None else _send(request, _Answer(403, _TEXT, f"{refused}\n".encode()))
+    return None if refused is None else _send(request, 403, f"{refused}\n".encode())
 
 
-def _answer(request: PageRequest, make: Callable[[], _Answer]) -> bytes:
+def _answer(request: PageRequest, make: Callable[[], _Answer]) -> bytes | int:
     """Send what ``make`` gives; twisted.web leaves the body out for HEAD."""
     if request.method not in (b"GET", b"HEAD"):
         request.setHeader(b"allow", b"GET, HEAD")
-        return _send(request, _Answer(405, _TEXT, b"only GET and HEAD are answered here\n"))
-    return _send(request, make())
+        return _send(request, 405, b"only GET and HEAD are answered here\n")
+    answer = make()
+    _set_head(request, answer.status, answer.content_type)
+    if isinstance(answer.body, bytes):
+        return answer.body
+    return request.answer_in_slices(answer.body)
 
 
-def _send(request: PageRequest, answer: _Answer) -> bytes:
-    request.setResponseCode(answer.status)
-    request.setHeader(b"content-type", answer.content_type)
+def _send(request: PageRequest, status: int, sentence: bytes) -> bytes:
+    _set_head(request, status, _TEXT)
+    return sentence
+
+
+def _set_head(request: PageRequest, status: int, content_type: bytes) -> None:
+    request.setResponseCode(status)
+    request.setHeader(b"content-type", content_type)
     request.setHeader(b"cache-control", b"no-store")
     request.setHeader(b"x-content-type-options", b"nosniff")
     # twisted.web would name itself and its version.
     request.setHeader(b"server", b"yurttunnel")
-    return answer.body
 
 
-def _feature_answer(page: JsonPage) -> _Answer:
-    shown = page.show()
+def _feature_answer(shown: object | None, absent: str) -> _Answer:
     if shown is None:
-        return _Answer(404, _TEXT, f"{page.absent}\n".encode())
-    return _Answer(200, _JSON, json.dumps(shown).encode() + b"\n")
+        return _Answer(404, _TEXT, f"{absent}\n".encode())
+    return _Answer(200, _JSON, chain(json_pieces(shown), "\n"))
 
 
 def _readiness_answer(readiness: Readiness) -> _Answer:
@@ -214,12 +243,17 @@ def _readiness_answer(readiness: Readiness) -> _Answer:
     return _Answer(200 if ready else 503, _TEXT, body)
 
 
-def _session_list(sessions: Iterable[SessionSnapshot]) -> bytes:
-    ordered = sorted(sessions, key=lambda session: (session.node, session.since))
-    return json.dumps([_session(session) for session in ordered]).encode() + b"\n"
+def _session_list(sessions: Iterable[SessionSnapshot]) -> Iterator[str]:
+    described: list[SessionSnapshot] = []
+    for session in sessions:
+        described.append(session)
+        yield ""
+    described.sort(key=lambda session: (session.node, session.since))
+    yield from json_pieces(map(session_entry, described))
+    yield "\n"
 
 
-def _session(session: SessionSnapshot) -> dict[str, object]:
+def session_entry(session: SessionSnapshot) -> dict[str, object]:
     """Return a session as an entry of ``/agents``: times in ISO 8601, durations in seconds."""
     not_after = session.certificate_not_after
     return {

@@ -85,6 +85,10 @@ class NodeRecords:
         """Return the record of ``node``, if it has ever been enrolled."""
         return self._records.get(node)
 
+    def all(self) -> list[NodeRecord]:
+        """Return the records of all nodes that have ever been enrolled."""
+        return list(self._records.values())
+
     def with_any(self, claims: Iterable[str]) -> list[NodeRecord]:
         """List the records that have one of ``claims``, by node."""
         nodes = {node for claim in claims for node in self._claimants.get(claim, ())}

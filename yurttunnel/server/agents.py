@@ -136,6 +136,8 @@ class AgentListener(Factory):
         their streams, or that have lost their connection."""
         self.on_ended: list[Callable[[str, str], object]] = []
         """Who is told of each session that has ended, by the name of its node, and why."""
+        self.on_interrupted: list[Callable[[str, str], object]] = []
+        """Who is told of each node whose session has lost its connection, and why."""
         self.on_closing: list[Callable[[Code, str], object]] = []
         """Who ends, together with the sessions, what else shares the port."""
         self.on_revoked: list[Callable[[str], object]] = []
@@ -233,6 +235,8 @@ class AgentListener(Factory):
             self.sessions_drain(frozenset({session}))
             self._registry.direct_changed(session.node)
             session.connection_lost()
+            for callback in self.on_interrupted:
+                callback(session.node, f"the connection was lost: {reason.getErrorMessage()}")
             _close_if_abandoned(session.tunnel)
         if self._draining:
             self._close_disconnected()

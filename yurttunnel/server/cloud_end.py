@@ -93,6 +93,7 @@ def agent_listener(
     )
     process.sessions = agents.sessions
     agents.on_ended.append(process.lost_nodes.ended)
+    agents.on_interrupted.append(process.history.interrupted)
     process.metrics.add(REFUSAL_METRICS, lambda: agents.refusals)
     return agents
 

@@ -36,6 +36,7 @@ from yurttunnel.server.approver import METRICS as APPROVAL_METRICS
 from yurttunnel.server.approver import ApprovalCounters, Approver
 from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end, worker_processes
 from yurttunnel.server.cluster_trust import ClusterServerTrust
+from yurttunnel.server.expected_nodes import ClusterNodes
 from yurttunnel.server.frontends.kubelet.authorization import Authorization
 from yurttunnel.server.frontends.kubelet.callers import CertificateUsers
 from yurttunnel.server.frontends.kubelet.connections import Aims
@@ -110,7 +111,9 @@ class ClusterServer:
             ),
             cluster.accept_common_certificates,
         )
-        self._process = ServerProcess(reactor, settings, self._trust.certificates, self._nodes)
+        self._process = ServerProcess(
+            reactor, settings, self._trust.certificates, ClusterNodes(self._nodes)
+        )
         self._process.registry.is_anothers = self._nodes.is_anothers
         self._election = self._make_approver(instance)
         self._reviews = self._make_reviews()

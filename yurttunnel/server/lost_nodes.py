@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
-from twisted.internet.interfaces import IReactorTime
-
-from yurttunnel.cluster.nodes import Nodes
-from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.ops.status import words
 from yurttunnel.ops.status.markup import Column, Content, table
 from yurttunnel.ops.status.sections import NO_MATCH, Moment, Section, listing
+from yurttunnel.server.expected_nodes import ExpectedNodes
+from yurttunnel.server.node_history import MOST_REMEMBERED, NodeHistory, NodePast
 from yurttunnel.server.registry import SessionRegistry
-
-MOST_REMEMBERED = 10_000
-"""Nodes that have gone, and of which the reason is kept."""
 
 MOST_SHOWN = 50
 """How many are shown at once."""
@@ -27,7 +21,7 @@ class LostNode:
     """A node that cannot be reached: ``why`` is how its last session ended.
 
     ``last_seen`` is in seconds since the epoch, ``None`` for a node that has not been connected
-    since this process started.
+    as far as is remembered.
     """
 
     node: str
@@ -56,73 +50,76 @@ def lost_section(lost: Sequence[LostNode], moment: Moment) -> Section:
 
 def _last_seen(lost: LostNode, moment: Moment) -> Content:
     if lost.last_seen is None:
-        return "not since this server started"
+        return "never"
     return words.ago(words.at(lost.last_seen), moment.now)
 
 
 class LostNodes:
-    """Remembers why nodes have gone from ``registry``, until they are back.
+    """Which nodes cannot be reached now: those that have gone from ``registry``, and the missing.
 
-    ``nodes`` are those of the cluster, if there is one: what was deleted there is not lost, and
-    edge nodes that have not been seen yet are. A node that a sibling has is not lost either.
+    ``history`` is told why they went. What is not ``expected`` to be there, such as a node that
+    was deleted, is not lost. Neither is a node that a sibling has.
     """
 
     def __init__(
         self,
-        clock: IReactorTime,
         registry: SessionRegistry,
-        nodes: Nodes | None = None,
-        most_remembered: int = MOST_REMEMBERED,
+        history: NodeHistory,
+        expected: ExpectedNodes,
     ) -> None:
-        self._clock = clock
         self._registry = registry
-        self._nodes = nodes
-        self._most_remembered = most_remembered
-        self._lost: dict[str, LostNode] = {}
+        self._history = history
+        self._expected = expected
         registry.on_direct_changed.append(self._changed)
         registry.on_remote_gone.append(self._remote_gone)
 
     def ended(self, node: str, why: str) -> None:
         """Note why the session of ``node`` has ended, if that was its last one."""
         if self._registry.direct(node) is None:
-            self._note(node, why)
+            self._history.gone(node, why)
 
-    def _remote_gone(self, node: str) -> None:
-        if not self._registry.reaches(node):
-            self._note(node, "the way to it by another server, which was the last one, has gone")
-
-    def _note(self, node: str, why: str) -> None:
-        # Taken out first, so that the order of the table is the order of time.
-        self._lost.pop(node, None)
-        self._lost[node] = LostNode(node, time_of_day(self._clock), why)
-        if len(self._lost) > self._most_remembered:
-            del self._lost[next(iter(self._lost))]
-
-    def newest_first(self) -> list[LostNode]:
-        """Return the nodes that cannot be reached, those that were lost last before the others.
+    def newest_first(self) -> Iterator[LostNode]:
+        """Go through the nodes that cannot be reached, those that were lost last at first.
 
         Those that have not been seen yet come last, by their names.
         """
-        return [*filter(self._is_lost, reversed(self._lost.values())), *self._never_seen()]
+        for past in list(self._history.newest_first()):
+            lost = self._lost(past)
+            if lost is not None:
+                yield lost
+        yield from self._never_seen()
+
+    def get(self, node: str) -> LostNode | None:
+        """Return how ``node`` was lost, ``None`` for one that is there, or is not known."""
+        past = self._history.get(node)
+        if past is not None:
+            return self._lost(past)
+        return next((each for each in self._never_seen() if each.node == node), None)
+
+    def _remote_gone(self, node: str) -> None:
+        if not self._registry.reaches(node):
+            why = "the way to it by another server, which was the last one, has gone"
+            self._history.gone(node, why)
 
     def _changed(self, node: str) -> None:
-        if self._registry.direct(node) is not None:
-            self._lost.pop(node, None)
+        session = self._registry.direct(node)
+        if session is None:
+            return
+        if session.connected:
+            snapshot = session.snapshot()
+            self._history.connected(node, snapshot.address, snapshot.version)
 
-    def _is_lost(self, lost: LostNode) -> bool:
-        nodes = self._nodes
-        if nodes is not None and nodes.synced and nodes.get(lost.node) is None:
-            return False
-        return not self._registry.reaches(lost.node)
+    def _lost(self, past: NodePast) -> LostNode | None:
+        if self._registry.reaches(past.node) or not self._expected.belongs(past.node):
+            return None
+        return LostNode(past.node, past.last_seen, past.why)
 
     def _never_seen(self) -> Iterator[LostNode]:
-        nodes = self._nodes
-        if nodes is None or not nodes.synced:
-            return
-        missing = sorted(
-            node.name
-            for node in nodes.all()
-            if node.edge and node.name not in self._lost and not self._registry.reaches(node.name)
-        )
-        for name in islice(missing, self._most_remembered):
-            yield LostNode(name, None, "labelled as an edge node, but no agent of it has connected")
+        missing = [
+            (node, why)
+            for node, why in self._expected.expected()
+            if self._history.get(node) is None and not self._registry.reaches(node)
+        ]
+        missing.sort()
+        for node, why in missing[:MOST_REMEMBERED]:
+            yield LostNode(node, None, why)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import LogLevel
 
-from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.metrics import Metric, MetricRegistry, counter, gauge, histogram
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.freed_memory import FreedMemory
@@ -29,7 +28,10 @@ from yurttunnel.server.audit import Audit
 from yurttunnel.server.audit_log import METRICS as AUDIT_METRICS
 from yurttunnel.server.audit_log import AuditLog
 from yurttunnel.server.audit_sinks import AuditSettings, open_sink
+from yurttunnel.server.expected_nodes import ExpectedNodes
 from yurttunnel.server.lost_nodes import LostNodes, lost_section
+from yurttunnel.server.node_history import NodeHistory
+from yurttunnel.server.node_pages import NodePages
 from yurttunnel.server.options import Settings
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.steering.page import steering_page, steering_section
@@ -115,12 +117,13 @@ def server_registry(
 class ServerProcess:
     """The parts that need no trust: they are there from the start, and until the end.
 
-    ``certificates()`` gives when each certificate in use ends, ``nodes`` has those of the cluster
-    where there is one. ``lost_nodes`` is told of sessions that end. ``meta`` listens on
-    ``--meta-port``. What comes later is put into ``sessions``, a function that gives those that
-    this process has with agents, into ``workers`` what has the others, into ``steering``, one that
-    tells how callers are led here, and added to ``readiness`` and ``metrics``. ``audit`` is where
-    to write what callers do, ``write_audit`` takes lines of it, ``None`` where that is not wanted.
+    ``certificates()`` gives when each certificate in use ends, ``expected`` knows which nodes there
+    are to be. ``lost_nodes`` is told of sessions that end, and ``history`` remembers nodes.
+    ``meta`` listens on ``--meta-port``. What comes later is put into ``sessions``, a function that
+    gives those that this process has with agents, into ``workers`` what has the others, into
+    ``steering``, one that tells how callers are led here, and added to ``readiness`` and
+    ``metrics``. ``audit`` is where to write what callers do, ``write_audit`` takes lines of it,
+    ``None`` where that is not wanted.
     """
 
     def __init__(
@@ -128,13 +131,14 @@ class ServerProcess:
         reactor: IReactor,
         settings: Settings,
         certificates: Callable[[], Mapping[str, datetime.datetime]],
-        nodes: Nodes | None = None,
+        expected: ExpectedNodes,
     ) -> None:
         counters = TunnelCounters()
         budget = MemoryBudget(MEMORY_BUDGET // settings.workers)
         self.context = SessionContext(reactor, counters, budget, RefuseStreams())
         self.registry = SessionRegistry(reactor)
-        self.lost_nodes = LostNodes(reactor, self.registry, nodes)
+        self.history = NodeHistory(reactor)
+        self.lost_nodes = LostNodes(self.registry, self.history, expected)
         self.sessions: Callable[[], Iterable[TunnelSession]] = tuple
         self.workers: Workers | None = None
         self.steering: Callable[[], SteeringReport | None] = lambda: None
@@ -155,7 +159,7 @@ class ServerProcess:
                 certificates=certificates,
                 reactor_lag=self._worst_lag,
                 sections=[
-                    lambda moment: lost_section(self.lost_nodes.newest_first(), moment),
+                    lambda moment: lost_section(list(self.lost_nodes.newest_first()), moment),
                     lambda _: steering_section(self.steering()),
                 ],
                 other_sessions=lambda: () if self.workers is None else self.workers.snapshots(),
@@ -168,7 +172,10 @@ class ServerProcess:
             self.readiness,
             self.metrics,
             self._snapshots,
-            [steering_page(lambda: self.steering())],
+            [
+                NodePages(self.registry, self.history, self.lost_nodes).page(),
+                steering_page(lambda: self.steering()),
+            ],
         )
         address, port = settings.insecure_address, settings.meta_port
         debug = Debug(

@@ -206,6 +206,15 @@ class SessionRegistry:
         """Return all direct sessions with ``node``, the newest last."""
         return list(self._direct.get(node, ()))
 
+    def reached(self) -> list[str]:
+        """Return the names of all nodes to which there is a way, in their order."""
+        return sorted({*self._direct, *(session.node for session in self._remote)})
+
+    def way(self, node: str) -> INodeSession | None:
+        """Return the way to ``node`` itself, a direct one before that by a sibling."""
+        claimants = self._claims.get(_Own(node))
+        return claimants[-1] if claimants else None
+
     def reaches(self, node: str) -> bool:
         """Return whether there is a way to the node of that name, direct or by a sibling."""
         return _Own(node) in self._claims

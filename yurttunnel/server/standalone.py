@@ -8,15 +8,18 @@ from functools import partial
 from twisted.application.service import IService
 
 from yurttunnel.ops.notify import Supervised
+from yurttunnel.ops.threads import in_own_thread
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.directory import HeldDirectory
 from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end, worker_processes
+from yurttunnel.server.expected_nodes import EnrolledNodes
 from yurttunnel.server.frontends.kubelet.host_names import HostNames
 from yurttunnel.server.frontends.kubelet.middleware import (
     IMiddleware,
     find_middlewares,
     installed_makers,
 )
+from yurttunnel.server.kept_history import KeptHistory
 from yurttunnel.server.options import Settings, StandaloneSettings
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.standalone_trust import StandaloneServerTrust
@@ -28,7 +31,8 @@ def build(reactor: IReactor, settings: Settings, standalone: StandaloneSettings)
     held = HeldDirectory(standalone.state_dir)
     plugins = _plugins(reactor, settings.middlewares)
     kept = _open_trust(reactor, settings, standalone)
-    process = ServerProcess(reactor, settings, kept.certificates)
+    enrolled = EnrolledNodes(kept.records, kept.revocations)
+    process = ServerProcess(reactor, settings, kept.certificates, enrolled)
     process.registry.is_anothers = kept.ownership.is_anothers
     trust = Trust(
         agents=kept.contexts,
@@ -57,10 +61,13 @@ def build(reactor: IReactor, settings: Settings, standalone: StandaloneSettings)
     readiness.add("certificate renewal", kept.serving.warning, required=False)
     readiness.add("enrolment", kept.enrolment_factory.problem, required=False)
     readiness.add("kubelet trust", kept.kubelet_problem, required=False)
+    in_thread = partial(in_own_thread, reactor, "yurttunnel node history")
+    history = KeptHistory(reactor, kept.directory, process.history, in_thread)
+    readiness.add("node history", lambda: history.problem, required=False)
     parts = Supervised(reactor, readiness)
     # The trust ends after the sessions: a node can be revoked in a drain. The directory is free
-    # as soon as that begins: a successor may start meanwhile.
-    for part in (process.meta, process.lag, kept, workers, server, held):
+    # as soon as that begins, when the history has been written: a successor may start meanwhile.
+    for part in (process.meta, process.lag, kept, workers, server, held, history):
         if part is not None:
             part.setServiceParent(parts)
     return parts

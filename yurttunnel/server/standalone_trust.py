@@ -57,7 +57,8 @@ class StandaloneServerTrust(ServerTrust):
     - ``enrolment_factory``: makes the protocol for connections that chose enrolment;
     - ``on_revoked(callback)``: ``callback(node)`` ends the node's session;
     - ``ownership``: which node has which name and address;
-    - ``authority`` and ``revocations``: the parts, for other listeners.
+    - ``authority``, ``records`` and ``revocations``: the parts, for others;
+    - ``directory``: where all of it is.
 
     As a service it renews the server's certificates, replaces the join token and watches for
     revocations and new authorities of kubelets.
@@ -87,7 +88,8 @@ class StandaloneServerTrust(ServerTrust):
         directory = StateDirectory.open(state_dir)
         self.authority = authority = Authority.open(clock, directory)
         tokens = TokenStore(clock, directory, authority.pin)
-        records = NodeRecords(directory)
+        self.directory = directory
+        self.records = records = NodeRecords(directory)
         self.revocations = Revocations(clock, directory, records)
         self.on_revoked = self.revocations.on_revoked
         self.ownership = Ownership(records, self.revocations)

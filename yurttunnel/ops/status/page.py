@@ -6,7 +6,7 @@ import base64
 import hashlib
 import platform
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -60,8 +60,8 @@ class StatusPage(MultiService):
         for part in (self._throughput, self._events):
             part.setServiceParent(self)
 
-    def render(self, desired: str, pages: Iterable[tuple[str, str]]) -> bytes:
-        """Make the page, as UTF-8.
+    def pieces(self, desired: str, pages: Iterable[tuple[str, str]]) -> Iterator[str]:
+        """Make the page, piece by piece.
 
         ``desired`` is a filter: sessions, nodes and streams are shown that have it in their text.
         ``pages`` are the further pages there are, by name, each with what it is.
@@ -77,15 +77,16 @@ class StatusPage(MultiService):
         )
         program = self._sources.program
         title = f"{'' if view.ready else 'Not ready: '}{program} on {socket.gethostname()}"
-        body = element(
-            "body",
-            _header(program, desired),
-            element("main", list(view.sections())),
-            _footer(pages),
-            element("script", Markup(SCRIPT)),
-        )
-        document = element("html", _head(title), body, lang="en")
-        return f"<!DOCTYPE html>\n{document}".encode("utf-8", "replace")
+        yield '<!DOCTYPE html>\n<html lang="en">'
+        yield _head(title)
+        yield "<body>"
+        yield _header(program, desired)
+        yield "<main>"
+        yield from view.sections()
+        yield "</main>"
+        yield _footer(pages)
+        yield element("script", Markup(SCRIPT))
+        yield "</body></html>"
 
 
 def _header(program: str, desired: str) -> Markup:

@@ -1,0 +1,171 @@
+"""What is remembered of nodes, and what a restart leaves of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.pki.directory import StateDirectory
+from yurttunnel.server.kept_history import FILE, PERIOD, SPACING, STOPPED, KeptHistory
+from yurttunnel.server.node_history import (
+    LONGEST_REASON,
+    MOST_DISCONNECTIONS,
+    NodeHistory,
+    NodePast,
+)
+
+
+def at_once(function, argument):
+    """Call the function here and now, as a thread would."""
+    return maybeDeferred(function, argument)
+
+
+class NodeHistoryTests(SynchronousTestCase):
+    """Nodes that come and go."""
+
+    def setUp(self) -> None:
+        """Begin with nothing."""
+        self.clock = Clock()
+        self.clock.advance(1000)
+        self.history = NodeHistory(self.clock, most=3)
+        self.told: list[int] = []
+        self.history.on_change.append(lambda: self.told.append(1))
+
+    def test_a_node(self) -> None:
+        """It has an address and a version, and, once it has gone, when that was and why."""
+        self.history.connected("edge-1", "192.0.2.1:1", "1.0")
+        self.assertEqual(NodePast("edge-1", None, "192.0.2.1:1", "1.0"), self.history.get("edge-1"))
+        self.clock.advance(5)
+        self.history.gone("edge-1", "silent")
+        past = self.history.get("edge-1")
+        self.assertEqual((1005, "silent", "1.0"), (past.last_seen, past.why, past.version))
+        self.history.connected("edge-1", "192.0.2.1:2", "1.1")
+        past = self.history.get("edge-1")
+        self.assertEqual((None, "192.0.2.1:2"), (past.last_seen, past.address))
+        self.assertEqual(["silent"], [each.why for each in past.disconnections])
+        self.assertEqual(3, len(self.told))
+
+    def test_nothing_new(self) -> None:
+        """That a node is where it was is no change."""
+        for _ in range(2):
+            self.history.connected("edge-1", "192.0.2.1:1", "1.0")
+        self.assertEqual(1, len(self.told))
+
+    def test_an_interruption(self) -> None:
+        """A lost connection is among the disconnections of a node that is not gone."""
+        self.history.connected("edge-1", "192.0.2.1:1", "1.0")
+        self.history.interrupted("edge-1", "reset")
+        past = self.history.get("edge-1")
+        self.assertEqual((None, "reset"), (past.last_seen, past.why))
+        self.history.interrupted("edge-2", "of nobody")
+        self.assertIsNone(self.history.get("edge-2"))
+
+    def test_bounds(self) -> None:
+        """Nodes, disconnections and reasons are bounded; the newest are remembered."""
+        for number in range(MOST_DISCONNECTIONS + 2):
+            self.history.gone("a", f"{number}" * (LONGEST_REASON + 9))
+        kept = self.history.get("a").disconnections
+        self.assertEqual(MOST_DISCONNECTIONS, len(kept))
+        self.assertEqual(str(MOST_DISCONNECTIONS + 1) * LONGEST_REASON, kept[0].why)
+        for node in ("b", "c", "d"):
+            self.history.gone(node, "silent")
+        self.assertEqual(["d", "c", "b"], [each.node for each in self.history.newest_first()])
+
+
+class KeptHistoryTests(SynchronousTestCase):
+    """The file."""
+
+    def setUp(self) -> None:
+        """Begin with an empty directory."""
+        self.clock = Clock()
+        self.clock.advance(1000)
+        self.directory = StateDirectory.open(self.mktemp())
+        self.file = Path(self.directory.path) / FILE
+
+    def start(self, in_thread=at_once) -> tuple[NodeHistory, KeptHistory]:
+        """Make what keeps a history, and start it."""
+        history = NodeHistory(self.clock)
+        kept = KeptHistory(self.clock, self.directory, history, in_thread)
+        kept.startService()
+        return history, kept
+
+    def stop(self, kept: KeptHistory) -> None:
+        """Stop it, and see that it has ended."""
+        self.assertTrue(self.successResultOf(kept.stopService()))
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_a_restart(self) -> None:
+        """What was known is known again; who was connected has been lost since."""
+        history, kept = self.start()
+        history.connected("edge-1", "192.0.2.1:1", "1.0")
+        history.gone("edge-1", "silent \u2028\n<b>")
+        history.connected("edge-2", "192.0.2.2:1", "1.1")
+        gone = history.get("edge-1")
+        self.clock.advance(50)
+        self.stop(kept)
+        self.clock.advance(50)
+        history, kept = self.start()
+        self.assertEqual(gone, history.get("edge-1"))
+        lost = history.get("edge-2")
+        self.assertEqual((1050, STOPPED, "1.1"), (lost.last_seen, lost.why, lost.version))
+        self.assertEqual(["edge-2", "edge-1"], [each.node for each in history.newest_first()])
+        self.stop(kept)
+
+    def test_a_process_that_is_killed(self) -> None:
+        """It forgets no more than the last seconds."""
+        history, kept = self.start()
+        self.clock.advance(SPACING)
+        history.gone("edge-1", "silent")
+        self.clock.advance(0)
+        self.assertIn("edge-1", self.file.read_text())
+        history.gone("edge-2", "silent")
+        self.assertNotIn("edge-2", self.file.read_text(), "the disk has its rest")
+        self.clock.advance(SPACING)
+        self.clock.advance(0)
+        self.assertIn("edge-2", self.file.read_text())
+        self.clock.pump([SPACING, PERIOD])
+        self.assertIn(f'"written": {self.clock.seconds()}', self.file.read_text())
+        self.stop(kept)
+
+    def test_a_file_that_is_none(self) -> None:
+        """One that cannot be understood is begun anew, whatever is in it."""
+        good = '{"written": 1.0}\n'
+        for content in (
+            "",
+            "x",
+            "[]\n",
+            '{"written": "x"}',
+            good + "{}",
+            good + '{"node": "a", "last_seen": 1, "address": "", "version": "", '
+            '"disconnections": 3}',
+            good + "\udcff",
+        ):
+            self.file.write_bytes(content.encode("utf-8", "surrogatepass"))
+            history, kept = self.start()
+            self.assertEqual([], history.all(), content)
+            self.stop(kept)
+            self.assertTrue(self.file.read_text().startswith('{"written": '))
+
+    def test_a_full_disk(self) -> None:
+        """That nothing can be written is told, as long as it is so."""
+        history, kept = self.start()
+        self.directory.path.rename(f"{self.directory.path}-away")
+        history.gone("edge-1", "silent")
+        self.clock.advance(SPACING)
+        self.clock.advance(0)
+        self.assertIn("the next start will not know why nodes were lost", kept.problem)
+        Path(f"{self.directory.path}-away").rename(self.directory.path)
+        self.clock.advance(PERIOD)
+        self.assertIsNone(kept.problem)
+        self.stop(kept)
+
+    def test_a_disk_that_hangs(self) -> None:
+        """The process ends all the same."""
+        _, kept = self.start(lambda function, argument: Deferred())
+        stopped = kept.stopService()
+        self.assertNoResult(stopped)
+        self.clock.pump([1] * 10)
+        self.assertFalse(self.successResultOf(stopped))

@@ -1,0 +1,78 @@
+"""Pages are made in slices: whatever has much to say lets the reactor turn between its pieces.
+
+What is written may change meanwhile, so a generator of pieces iterates over copies of collections.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import Cooperator, TaskStopped
+from twisted.python.failure import Failure
+
+SLICE_SECONDS = 0.004
+"""For how long pieces are made in one turn of the reactor, of all pages together. One piece more
+may be made, which should not take longer than this."""
+
+
+class Slices:
+    """Makes pages, by turns where there are several; ``elapsed()`` is a clock in seconds."""
+
+    def __init__(
+        self, clock: IReactorTime, elapsed: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._elapsed = elapsed
+        self._cooperator = Cooperator(
+            terminationPredicateFactory=self._begin_slice,
+            scheduler=lambda call: clock.callLater(0, call),
+        )
+
+    def join(self, pieces: Iterable[str]) -> Deferred[bytes]:
+        """Return all ``pieces`` as UTF-8, from a later turn on; cancelling ends the making."""
+        made: list[bytes] = []
+        task = self._cooperator.cooperate(_encoded(pieces, made))
+        joined: Deferred[bytes] = Deferred(lambda _: task.stop())
+
+        def failed(failure: Failure) -> None:
+            # Who has stopped it is told so by Deferred.
+            if not failure.check(TaskStopped):
+                joined.errback(failure)
+
+        _ = task.whenDone().addCallbacks(lambda _: joined.callback(b"".join(made)), failed)
+        return joined
+
+    def _begin_slice(self) -> Callable[[], bool]:
+        end = self._elapsed() + SLICE_SECONDS
+        return lambda: self._elapsed() >= end
+
+
+def json_pieces(value: object) -> Iterator[str]:
+    """Write ``value`` as JSON; iterators in mappings are written as arrays, item by item."""
+    if isinstance(value, Iterator):
+        separator = ""
+        yield "["
+        for item in value:
+            yield separator + json.dumps(item)
+            separator = ", "
+        yield "]"
+    elif isinstance(value, Mapping):
+        separator = ""
+        yield "{"
+        for name, each in value.items():
+            yield f"{separator}{json.dumps(name)}: "
+            yield from json_pieces(each)
+            separator = ", "
+        yield "}"
+    else:
+        yield json.dumps(value)
+
+
+def _encoded(pieces: Iterable[str], made: list[bytes]) -> Iterator[None]:
+    for piece in pieces:
+        # What somebody is called need not be Unicode.
+        made.append(piece.encode("utf-8", "replace"))
+        yield None

@@ -1,0 +1,60 @@
+"""Which nodes there are to be, whether or not they are connected: by the API, or by enrolment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from yurttunnel.cluster.nodes import Nodes
+from yurttunnel.pki.records import NodeRecords
+from yurttunnel.pki.revocation import Revocations
+
+
+class ExpectedNodes(Protocol):
+    """Knows which nodes there are to be."""
+
+    def belongs(self, node: str) -> bool:
+        """Return whether ``node`` is missed when it is gone; not when it was deleted."""
+        ...
+
+    def expected(self) -> Iterable[tuple[str, str]]:
+        """Go through the nodes that should be connected, each with why it should."""
+        ...
+
+
+class ClusterNodes:
+    """The nodes of the cluster: those with the labels of edge nodes are expected."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    def belongs(self, node: str) -> bool:
+        """Return whether the cluster has ``node``, as far as is known."""
+        return not self._nodes.synced or self._nodes.get(node) is not None
+
+    def expected(self) -> Iterator[tuple[str, str]]:
+        """Go through the edge nodes, once all are known."""
+        if self._nodes.synced:
+            for each in list(self._nodes.all()):
+                if each.edge:
+                    yield each.name, "labelled as an edge node, but no agent of it has connected"
+
+
+class EnrolledNodes:
+    """The nodes that were given a certificate, and of which it has not been revoked."""
+
+    def __init__(self, records: NodeRecords, revocations: Revocations) -> None:
+        self._records = records
+        self._revocations = revocations
+
+    def belongs(self, node: str) -> bool:
+        """Return whether ``node`` has not been revoked; another server may have enrolled it."""
+        revocations = self._revocations
+        return revocations.revoked_at(node) is None or revocations.is_enrolled(node)
+
+    def expected(self) -> Iterator[tuple[str, str]]:
+        """Go through them."""
+        for each in self._records.all():
+            if self._revocations.is_enrolled(each.node):
+                when = f"{each.enrolled:%Y-%m-%d %H:%M} UTC"
+                yield each.node, f"enrolled on {when}, but its agent has not connected since"

@@ -1,0 +1,153 @@
+"""The past of the nodes in a file of the state directory, so that a restart does not forget it.
+
+Each line is a node, as JSON; the first one says when the file was written. Nothing depends on the
+file: one that cannot be read is begun anew, and one that cannot be written is warned of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from yurttunnel.ops.clocks import time_of_day
+from yurttunnel.ops.reconciler import Reconciler
+from yurttunnel.ops.waiting import ended_within
+from yurttunnel.pki.directory import StateDirectory, StateError
+from yurttunnel.server.node_history import (
+    LONGEST_REASON,
+    MOST_DISCONNECTIONS,
+    Disconnection,
+    NodeHistory,
+    NodePast,
+)
+
+FILE = "node-history.jsonl"
+
+SPACING = 10.0
+"""Seconds between two writings at least: what a process that is killed may forget."""
+
+PERIOD = 300.0
+"""Seconds between two writings at most, though nothing has come or gone: nodes that are connected
+were here when the file was written."""
+
+END_SECONDS = 2.0
+"""Seconds for which the end of the process waits for the disk."""
+
+STOPPED = "it was connected when this server ended, and has not been back since"
+
+InThread = Callable[[Callable[[list[NodePast]], None], list[NodePast]], Deferred[None]]
+"""Calls a function with its argument in a thread."""
+
+_log = Logger()
+
+
+class KeptHistory(Reconciler):
+    """Keeps ``history`` in ``directory``, while it runs and at its end.
+
+    It is written ``in_thread``: a slow disk holds up nothing. What is there already is read when
+    this is made.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        directory: StateDirectory,
+        history: NodeHistory,
+        in_thread: InThread,
+    ) -> None:
+        self._clock = clock
+        self._directory = directory
+        self._history = history
+        self._in_thread = in_thread
+        self.problem: str | None = None
+        """Why the next start will not know what has happened since, ``None`` when it will."""
+        self._read()
+        history.on_change.append(self.trigger)
+        super().__init__(
+            clock,
+            PERIOD,
+            "keeping the history of the nodes",
+            self._write,
+            spacing=SPACING,
+            finish=END_SECONDS,
+        )
+
+    def stopService(self) -> Deferred[bool]:
+        """Write for the last time."""
+        return Deferred.fromCoroutine(self._stop(super().stopService()))
+
+    async def _stop(self, stopped: Deferred[bool]) -> bool:
+        ended = await stopped
+        last = Deferred.fromCoroutine(self._write())
+        return await ended_within(self._clock, END_SECONDS, last) and ended
+
+    def _read(self) -> None:
+        try:
+            content = self._directory.read(FILE)
+            if content is not None:
+                self._history.restore(_decoded(content))
+        except (StateError, ValueError, KeyError, TypeError) as error:
+            path = self._directory.path / FILE
+            _log.warn("{path} is not read, and begun anew: {error}", path=path, error=error)
+
+    async def _write(self) -> bool:
+        save = partial(_save, self._directory, time_of_day(self._clock))
+        try:
+            await self._in_thread(save, self._history.all())
+        except (StateError, RuntimeError) as error:
+            if self.problem is None:
+                _log.warn("the history of the nodes is not kept: {error}", error=error)
+            self.problem = f"the next start will not know why nodes were lost: {error}"
+            return False
+        self.problem = None
+        return True
+
+
+def _save(directory: StateDirectory, now: float, nodes: Iterable[NodePast]) -> None:
+    directory.write(FILE, _encoded(now, nodes))
+
+
+def _encoded(now: float, nodes: Iterable[NodePast]) -> bytes:
+    # Line by line, so that the reactor's thread has its turn between them.
+    lines = [json.dumps({"written": now})]
+    lines += [
+        json.dumps(
+            {
+                "node": each.node,
+                "last_seen": each.last_seen,
+                "address": each.address,
+                "version": each.version,
+                "disconnections": [[one.at, one.why] for one in each.disconnections],
+            }
+        )
+        for each in nodes
+    ]
+    return "\n".join(lines).encode() + b"\n"
+
+
+def _decoded(content: bytes) -> list[NodePast]:
+    """Read the lines; nodes that were connected then are lost since."""
+    head, *lines = content.splitlines()
+    written = float(json.loads(head)["written"])
+    return [_node(json.loads(line), written) for line in lines]
+
+
+def _node(line: dict[str, object], written: float) -> NodePast:
+    kept, last_seen = line["disconnections"], line["last_seen"]
+    if not isinstance(kept, list):
+        raise TypeError("disconnections are a list")
+    past = [Disconnection(float(at), str(why)[:LONGEST_REASON]) for at, why in kept]
+    if last_seen is None:
+        past.insert(0, Disconnection(written, STOPPED))
+    return NodePast(
+        node=str(line["node"]),
+        last_seen=written if last_seen is None else float(str(last_seen)),
+        address=str(line["address"]),
+        version=str(line["version"]),
+        disconnections=tuple(past[:MOST_DISCONNECTIONS]),
+    )

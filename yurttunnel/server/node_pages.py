@@ -1,0 +1,111 @@
+"""``/nodes`` and ``/nodes/NAME``: every node that a server knows, connected, lost, or missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from yurttunnel.ops.clocks import timestamp
+from yurttunnel.ops.meta import JsonPage, session_entry
+from yurttunnel.pki.identity import format_identifiers
+from yurttunnel.server.lost_nodes import LostNode, LostNodes
+from yurttunnel.server.node_history import NodeHistory, NodePast
+from yurttunnel.server.registry import INodeSession, SessionRegistry
+from yurttunnel.tunnel.statistics import SessionSnapshot
+
+
+class NodePages:
+    """Describes the nodes; of those that are gone ``lost`` has the reasons."""
+
+    def __init__(self, registry: SessionRegistry, history: NodeHistory, lost: LostNodes) -> None:
+        self._registry = registry
+        self._history = history
+        self._lost = lost
+
+    def page(self) -> JsonPage:
+        """Make the pages."""
+        return JsonPage(
+            "nodes",
+            "the nodes that are connected, lost or missing, as JSON",
+            lambda: {"nodes": self._all()},
+            "",
+            self._one,
+        )
+
+    def _all(self) -> Iterator[dict[str, object]]:
+        for node in self._registry.reached():
+            way = self._registry.way(node)
+            # It may have gone since.
+            if way is not None:
+                yield self._present(way)
+        for lost in self._lost.newest_first():
+            yield self._absent(lost)
+
+    def _one(self, node: str) -> dict[str, object] | None:
+        """Return all that is known of ``node``, ``None`` when that is nothing."""
+        way, lost = self._registry.way(node), self._lost.get(node)
+        if way is not None:
+            entry = self._present(way)
+        elif lost is not None:
+            entry = self._absent(lost)
+        else:
+            return None
+        past = self._history.get(node) or NodePast(node, None)
+        sessions = self._registry.direct_sessions(node)
+        return {
+            **entry,
+            "identifiers": None if way is None else format_identifiers(way.identifiers),
+            "sessions": [session_entry(each.snapshot()) for each in sessions],
+            "disconnections": [
+                {"at": timestamp(each.at), "reason": each.why} for each in past.disconnections
+            ],
+        }
+
+    def _present(self, way: INodeSession) -> dict[str, object]:
+        snapshot = way.snapshot()
+        if self._registry.direct(way.node) is None:
+            return _by_another(way, snapshot)
+        entry = session_entry(snapshot)
+        return {
+            "node": way.node,
+            "state": "connected" if way.connected else "waiting",
+            "since": entry["since"],
+            "reason": None,
+            "through": None,
+            "address": snapshot.address,
+            "version": snapshot.version,
+            "rtt_seconds": snapshot.round_trip,
+            "streams": snapshot.streams,
+            "certificate_expiry": entry["certificate_expiry"],
+        }
+
+    def _absent(self, lost: LostNode) -> dict[str, object]:
+        past = self._history.get(lost.node) or NodePast(lost.node, None)
+        seen = lost.last_seen
+        return {
+            "node": lost.node,
+            "state": "absent" if seen is None else "lost",
+            "since": None if seen is None else timestamp(seen),
+            "reason": lost.why,
+            "through": None,
+            "address": past.address or None,
+            "version": past.version or None,
+            "rtt_seconds": None,
+            "streams": 0,
+            "certificate_expiry": None,
+        }
+
+
+def _by_another(way: INodeSession, snapshot: SessionSnapshot) -> dict[str, object]:
+    """Describe a node that another server has; what is known is of the session with that one."""
+    return {
+        "node": way.node,
+        "state": "connected" if way.connected else "waiting",
+        "since": None,
+        "reason": None,
+        "through": snapshot.address,
+        "address": None,
+        "version": None,
+        "rtt_seconds": None,
+        "streams": None,
+        "certificate_expiry": None,
+    }
