@@ -24,9 +24,10 @@ from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.kubelets import KubeletContexts
 from yurttunnel.server.agents import REFUSAL_METRICS, AgentListener, AgentListenerSettings
 from yurttunnel.server.frontends.admission import Permissions
-from yurttunnel.server.frontends.calls import DialingFactory, IGate
+from yurttunnel.server.frontends.calls import Dialer, DialingFactory, IGate
 from yurttunnel.server.frontends.connect import ConnectFactory
-from yurttunnel.server.frontends.forward import ForwardFactory
+from yurttunnel.server.frontends.forward import Forward, ForwardFactory
+from yurttunnel.server.frontends.forwards import Forwards
 from yurttunnel.server.frontends.kubelet.listeners import Interception
 from yurttunnel.server.frontends.kubelet.metrics import METRICS as INTERCEPTION_METRICS
 from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
@@ -163,14 +164,22 @@ def cloud_end(
     ``workers`` are further processes that agents' connections are passed on to, if there are any.
     ``passthrough`` is --passthrough-port with what takes connections there, if there is one.
     """
-    callers = _callers(reactor, process.registry, settings)
-    if passthrough is not None:
-        callers["--passthrough-port"] = passthrough[1]
     gates = tuple(each for each in middlewares if IGate.providedBy(each))
-    for flag, caller in callers.items():
-        caller.flag = flag
+
+    def guard(caller: Dialer) -> None:
         caller.audit = process.audit
         caller.gates = (*caller.gates, *gates)
+
+    callers: dict[str, ConnectFactory | DialingFactory] = {
+        flag: _connect_factory(reactor, process.registry, settings)
+        for flag, _ in settings.connect_endpoints
+    }
+    if passthrough is not None:
+        callers["--passthrough-port"] = passthrough[1]
+    for flag, caller in callers.items():
+        caller.flag = flag
+        guard(caller)
+    forwards = process.forwards = _forwards(reactor, process.registry, settings, guard)
     interception = Interception(
         reactor,
         process.registry,
@@ -193,26 +202,30 @@ def cloud_end(
         reactor,
         [
             *_listeners(reactor, settings, trust, agents, workers, callers),
+            Listener("--forward", forwards.listen),
             *_interception_listeners(reactor, settings, secured, interception.insecure),
             *passing,
         ],
         [agents, *others, *([] if workers is None else [workers])],
-        [interception, *callers.values()],
+        [interception, *callers.values(), forwards],
         settings.drain_timeout,
     )
 
 
-def _callers(
-    reactor: IReactor, registry: SessionRegistry, settings: Settings
-) -> dict[str, ConnectFactory | DialingFactory]:
-    """Make the factories whose connections become streams, by the flag that asks for each."""
-    callers: dict[str, ConnectFactory | DialingFactory] = {
-        flag: _connect_factory(reactor, registry, settings)
-        for flag, _ in settings.connect_endpoints
-    }
-    for forward in settings.forwards:
-        callers[f"--forward {forward.text}"] = ForwardFactory(registry, forward)
-    return callers
+def _forwards(
+    reactor: IReactor,
+    registry: SessionRegistry,
+    settings: Settings,
+    guard: Callable[[Dialer], None],
+) -> Forwards:
+    """Make what opens forwards; ``guard`` gives each what its callers have to pass."""
+
+    def make(forward: Forward) -> ForwardFactory:
+        factory = ForwardFactory(registry, forward)
+        guard(factory)
+        return factory
+
+    return Forwards(make, partial(listen_tcp, reactor), settings.forwards)
 
 
 def _connect_factory(
@@ -254,10 +267,6 @@ def _listeners(
     for flag, endpoint in settings.connect_endpoints:
         restricted = bool(settings.connect_permissions)
         listen = partial(endpoint.listen, reactor, flag, callers[flag], trust.connect, restricted)
-        listeners.append(Listener(flag, listen))
-    for forward in settings.forwards:
-        flag = f"--forward {forward.text}"
-        listen = partial(tcp, flag, forward.listen_host, forward.listen_port, callers[flag])
         listeners.append(Listener(flag, listen))
     return listeners
 

@@ -255,8 +255,7 @@ def _check_ports(settings: Settings) -> None:
         if isinstance(endpoint, TcpEndpoint | TlsEndpoint):
             desired.append((flag, endpoint.interface, endpoint.port))
     desired += [
-        (f"--forward {forward.text}", forward.listen_host, forward.listen_port)
-        for forward in settings.forwards
+        (forward.flag, forward.listen_host, forward.listen_port) for forward in settings.forwards
     ]
     flag_of: dict[tuple[str, int], str] = {}
     for flag, host, port in desired:

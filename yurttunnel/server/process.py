@@ -29,6 +29,7 @@ from yurttunnel.server.audit_log import METRICS as AUDIT_METRICS
 from yurttunnel.server.audit_log import AuditLog
 from yurttunnel.server.audit_sinks import AuditSettings, open_sink
 from yurttunnel.server.expected_nodes import ExpectedNodes
+from yurttunnel.server.frontends.forwards import Forwards
 from yurttunnel.server.lost_nodes import LostNodes, lost_section
 from yurttunnel.server.node_history import NodeHistory
 from yurttunnel.server.node_pages import NodePages
@@ -120,10 +121,10 @@ class ServerProcess:
     ``certificates()`` gives when each certificate in use ends, ``expected`` knows which nodes there
     are to be. ``lost_nodes`` is told of sessions that end, and ``history`` remembers nodes.
     ``meta`` listens on ``--meta-port``. What comes later is put into ``sessions``, a function that
-    gives those that this process has with agents, into ``workers`` what has the others, into
-    ``steering``, one that tells how callers are led here, and added to ``readiness`` and
-    ``metrics``. ``audit`` is where to write what callers do, ``write_audit`` takes lines of it,
-    ``None`` where that is not wanted.
+    gives those that this process has with agents, into ``forwards`` those of ``--forward``, into
+    ``workers`` what has the sessions of others, into ``steering``, one that tells how callers are
+    led here, and added to ``readiness`` and ``metrics``. ``audit`` is where to write what callers
+    do, ``write_audit`` takes lines of it, ``None`` where that is not wanted.
     """
 
     def __init__(
@@ -140,6 +141,7 @@ class ServerProcess:
         self.history = NodeHistory(reactor)
         self.lost_nodes = LostNodes(self.registry, self.history, expected)
         self.sessions: Callable[[], Iterable[TunnelSession]] = tuple
+        self.forwards: Forwards | None = None
         self.workers: Workers | None = None
         self.steering: Callable[[], SteeringReport | None] = lambda: None
         self.readiness = Readiness()

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.internet.interfaces import IListeningPort, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.ops.waiting import within
@@ -19,12 +19,19 @@ PORT_CLOSE_TIMEOUT = 2.0
 """Seconds in which the listening ports have to be closed."""
 
 
+class Listening(Protocol):
+    """What has been bound: one port, or several."""
+
+    def stopListening(self) -> Deferred[Any] | None:
+        """Accept nothing more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listener:
     """One thing to listen on: ``listen`` binds at once, or raises CannotListen."""
 
     name: str
-    listen: Callable[[], IListeningPort]
+    listen: Callable[[], Listening]
 
 
 class SessionHolder(Protocol):
@@ -73,7 +80,7 @@ class ServerService(Service):
         self._holders = holders
         self._callers = callers
         self._drain_timeout = drain_timeout
-        self._ports: dict[str, IListeningPort] = {}
+        self._ports: dict[str, Listening] = {}
         self._draining = False
 
     def not_accepting(self) -> str | None:

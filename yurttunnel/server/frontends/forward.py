@@ -22,6 +22,9 @@ from yurttunnel.tunnel.shares import Kind
 _SYNTAX = "write LISTEN=NODE/HOST:PORT, as 127.0.0.1:9000=edge-1/127.0.0.1:80"
 _PORT_ALONE = re.compile(r":?([0-9]+)", re.ASCII)
 
+Listen = tuple[str, int]
+"""An address, in its canonical form, and a port."""
+
 
 @dataclass(frozen=True, slots=True)
 class Forward:
@@ -36,6 +39,16 @@ class Forward:
     node: str
     host: str
     port: int
+
+    @property
+    def flag(self) -> str:
+        """What an error or a message calls it."""
+        return f"--forward {self.text}"
+
+    @property
+    def listen(self) -> Listen:
+        """Where it listens; two forwards cannot have the same."""
+        return self.listen_host, self.listen_port
 
     @property
     def target(self) -> str:
@@ -56,20 +69,24 @@ def parse_forward(text: str) -> Forward:
     if not (equals and slash):
         raise ValueError(f"{text!r} is not a forward: {_SYNTAX}")
     try:
-        listen_host, listen_port = _split_listen(listen)
+        listen_host, listen_port = parse_listen(listen)
         host, port = split_authority(target)
         return Forward(text, listen_host, listen_port, strip_port(node), host, port)
     except BadAuthority as error:
         raise ValueError(f"{text!r} is not a forward: {error}; {_SYNTAX}") from None
 
 
-def _split_listen(listen: str) -> tuple[str, int]:
-    alone = _PORT_ALONE.fullmatch(listen)
-    return split_authority(f"127.0.0.1:{alone[1]}" if alone else listen)
+def parse_listen(text: str) -> Listen:
+    """Parse the part before the equals sign; raises :class:`BadAuthority`, a ``ValueError``."""
+    alone = _PORT_ALONE.fullmatch(text)
+    return split_authority(f"127.0.0.1:{alone[1]}" if alone else text)
 
 
 class ForwardFactory(DialingFactory):
-    """Accepts the connections of one forward; the arguments are as in :class:`DialingFactory`."""
+    """Accepts the connections of one forward; the arguments are as in :class:`DialingFactory`.
+
+    When it is to lead elsewhere (:meth:`lead`), the connections that there are stay where they are.
+    """
 
     kind = Kind.FORWARD
 
@@ -88,7 +105,12 @@ class ForwardFactory(DialingFactory):
             max_pending_dials=max_pending_dials,
             request_ids=request_ids,
         )
+        self.lead(forward)
+
+    def lead(self, forward: Forward) -> None:
+        """Have those who connect from now on reach the target of ``forward``."""
         self.forward = forward
+        self.flag = forward.flag
 
     def buildProtocol(self, addr: IAddress | None) -> ForwardProtocol:
         """Make the protocol of one connection."""
@@ -100,7 +122,8 @@ class ForwardProtocol(DialingConnection):
 
     def __init__(self, factory: ForwardFactory) -> None:
         super().__init__(factory)
-        self._factory = factory
+        self._request_ids = factory.request_ids
+        self._forward = factory.forward
 
     def connectionMade(self) -> None:
         """Ask for the stream; nothing is read before it is there.
@@ -110,8 +133,8 @@ class ForwardProtocol(DialingConnection):
         """
         super().connectionMade()
         self.transport.pauseProducing()
-        forward = self._factory.forward
-        self.call.request_id = self._factory.request_ids.make()
+        forward = self._forward
+        self.call.request_id = self._request_ids.make()
         self.dial(forward.node, forward.host, forward.port)
 
     def stream_opened(self, stream: IStream) -> None:
@@ -122,10 +145,10 @@ class ForwardProtocol(DialingConnection):
         """Reset the connection, which is all that TCP can say, and log the reason."""
         self.log.warn(
             "--forward {forward}: connection {request_id} to {target} was reset: {error}",
-            forward=self._factory.forward.text,
+            forward=self._forward.text,
             request_id=self.call.request_id,
             node=self.call.node,
-            target=self._factory.forward.target,
+            target=self._forward.target,
             error=str(error),
         )
         self.transport.abortConnection()

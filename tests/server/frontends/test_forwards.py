@@ -1,0 +1,275 @@
+"""Forwards that are opened and closed while a server runs, on real ports of this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ClientEndpoint
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import deferLater
+from twisted.trial.unittest import TestCase
+
+from benchmarks.ports import free_ports
+from tests.fakes import FakeSession
+from yurttunnel.ops.listen import CannotListen, listen_tcp
+from yurttunnel.server.frontends.forward import ForwardFactory, parse_forward
+from yurttunnel.server.frontends.forwards import ForwardRefused, Forwards, Origin
+from yurttunnel.server.registry import SessionRegistry
+
+DEADLINE = 10.0
+
+
+class ForwardsTests(TestCase):
+    """``Forwards`` has the ports open that the last word is for."""
+
+    timeout = 30
+
+    def setUp(self):
+        """Connect edge-1, and find ports that nobody has."""
+        self.session = FakeSession("edge-1")
+        registry = SessionRegistry(reactor)
+        registry.add(self.session)
+        self.registry = registry
+        self.first, self.second, self.third = (free_ports.take() for _ in range(3))
+        self.clients = []
+
+    def forwards(self, *texts):
+        """Make those with a configuration, and listen."""
+        forwards = self.prepared(*texts)
+        forwards.listen()
+        return forwards
+
+    def prepared(self, *texts):
+        """Make those with a configuration; at the end of the test everything is closed."""
+        forwards = Forwards(
+            lambda forward: ForwardFactory(self.registry, forward),
+            lambda *where: listen_tcp(reactor, *where),
+            list(map(parse_forward, texts)),
+        )
+        self.addCleanup(self.ended, forwards)
+        return forwards
+
+    def ended(self, forwards):
+        """Stop as a server does, and see that no connection is left."""
+        return Deferred.fromCoroutine(self._ended(forwards))
+
+    async def _ended(self, forwards):
+        await forwards.stopListening()
+        gone = forwards.drain()
+        forwards.close()
+        await gone
+        for client in self.clients:
+            client.transport.abortConnection()
+            await client.lost
+
+    async def connect(self, port, host="127.0.0.1"):
+        """Connect a client, and wait until its target has been asked for."""
+        asked = len(self.session.dials)
+        endpoint = TCP4ClientEndpoint(reactor, host, port)
+        client = await endpoint.connect(Factory.forProtocol(Client))
+        self.clients.append(client)
+        end = reactor.seconds() + DEADLINE
+        while len(self.session.dials) == asked and reactor.seconds() < end:
+            await deferLater(reactor, 0.001)
+        dial = self.session.dials[-1]
+        return f"{dial.host}:{dial.port}"
+
+    def listens(self, port, host="127.0.0.1"):
+        """Return whether somebody listens there."""
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError:
+                return True
+        return False
+
+    def texts(self, forwards):
+        """Return what is open, and for whom."""
+        return {state.forward.text: state.origin for state in forwards.states()}
+
+    async def refused(self, change):
+        """Return the sentence by which a change is refused."""
+        return str(await self.assertFailure(change, ForwardRefused))
+
+    async def test_those_of_the_configuration_are_opened_first(self):
+        """All of them, or the server does not begin, and the ones before are closed."""
+        one, two = f"{self.first}=edge-1/a:1", f"{self.second}=edge-1/b:2"
+        forwards = self.forwards(one, two)
+        self.assertEqual(dict.fromkeys((one, two), Origin.CONFIGURATION), self.texts(forwards))
+        others = self.prepared(f"{self.third}=edge-1/c:3", one)
+        error = self.assertRaises(CannotListen, others.listen)
+        self.assertIn(f"--forward {one}: cannot listen", error.code)
+        await deferLater(reactor, 0)
+        self.assertFalse(self.listens(self.third))
+
+    async def test_a_command_opens_and_closes_one(self):
+        """Whoever connects reaches its target until it is closed; then nobody listens."""
+        forwards = self.forwards()
+        text = f"{self.first}=edge-1/a:80"
+        await forwards.add(parse_forward(text))
+        self.assertEqual({text: Origin.COMMAND}, self.texts(forwards))
+        self.assertEqual("a:80", await self.connect(self.first))
+        removed = await forwards.remove(("127.0.0.1", self.first))
+        self.assertEqual(text, removed.text)
+        self.assertEqual({}, self.texts(forwards))
+        self.assertFalse(self.listens(self.first))
+
+    async def test_connections_outlive_their_forward(self):
+        """They go on when it is closed; the end of the server waits for them, then aborts them."""
+        forwards = self.forwards(f"{self.first}=edge-1/a:80")
+        await self.connect(self.first)
+        (state,) = forwards.states()
+        self.assertEqual(1, state.connections)
+        await forwards.remove(("127.0.0.1", self.first))
+        gone = forwards.drain()
+        self.assertFalse(self.clients[0].lost.called)
+        self.assertFalse(gone.called)
+        forwards.close()
+        await gone
+        await self.clients[0].lost
+
+    async def test_an_address_that_is_taken(self):
+        """It is said by whom; only a replacement takes it, and the port stays open for that."""
+        old, new = f"{self.first}=edge-1/a:80", f"{self.first}=edge-1/b:81"
+        forwards = self.forwards(old)
+        self.assertEqual("a:80", await self.connect(self.first))
+        reason = await self.refused(forwards.add(parse_forward(new)))
+        self.assertEqual(f"{old} is there already: remove it first, or replace it", reason)
+        descriptors = len(os.listdir("/proc/self/fd"))
+        await forwards.add(parse_forward(new), replace=True)
+        self.assertEqual(descriptors, len(os.listdir("/proc/self/fd")))
+        self.assertEqual({new: Origin.COMMAND}, self.texts(forwards))
+        self.assertEqual("b:81", await self.connect(self.first))
+        self.assertFalse(self.clients[0].lost.called)
+
+    async def test_what_cannot_be_done_is_refused_with_a_sentence(self):
+        """A port that somebody has, a forward that is not there, a server that does not listen."""
+        taken = free_ports.take()
+        with socket.create_server(("127.0.0.1", taken)):
+            forwards = self.prepared()
+            forward = parse_forward(f"{taken}=edge-1/a:1")
+            self.assertIn("takes no callers now", await self.refused(forwards.add(forward)))
+            forwards.listen()
+            self.assertEqual(
+                f"--forward {taken}=edge-1/a:1: cannot listen on 127.0.0.1:{taken}: another process"
+                " listens there: stop it, or choose another port",
+                await self.refused(forwards.add(forward)),
+            )
+        self.assertEqual(
+            f"no forward listens on 127.0.0.1:{taken}",
+            await self.refused(forwards.remove(("127.0.0.1", taken))),
+        )
+        await forwards.stopListening()
+        self.assertIn("takes no callers now", await self.refused(forwards.add(forward)))
+
+    async def test_a_change_of_the_configuration(self):
+        """New ones are opened, others lead elsewhere, and what it has no longer is closed."""
+        kept, old, moved = (
+            f"{port}=edge-1/{host}:1"
+            for port, host in zip((self.first, self.second, self.third), "abc", strict=True)
+        )
+        forwards = self.forwards(kept, old, moved)
+        fourth = free_ports.take()
+        new, elsewhere = f"{fourth}=edge-1/d:1", f"{self.third}=edge-1/e:1"
+        await forwards.configure([parse_forward(each) for each in (kept, new, elsewhere)])
+        self.assertEqual({kept, new, elsewhere}, set(self.texts(forwards)))
+        self.assertFalse(self.listens(self.second))
+        self.assertEqual("d:1", await self.connect(fourth))
+        self.assertEqual("e:1", await self.connect(self.third))
+
+    async def test_a_configuration_that_cannot_be_had_changes_nothing(self):
+        """Neither is anything opened of it, nor anything closed."""
+        old = f"{self.first}=edge-1/a:1"
+        forwards = self.forwards(old)
+        with socket.create_server(("127.0.0.1", self.second)):
+            desired = [f"{self.third}=edge-1/b:1", f"{self.second}=edge-1/c:1"]
+            reason = await self.refused(forwards.configure(list(map(parse_forward, desired))))
+        self.assertIn(f"127.0.0.1:{self.second}: another process listens there", reason)
+        self.assertEqual([old], list(self.texts(forwards)))
+        self.assertEqual("a:1", await self.connect(self.first))
+        self.assertFalse(self.listens(self.third))
+        # The same one, once the port is free.
+        await forwards.configure(list(map(parse_forward, desired)))
+        self.assertEqual(set(desired), set(self.texts(forwards)))
+
+    async def test_an_address_in_the_way_of_its_successor(self):
+        """Every address of the machine is wanted where one was, and the other way round."""
+        one, every = f"127.0.0.2:{self.first}=edge-1/a:1", f"0.0.0.0:{self.first}=edge-1/b:1"
+        forwards = self.forwards(one)
+        for text, target in ((every, "b:1"), (one, "a:1"), (every, "b:1")):
+            await forwards.configure([parse_forward(text)])
+            self.assertEqual(target, await self.connect(self.first, "127.0.0.2"))
+        # In vain: what was closed for it is opened again.
+        with socket.create_server(("127.0.0.1", self.second)):
+            unlucky = [one, f"{self.second}=edge-1/c:1"]
+            await self.refused(forwards.configure(list(map(parse_forward, unlucky))))
+        self.assertEqual([every], list(self.texts(forwards)))
+        self.assertEqual("b:1", await self.connect(self.first, "127.0.0.2"))
+
+    async def test_the_last_word_about_an_address_counts(self):
+        """The configuration leaves alone what a command did, until it says something else."""
+        one, two = f"{self.first}=edge-1/a:1", f"{self.second}=edge-1/b:1"
+        forwards = self.forwards(one, two)
+        # A command takes one away, and leads the other elsewhere.
+        await forwards.remove(("127.0.0.1", self.first))
+        elsewhere = f"{self.second}=edge-1/x:1"
+        await forwards.add(parse_forward(elsewhere), replace=True)
+        # A change that has both as before, and one where neither is any more.
+        third = f"{self.third}=edge-1/c:1"
+        await forwards.configure([parse_forward(each) for each in (one, two, third)])
+        self.assertEqual({elsewhere, third}, set(self.texts(forwards)))
+        await forwards.configure([])
+        self.assertEqual({elsewhere: Origin.COMMAND}, self.texts(forwards))
+        # Now it names that address again, which is then its own.
+        await forwards.configure([parse_forward(two)])
+        self.assertEqual({two: Origin.CONFIGURATION}, self.texts(forwards))
+        await forwards.configure([])
+        self.assertEqual({}, self.texts(forwards))
+
+    async def test_changes_are_made_one_after_the_other(self):
+        """A hundred at once leave what the last one says, and no descriptor."""
+        forwards = self.forwards()
+        # The reactor has its own from its first turn on.
+        await deferLater(reactor, 0)
+        before = len(os.listdir("/proc/self/fd"))
+        every, one = (
+            parse_forward(f"{host}:{self.first}=edge-1/a:1") for host in ("0.0.0.0", "127.0.0.1")
+        )
+        changes = [forwards.configure([each]) for each in [every, one] * 50]
+        changes.append(forwards.configure([]))
+        for change in changes:
+            await change
+        self.assertEqual([], forwards.states())
+        self.assertEqual(before, len(os.listdir("/proc/self/fd")))
+
+    async def test_a_stop_amid_a_change(self):
+        """Nothing is open behind it."""
+        forwards = self.forwards(f"127.0.0.2:{self.first}=edge-1/a:1")
+        change = forwards.configure([parse_forward(f"0.0.0.0:{self.first}=edge-1/b:1")])
+        self.assertNoResult(change)
+        await forwards.stopListening()
+        self.assertIn("takes no callers now", await self.refused(change))
+        self.assertFalse(self.listens(self.first, "0.0.0.0"))
+
+    async def test_a_configuration_that_changes_before_the_server_listens(self):
+        """Its last one is opened."""
+        forwards = self.prepared(f"{self.first}=edge-1/a:1")
+        new = f"{self.second}=edge-1/b:1"
+        await forwards.configure([parse_forward(new)])
+        forwards.listen()
+        self.assertEqual([new], list(self.texts(forwards)))
+
+
+class Client(Protocol):
+    """A client whose ``lost`` fires at its end."""
+
+    def __init__(self):
+        self.lost = Deferred()
+
+    def connectionLost(self, reason):
+        """Tell."""
+        self.lost.callback(None)
