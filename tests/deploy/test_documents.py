@@ -22,6 +22,7 @@ from tests.deploy.rendering import (
 from tests.deploy.rooms import rooms
 from tests.deploy.steering import all_steering_families
 from yurttunnel.agent.options import Options as AgentOptions
+from yurttunnel.cli.commands import all_commands
 from yurttunnel.cluster.proxy_ports import CONFIG_MAP as PROXY_PORTS
 from yurttunnel.cluster.proxy_ports import KEYS
 from yurttunnel.cluster.services import INTERNAL_SERVICE
@@ -73,7 +74,7 @@ OTHER_PROGRAMS = {
     *("image", "raw", "retries", "show-labels", "now", "bind"),
     *("rm", "network", "user", "cap-drop", "cap-add", "mount"),
     *("for", "timeout"),
-    *("cacert", "cert", "key", "connect-to", "insecure", "resolve"),
+    *("cacert", "cert", "key", "connect-to", "insecure", "resolve", "unix-socket"),
     *("proxy", "proxytunnel", "proxy-cacert", "proxy-cert", "proxy-key"),
     *("log-level", "log-format", "log-file"),
     *("cases", "seed"),
@@ -147,7 +148,10 @@ class PathTests(unittest.SynchronousTestCase):
     def test_flags_exist(self):
         """Each flag is one of the programs', or of a program that is known by name."""
         programs = (ServerOptions, AgentOptions, QuickstartOptions, HubOptions, ProxyOptions)
-        known = flags_that_exist(*programs) | OTHER_PROGRAMS
+        commands = {
+            type(command.options()) for group in all_commands().values() for command in group
+        }
+        known = flags_that_exist(*programs, *commands) | OTHER_PROGRAMS
         for page in PAGES:
             if page.name not in OF_TOOLS:
                 self.assertLessEqual(set(FLAG.findall(page.read_text())), known, page)

@@ -35,7 +35,7 @@ from yurttunnel.ops.log_levels import ShownLevels
 from yurttunnel.ops.status import events, sessions, view
 from yurttunnel.pki import authority
 from yurttunnel.pki.renewal import CLUSTER_SCHEDULE
-from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME
+from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME, MAX_TOKENS
 from yurttunnel.server import audit_log as audit
 from yurttunnel.server import lost_nodes
 from yurttunnel.server.options import Options as ServerOptions
@@ -245,6 +245,7 @@ class NumberTests(unittest.SynchronousTestCase):
             f" {http_site.AT_ONCE} |",
             f"| time for a request to it | {http_site.REQUEST_SECONDS} s |",
             f"| body of a request to it | {http_site.MAX_BODY_BYTES // 1024} KiB |",
+            f"which has the same bounds as a meta port | {MAX_TOKENS} |",
             "| nodes, streams and lost nodes on the status page |"
             f" {sessions.MOST_SHOWN}, {view.MOST_STREAMS}, {lost_nodes.MOST_SHOWN} |",
             f"| warnings and errors on the status page | {events.KEPT} |",

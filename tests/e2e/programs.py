@@ -76,12 +76,18 @@ class Program:
         self.meta_host = meta_host
         self._reactor = reactor
         self._prefix = prefix
+        self._runner = ("-m", "twisted")
         self._process: subprocess.Popen | None = None
         self._started = 0.0
 
     def begin_with(self, *prefix: str) -> None:
         """Put a program before it that becomes it, such as ``unshare``."""
         self._prefix = prefix
+
+    def run_by_yurttunnel(self) -> None:
+        """Have it run by the command ``yurttunnel`` instead of ``twist``."""
+        self._runner = ("-m", "yurttunnel.cli")
+        self.arguments[0] = self.arguments[0].removeprefix("yurttunnel-")
 
     def start(self) -> None:
         """Start the process; its working directory is not the checkout."""
@@ -93,7 +99,7 @@ class Program:
         }
         # Who installs it has its modules compiled by the second start.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        command = [*self._prefix, sys.executable, "-m", "twisted"]
+        command = [*self._prefix, sys.executable, *self._runner]
         self._started = self._reactor.seconds()
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen(

@@ -69,4 +69,5 @@ def build(reactor: IReactor, settings: Settings, mode: ClusterSettings) -> IServ
         reactor, CLAIM_INTERVAL, "telling servers of the identifiers", process.agent.claim_anew
     )
     claim.setServiceParent(parts)
+    process.admin_socket(mode.cert_dir).setServiceParent(parts)
     return parts

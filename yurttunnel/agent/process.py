@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint
@@ -23,6 +24,7 @@ from yurttunnel.agent.settings import Settings
 from yurttunnel.agent.trust import AgentTrust
 from yurttunnel.http.authority import join_authority
 from yurttunnel.metrics import Metric, MetricRegistry, histogram
+from yurttunnel.ops.admin.service import AdminSocket, admin_socket
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.freed_memory import FreedMemory
 from yurttunnel.ops.lag import ReactorLag
@@ -105,6 +107,7 @@ class AgentProcess:
         expected: int | None = None,
     ) -> None:
         self._reactor = reactor
+        self._settings = settings
         client_settings = _client_settings(settings, claim)
         counters = TunnelCounters()
         budget = MemoryBudget(MEMORY_BUDGET)
@@ -171,10 +174,26 @@ class AgentProcess:
         host, port = settings.meta_host, settings.meta_port
         debug = Debug(reactor, self.agent.sessions, self.lag, shown_levels, dialer.ends.has)
         site.root.putChild(b"debug", debug.pages)
+        self._pages, self._debug_pages = site.root, debug.pages.first
         listen = partial(listen_tcp, reactor, "--meta-port", host, port, site)
         self.meta = StoppedInTurn()
         for part in (status, PortService(listen), debug, FreedMemory(reactor)):
             part.setServiceParent(self.meta)
+
+    def admin_socket(self, directory: Path) -> AdminSocket:
+        """Make the socket in ``directory`` by which the commands reach this process."""
+        settings = self._settings
+        meta = join_authority(settings.meta_host, settings.meta_port)
+        return admin_socket(
+            self._reactor,
+            directory,
+            "yurttunnel-agent",
+            self.readiness,
+            self._pages,
+            self._debug_pages,
+            lambda: {"node": settings.node_name, "status_page": f"http://{meta}/"},
+            {},
+        )
 
     def _snapshots(self) -> list[SessionSnapshot]:
         return [session.snapshot() for session in self.agent.sessions()]

@@ -49,9 +49,10 @@ def build(reactor: IReactor, settings: Settings, mode: StandaloneSettings) -> IS
         lambda: settings.identifiers,
     )
     parts = Supervised(reactor, process.readiness)
+    admin = process.admin_socket(mode.state_dir)
     # The port comes first: when it is taken, nothing else has begun, and it is closed last. The
-    # directory is free as soon as the end begins.
-    for part in (process.meta, trust, process.lag, process.agent, held):
+    # directory, and the socket in it, are free as soon as the end begins.
+    for part in (process.meta, trust, process.lag, process.agent, held, admin):
         part.setServiceParent(parts)
     return parts
 

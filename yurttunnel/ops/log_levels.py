@@ -11,6 +11,10 @@ from zope.interface import implementer
 REQUESTS = "yurttunnel.server.requests"
 """The namespace of messages of which there is one for each request, however many come."""
 
+_OF_TWISTED = ("twisted.", "log_legacy")
+"""What the namespaces of Twisted's own messages begin with. Below warnings they are of use to find
+defects: "starting on", "Main loop terminated"."""
+
 WHOLE_LINE = "{line}"
 """The format of messages that are put together already: their text is in the field ``line``."""
 
@@ -45,6 +49,7 @@ class ShownLevels:
     """Lets through messages from ``level`` on, those of :data:`REQUESTS` only with ``requests``.
 
     Without ``requests``, what goes wrong with single requests is still shown: warnings and worse.
+    Of Twisted's own messages those are, too, and all with the level ``debug``.
     Both can be changed while the process runs, by :meth:`set`.
     """
 
@@ -57,6 +62,9 @@ class ShownLevels:
         self.requests = requests
         self._shown = _from(level)
         self._shown_of_requests = _from(level if requests else max(level, LogLevel.warn))
+        self._shown_of_twisted = _from(
+            level if level == LogLevel.debug else max(level, LogLevel.warn)
+        )
 
     def set_verbosity(self, verbosity: int) -> None:
         """Show what klog of Kubernetes' programs, and so yurttunnel 1.2, shows with ``--v``."""
@@ -66,8 +74,13 @@ class ShownLevels:
     # A constant of PredicateResult; they have no types.
     def __call__(self, event: LogEvent) -> Any:
         """See :class:`ILogFilterPredicate`."""
-        of_requests = event.get("log_namespace") == REQUESTS
-        shown = self._shown_of_requests if of_requests else self._shown
+        namespace = event.get("log_namespace") or ""
+        if namespace == REQUESTS:
+            shown = self._shown_of_requests
+        elif namespace.startswith(_OF_TWISTED):
+            shown = self._shown_of_twisted
+        else:
+            shown = self._shown
         return PredicateResult.maybe if event.get("log_level") in shown else PredicateResult.no
 
 

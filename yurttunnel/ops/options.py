@@ -67,7 +67,10 @@ class CommandOptions(usage.Options, Generic[Settings]):
     longdesc = ""
 
     table: Sequence[Entry] = ()
-    """The flags of the command; those that all commands have are added."""
+    """The flags of the command; those that all programs have are added."""
+
+    is_program = True
+    """Whether it runs, and logs, until it is stopped."""
 
     ignored_flags: Mapping[str, str] = {}
     """Flags with a value that mean nothing here, and what does instead. Manifests of former
@@ -87,7 +90,7 @@ class CommandOptions(usage.Options, Generic[Settings]):
     def __init_subclass__(cls) -> None:
         """Make of the table what ``usage.Options`` looks for."""
         own = [each for each in cls.table if each not in _OF_ALL]
-        cls.table = (*own, *_OF_ALL)
+        cls.table = (*own, *(_OF_ALL if cls.is_program else ()))
         cls.optFlags = [[each.name, None, each.text] for each in cls.table if type(each) is Switch]
         cls.optParameters = [
             [each.name, each.short, each.default, each.text]
@@ -202,6 +205,8 @@ class CommandOptions(usage.Options, Generic[Settings]):
         for name, instead in self._ignored.items():
             self._log.warn("--{flag} is ignored: {instead}", flag=name, instead=instead)
         self._settings = self.make_settings()
+        if not self.is_program:
+            return
         format = self.value(LOG_FORMAT)
         verbosity = None if self[VERBOSITY.name] is None else self.value(VERBOSITY)
         # Under twist, that is: the quickstart parses without a parent, and twistd logs otherwise.

@@ -66,14 +66,19 @@ class JoinTokenFile(Reconciler):
     async def _look(self) -> None:
         self.refresh()
 
-    def _is_good(self) -> bool:
+    def read(self) -> JoinToken | None:
+        """Return the token that is in the file, ``None`` without one; raises ``StateError``."""
         content = self._directory.read(JOIN_TOKEN_FILE, secret=True)
         if content is None:
-            return False
+            return None
         try:
-            issued = self._tokens.find(JoinToken.parse(content.decode("ascii", "replace")))
+            return JoinToken.parse(content.decode("ascii", "replace"))
         except BadToken:
-            return False
+            return None
+
+    def _is_good(self) -> bool:
+        token = self.read()
+        issued = None if token is None else self._tokens.find(token)
         if issued is None:
             return False
         revoked = self._revocations.last_revocation()

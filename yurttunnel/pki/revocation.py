@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -165,6 +165,10 @@ class Revocations(Reconciler):
     def revoked_at(self, node: str) -> datetime.datetime | None:
         """Return when a node was last revoked; ``None`` if never."""
         return self._times.get(node)
+
+    def all(self) -> Mapping[str, datetime.datetime]:
+        """Return when each node that ever was revoked was so last, by its name."""
+        return self._times
 
     def last_revocation(self) -> datetime.datetime | None:
         """Return when any node was last revoked; ``None`` if never."""

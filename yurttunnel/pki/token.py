@@ -26,7 +26,7 @@ DEFAULT_TOKEN_LIFETIME = 86400.0
 """Seconds."""
 
 _TOKEN = re.compile("([0-9a-f]{16})\\.([0-9a-f]{32})\\.sha256:([0-9a-f]{64})")
-_MAX_TOKENS = 64
+MAX_TOKENS = 64
 """How many tokens are good at once; each restart-safe replacement adds one."""
 _MAX_EXPIRED = 64
 """How many expired tokens are remembered, so that their holders are told what is wrong."""
@@ -118,7 +118,7 @@ class TokenStore:
         )
         known = [replace(t, ended=t.ended or now >= t.expires) for t in self._tokens.values()]
         ended = [t for t in known if t.ended][-_MAX_EXPIRED:]
-        good = [t for t in known if not t.ended][-(_MAX_TOKENS - 1) :]
+        good = [t for t in known if not t.ended][-(MAX_TOKENS - 1) :]
         self._save([*ended, *good, issued])
         return token
 
@@ -145,6 +145,20 @@ class TokenStore:
         except TokenRefused:
             return None
         return issued if token.pin == self._pin else None
+
+    def good(self) -> list[IssuedToken]:
+        """Return the tokens that are good now, the oldest first."""
+        now = utc_now(self._clock)
+        return [each for each in self._tokens.values() if not each.ended and now < each.expires]
+
+    def revoke(self, token_id: str) -> None:
+        """Have a token enroll nobody from now on; raises :class:`TokenRefused` for an unknown one.
+
+        Who has enrolled with it stays enrolled.
+        """
+        if token_id not in self._tokens:
+            raise TokenRefused("no join token has this id")
+        self._save([each for each in self._tokens.values() if each.token_id != token_id])
 
     def _save(self, tokens: list[IssuedToken]) -> None:
         entries = [

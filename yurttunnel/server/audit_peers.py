@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +11,8 @@ from twisted.internet.address import UNIXAddress
 
 from yurttunnel.http.authority import address_in, join_authority
 from yurttunnel.http.connection import is_secure
+from yurttunnel.ops.unix_peers import peer_credentials, user_id_behind
 from yurttunnel.pki.contexts import peer_certificate
-
-_CREDENTIALS = struct.Struct("3i")
-"""``struct ucred`` of unix(7): process, user, group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +51,12 @@ def _address(transport: Any) -> str:
 
 def unix_user(connection: socket.socket) -> str:
     """Return which user has connected to a Unix socket."""
-    return f"unix:uid={_peer_credentials(connection)[1]}"
-
-
-def user_id_behind(connection: socket.socket) -> int:
-    """Return the number of the user who has connected to a Unix socket."""
-    return _peer_credentials(connection)[1]
-
-
-def _peer_credentials(connection: socket.socket) -> tuple[int, int, int]:
-    """Ask the kernel who has connected (``SO_PEERCRED``): process, user and group."""
-    packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    process, user, group = _CREDENTIALS.unpack(packed)
-    return process, user, group
+    return f"unix:uid={user_id_behind(connection)}"
 
 
 def _unix_credentials(connection: socket.socket) -> str:
     """Return who has connected to a Unix socket."""
-    process, user, group = _peer_credentials(connection)
+    process, user, group = peer_credentials(connection)
     return f"unix:uid={user},gid={group},pid={process}"
 
 

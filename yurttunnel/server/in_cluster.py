@@ -31,6 +31,7 @@ from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
 from yurttunnel.ops.waiting import within
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.metrics import cluster_trust_metrics
+from yurttunnel.server.admin import server_socket
 from yurttunnel.server.agents import AgentListener
 from yurttunnel.server.approver import METRICS as APPROVAL_METRICS
 from yurttunnel.server.approver import ApprovalCounters, Approver
@@ -178,6 +179,7 @@ class ClusterServer:
             # Callers are led here while everything listens, and no longer when that is to end.
             # It is there before, too: a server that was killed may have left rules.
             self._steering.rules(self._tunnel.problem),
+            server_socket(self._reactor, self._settings, self._cluster.cert_dir, process, {}),
         ):
             if part is not None:
                 part.setServiceParent(parts)

@@ -125,6 +125,7 @@ class ServerProcess:
     ``workers`` what has the sessions of others, into ``steering``, one that tells how callers are
     led here, and added to ``readiness`` and ``metrics``. ``audit`` is where to write what callers
     do, ``write_audit`` takes lines of it, ``None`` where that is not wanted.
+    ``pages`` are those of the meta port, ``debug_pages`` the ones of ``/debug``.
     """
 
     def __init__(
@@ -189,6 +190,7 @@ class ServerProcess:
             level_changed=self._log_level_changed,
         )
         site.root.putChild(b"debug", debug.pages)
+        self.pages, self.debug_pages = site.root, debug.pages.first
         listen = partial(listen_tcp, reactor, "--meta-port", address, port, site)
         self.meta = StoppedInTurn()
         self.audit: Audit | None = None

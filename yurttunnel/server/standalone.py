@@ -11,6 +11,7 @@ from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.threads import in_own_thread
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.directory import HeldDirectory
+from yurttunnel.server.admin import server_socket, standalone_pages
 from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end, worker_processes
 from yurttunnel.server.expected_nodes import EnrolledNodes
 from yurttunnel.server.frontends.kubelet.host_names import HostNames
@@ -65,9 +66,12 @@ def build(reactor: IReactor, settings: Settings, standalone: StandaloneSettings)
     history = KeptHistory(reactor, kept.directory, process.history, in_thread)
     readiness.add("node history", lambda: history.problem, required=False)
     parts = Supervised(reactor, readiness)
-    # The trust ends after the sessions: a node can be revoked in a drain. The directory is free
-    # as soon as that begins, when the history has been written: a successor may start meanwhile.
-    for part in (process.meta, process.lag, kept, workers, server, held, history):
+    pages = standalone_pages(reactor, settings, standalone.state_dir, kept)
+    admin = server_socket(reactor, settings, standalone.state_dir, process, pages)
+    # The trust ends after the sessions: a node can be revoked in a drain. The directory, and the
+    # socket in it, are free as soon as that begins, when the history has been written: a
+    # successor may start meanwhile.
+    for part in (process.meta, process.lag, kept, workers, server, held, history, admin):
         if part is not None:
             part.setServiceParent(parts)
     return parts

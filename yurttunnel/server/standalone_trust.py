@@ -57,7 +57,7 @@ class StandaloneServerTrust(ServerTrust):
     - ``enrolment_factory``: makes the protocol for connections that chose enrolment;
     - ``on_revoked(callback)``: ``callback(node)`` ends the node's session;
     - ``ownership``: which node has which name and address;
-    - ``authority``, ``records`` and ``revocations``: the parts, for others;
+    - ``authority``, ``records``, ``revocations``, ``tokens`` and ``join_token``: the parts;
     - ``directory``: where all of it is.
 
     As a service it renews the server's certificates, replaces the join token and watches for
@@ -87,7 +87,7 @@ class StandaloneServerTrust(ServerTrust):
         """
         directory = StateDirectory.open(state_dir)
         self.authority = authority = Authority.open(clock, directory)
-        tokens = TokenStore(clock, directory, authority.pin)
+        self.tokens = tokens = TokenStore(clock, directory, authority.pin)
         self.directory = directory
         self.records = records = NodeRecords(directory)
         self.revocations = Revocations(clock, directory, records)
@@ -128,7 +128,9 @@ class StandaloneServerTrust(ServerTrust):
             PairStore(directory, CALLER_CERTIFICATE, CALLER_KEY),
             CALLER_LIFETIME,
         )
-        join_token = JoinTokenFile(clock, directory, tokens, self.revocations, token_lifetime)
+        self.join_token = join_token = JoinTokenFile(
+            clock, directory, tokens, self.revocations, token_lifetime
+        )
         _make_token(directory, join_token)
         if caller.not_stored is not None and directory.fingerprint(CALLER_CERTIFICATE) is None:
             raise caller.not_stored

@@ -141,19 +141,22 @@ class Page(Resource):
 
 
 class GuardedPages(Resource):
-    """``first`` and all pages below it, for those who may ask; see :func:`refusal`."""
+    """``first`` and all pages below it, for those who may ask.
+
+    ``refusal(request)`` says in one line why somebody may not, ``None`` when he may.
+    """
 
     # The way on from here is found after the refusal.
     isLeaf = True
 
-    def __init__(self, first: Page, is_tunnelled: IsTunnelled) -> None:
+    def __init__(self, first: Page, refusal: Callable[[Request], str | None]) -> None:
         super().__init__()
         self.first = first
-        self._is_tunnelled = is_tunnelled
+        self._refusal = refusal
 
     def render(self, request: PageRequest) -> bytes | int:
         """Answer who may ask."""
-        refused = refusal(request, self._is_tunnelled)
+        refused = self._refusal(request)
         if refused is not None:
             return _send(request, text(f"{refused}\n", 403))
         page: Page = getChildForRequest(self.first, request)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from twisted.application.service import MultiService
 
 from yurttunnel.ops.debug.log_level import TemporaryLogLevel
 from yurttunnel.ops.debug.memory import MemoryTrace
-from yurttunnel.ops.debug.pages import HTML, Answer, GuardedPages, IsTunnelled, Page
+from yurttunnel.ops.debug.pages import (
+    HTML,
+    Answer,
+    GuardedPages,
+    IsTunnelled,
+    Page,
+    refusal,
+)
 from yurttunnel.ops.debug.reactor import reactor_page, stacks_page
 from yurttunnel.ops.debug.sessions import sessions_page
 from yurttunnel.ops.debug.workers import FindWorkers, with_workers
@@ -83,7 +91,7 @@ class Debug(MultiService):
         for name, page in own.pages.items():
             first.putChild(name.encode(), with_workers(name, page, workers))
         first.putChild(b"log-level", log_level.page())
-        self.pages = GuardedPages(first, is_tunnelled)
+        self.pages = GuardedPages(first, partial(refusal, is_tunnelled=is_tunnelled))
 
 
 def _index(find: FindWorkers) -> bytes:

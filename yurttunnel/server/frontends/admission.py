@@ -23,7 +23,7 @@ from yurttunnel.http.authority import (
 )
 from yurttunnel.http.connection import is_secure
 from yurttunnel.http.errors import RequestFailed
-from yurttunnel.server.audit_peers import user_id_behind
+from yurttunnel.ops.unix_peers import user_id_behind
 from yurttunnel.server.frontends.calls import Call, IGate
 from yurttunnel.server.frontends.kubelet.callers import CertificateUsers
 

@@ -1,0 +1,209 @@
+"""The command ``yurttunnel``: it runs the programs, and speaks to those that run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from twisted.internet import reactor
+from twisted.internet.utils import getProcessOutputAndValue
+from twisted.trial.unittest import SkipTest
+
+from tests.e2e.programs import ROOT
+from tests.e2e.support import EndToEndTestCase, which
+
+CHATTER = ("starting on", "Main loop terminated", "Starting reactor", "Port 1", "[-]")
+
+
+class CommandCase(EndToEndTestCase):
+    """Gives a server and an agent that are run by the command, and runs others."""
+
+    def make_tunnel(self, **options):
+        """Run both by the command."""
+        tunnel = super().make_tunnel(**options)
+        for program in (tunnel.server, tunnel.agent):
+            program.run_by_yurttunnel()
+        return tunnel
+
+    async def run_yurttunnel(
+        self, *arguments: str, prefix: tuple[str, ...] = ()
+    ) -> tuple[str, str, int]:
+        """Run a command to its end: standard output, standard error and status."""
+        executable, *others = [*prefix, sys.executable, "-m", "yurttunnel.cli", *arguments]
+        output, errors, status = await getProcessOutputAndValue(
+            executable,
+            others,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            reactor=reactor,
+            path=self.directory,
+        )
+        return output.decode(), errors.decode(), status
+
+    async def done(self, *arguments: str) -> str:
+        """Run one that has to succeed; what it prints."""
+        output, errors, status = await self.run_yurttunnel(*arguments)
+        self.assertEqual(0, status, errors)
+        return output
+
+    async def failed(self, *arguments: str, status: int = 1) -> str:
+        """Run one that has to fail; its one line."""
+        output, errors, ended = await self.run_yurttunnel(*arguments)
+        self.assertEqual(("", status), (output, ended), errors)
+        self.assertEqual(1, errors.count("\n"), errors)
+        return errors.strip()
+
+
+class CommandTests(CommandCase):
+    """Commands against a server and an agent that run."""
+
+    async def test_what_runs(self) -> None:
+        """Status, tokens, the level of the log and revocation; the log has none of Twisted's."""
+        tunnel = await self.start_tunnel()
+        server, agent = tunnel.server.state, tunnel.agent.state
+        told = json.loads(await self.done("status", "--state-dir", server, "-o", "json"))
+        self.assertEqual(
+            [("yurttunnel-server", tunnel.server.pid, True, 1, server)],
+            [
+                tuple(each[name] for name in (
+                    "program", "pid", "ready", "sessions_connected", "directory"
+                ))
+                for each in told
+            ],
+        )  # fmt: skip
+        self.assertIn("of node edge-1: ready", await self.done("status", "--state-dir", agent))
+        # They are found by themselves, whatever else runs here.
+        found = json.loads((await self.run_yurttunnel("status", "-o", "json"))[0])
+        self.assertLessEqual({server, agent}, {each["directory"] for each in found})
+
+        token = (await self.done("token", "create", "--state-dir", server)).strip()
+        listed = await self.done("token", "list", "--state-dir", server)
+        self.assertIn(token.partition(".")[0], listed)
+        self.assertNotIn(token.split(".")[1], listed + tunnel.server.log)
+        path = Path(self.directory, "token")
+        path.write_text(token)
+        path.chmod(0o600)
+        other = tunnel.another_agent(node="edge-2", token_path=str(path), state="B")
+        other.start()
+        await other.ready()
+        revoked = await self.done("token", "revoke", token, "--state-dir", server)
+        self.assertIn("enrols nobody any more", revoked)
+        self.assertIn(
+            "no join token has this id",
+            await self.failed("token", "revoke", token, "--state-dir", server),
+        )
+
+        level = ("logs-level", "--state-dir", server)
+        self.assertEqual("info\n", await self.done(*level))
+        self.assertEqual(
+            "warn, in 300 s info again\n", await self.done(*level, "--set", "warn", "--for", "5m")
+        )
+        revoked = await self.done("revoke", "edge-2", "--state-dir", server)
+        self.assertEqual("node edge-2 is revoked\n", revoked)
+
+        async def is_gone() -> bool:
+            return [each["node"] for each in await tunnel.server.agents()] == ["edge-1"]
+
+        await self.eventually(is_gone, "the session of edge-2 has ended")
+        self.assertIn("has no /v1/tokens", await self.failed("token", "list", "--state-dir", agent))
+        for program in (tunnel.agent, tunnel.server):
+            self.assertEqual(-signal.SIGTERM, await program.stop())
+            for chatter in CHATTER:
+                self.assertNotIn(chatter, program.log)
+
+    async def test_other_users(self) -> None:
+        """Nobody else is answered: by the mode of the socket, and if that is changed, by his id."""
+        if os.geteuid() != 0:
+            raise SkipTest("only root can become another user")
+        which("setpriv")
+        tunnel = await self.start_tunnel()
+        sockets = Path(tunnel.server.state, "yurttunnel.sock")
+        request = f"""
+import socket
+with socket.socket(socket.AF_UNIX) as caller:
+    caller.connect({str(sockets)!r})
+    caller.sendall(b"POST /v1/tokens HTTP/1.0\\r\\n\\r\\n")
+    print(caller.recv(4096).decode())
+"""
+        as_nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+        command = (*as_nobody, "/usr/bin/python3", "-c", request)
+        which("/usr/bin/python3")
+        _, errors, _ = await self.run_command(*command)
+        self.assertIn(b"PermissionError", errors)
+        for path in (self.directory, tunnel.server.state):
+            os.chmod(path, 0o755)
+        os.chmod(sockets, 0o666)
+        output, errors, _ = await self.run_command(*command)
+        self.assertIn(b" 403 ", output, errors)
+        self.assertIn(b"user id 65534 may not ask here", output)
+        os.chmod(tunnel.server.state, 0o700)
+
+    async def test_a_killed_process(self) -> None:
+        """Its socket says that nothing runs, and is taken over by the next process."""
+        tunnel = await self.start_tunnel()
+        status = ("status", "--state-dir", tunnel.server.state)
+        tunnel.server.kill()
+        self.assertIn("has ended", await self.failed(*status))
+        tunnel.server.start()
+        await tunnel.server.ready()
+        await self.done(*status)
+
+    async def test_bytes_of_all_kinds(self) -> None:
+        """What is no request costs its connection and nothing else."""
+        tunnel = await self.start_tunnel()
+        before = tunnel.server.descriptors()
+        path = os.path.join(tunnel.server.state, "yurttunnel.sock")
+        for data in (
+            b"\0" * 1000,
+            b"GET / HTTP/9.9\r\n\r\n",
+            b"POST /v1/tokens HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n" + b"x" * 65536,
+            b"GET /" + b"a" * 70000,
+            b"GET /v1/tokens HTTP/1.1\r\n" + b"X: y\r\n" * 500,
+        ):
+            with socket.socket(socket.AF_UNIX) as caller:
+                caller.connect(path)
+                caller.setblocking(False)
+                try:
+                    caller.send(data)
+                except OSError as error:
+                    self.fail(f"the socket takes nothing: {error}")
+        await self.descriptors_return(tunnel.server, before)
+        await self.done("status", "--state-dir", tunnel.server.state)
+
+
+class NothingRunsTests(CommandCase):
+    """Commands without anything to speak to, and wrong ones."""
+
+    async def test_one_line(self) -> None:
+        """What is wrong is said in one line, with the cure."""
+        nothing = os.path.join(self.directory, "S")
+        self.assertEqual(
+            f"yurttunnel status: nothing runs at {nothing}/yurttunnel.sock: there is no such"
+            " socket",
+            await self.failed("status", "--state-dir", nothing),
+        )
+        for arguments, sentence in (
+            (["stauts"], "yurttunnel: there is no command 'stauts': did you mean status?"),
+            (
+                ["token"],
+                "yurttunnel: token is the beginning of a command: token create|list|revoke",
+            ),
+            (["revoke"], "yurttunnel revoke: NODE is missing: give it"),
+            (
+                ["status", "-o", "yaml"],
+                "yurttunnel status: --output: 'yaml' is none of these: text, json",
+            ),
+        ):
+            self.assertEqual(sentence, await self.failed(*arguments, status=64))
+        self.assertIn("--no-such-flag", await self.failed("server", "--no-such-flag", status=64))
+
+    async def test_help(self) -> None:
+        """All commands are listed, and each has help."""
+        listed = await self.done("--help")
+        for name in ("server", "agent", "quickstart", "hub", "proxy", "token create", "status"):
+            self.assertIn(f"  {name} ", listed)
+        self.assertIn("--lifetime", await self.done("token", "create", "--help"))
+        self.assertIn("--standalone", await self.done("server", "--help"))

@@ -1,0 +1,186 @@
+"""The socket by which commands reach a process: who may ask, what there is, and the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import tempfile
+from pathlib import Path
+
+from twisted.internet import reactor
+from twisted.internet.address import IPv4Address
+from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import capturedLogs, formatEvent
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+from twisted.web.resource import Resource
+from twisted.web.static import Data
+
+from tests.ops.admin_sites import AdminSite
+from tests.ops.test_http_site import TcpTransport
+from yurttunnel import __version__
+from yurttunnel.ops.admin.process_page import process_page
+from yurttunnel.ops.admin.service import SOCKET, AdminSocket, admin_pages
+from yurttunnel.ops.debug.pages import Page, as_json, text
+from yurttunnel.ops.readiness import Readiness
+from yurttunnel.tunnel.direct.reactor import with_transports
+
+
+def page(body: str) -> Page:
+    """Make a page that says ``body``, also when something is to change."""
+    return Page(lambda parameters: text(body), lambda parameters: text(f"{body} changed"))
+
+
+class AdminPagesTests(SynchronousTestCase):
+    """What is served, to whom."""
+
+    def setUp(self) -> None:
+        """Make the site of a process with a page of each kind."""
+        meta = Resource()
+        meta.putChild(b"readyz", Data(b"ready\n", "text/plain"))
+        meta.putChild(b"debug", Data(b"that of the meta port", "text/plain"))
+        debug = page("debug")
+        debug.putChild(b"log-level", page("info"))
+        self.own = {"tokens/revoke": page("revoked"), "tokens": page("tokens")}
+        self.site = AdminSite(MemoryReactorClock(), admin_pages(meta, debug, self.own))
+
+    def test_pages(self) -> None:
+        """Those of the meta port, those of /debug, and below /v1 those of its own."""
+        for target, method, body in (
+            ("/readyz", "GET", b"ready\n"),
+            ("/debug", "GET", b"debug"),
+            ("/debug/log-level", "POST", b"info changed"),
+            ("/v1/tokens", "GET", b"tokens"),
+            ("/v1/tokens/revoke", "POST", b"revoked changed"),
+        ):
+            answer = self.site.ask(target, method)
+            self.assertEqual((200, body), (answer.status, answer.body), target)
+
+    def test_list(self) -> None:
+        """The first page names those below /v1, and what is not there is not there."""
+        for target in ("/", "/v1"):
+            listed = json.loads(self.site.ask(target).body)
+            self.assertEqual({"paths": ["/v1/tokens", "/v1/tokens/revoke"]}, listed)
+        for target in ("/v2", "/v1/nothing", "/v1/tokens/nothing", "/tokens"):
+            self.assertEqual(404, self.site.ask(target).status, target)
+
+    def test_users(self) -> None:
+        """The user of the process and root are answered; others are refused whatever they ask."""
+        other = os.geteuid() + 4711
+        for user in (os.geteuid(), 0):
+            self.assertEqual(200, self.site.ask("/v1/tokens", user=user).status)
+        for target in ("/", "/readyz", "/debug/log-level", "/v1/tokens", "/nothing"):
+            for method in ("GET", "POST", "DELETE"):
+                answer = self.site.ask(target, method, other)
+                self.assertEqual(403, answer.status)
+                self.assertIn(b"user id %d may not ask here" % other, answer.body)
+
+    def test_no_unix_socket(self) -> None:
+        """Who comes by TCP is refused: there nobody knows whose process it is."""
+        transport = TcpTransport(peerAddress=IPv4Address("TCP", "127.0.0.1", 40000))
+        channel = self.site.site.buildProtocol(None)
+        channel.makeConnection(transport)
+        channel.dataReceived(b"GET /v1/tokens HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        self.assertIn(b" 403 ", transport.value().partition(b"\r\n")[0])
+
+
+class ProcessPageTests(SynchronousTestCase):
+    """What a process says of itself."""
+
+    def test_process(self) -> None:
+        """Which one it is, since when, and each check; a warning leaves it ready."""
+        clock, readiness = MemoryReactorClock(), Readiness()
+        readiness.add("listeners", lambda: None)
+        readiness.add("disk", lambda: "it is full", required=False)
+        site = AdminSite(
+            clock,
+            admin_pages(
+                Resource(),
+                page(""),
+                {"process": process_page(clock, "program", readiness, lambda: {"node": "edge-1"})},
+            ),
+        )
+        told = json.loads(site.ask("/v1/process").body)
+        self.assertEqual(
+            {
+                "program": "program",
+                "version": __version__,
+                "pid": os.getpid(),
+                "since": "1970-01-01T00:00:00Z",
+                "ready": True,
+                "checks": [
+                    {"name": "listeners", "problem": None, "required": True},
+                    {"name": "disk", "problem": "it is full", "required": False},
+                ],
+                "node": "edge-1",
+            },
+            told,
+        )
+        readiness.add("certificate", lambda: "it has expired")
+        self.assertFalse(json.loads(site.ask("/v1/process").body)["ready"])
+
+
+class AdminSocketTests(TestCase):
+    """The file, on the real reactor."""
+
+    def setUp(self) -> None:
+        """Make a directory whose path is short, as that of a Unix socket has to be."""
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = Path(directory.name)
+        self.path = self.directory / SOCKET
+
+    def make(self, directory: Path | None = None) -> AdminSocket:
+        """Make a socket, which is closed in the end."""
+        pages = admin_pages(Resource(), page(""), {"x": Page(lambda given: as_json(1))})
+        made = AdminSocket(with_transports(reactor, "direct"), directory or self.directory, pages)
+        self.addCleanup(made.stopService)
+        return made
+
+    def refused(self, made: AdminSocket) -> str:
+        """Start it where that cannot be; what it says."""
+        with capturedLogs() as events:
+            made.startService()
+        [said] = [formatEvent(event) for event in events]
+        self.assertEqual(f"the command yurttunnel cannot reach this process: {made.problem}", said)
+        return said
+
+    async def test_mode(self) -> None:
+        """It is for its user alone, and gone when the service has stopped."""
+        made = self.make()
+        made.startService()
+        status = os.stat(self.path)
+        self.assertTrue(stat.S_ISSOCK(status.st_mode))
+        self.assertEqual(0o600, stat.S_IMODE(status.st_mode))
+        self.assertIsNone(made.problem)
+        await made.stopService()
+        self.assertFalse(self.path.exists())
+
+    def test_stale(self) -> None:
+        """One that a killed process has left is taken over."""
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.bind(str(self.path))
+            killed.listen()
+        made = self.make()
+        made.startService()
+        self.assertIsNone(made.problem)
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(str(self.path))
+
+    def test_living(self) -> None:
+        """One on which somebody listens is left to him, and the process runs without."""
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(self.path))
+            other.listen()
+            self.assertIn("another process listens", self.refused(self.make()))
+        self.assertTrue(self.path.exists())
+
+    def test_no_socket(self) -> None:
+        """What is no socket is left alone; nor is there one where its path would be too long."""
+        self.path.write_text("something else")
+        self.assertIn("is not a socket", self.refused(self.make()))
+        self.assertEqual("something else", self.path.read_text())
+        deep = self.directory / ("d" * 100)
+        deep.mkdir()
+        self.assertIn("shorten the path", self.refused(self.make(deep)))

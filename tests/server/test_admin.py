@@ -1,0 +1,265 @@
+"""What a server is asked by its socket: join tokens and revocations, and that no secret leaves."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.resource import Resource
+
+from tests.ops.admin_sites import AdminSite
+from tests.pki.support import state_directory
+from yurttunnel.ops.admin.service import admin_pages
+from yurttunnel.ops.debug.pages import Page, text
+from yurttunnel.pki.join_token import JoinTokenFile
+from yurttunnel.pki.records import NodeRecords
+from yurttunnel.pki.revocation import Revocations
+from yurttunnel.pki.token import JOIN_TOKEN_FILE, MAX_TOKENS, JoinToken, TokenRefused, TokenStore
+from yurttunnel.server.admin_revocations import RevocationPages
+from yurttunnel.server.admin_tokens import TokenPages
+from yurttunnel.server.joining import agent_command
+from yurttunnel.server.options import Options
+
+PIN = "5" * 64
+
+
+class ThreadlessReactor(MemoryReactorClock):
+    """A reactor whose calls from threads wait for :meth:`take`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: list = []
+
+    def callFromThread(self, function, *arguments):  # Twisted's name
+        """Keep the call."""
+        self._calls.append((function, arguments))
+
+    def take(self) -> bool:
+        """Make the calls there are; whether there were any."""
+        calls, self._calls = self._calls, []
+        for function, arguments in calls:
+            function(*arguments)
+        return bool(calls)
+
+
+class AdminCase(SynchronousTestCase):
+    """The pages of a server with a directory of its own, and one node."""
+
+    def setUp(self) -> None:
+        """Make them."""
+        self.reactor = ThreadlessReactor()
+        self.reactor.advance(1_800_000_000)
+        self.directory = state_directory(self)
+        self.tokens = TokenStore(self.reactor, self.directory, PIN)
+        records = NodeRecords(self.directory)
+        self.revocations = Revocations(self.reactor, self.directory, records)
+        self.file = JoinTokenFile(self.reactor, self.directory, self.tokens, self.revocations)
+        self.file.refresh()
+        tokens = TokenPages(
+            self.tokens, self.file, self.revocations, lambda token: f"join with {token}"
+        )
+        revocations = RevocationPages(self.reactor, self.directory.path, self.revocations)
+        own = {**tokens.pages(), **revocations.pages()}
+        debug = Page(lambda parameters: text(""))
+        self.site = AdminSite(self.reactor, admin_pages(Resource(), debug, own))
+
+    def json(self, target: str, method: str = "GET"):
+        """Ask for what has to succeed."""
+        answer = self.site.ask(target, method)
+        self.assertEqual(200, answer.status, answer.body)
+        return json.loads(answer.body)
+
+    def refused(self, target: str, status: int) -> str:
+        """Ask for a change that is refused; the sentence."""
+        answer = self.site.ask(target, "POST")
+        self.assertEqual(status, answer.status, answer.body)
+        return answer.body.decode()
+
+
+class TokenTests(AdminCase):
+    """Join tokens."""
+
+    def test_created(self) -> None:
+        """A token that is made enrols nodes for as long as was asked, and comes with a command."""
+        made = self.json("/v1/tokens?lifetime=90m", "POST")
+        token = JoinToken.parse(made["token"])
+        self.assertEqual(made["id"], self.tokens.check(token.token_id, token.secret).token_id)
+        self.assertEqual(f"join with {token}", made["command"])
+        self.assertEqual("2027-01-15T09:30:00Z", made["expires"])
+        self.reactor.advance(90 * 60)
+        self.assertRaises(TokenRefused, self.tokens.check, token.token_id, token.secret)
+
+    def test_listed(self) -> None:
+        """Those that are good are listed without their secrets, and which is in the file."""
+        made = self.json("/v1/tokens", "POST")
+        listed = self.json("/v1/tokens")["tokens"]
+        held = JoinToken.parse(self.directory.read(JOIN_TOKEN_FILE).decode())
+        self.assertEqual(
+            [(held.token_id, True), (made["id"], False)],
+            [(each["id"], each["in_file"]) for each in listed],
+        )
+        text = json.dumps(listed)
+        for token in (held, JoinToken.parse(made["token"])):
+            self.assertNotIn(token.secret, text)
+
+    def test_revoked(self) -> None:
+        """A revoked token enrols nobody; the one in the file is replaced at once."""
+        held = JoinToken.parse(self.directory.read(JOIN_TOKEN_FILE).decode())
+        self.json(f"/v1/tokens/revoke?id={held.token_id}", "POST")
+        self.assertRaises(TokenRefused, self.tokens.check, held.token_id, held.secret)
+        again = TokenStore(self.reactor, self.directory, PIN)
+        self.assertRaises(TokenRefused, again.check, held.token_id, held.secret)
+        new = JoinToken.parse(self.directory.read(JOIN_TOKEN_FILE).decode())
+        self.assertEqual(new.token_id, again.check(new.token_id, new.secret).token_id)
+
+    def test_refused(self) -> None:
+        """What cannot be done is said in a sentence, and changes nothing."""
+        for target, status, expected in (
+            ("tokens?lifetime=soon", 400, "lifetime: 'soon' is not a duration"),
+            ("tokens?lifetime=0", 400, "one second to 365 days"),
+            ("tokens?lifetime=366d", 400, "one second to 365 days"),
+            ("tokens?life=1h", 400, "parameters of this page, each once: lifetime"),
+            ("tokens/revoke", 400, "id is wanted"),
+            ("tokens/revoke?id=unknown", 409, "no join token has this id"),
+        ):
+            self.assertIn(expected, self.refused(f"/v1/{target}", status), target)
+        self.assertEqual(1, len(self.tokens.good()))
+
+    def test_most(self) -> None:
+        """No token ends because another one is made: when there are enough, that is refused."""
+        for _ in range(MAX_TOKENS - 1):
+            self.json("/v1/tokens", "POST")
+        self.assertIn("revoke one first", self.refused("/v1/tokens", 409))
+        self.assertEqual(MAX_TOKENS, len(self.tokens.good()))
+
+    def test_unreadable(self) -> None:
+        """A file that others could read is not taken for a secret: the sentence says what to do."""
+        (self.directory.path / JOIN_TOKEN_FILE).chmod(0o644)
+        answer = self.site.ask("/v1/tokens")
+        self.assertEqual(500, answer.status)
+        self.assertIn(b"chmod 0600 it", answer.body)
+
+
+class RevocationTests(AdminCase):
+    """Nodes that may connect no more."""
+
+    def setUp(self) -> None:
+        """Note which sessions are ended."""
+        super().setUp()
+        self.ended: list[str] = []
+        self.revocations.on_revoked(self.ended.append)
+
+    def revoke(self, node: str) -> tuple[int, str]:
+        """Ask for it, and wait for the thread that does it."""
+        _, transport = self.site.begin(
+            f"POST /v1/revocations?node={node} HTTP/1.0\r\n\r\n".encode()
+        )
+        while not self.reactor.take():
+            pass
+        head, _, body = transport.value().partition(b"\r\n\r\n")
+        return int(head.split()[1]), body.decode()
+
+    def test_revoked(self) -> None:
+        """A node is revoked on disk, its session ends at once, and it is listed."""
+        status, body = self.revoke("edge-1")
+        self.assertEqual(200, status, body)
+        self.assertEqual("edge-1", json.loads(body)["node"])
+        self.assertEqual(["edge-1"], self.ended)
+        listed = self.json("/v1/revocations")["revocations"]
+        self.assertEqual(["edge-1"], [each["node"] for each in listed])
+
+    def test_refused(self) -> None:
+        """What is no node's name is refused with a sentence."""
+        status, body = self.revoke("EDGE")
+        self.assertEqual(400, status)
+        self.assertIn("is not a node's name", body)
+        self.assertIn("node is wanted", self.refused("/v1/revocations", 400))
+        self.assertEqual([], self.ended)
+
+
+SECRET = re.compile(rb"[0-9a-f]{16}\.[0-9a-f]{32}")
+
+WORDS = st.sampled_from(
+    ["v1", "tokens", "revoke", "revocations", "debug", "..", "%2e%2e", "", "%00", "é", "join-token"]
+)
+PARAMETERS = st.lists(
+    st.tuples(
+        st.sampled_from(["id", "lifetime", "node", "x", ""]),
+        st.one_of(st.sampled_from(["1h", "0", "edge-1", "%00", "%ff", "*"]), st.text(max_size=8)),
+    ),
+    max_size=3,
+)
+HEADS = st.sampled_from(
+    [b"Host: localhost\r\n", b"", b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n"]
+)
+
+
+class FuzzTests(AdminCase):
+    """Whatever is sent, nothing breaks, and no secret leaves but by the one page that gives it."""
+
+    @settings(max_examples=300, deadline=None)
+    @given(
+        st.sampled_from(["GET", "HEAD", "POST", "PUT", "DELETE", "get", "CONNECT"]),
+        st.lists(WORDS, max_size=4),
+        PARAMETERS,
+        HEADS,
+        st.binary(max_size=40),
+    )
+    def test_requests(self, method, path, parameters, head, body) -> None:
+        """A request is answered with a status, or the connection waits for more or ends."""
+        query = "&".join(f"{name}={value}" for name, value in parameters)
+        target = f"/{'/'.join(path)}?{query}".replace(" ", "+")
+        line = f"{method} {target} HTTP/1.1\r\n".encode("utf-8", "replace")
+        answer = self.site.send(line + head + b"\r\n" + body)
+        self.reactor.take()
+        self.check(answer, method == "POST" and path == ["v1", "tokens"])
+
+    @settings(max_examples=300, deadline=None)
+    @given(st.lists(st.binary(max_size=60), max_size=5))
+    def test_bytes(self, pieces) -> None:
+        """So is what is no request at all, however it is cut."""
+        self.check(self.site.send(b"".join(pieces)), False)
+
+    def check(self, answer: bytes, may_have_token: bool) -> None:
+        """See what is answered."""
+        self.assertEqual([], self.flushLoggedErrors())
+        if answer:
+            status = int(answer.split()[1])
+            self.assertIn(status, (200, 400, 403, 404, 405, 409, 413))
+        if not may_have_token:
+            self.assertIsNone(SECRET.search(answer))
+        for each in self.tokens.good()[1:]:
+            self.tokens.revoke(each.token_id)
+
+
+class JoiningTests(SynchronousTestCase):
+    """The command that is pasted on a node."""
+
+    def command(self, *arguments: str) -> str:
+        """Return it for a server with these flags."""
+        options = Options({})
+        options.parseOptions(["--standalone", "--state-dir=S", *arguments])
+        return agent_command(options.settings, "--join-token-file", "a file")
+
+    def test_address(self) -> None:
+        """It names what the certificate names, else the address that the server listens on."""
+        for arguments, server in (
+            (["--cert-dns-names=tunnel.example,other"], "tunnel.example:10262"),
+            (["--cert-ips=203.0.113.10"], "203.0.113.10:10262"),
+            (["--cert-ips=2001:db8::1"], "'[2001:db8::1]:10262'"),
+            (["--bind-address=127.0.0.1", "--tunnel-agent-connect-port=99"], "127.0.0.1:99"),
+        ):
+            self.assertEqual(
+                f"yurttunnel agent --standalone --tunnelserver-addr {server}"
+                " --join-token-file 'a file'",
+                self.command(*arguments),
+            )
+
+    def test_every_address(self) -> None:
+        """Where it listens on all of them, it is one by which this machine is known elsewhere."""
+        server = re.search(r"--tunnelserver-addr (\S+):10262 ", self.command())[1]
+        self.assertNotIn(server, ("0.0.0.0", ""))

@@ -1,0 +1,1 @@
+"""The command ``yurttunnel``: runs the programs, and speaks to those that run."""

@@ -1,0 +1,74 @@
+"""``yurttunnel status``: the processes on this machine, and what is wrong with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from yurttunnel.cli import output
+from yurttunnel.cli.client import CommandFailed, Process
+from yurttunnel.cli.finding import running
+from yurttunnel.cli.options import OUTPUT, STATE_DIR, AskingCommand, AskingOptions
+from yurttunnel.ops.admin.service import SOCKET
+
+
+class StatusOptions(AskingOptions):
+    """Options of ``yurttunnel status``."""
+
+    longdesc = """Shows the servers and agents that this user, or root, runs on this machine: since
+    when, where the status page is, and what they find wrong. It ends with status 0 if all are
+    ready, else 1."""
+
+    table = (STATE_DIR, OUTPUT)
+
+
+def status(options: StatusOptions) -> int:
+    """Print it; give the exit status."""
+    named = options.state_dir
+    processes = running() if named is None else [Process((named / SOCKET).absolute())]
+    told = [_ask(each, silent=named is None) for each in processes]
+    found = [each for each in told if each is not None]
+    if not found:
+        raise CommandFailed(
+            "no server or agent of yours runs on this machine: start one, name its directory with"
+            " --state-dir, or run this as its user or root"
+        )
+    if options.as_json:
+        print(output.as_json(found), end="")
+    else:
+        print("\n".join(_described(each) for each in found), end="")
+    return 0 if all(each["ready"] for each in found) else 1
+
+
+def _ask(process: Process, silent: bool) -> dict[str, Any] | None:
+    try:
+        told = process.get("/v1/process")
+        sessions = process.get("/agents")
+    except CommandFailed:
+        if silent:
+            return None  # It has just ended, or is no process of ours.
+        raise
+    connected = sum(bool(each["connected"]) for each in sessions)
+    return {**told, "directory": str(process.path.parent), "sessions_connected": connected}
+
+
+def _described(told: dict[str, Any]) -> str:
+    problems = [
+        f"  {'warning' if not each['required'] else 'problem'}: {each['name']}: {each['problem']}"
+        for each in told["checks"]
+        if each["problem"] is not None
+    ]
+    is_agent = told["program"] == "yurttunnel-agent"
+    peers = "servers" if is_agent else "nodes"
+    name = f" of node {told['node']}" if is_agent else ""
+    lines = [
+        f"{told['program']} {told['version']}{name}: {'ready' if told['ready'] else 'NOT READY'}",
+        f"  running for {output.ago(told['since'], output.now())}, pid {told['pid']},"
+        f" {peers} connected: {told['sessions_connected']}",
+        f"  directory {told['directory']}",
+        f"  status page {told['status_page']}",
+        *problems,
+    ]
+    return "".join(f"{output.shown(line)}\n" for line in lines)
+
+
+STATUS = AskingCommand("status", "what runs here, and what is wrong with it", StatusOptions, status)

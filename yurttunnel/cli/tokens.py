@@ -1,0 +1,96 @@
+"""``yurttunnel token``: join tokens of a server without a cluster."""
+
+from __future__ import annotations
+
+import sys
+
+from yurttunnel.cli import output
+from yurttunnel.cli.options import OUTPUT, STATE_DIR, AskingCommand, AskingOptions
+from yurttunnel.ops import flags
+from yurttunnel.ops.flag_table import Flag, Group
+
+LIFETIME = Flag(
+    "lifetime",
+    Group.BASICS,
+    flags.positive_duration,
+    "How long nodes can be enrolled with the token, at most 365d.",
+    default="24h",
+)
+
+
+class CreateOptions(AskingOptions):
+    """Options of ``yurttunnel token create``."""
+
+    longdesc = """Makes a join token and prints it, and on standard error the command that has a
+    node join with it. Nobody can ask for it again: the server keeps a hash. Whoever has the token
+    can enrol nodes until it expires or is revoked."""
+
+    table = (LIFETIME, STATE_DIR, OUTPUT)
+
+
+class ListOptions(AskingOptions):
+    """Options of ``yurttunnel token list``."""
+
+    longdesc = """Lists the join tokens that are good, by their ids, without the secrets. The one in
+    the file join-token of the state directory is replaced in time by the server itself."""
+
+    table = (STATE_DIR, OUTPUT)
+
+
+class RevokeOptions(AskingOptions):
+    """Options of ``yurttunnel token revoke``."""
+
+    longdesc = """Has a join token enrol nobody any more; ID is what stands before the first dot.
+    Nodes that have enrolled with it stay: "yurttunnel revoke NODE" ends those. If it was the one in
+    the file join-token, the server writes another one there."""
+
+    words = ("ID",)
+    table = (STATE_DIR, OUTPUT)
+
+
+def create(options: CreateOptions) -> None:
+    """Make one."""
+    made = options.process("server").post("/v1/tokens", lifetime=options[LIFETIME.name])
+    if options.as_json:
+        print(output.as_json(made), end="")
+        return
+    print(made["token"], flush=True)
+    print(
+        f"It is good until {made['expires']}. On the node:\n\n  {made['command']}", file=sys.stderr
+    )
+
+
+def list_tokens(options: ListOptions) -> None:
+    """List those that are good."""
+    told = options.process("server").get("/v1/tokens")
+    if options.as_json:
+        print(output.as_json(told), end="")
+        return
+    rows = [
+        (
+            each["id"],
+            output.ago(each["created"], output.now()),
+            each["expires"],
+            "join-token" if each["in_file"] else "",
+        )
+        for each in told["tokens"]
+    ]
+    print(output.table(("ID", "AGE", "EXPIRES", "FILE"), rows), end="")
+
+
+def revoke(options: RevokeOptions) -> None:
+    """End one."""
+    # Whoever pastes the whole token is understood, and its secret is not sent anywhere.
+    token_id = options.given[0].partition(".")[0]
+    done = options.process("server").post("/v1/tokens/revoke", id=token_id)
+    if options.as_json:
+        print(output.as_json(done), end="")
+    else:
+        print(f"join token {output.shown(token_id)} enrols nobody any more")
+
+
+TOKENS = (
+    AskingCommand("token create", "make a join token for a node", CreateOptions, create),
+    AskingCommand("token list", "list the join tokens that are good", ListOptions, list_tokens),
+    AskingCommand("token revoke", "have a join token enrol nobody more", RevokeOptions, revoke),
+)

@@ -1,0 +1,1 @@
+"""What the commands ask a running process: pages on a Unix socket, for its user and root."""

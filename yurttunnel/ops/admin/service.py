@@ -1,0 +1,127 @@
+"""The Unix socket by which the commands reach a process: who may ask there, and what.
+
+It lies in the process's state directory, with mode 0600. Modes can be changed by mistake, so
+whoever connects is looked at, too: it has to be the user of the process, or root. What is served
+are the pages of the meta port, ``/debug``, and below ``/v1`` those that only this socket has. The
+limits are those of the meta port.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.address import UNIXAddress
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.interfaces import IListeningPort
+from twisted.logger import Logger
+from twisted.web.http import Request
+from twisted.web.resource import Resource
+
+from yurttunnel.ops.admin.process_page import process_page
+from yurttunnel.ops.debug.pages import GuardedPages, Page, as_json
+from yurttunnel.ops.http_site import LimitedSite
+from yurttunnel.ops.listen import CannotListen, listen_unix
+from yurttunnel.ops.readiness import Readiness
+from yurttunnel.ops.unix_peers import user_id_behind
+from yurttunnel.tunnel.reactor import IReactor
+
+SOCKET = "yurttunnel.sock"
+"""Its name in the state directory."""
+
+SOCKET_MODE = 0o600
+
+VERSION = "v1"
+"""What the paths begin with whose answers stay as docs/admin.md has them."""
+
+
+def refusal(request: Request) -> str | None:
+    """Return in one line why ``request`` is refused, ``None`` when it is not."""
+    if not isinstance(request.getClientAddress(), UNIXAddress):
+        return "this is served on a Unix socket alone"
+    user = user_id_behind(_transport(request).getHandle())
+    if user in (0, os.geteuid()):
+        return None
+    return f"user id {user} may not ask here: only the user of this process and root may"
+
+
+def _transport(request: Request) -> Any:
+    return request.channel.transport
+
+
+def admin_pages(meta: Resource, debug: Page, own: Mapping[str, Page]) -> GuardedPages:
+    """Make what the socket serves.
+
+    ``meta`` has the pages of the meta port, ``debug`` is the first one of ``/debug``, and ``own``
+    are those below ``/v1`` by their paths, such as ``tokens`` and ``tokens/revoke``.
+    """
+    paths = sorted(f"/{VERSION}/{path}" for path in own)
+    first = Page(lambda parameters: as_json({"paths": paths}))
+    for name, page in meta.children.items():
+        first.putChild(name, page)
+    first.putChild(b"", first)
+    first.putChild(b"debug", debug)
+    versioned = Page(lambda parameters: as_json({"paths": paths}))
+    first.putChild(VERSION.encode(), versioned)
+    # Those that others are below come before these.
+    for path, page in sorted(own.items()):
+        above, slash, name = path.rpartition("/")
+        (own[above] if slash else versioned).putChild(name.encode(), page)
+    return GuardedPages(first, refusal)
+
+
+def admin_socket(
+    reactor: IReactor,
+    directory: Path,
+    program: str,
+    readiness: Readiness,
+    meta: Resource,
+    debug: Page,
+    details: Callable[[], Mapping[str, object]],
+    own: Mapping[str, Page],
+) -> AdminSocket:
+    """Make the socket of a process, with its page ``/v1/process`` and its own ones.
+
+    The arguments are as :func:`process_page` and :func:`admin_pages` have them.
+    """
+    pages = {"process": process_page(reactor, program, readiness, details), **own}
+    socket = AdminSocket(reactor, directory, admin_pages(meta, debug, pages))
+    readiness.add("commands", lambda: socket.problem, required=False)
+    return socket
+
+
+class AdminSocket(Service):
+    """Serves ``pages`` on :data:`SOCKET` in ``directory`` while it runs.
+
+    Where that cannot be, as in a directory whose path is too long for it, the process does
+    without: ``problem`` says so.
+    """
+
+    _log = Logger()
+
+    def __init__(self, reactor: IReactor, directory: Path, pages: GuardedPages) -> None:
+        self.problem: str | None = None
+        """Why no command reaches this process, ``None`` when one can."""
+        self._site = LimitedSite(pages, reactor)
+        path = str(directory.absolute() / SOCKET)
+        self._listen = partial(listen_unix, reactor, SOCKET, path, self._site, mode=SOCKET_MODE)
+        self._port: IListeningPort | None = None
+
+    def startService(self) -> None:
+        """Listen; a socket that a killed process has left is taken over."""
+        super().startService()
+        try:
+            self._port = self._listen()
+        except CannotListen as error:
+            self.problem = str(error)
+            self._log.warn("the command yurttunnel cannot reach this process: {error}", error=error)
+
+    def stopService(self) -> Deferred[Any]:
+        """Listen no more."""
+        super().stopService()
+        port, self._port = self._port, None
+        return maybeDeferred(lambda: None if port is None else port.stopListening())

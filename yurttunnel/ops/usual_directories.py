@@ -1,0 +1,27 @@
+"""Where programs without a cluster keep their state when nobody says otherwise."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+SERVICE_DIRECTORIES = (Path("/var/lib/yurttunnel-server"), Path("/var/lib/yurttunnel-agent"))
+"""Those that systemd makes for the units in ``deploy/systemd`` (``StateDirectory=``)."""
+
+
+def usual_state_directory(program: str, environment: Mapping[str, str]) -> Path:
+    """Return the one of ``program``, ``server`` or ``agent``.
+
+    Root has the one of the unit, others one in their home, where the XDG Base Directory
+    Specification puts state. Raises ``ValueError`` where there is no home.
+    """
+    if os.geteuid() == 0:
+        return Path(f"/var/lib/yurttunnel-{program}/state")
+    home = environment.get("XDG_STATE_HOME", "")
+    if home.startswith("/"):
+        return Path(home, "yurttunnel", program)
+    home = environment.get("HOME", "")
+    if not home.startswith("/"):
+        raise ValueError("this user has no home directory to keep its state in")
+    return Path(home, ".local", "state", "yurttunnel", program)
