@@ -41,6 +41,8 @@ from yurttunnel.pki.metrics import (
     RequestCounters,
     cluster_trust_metrics,
 )
+from yurttunnel.proxy.connection_table import METRICS as CONNECTION_METRICS
+from yurttunnel.proxy.connection_table import ConnectionTable
 from yurttunnel.proxy.health import METRICS as HEALTH_METRICS
 from yurttunnel.proxy.health import HealthPages, SyncHealth
 from yurttunnel.proxy.metrics import METRICS as PROXY_METRICS
@@ -148,6 +150,7 @@ def _proxy_registry() -> MetricRegistry:
     proxy = proxy_registry(lambda: 0.0)
     proxy.add(PROXY_METRICS, lambda: ProxyStats(proxier, health, [], {}))
     proxy.add(HEALTH_METRICS, lambda: HealthPages(health))
+    proxy.add(CONNECTION_METRICS, lambda: ConnectionTable(1, 2))
     return proxy
 
 

@@ -16,12 +16,14 @@ from tests.deploy.rendering import (
     why_not_rendered,
 )
 from tests.deploy.steering import all_steering_families
+from yurttunnel.proxy.health import PERIODS
+from yurttunnel.proxy.options import Options as ProxyOptions
 from yurttunnel.server.options import Options as ServerOptions
 
 DASHBOARD = MONITORING / "yurttunnel-dashboard.json"
 
 METRIC = re.compile(
-    r"\b((?:yurttunnel|konnectivity|process|(?:node_)?yurthub)_[a-z0-9_]+)\s*(?:\{([^}]*)\})?",
+    r"\b((?:yurttunnel|konnectivity|process|(?:node_)?yurthub|(?:kube|yurt)proxy)_[a-z0-9_]+)\s*(?:\{([^}]*)\})?",
     re.DOTALL,
 )
 MATCHER = re.compile(r"(\w+)\s*(=~|!~|!=|=)\s*\"([^\"]*)\"")
@@ -45,6 +47,8 @@ def faults(expression, known):
                 continue
             if label not in labels:
                 yield f"{name} has no label {label}"
+                continue
+            if value.startswith("$"):
                 continue
             for word in value.split("|") if "~" in operator else [value]:
                 if word not in labels[label]:
@@ -108,6 +112,13 @@ class RulesTests(unittest.SynchronousTestCase):
         seconds = 3 * int(defaults["iptables-sync-period"])
         self.assertTrue(rule["expr"].endswith(f"_last_success_timestamp_seconds > {seconds}"))
 
+    def test_changes_of_services_that_wait_are_told_after_two_periods(self):
+        """The alert's time is that after which the proxy's own /healthz fails."""
+        (rule,) = [each for each in self.rules if each["alert"] == "YurtProxyChangesWait"]
+        defaults = {name: value for name, _, value, _ in ProxyOptions.optParameters}
+        seconds = PERIODS * int(defaults["iptables-sync-period"].removesuffix("s"))
+        self.assertEqual(f"yurtproxy_change_age_seconds > {seconds}", rule["expr"])
+
     def test_texts_use_labels_that_the_expression_leaves(self):
         """A label in a text is one of the metrics in the expression."""
         known = samples()
@@ -125,7 +136,11 @@ class DashboardTests(unittest.SynchronousTestCase):
     def setUp(self):
         """Read the file."""
         self.dashboard = json.loads(DASHBOARD.read_text())
-        self.panels = [each for each in self.dashboard["panels"] if each["type"] != "row"]
+        every = self.dashboard["panels"]
+        self.rows = [each for each in every if each["type"] == "row"]
+        # Those of a collapsed row are inside of it.
+        self.panels = [each for each in every if each["type"] != "row"]
+        self.panels += [each for row in self.rows for each in row["panels"]]
 
     def test_panels_ask_for_what_exists(self):
         """Each query uses metrics and labels that the programs show, and so does each legend."""
@@ -154,6 +169,46 @@ class DashboardTests(unittest.SynchronousTestCase):
         steering = {sample.name for family in all_steering_families() for sample in family.samples}
         self.assertEqual({"yurttunnel_server_steering_intercepted_ports"}, steering - shown)
 
+    def test_annotations_ask_for_what_exists(self):
+        """A node that is lost is marked, and its name is a label of the query."""
+        known = samples()
+        lost, broken = self.dashboard["annotations"]["list"]
+        for each in (lost, broken):
+            self.assertEqual([], list(faults(each["expr"], known)), each["name"])
+        self.assertIn("by (agentID)", lost["expr"])
+        self.assertIn("{{agentID}}", lost["titleFormat"])
+        self.assertIn('agentID=~"$node"', lost["expr"])
+
+    def test_a_node_can_be_chosen(self):
+        """The values of the variable are those of a label, and panels for one node ask for it."""
+        (node,) = [each for each in self.dashboard["templating"]["list"] if each["name"] == "node"]
+        name, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", node["definition"]).groups()
+        self.assertEqual(node["definition"], node["query"]["query"])
+        self.assertIn(label, samples()[name])
+        (row,) = [each for each in self.rows if each["title"] == "Chosen nodes"]
+        for panel in row["panels"]:
+            for target in panel["targets"]:
+                self.assertIn('node=~"$node"', target["expr"], panel["title"])
+
+    def test_links_lead_to_the_status_page(self):
+        """From the dashboard to all of it, and from a row of a table to that node."""
+        (link,) = self.dashboard["links"]
+        self.assertEqual("${status_page}/", link["url"])
+        tables = [each for each in self.panels if each["title"].endswith("est nodes")]
+        self.assertEqual(2, len(tables))
+        for table in tables:
+            (link,) = table["fieldConfig"]["defaults"]["links"]
+            self.assertEqual("${status_page}/?q=${__data.fields.node}", link["url"])
+
+    def test_only_the_first_row_is_open(self):
+        """Who opens the dashboard sees the nodes, and nothing else is asked for."""
+        self.assertEqual(
+            [False] + [True] * (len(self.rows) - 1), [each["collapsed"] for each in self.rows]
+        )
+        self.assertEqual("Nodes", self.rows[0]["title"])
+        for row in self.rows:
+            self.assertEqual(row["collapsed"], bool(row["panels"]), row["title"])
+
     def test_variables_exist(self):
         """The queries use no variable but those that the dashboard defines, and Grafana's own."""
         defined = {each["name"] for each in self.dashboard["templating"]["list"]}
@@ -162,10 +217,16 @@ class DashboardTests(unittest.SynchronousTestCase):
 
     def test_no_two_panels_are_in_one_place(self):
         """Panels have their own numbers and do not overlap."""
-        every = self.dashboard["panels"]
+        every = [*self.rows, *self.panels]
         self.assertEqual(len(every), len({each["id"] for each in every}))
+        self.assert_apart(self.dashboard["panels"])
+        for row in self.rows:
+            self.assert_apart(row["panels"])
+
+    def assert_apart(self, panels):
+        """Fail where two panels that are shown together overlap."""
         cells: set[tuple[int, int]] = set()
-        for each in every:
+        for each in panels:
             place = each["gridPos"]
             covered = {
                 (x, y)

@@ -46,7 +46,7 @@ OPERATIONS = REPOSITORY / "docs" / "operations.md"
 
 PAGES = (OPERATIONS, MESSAGES, METRICS)
 
-ALERT = re.compile(r"Yurt(?:Tunnel|Hub)[A-Z]\w+")
+ALERT = re.compile(r"Yurt(?:Tunnel|Hub|Proxy)[A-Z]\w+")
 DEFECT = "Defect:"
 DECLARING = ("counter", "gauge", "histogram", "Metric")
 """What declares a metric (:mod:`yurttunnel.metrics`)."""

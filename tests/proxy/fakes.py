@@ -129,7 +129,7 @@ class FakeRules:
     """Keeps what rules would be made for.
 
     ``applied`` are all that there were. While ``failure`` is set calls fail with it, and while
-    ``holds`` they do not end until :meth:`go_on`.
+    ``holds`` they do not end until :meth:`go_on`. ``differences`` are what the next one finds.
     """
 
     backend = "none"
@@ -139,6 +139,7 @@ class FakeRules:
         self.removed = 0
         self.failure = None
         self.holds = False
+        self.differences = ()
         self.number = 0
         self._waiting = []
 
@@ -154,7 +155,8 @@ class FakeRules:
         if self.failure is not None:
             raise SteeringFailed(self.failure)
         self.applied.append(placed)
-        return Applied()
+        found, self.differences = self.differences, ()
+        return Applied(found)
 
     def go_on(self):
         """Let calls end."""

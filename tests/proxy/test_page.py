@@ -158,7 +158,8 @@ class MetricTests(SynchronousTestCase):
         class Figures:
             syncs = {"ok": 2, "failed": 1}
             durations = Durations((1.0,))
-            problems = (Problem("a", "b"),)
+            problems = (Problem("a", "b"), Problem("c", "d"), Problem("e", "f"))
+            own_problems = 1
             flows_forgotten = 7
 
         totals = {(Protocol.TCP, "total"): 1234, (Protocol.TCP, "received"): 2048}
@@ -170,7 +171,9 @@ class MetricTests(SynchronousTestCase):
         for line in (
             'yurtproxy_syncs_total{result="failed"} 1',
             "yurtproxy_change_age_seconds 3.0",
-            "yurtproxy_problems 1",
+            'yurtproxy_problems{of="node"} 1',
+            'yurtproxy_problems{of="objects"} 2',
+            "yurtproxy_services_without_endpoints 1",
             "yurtproxy_services 3",
             "yurtproxy_endpoints 3",
             "yurtproxy_ejected_endpoints 1",

@@ -258,6 +258,7 @@ class PortTests(ProxierTestCase):
         self.assertEqual((CLUSTER_IP,), self.rules.applied[-1][0].service.portals)
         (problem,) = self.proxier.problems
         self.assertEqual("shop/web:http", problem.what)
+        self.assertEqual(1, self.proxier.own_problems)
         self.assertIn("its node port 30080", problem.text)
         self.claims.taken = set()
         self.pass_period()
@@ -272,7 +273,19 @@ class PortTests(ProxierTestCase):
         told = self.warnings()
         self.assertEqual(MOST_TOLD + 1, len(told))
         self.assertIn("10 more problems", told[-1])
-        self.assertEqual(31, len(self.proxier.problems))
+        self.assertEqual((31, 30), (len(self.proxier.problems), self.proxier.own_problems))
+
+    def test_rules_that_somebody_else_has_changed_are_counted(self):
+        """Differences from what was made before are repairs; those of what is asked for are not."""
+        self.rules.differences = ("the chain is missing",)
+        self.set(service([1]))
+        self.clock.advance(1)
+        self.assertEqual({"ok": 1, "repaired": 0, "failed": 0}, self.proxier.syncs)
+        self.rules.differences = ("the chain is missing",)
+        self.pass_period()
+        self.assertEqual(1, self.proxier.syncs["repaired"])
+        self.pass_period()
+        self.assertEqual(1, self.proxier.syncs["repaired"])
 
 
 class FailureTests(ProxierTestCase):
@@ -372,7 +385,7 @@ class TimeTests(ProxierTestCase):
         self.set(service([1]))
         self.clock.advance(0.25)
         self.rules.go_on()
-        self.assertEqual({"ok": 1, "failed": 0}, self.proxier.syncs)
+        self.assertEqual({"ok": 1, "repaired": 0, "failed": 0}, self.proxier.syncs)
         self.assertEqual(0.25, self.proxier.durations.total_seconds)
         self.assertEqual(0.25, self.health.last_synced)
 

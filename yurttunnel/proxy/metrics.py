@@ -32,6 +32,11 @@ class ProxyStats:
         """Return by protocol what sockets have counted as ``name``."""
         return [(each.value, self.totals.get((each, name), 0)) for each in Protocol]
 
+    def problems(self) -> Iterable[tuple[str, int]]:
+        """Return how many problems are those of objects, and how many this node's."""
+        every, own = len(self.proxier.problems), self.proxier.own_problems
+        return [("objects", every - own), ("node", own)]
+
     def active(self) -> Iterable[tuple[str, int]]:
         """Return by protocol how many connections there are."""
         found = dict.fromkeys(Protocol, 0)
@@ -64,14 +69,16 @@ METRICS: tuple[Metric[ProxyStats], ...] = (
     ),
     counter(
         "yurtproxy_syncs",
-        "Syncs of sockets and rules, by result.",
+        "Syncs of sockets and rules, by result; repaired: somebody else had changed the rules.",
         lambda stats: stats.proxier.syncs.items(),
         "result",
     ),
     gauge(
         "yurtproxy_problems",
-        "What cannot be served as it should be: the status page says what and why.",
-        lambda stats: len(stats.proxier.problems),
+        "What cannot be served as it should be, for what Services ask for (objects), or what is"
+        " so on this node (node), such as ports that are taken: the status page says what and why.",
+        lambda stats: stats.problems(),
+        "of",
     ),
     gauge(
         "yurtproxy_services",
@@ -82,6 +89,11 @@ METRICS: tuple[Metric[ProxyStats], ...] = (
         "yurtproxy_endpoints",
         "Their endpoints.",
         lambda stats: sum(len(each.service.endpoints) for each in stats.carried),
+    ),
+    gauge(
+        "yurtproxy_services_without_endpoints",
+        "Those that have none now: their clients are refused.",
+        lambda stats: sum(not each.service.endpoints for each in stats.carried),
     ),
     gauge(
         "yurtproxy_ejected_endpoints",

@@ -28,6 +28,8 @@ from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.threads import JobThread
 from yurttunnel.proxy.balancing.balancer import LoadBalancer
 from yurttunnel.proxy.carrying import Carrier, find_carrier
+from yurttunnel.proxy.connection_table import METRICS as CONNECTION_METRICS
+from yurttunnel.proxy.connection_table import connection_table
 from yurttunnel.proxy.health import METRICS as HEALTH_METRICS
 from yurttunnel.proxy.health import HealthPages, SyncHealth
 from yurttunnel.proxy.health_checks import HealthCheckServers
@@ -169,6 +171,7 @@ class ProxyProcess:
         metrics = proxy_registry(lag.worst)
         metrics.add(METRICS, self._stats)
         metrics.add(HEALTH_METRICS, lambda: self._health_pages)
+        metrics.add(CONNECTION_METRICS, connection_table)
         status = StatusPage(
             reactor,
             StatusSources(

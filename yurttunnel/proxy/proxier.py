@@ -111,7 +111,9 @@ class Proxier(Service):
         self._flows_problem: str | None = None
         self.problems: tuple[Problem, ...] = ()
         """What is not served as it should be, as of the last sync."""
-        self.syncs = {"ok": 0, "failed": 0}
+        self.own_problems = 0
+        """How many of them are this node's, and not of the objects."""
+        self.syncs = {"ok": 0, "repaired": 0, "failed": 0}
         """How the syncs have ended."""
         self.durations = Durations(SYNC_BOUNDS)
         """How long those took that went well."""
@@ -184,7 +186,7 @@ class Proxier(Service):
         self._health.begun()
         begun = self._clock.seconds()
         try:
-            await self._serve()
+            result = await self._serve()
         except SteeringFailed as error:
             self._failed(str(error))
             self._limited.warn(
@@ -200,7 +202,7 @@ class Proxier(Service):
             self._log.failure("Defect: Services cannot be kept; it is tried again")
         else:
             self._rules_problem = None
-            self.syncs["ok"] += 1
+            self.syncs[result] += 1
             self.durations.observe(self._clock.seconds() - begun)
             self._health.synced()
             return True
@@ -210,7 +212,8 @@ class Proxier(Service):
         self._rules_problem = why
         self.syncs["failed"] += 1
 
-    async def _serve(self) -> None:
+    async def _serve(self) -> str:
+        """Do what is due; return ``repaired`` where others had changed rules, else ``ok``."""
         state = self._source.state() or DesiredState()
         services = state.services
         unclaimed = self._claims.want({key: each.portals for key, each in services.items()})
@@ -230,16 +233,20 @@ class Proxier(Service):
         self._generation = self._rules.generation()
         for difference in applied.differences:
             self._log.debug("Rules were not as they should be: {difference}", difference=difference)
-        await self._forget_flows({each.service.key: each for each in placed})
+        now = {each.service.key: each for each in placed}
+        repaired = bool(applied.differences) and now == self._placed
+        await self._forget_flows(now)
         closed = self._placement.leave(services, self._settings.drain)
         if closed and self._placement.lacks_ports:
             # What has stopped may have left its port to one of those that have none.
             self._reconciler.trigger()
+        return "repaired" if repaired else "ok"
 
     def _note(self, of_objects: Sequence[Problem], own: Sequence[Problem]) -> None:
         """Keep the problems, and tell of those that are new; the source tells of objects."""
         former = frozenset(self.problems)
         self.problems = tuple(dict.fromkeys([*of_objects, *own]))
+        self.own_problems = len(self.problems) - len(frozenset(of_objects))
         new = [each for each in dict.fromkeys(own) if each not in former]
         for each in new[:MOST_TOLD]:
             self._log.warn("{what}: {text}", what=each.what, text=each.text)

@@ -1,0 +1,45 @@
+"""How full the kernel's table of connections is: each connection to a Service takes a place in it.
+
+When it is full the kernel drops what is new, and says so in its own log only (``table full,
+dropping packet``, net/netfilter/nf_conntrack_core.c).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from yurttunnel.metrics import Metric, gauge
+
+
+class ConnectionTable(NamedTuple):
+    """Entries that there are, and that there may be."""
+
+    entries: int
+    limit: int
+
+
+def connection_table(proc: Path = Path("/proc")) -> ConnectionTable | None:
+    """Return the table of this network namespace; ``None`` while the kernel keeps none."""
+    settings = proc / "sys/net/netfilter"
+    try:
+        return ConnectionTable(
+            int((settings / "nf_conntrack_count").read_bytes()),
+            int((settings / "nf_conntrack_max").read_bytes()),
+        )
+    except OSError:
+        return None
+
+
+METRICS: tuple[Metric[ConnectionTable], ...] = (
+    gauge(
+        "yurtproxy_conntrack_entries",
+        "Connections in the kernel's table, whoever's they are.",
+        lambda table: table.entries,
+    ),
+    gauge(
+        "yurtproxy_conntrack_limit",
+        "How many there may be (net.netfilter.nf_conntrack_max); new ones are dropped beyond.",
+        lambda table: table.limit,
+    ),
+)
