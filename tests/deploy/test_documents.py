@@ -74,6 +74,7 @@ OTHER_PROGRAMS = {
     *("image", "raw", "retries", "show-labels", "now", "bind"),
     *("rm", "network", "user", "cap-drop", "cap-add", "mount"),
     *("for", "timeout"),
+    *("set", "push", "platform"),
     *("cacert", "cert", "key", "connect-to", "insecure", "resolve", "unix-socket"),
     *("proxy", "proxytunnel", "proxy-cacert", "proxy-cert", "proxy-key"),
     *("log-level", "log-format", "log-file"),
@@ -83,8 +84,8 @@ OTHER_PROGRAMS = {
     "flag",
 }
 """Flags of kubectl and kubeadm, yurt-controller-manager, kube-apiserver, kube-controller-manager,
-kube-proxy, metrics-server, systemctl, Python's http.server, docker, curl, twist and the fuzzer, and
-``--flag`` in the place of any."""
+kube-proxy, metrics-server, systemctl, Python's http.server, docker, helm, curl, twist and the
+fuzzer, and ``--flag`` in the place of any."""
 
 OF_TOOLS = {"testing.md", "performance.md", "dependencies.md"}
 """Pages about programs that have flags of their own."""

@@ -1,0 +1,158 @@
+{{- /*
+As much of Kustomize as the kustomizations of this directory use, so that the chart has no objects
+of its own: resources, components, replicas, configMapGenerator, and patches by RFC 6902 and as
+strategic merges. Templates return text only, so these change what they are given: maps of a state,
+"objects" (those so far) and "seen" (directories), and of objects.
+*/}}
+
+{{- /* Takes in a directory, unless it is there already. */}}
+{{- define "kustomization" }}
+{{- $state := .state }}
+{{- $files := .files }}
+{{- $directory := .directory }}
+{{- if not (has $directory $state.seen) }}
+{{- $_ := set $state "seen" (append $state.seen $directory) }}
+{{- $read := fromYaml ($files.Get (printf "%s/kustomization.yaml" $directory)) }}
+{{- range concat (default list $read.resources) (default list $read.components) }}
+{{- $path := clean (printf "%s/%s" $directory .) }}
+{{- if hasSuffix ".yaml" $path }}
+{{- range splitList "\n---\n" ($files.Get $path) }}
+{{- $_ := set $state "objects" (append $state.objects (fromYaml (printf "%s\n" .))) }}
+{{- end }}
+{{- else }}
+{{- include "kustomization" (dict "state" $state "files" $files "directory" $path) }}
+{{- end }}
+{{- end }}
+{{- range default list $read.configMapGenerator }}
+{{- $data := dict }}
+{{- range .files }}
+{{- $_ := set $data . ($files.Get (printf "%s/%s" $directory .)) }}
+{{- end }}
+{{- $metadata := dict "name" .name "namespace" $read.namespace }}
+{{- with .options }}
+{{- $_ := set $metadata "labels" .labels }}
+{{- end }}
+{{- $object := dict "apiVersion" "v1" "kind" "ConfigMap" "metadata" $metadata "data" $data }}
+{{- $_ := set $state "objects" (append $state.objects $object) }}
+{{- end }}
+{{- range default list $read.patches }}
+{{- $patch := default ($files.Get (printf "%s/%v" $directory .path)) .patch }}
+{{- include "patch" (dict "state" $state "target" .target "patch" $patch) }}
+{{- end }}
+{{- range default list $read.replicas }}
+{{- $patch := printf "[{op: replace, path: /spec/replicas, value: %v}]" .count }}
+{{- $target := dict "kind" "Deployment" "name" .name }}
+{{- include "patch" (dict "state" $state "target" $target "patch" $patch) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Patches the objects of a target; without one those of the patch's own kind and name. */}}
+{{- define "patch" }}
+{{- $patch := .patch }}
+{{- $merged := fromYaml $patch }}
+{{- /* What is no map, but a list of operations, is an error to it. */}}
+{{- $operations := list }}
+{{- if hasKey $merged "Error" }}
+{{- $operations = fromYamlArray $patch }}
+{{- end }}
+{{- $target := .target }}
+{{- if not $target }}
+{{- $target = dict "kind" $merged.kind "name" $merged.metadata.name }}
+{{- end }}
+{{- $kept := list }}
+{{- $found := false }}
+{{- range $object := .state.objects }}
+{{- $isKind := regexMatch (printf "^(%s)$" $target.kind) $object.kind }}
+{{- if and $isKind (regexMatch (printf "^(%s)$" $target.name) $object.metadata.name) }}
+{{- $found = true }}
+{{- if not $operations }}
+{{- include "merge" (dict "onto" $object "from" $merged) }}
+{{- end }}
+{{- range $operations }}
+{{- include "operation" (dict "object" $object "operation" .) }}
+{{- end }}
+{{- end }}
+{{- if not (hasKey $object "$patch") }}
+{{- $kept = append $kept $object }}
+{{- end }}
+{{- end }}
+{{- if not $found }}
+{{- fail (printf "a patch is for %s %s, of which there is none" $target.kind $target.name) }}
+{{- end }}
+{{- $_ := set .state "objects" $kept }}
+{{- end }}
+
+{{- /* One operation of RFC 6902. A list cannot be changed, so the map that has it gets another. */}}
+{{- define "operation" }}
+{{- $op := .operation.op }}
+{{- $value := .operation.value }}
+{{- $at := .object }}
+{{- $map := .object }}
+{{- $key := "" }}
+{{- $path := rest (splitList "/" .operation.path) }}
+{{- range initial $path }}
+{{- if kindIs "slice" $at }}
+{{- $at = index $at (int .) }}
+{{- else }}
+{{- $key = replace "~1" "/" . }}
+{{- $map = $at }}
+{{- $at = get $map $key }}
+{{- end }}
+{{- end }}
+{{- $last := replace "~1" "/" (last $path) }}
+{{- if not (kindIs "slice" $at) }}
+{{- if eq $op "remove" }}
+{{- $_ := unset $at $last }}
+{{- else }}
+{{- $_ := set $at $last $value }}
+{{- end }}
+{{- else if eq $last "-" }}
+{{- $_ := set $map $key (append $at $value) }}
+{{- else }}
+{{- $items := list }}
+{{- range $number, $item := $at }}
+{{- if ne $number (int $last) }}
+{{- $items = append $items $item }}
+{{- else if eq $op "replace" }}
+{{- $items = append $items $value }}
+{{- else if ne $op "test" }}
+{{- fail (printf "%s of an item is not known: %s" $op $key) }}
+{{- else if ne $item $value }}
+{{- fail (printf "%s has %v where a patch wants %v" $key $item $value) }}
+{{- else }}
+{{- $items = append $items $item }}
+{{- end }}
+{{- end }}
+{{- $_ := set $map $key $items }}
+{{- end }}
+{{- end }}
+
+{{- /* A strategic merge: items of lists by mountPath or name, new ones first, as Kustomize does. */}}
+{{- define "merge" }}
+{{- $onto := .onto }}
+{{- range $key, $value := .from }}
+{{- $there := get $onto $key }}
+{{- if and (kindIs "map" $value) (kindIs "map" $there) }}
+{{- include "merge" (dict "onto" $there "from" $value) }}
+{{- else if and (kindIs "slice" $value) (kindIs "slice" $there) (kindIs "map" (first $value)) }}
+{{- $new := list }}
+{{- range $item := $value }}
+{{- $name := default $item.name $item.mountPath }}
+{{- $found := false }}
+{{- range $there }}
+{{- if eq $name (default .name .mountPath) }}
+{{- $found = true }}
+{{- include "merge" (dict "onto" . "from" $item) }}
+{{- end }}
+{{- end }}
+{{- if not $found }}
+{{- $new = append $new $item }}
+{{- end }}
+{{- end }}
+{{- $_ := set $onto $key (concat $new $there) }}
+{{- else }}
+{{- $_ := set $onto $key $value }}
+{{- end }}
+{{- end }}
+{{- end }}

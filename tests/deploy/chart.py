@@ -1,0 +1,59 @@
+"""The Helm chart in ``deploy``, rendered by helm, and without it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.deploy.go_templates import Templates
+from tests.deploy.rendering import DEPLOY, Object, read_objects
+
+NAMESPACE = "kube-system"
+KUBERNETES = "1.30"
+
+
+def helm() -> str | None:
+    """Return the path of helm."""
+    return shutil.which("helm")
+
+
+def chart_file(path: str) -> str:
+    """Return the text of a file of the chart, as ``.Files.Get``: empty where there is none."""
+    file = DEPLOY / path
+    return file.read_text() if file.is_file() else ""
+
+
+def rendered(namespace: str = NAMESPACE, **values: Any) -> list[Object]:
+    """Return the objects of the chart without helm; ``values`` are beside those of its file.
+
+    Raises :class:`~tests.deploy.go_templates.TemplateFailed` where the chart refuses them.
+    """
+    templates = Templates()
+    data = {
+        "Values": {**yaml.safe_load((DEPLOY / "values.yaml").read_text()), **values},
+        "Release": {"Namespace": namespace},
+        "Files": {"Get": chart_file},
+    }
+    for name in ("_kustomize.tpl", "objects.yaml"):
+        text = templates.render((DEPLOY / "templates" / name).read_text(), data)
+    return [each for each in read_objects(text) if each]
+
+
+def rendered_by_helm(directory: Path, namespace: str = NAMESPACE, **values: Any) -> list[Object]:
+    """Return the objects that helm makes; ``directory`` is for the file of values."""
+    given = directory / "values.yaml"
+    given.write_text(yaml.safe_dump(values))
+    command = ["helm", "template", "yurttunnel", str(DEPLOY), "--values", str(given)]
+    done = subprocess.run(
+        [*command, "--namespace", namespace, "--kube-version", KUBERNETES],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if done.returncode != 0:
+        raise AssertionError(done.stderr)
+    return [each for each in read_objects(done.stdout) if each]

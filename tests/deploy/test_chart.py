@@ -1,0 +1,248 @@
+"""The Helm chart has the objects of the kustomizations, one for one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import yaml
+from twisted.trial import unittest
+
+import yurttunnel
+from tests.deploy.chart import chart_file, helm, rendered, rendered_by_helm
+from tests.deploy.go_templates import TemplateFailed, Templates
+from tests.deploy.rendering import BASE, DEPLOY, flags_of, named, of_kind, render, server_of
+from tests.deploy.workloads import KustomizationTestCase, key
+
+OVERLAYS, COMPONENTS = DEPLOY / "overlays", DEPLOY / "components"
+MASTER = "https://192.0.2.1:6443"
+
+CASES: dict[str, tuple[dict, list[Path], list[Path]]] = {
+    "the base": ({}, [BASE], []),
+    "firewall rules": ({"steering": "iptables"}, [OVERLAYS / "iptables"], []),
+    "DNS records": ({"steering": "dns"}, [OVERLAYS / "dns"], []),
+    "a socket": ({"steering": "egress-selector"}, [OVERLAYS / "egress-selector"], []),
+    "TLS": ({"steering": "egress-selector-tcp"}, [OVERLAYS / "egress-selector-tcp"], []),
+    "the hub": ({"hub": True}, [OVERLAYS / "hub"], []),
+    "the proxy behind a hub": (
+        {"hub": True, "proxy": "hub", "monitoring": True},
+        [OVERLAYS / "hub", DEPLOY / "proxy-hub", OVERLAYS / "monitoring"],
+        [],
+    ),
+    "pass-through of firewall rules": (
+        {"steering": "iptables", "passThrough": True, "protectedPlacement": True},
+        [OVERLAYS / "iptables"],
+        [COMPONENTS / "pass-through", COMPONENTS / "protected-placement"],
+    ),
+    "pass-through of DNS records": (
+        {"steering": "dns", "passThrough": True, "protectedPlacement": True, "policies": True},
+        [OVERLAYS / "dns"],
+        [
+            COMPONENTS / "pass-through",
+            COMPONENTS / "protected-placement",
+            COMPONENTS / "approval-policy",
+            COMPONENTS / "dns-policy",
+        ],
+    ),
+}
+"""Values of the chart, and the resources and components of a kustomization that mean the same."""
+
+
+def by_key(objects):
+    """Return objects by what tells them apart, which has to be different."""
+    found = {key(each): each for each in objects}
+    assert len(found) == len(objects)
+    return found
+
+
+class SameObjectsTests(KustomizationTestCase):
+    """What ``helm install`` brings to a cluster, and what ``kubectl apply -k`` does."""
+
+    maxDiff = None
+
+    def kustomized(self, resources, components, **fields):
+        """Return the objects of a kustomization by what tells them apart."""
+        if components:
+            fields["components"] = components
+        directory = self.kustomization(resources[0], resources=resources, **fields)
+        return by_key(render(directory))
+
+    def assert_same(self, wanted, objects):
+        """Fail unless each object is there, as it is wanted, and no other."""
+        found = by_key(objects)
+        self.assertEqual(wanted.keys(), found.keys())
+        for each, content in wanted.items():
+            self.assertEqual(content, found[each])
+
+    def test_each_way(self):
+        """For each way of steering, and what goes with it."""
+        for name, (values, resources, components) in CASES.items():
+            with self.subTest(name):
+                self.assert_same(self.kustomized(resources, components), rendered(**values))
+
+    def test_another_namespace(self):
+        """All goes there, but for the right to write events about what is in no namespace."""
+        wanted = self.kustomized(
+            [OVERLAYS / "dns"],
+            [],
+            namespace="mine",
+            transformers=[DEPLOY / "transformers" / "events-in-default"],
+        )
+        self.assert_same(wanted, rendered("mine", steering="dns"))
+
+    def test_image_replicas_flags_and_patches(self):
+        """What is changed by values is what a kustomization of one's own changes."""
+        patch = "- {op: replace, path: /spec/type, value: LoadBalancer}"
+        service = {"kind": "Service", "name": "x-tunnel-server-svc"}
+        flag = "--cert-dns-names=tunnel.example.com"
+        path = "/spec/template/spec/containers/0/args/-"
+        workload = {"kind": "Deployment", "name": "yurt-tunnel-server"}
+        directory = self.kustomization(BASE)
+        content = yaml.safe_load((directory / "kustomization.yaml").read_text())
+        content["images"] = [{"name": "yurttunnel", "newName": "own/image", "newTag": "7"}]
+        content["replicas"] = [{"name": "yurt-tunnel-server", "count": 5}]
+        content["patches"] = [
+            {"target": service, "patch": patch},
+            {"target": workload, "patch": json.dumps([{"op": "add", "path": path, "value": flag}])},
+        ]
+        (directory / "kustomization.yaml").write_text(yaml.safe_dump(content))
+        values = {
+            "image": {"name": "own/image", "tag": "7"},
+            "replicas": 5,
+            "serverArgs": [flag],
+            "patches": [{"target": service, "patch": patch}],
+        }
+        self.assert_same(by_key(render(directory)), rendered(**values))
+
+
+class ValuesTests(unittest.SynchronousTestCase):
+    """What the chart makes of its values."""
+
+    def test_the_proxy_is_told_where_the_api_is(self):
+        """Its address stands in the place of the one that is to be changed."""
+        objects = rendered(proxy=MASTER, proxyArgs=["--mode=user"])
+        arguments, _, flags = flags_of(named(objects, "DaemonSet", "yurt-proxy"))
+        self.assertEqual([], arguments)
+        self.assertIn(f"--master={MASTER}", flags)
+        self.assertEqual("--mode=user", flags[-1])
+
+    def test_the_agents_get_flags_of_their_own(self):
+        """And nobody else does."""
+        objects = rendered(agentArgs=["--v=4"])
+        *_, flags = flags_of(named(objects, "DaemonSet", "yurt-tunnel-agent"))
+        self.assertEqual("--v=4", flags[-1])
+        self.assertNotIn("--v=4", flags_of(server_of(objects))[2])
+
+    def test_what_does_not_go_together_is_refused(self):
+        """With a sentence that names the value."""
+        for values, sentence in (
+            ({"passThrough": True}, "passThrough: it needs steering"),
+            ({"steering": "iptables", "replicas": 3}, "replicas: with steering: iptables"),
+            (
+                {"patches": [{"target": {"kind": "Service", "name": "x"}, "patch": "[]"}]},
+                "a patch is for Service x, of which there is none",
+            ),
+            (
+                {"serverArgs": ["--v=4"], "patches": [_patch("test", "args/0", "yurthub")]},
+                "args has yurttunnel-server where a patch wants yurthub",
+            ),
+        ):
+            error = self.assertRaises(TemplateFailed, rendered, **values)
+            self.assertIn(sentence, str(error))
+
+    def test_an_object_can_be_removed(self):
+        """By a strategic merge, as in a kustomization."""
+        objects = rendered(
+            patches=[
+                {
+                    "target": {"kind": "PodDisruptionBudget", "name": "yurt-tunnel-server"},
+                    "patch": "$patch: delete",
+                }
+            ]
+        )
+        self.assertEqual([], of_kind(objects, "PodDisruptionBudget"))
+
+    def test_the_schema_knows_every_value_and_every_way(self):
+        """So a name that is written wrong is an error, and not left out."""
+        schema = json.loads(chart_file("values.schema.json"))["properties"]
+        values = yaml.safe_load(chart_file("values.yaml"))
+        self.assertEqual(schema.keys() - {"global"}, values.keys())
+        ways = {values["steering"] for values, *_ in CASES.values() if "steering" in values}
+        self.assertEqual({"none", *ways}, set(schema["steering"]["enum"]))
+
+    def test_versions_agree(self):
+        """Chart, image and package have the same version."""
+        chart = yaml.safe_load(chart_file("Chart.yaml"))
+        tag = yaml.safe_load(chart_file("values.yaml"))["image"]["tag"]
+        for version in (chart["version"], chart["appVersion"], tag):
+            self.assertEqual(yurttunnel.__version__, version)
+
+
+def _patch(op, place, value):
+    path = f"/spec/template/spec/containers/0/{place}"
+    return {
+        "target": {"kind": "Deployment", "name": "yurt-tunnel-server"},
+        "patch": json.dumps([{"op": op, "path": path, "value": value}]),
+    }
+
+
+class TemplatesTests(unittest.SynchronousTestCase):
+    """The evaluator does what Go's template language says."""
+
+    def test_language(self):
+        """Blocks, variables, ranges, operands and white space."""
+        for text, expected in (
+            ("a {{- 1 -}} b", "a1b"),
+            ("{{- /* a comment */}}x", "x"),
+            ("{{ $x := 1 }}{{ if true }}{{ $x = 2 }}{{ end }}{{ $x }}", "2"),
+            ("{{ $x := 1 }}{{ if true }}{{ $x := 2 }}{{ end }}{{ $x }}", "1"),
+            ("{{ if .no }}a{{ else if .yes }}b{{ else }}c{{ end }}", "b"),
+            ("{{ range $k, $v := .map }}{{ $k }}={{ $v }};{{ end }}", "a=1;b=2;"),
+            ("{{ range .list }}{{ . }}{{ $.yes }}{{ end }}", "7True8True"),
+            ("{{ with .map }}{{ .b }}{{ end }}", "2"),
+            ('{{ or .no "x" }}{{ and .no (index .list 9) }}', "xFalse"),
+            ('{{ printf "%s %q %v" "a" "b" 3 }}', 'a "b" 3'),
+            ('{{ define "t" }}<{{ . }}>{{ end }}{{ include "t" (index .list 1) }}', "<8>"),
+        ):
+            data = {"yes": True, "no": False, "map": {"b": 2, "a": 1}, "list": [7, 8]}
+            self.assertEqual(expected, Templates().render(text, data), text)
+
+    def test_what_is_not_known_is_an_error(self):
+        """A function or a sign of the language that is not here is not passed over."""
+        self.assertRaises(KeyError, Templates().render, "{{ upper .x }}", {})
+        self.assertRaises(ValueError, Templates().render, "{{ .x | quote }}", {})
+
+
+if helm() is not None:
+
+    class HelmTests(unittest.SynchronousTestCase):
+        """Helm itself, where it is on PATH: it makes what the evaluator makes of the same."""
+
+        maxDiff = None
+
+        def test_lint(self):
+            """It finds nothing to complain of."""
+            done = subprocess.run(
+                ["helm", "lint", "--strict", str(DEPLOY)],
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            self.assertEqual(0, done.returncode, done.stdout)
+
+        def test_it_makes_the_same(self):
+            """For each way, and in a namespace of one's own."""
+            directory = Path(self.mktemp())
+            directory.mkdir()
+            for name, (values, *_) in CASES.items():
+                with self.subTest(name):
+                    by_helm = by_key(rendered_by_helm(directory, "mine", **values))
+                    self.assertEqual(by_key(rendered("mine", **values)), by_helm)
+
+        def test_a_value_that_does_not_exist(self):
+            """The schema has it refused."""
+            directory = Path(self.mktemp())
+            directory.mkdir()
+            error = self.assertRaises(AssertionError, rendered_by_helm, directory, passthrough=True)
+            self.assertIn("passthrough", str(error))
