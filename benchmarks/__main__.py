@@ -80,13 +80,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         help="the --transport of server and agent [default: %(default)s]",
     )
     add(
-        "--workers",
-        type=int,
-        metavar="N",
-        default=1,
-        help="the --workers of the server [default: %(default)s]",
-    )
-    add(
         "--reactor",
         default="epoll",
         help="Twisted's reactor, or uvloop for asyncio's on that loop, if it is installed "
@@ -139,7 +132,7 @@ def run(chosen: argparse.Namespace) -> int:
     idles = [line for line in lines if isinstance(line, IdleLine)]
     nginx = Nginx() if ratios else None
     facts = machine.facts(nginx)
-    settings = Settings(chosen.reactor, chosen.transport, chosen.workers)
+    settings = Settings(chosen.reactor, chosen.transport)
     scale = scale_of(chosen)
     repeats = chosen.repeats or (QUICK_REPEATS if chosen.quick else FULL_REPEATS)
     used = {"repeats": repeats, **dataclasses.asdict(scale), **dataclasses.asdict(settings)}

@@ -11,7 +11,6 @@ from benchmarks.certificates import Authority
 from benchmarks.lines import Contestant, Figure, Route
 from benchmarks.load import Driver, build
 from benchmarks.nginx import Nginx, Pair
-from benchmarks.processes import children
 from benchmarks.run import Run
 from benchmarks.tunnel import Agent, Server, Settings
 
@@ -59,8 +58,7 @@ class Bench:
             Agent(tunnel, settings, FAR, self._server, self._link(agent_port))
         )
         self._long_port = self._link(plain)
-        # With all processes of --workers.
-        server = [self._server.pid, *children(self._server.pid)]
+        server = [self._server.pid]
         self._tested: dict[Route, dict[str, list[int]]] = {
             Route.PAIR: {name: [pid] for name, pid in self._pair.pids.items()},
             Route.CONNECT: {"server": server, "agent": [near.pid]},

@@ -19,14 +19,13 @@ META_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Settings:
-    """Of server and agent Twisted's reactor and their --transport; --workers of the server.
+    """Of server and agent Twisted's reactor and their --transport.
 
     The reactor ``counted`` is the usual one in a process that counts its function calls.
     """
 
     reactor: str = "epoll"
     transport: str = "direct"
-    workers: int = 1
 
 
 def twist(reactor: str) -> list[str]:
@@ -121,7 +120,6 @@ class Server(Command):
             "--connect-endpoint", f"unix:{self.socket}",
             "--kubelet-verify", "ca",
             "--kubelet-ca", str(kubelet_authority),
-            "--workers", str(settings.workers),
         ]  # fmt: skip
         super().__init__("server", directory, settings, arguments)
 

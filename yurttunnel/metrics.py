@@ -38,17 +38,6 @@ class Durations:
         self.buckets[bisect_left(self.bounds, seconds)] += 1
         self.total_seconds += seconds
 
-    def amounts(self) -> dict[str, float]:
-        """Return what has been counted: buckets by their numbers, and the sum."""
-        counted: dict[str, float] = {str(each): n for each, n in enumerate(self.buckets)}
-        return {**counted, "seconds": self.total_seconds}
-
-    def add(self, amounts: Mapping[str, float]) -> None:
-        """Add amounts of the same bounds."""
-        for number in range(len(self.buckets)):
-            self.buckets[number] += int(amounts.get(str(number), 0))
-        self.total_seconds += amounts.get("seconds", 0.0)
-
 
 class Sample(NamedTuple):
     """One line of a scrape."""

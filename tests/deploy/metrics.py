@@ -56,7 +56,6 @@ from yurttunnel.server.frontends.kubelet import metrics as interception
 from yurttunnel.server.frontends.kubelet import reviews
 from yurttunnel.server.process import server_registry
 from yurttunnel.server.siblings import service as siblings
-from yurttunnel.server.workers import service as workers
 from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire.credit import MemoryBudget
 
@@ -90,7 +89,6 @@ def registries() -> tuple[MetricRegistry, ...]:
     add_steering(server)
     server.add(agents.REFUSAL_METRICS, Counter)
     server.add(audit.METRICS, audit.AuditStats)
-    server.add(workers.METRICS, _worker_stats)
     server.add(nodes.METRICS, lambda: nodes.Nodes(FakeInformers()))
     server.add(
         cluster_trust_metrics("yurttunnel_server_"),
@@ -162,10 +160,6 @@ def _interception_stats() -> interception.InterceptionStats:
     return interception.InterceptionStats(
         counters=counters, pool=PoolStatistics(), refusals={503: 1}
     )
-
-
-def _worker_stats() -> workers.WorkerStats:
-    return workers.WorkerStats(ready=1, restarts=0, resources={1: workers.Resources(1.0, 1)})
 
 
 def _sibling_stats() -> siblings.SiblingStats:

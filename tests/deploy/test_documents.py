@@ -31,8 +31,7 @@ from yurttunnel.pki.cluster_identity import check_cluster_node_name
 from yurttunnel.pki.identity import BadIdentity, check_node_name
 from yurttunnel.proxy.options import Options as ProxyOptions
 from yurttunnel.quickstart.options import Options as QuickstartOptions
-from yurttunnel.server import client_hello
-from yurttunnel.server.frontends.passthrough import listener
+from yurttunnel.server.frontends.passthrough import client_hello, listener
 from yurttunnel.server.options import Options as ServerOptions
 from yurttunnel.steering import probe_schedule
 from yurttunnel.steering.desired_state import MOST_OF_A_NODE

@@ -14,12 +14,8 @@ from twisted.internet.protocol import Factory
 from twisted.internet.ssl import Certificate, optionsForClientTLS, trustRootFromCertificates
 
 from tests.e2e.clients import Peer
-from yurttunnel.tunnel.placement import placement_protocol
 
 AGENT_PROTOCOL = b"yurttunnel/1"
-
-TO_A_WORKER = (AGENT_PROTOCOL, placement_protocol("edge-1"))
-"""What the agent of that node offers, which a server of two processes has in its worker."""
 
 
 class Identity:

@@ -159,7 +159,7 @@ class Program:
         return await page.done.addTimeout(5, self._reactor)
 
     async def listed(self, seconds: float = READY_SECONDS) -> None:
-        """Wait until the server has an agent: its first process hears of a worker's later."""
+        """Wait until the server has an agent."""
         deadline = self._reactor.seconds() + seconds
         while not await self.agents():
             if self._reactor.seconds() > deadline:

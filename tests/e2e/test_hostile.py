@@ -22,7 +22,6 @@ from twisted.trial.unittest import SkipTest
 from benchmarks.ports import free_ports
 from tests.e2e.certificates import (
     AGENT_PROTOCOL,
-    TO_A_WORKER,
     authority_of,
     connect_with_tls,
     identity_of,
@@ -430,15 +429,7 @@ class SlowLorisTests(CrowdTestCase):
 
     async def test_strangers_do_not_shut_agents_out(self) -> None:
         """Half-open handshakes and requests for enrolment do not, more of them than may be."""
-        await self.agents_get_in()
-
-    async def test_strangers_do_not_shut_agents_of_workers_out(self) -> None:
-        """Neither where the connections to the port are sorted first."""
-        await self.agents_get_in("--workers", "2")
-
-    async def agents_get_in(self, *server_extra: str) -> None:
-        """Fill the agents' port, and require that one agent enrols and another one comes back."""
-        tunnel = await self.start_tunnel(server_extra=server_extra)
+        tunnel = await self.start_tunnel()
         await tunnel.agent.stop()
         port = tunnel.server.agent_port
         context = ssl.create_default_context(cafile=f"{tunnel.server.state}/ca.crt")
@@ -731,22 +722,12 @@ class GarbageTests(HostileTestCase):
 
     async def test_garbage_after_the_handshake_ends_that_connection_only(self) -> None:
         """A peer with a good certificate that speaks nonsense loses its connection."""
-        await self.garbage_after_the_handshake((AGENT_PROTOCOL,))
-
-    async def test_garbage_to_a_worker_ends_that_connection_only(self) -> None:
-        """The same where the session would be in a worker."""
-        await self.garbage_after_the_handshake(TO_A_WORKER, "--workers", "2")
-
-    async def garbage_after_the_handshake(
-        self, protocols: tuple[bytes, ...], *server_extra: str
-    ) -> None:
-        """Speak nonsense several times, and offer ``protocols`` before."""
-        tunnel = await self.start_tunnel(server_extra=server_extra)
+        tunnel = await self.start_tunnel()
         trusted = authority_of(tunnel.server.state).certificate
         identity = identity_of(tunnel.agent.state)
         for text in (os.urandom(5000), b"\xff" * 5000, b"\x00" * 5000):
             peer = await connect_with_tls(
-                reactor, tunnel.server.agent_port, Question(text), trusted, identity, *protocols
+                reactor, tunnel.server.agent_port, Question(text), trusted, identity
             )
             self._end_peer_with_test(peer)
             await self.within(DEADLINE + 5, peer.when_lost(), "the connection ends")

@@ -74,12 +74,10 @@ class Dials:
 class ReplacedAgentTests(EndToEndTestCase):
     """SIGTERM to an agent, and a new process before or after its end."""
 
-    server_extra: tuple[str, ...] = ()
-
     async def held(self, drain: float) -> tuple[Tunnel, EchoClient, Dials]:
         """Start a tunnel, a stream that would be open for ever, and dials."""
         echo = self.listen(Echo)
-        tunnel = await self.start_tunnel(drain=drain, server_extra=self.server_extra)
+        tunnel = await self.start_tunnel(drain=drain)
         stream = await self.connected(tunnel, echo, EchoClient(reactor))
         await stream.round_trip()
         dials = Dials(self, tunnel, echo.port)
@@ -205,9 +203,3 @@ class ReplacedAgentTests(EndToEndTestCase):
         await dials.end()
         self.assertEqual(dials.failed, [])
         self.assertLessEqual(len(dials.cut), 1)
-
-
-class WorkersTests(ReplacedAgentTests):
-    """The same where the node's sessions are in another process of the server."""
-
-    server_extra = ("--workers", "2")

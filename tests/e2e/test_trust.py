@@ -12,8 +12,6 @@ from twisted.internet import reactor
 
 from benchmarks.ports import free_ports
 from tests.e2e.certificates import (
-    AGENT_PROTOCOL,
-    TO_A_WORKER,
     Identity,
     authority_of,
     connect_with_tls,
@@ -31,17 +29,13 @@ from yurttunnel.ops.ending import STATUS as FATAL
 class CertificateTests(EndToEndTestCase):
     """The agents' port lets in whoever has a good certificate of the authority."""
 
-    async def turned_away(
-        self, tunnel: Tunnel, identity: Identity | None, *protocols: bytes
-    ) -> None:
+    async def turned_away(self, tunnel: Tunnel, identity: Identity | None) -> None:
         """Require that a connection as ``identity`` ends soon and makes no session."""
         sessions = await tunnel.server.metric("yurttunnel_server_sessions_started_total")
         trusted = authority_of(tunnel.server.state).certificate
         peer = Question()
         try:
-            await connect_with_tls(
-                reactor, tunnel.server.agent_port, peer, trusted, identity, *protocols
-            )
+            await connect_with_tls(reactor, tunnel.server.agent_port, peer, trusted, identity)
         except Exception as reason:
             # A refused handshake may end the attempt instead of the connection.
             self.assertNotIn("refused", str(reason))
@@ -54,17 +48,7 @@ class CertificateTests(EndToEndTestCase):
 
     async def test_expired_foreign_and_missing_certificates_are_turned_away(self) -> None:
         """Each is refused at the handshake, with a line in the log, and the node stays served."""
-        await self.bad_certificates_are_turned_away((AGENT_PROTOCOL,))
-
-    async def test_they_are_turned_away_by_workers(self) -> None:
-        """The same where the handshake is with a worker, which has the node."""
-        await self.bad_certificates_are_turned_away(TO_A_WORKER, "--workers", "2")
-
-    async def bad_certificates_are_turned_away(
-        self, protocols: tuple[bytes, ...], *server_extra: str
-    ) -> None:
-        """Come with each of them, and offer ``protocols``."""
-        tunnel = await self.start_tunnel(server_extra=server_extra)
+        tunnel = await self.start_tunnel()
         authority = authority_of(tunnel.server.state)
         original = identity_of(tunnel.agent.state).certificate
         for identity, why in (
@@ -75,7 +59,7 @@ class CertificateTests(EndToEndTestCase):
             ),
             (None, "it has shown no certificate"),
         ):
-            await self.turned_away(tunnel, identity, *protocols)
+            await self.turned_away(tunnel, identity)
             line = f"has not become a session: {why}"
             await self.eventually(lambda x=line: x in tunnel.server.log, "the server says why", 5)
         self.assertNotIn("SSL routines", tunnel.server.log)

@@ -14,7 +14,7 @@ from tests.server.hellos import (
     records,
     server_name,
 )
-from yurttunnel.server.client_hello import (
+from yurttunnel.server.frontends.passthrough.client_hello import (
     LARGEST_FLIGHT,
     BadClientHello,
     ClientHelloReader,

@@ -45,7 +45,7 @@ def _lot(mutant: Mutant, seed: int) -> bytes:
 
 
 def below(mutants: list[Mutant], packages: list[str]) -> list[Mutant]:
-    """Return those of a sample whose module is below one of the packages (``server/workers``)."""
+    """Return those of a sample whose module is below one of the packages (``server/siblings``)."""
     desired = {_directory(package) for package in packages}
     return [mutant for mutant in mutants if not desired.isdisjoint(Path(mutant.path).parents)]
 

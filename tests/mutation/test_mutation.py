@@ -97,9 +97,9 @@ class MutantTests(SynchronousTestCase):
         parts = [below(sample, packages) for packages in (["pki", "wire"], ["server"])]
         self.assertEqual({mutant.path.split("/")[1] for mutant in parts[0]}, {"pki", "wire"})
         self.assertEqual(sorted([*parts[0], *parts[1]], key=sample.index), sample)
-        workers = below(sample, ["server/workers"])
-        self.assertTrue(workers)
-        self.assertTrue(all(one.path.startswith("yurttunnel/server/workers/") for one in workers))
+        siblings = below(sample, ["server/siblings"])
+        self.assertTrue(siblings)
+        self.assertTrue(all(one.path.startswith("yurttunnel/server/siblings/") for one in siblings))
 
     def test_named(self) -> None:
         """Those that were written by hand fit the program as it is, and are programs."""

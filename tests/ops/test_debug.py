@@ -7,7 +7,6 @@ import tracemalloc
 from functools import partial
 
 from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import connectionDone
 from twisted.internet.task import LoopingCall
@@ -22,7 +21,6 @@ from tests.tunnel.memory import SessionPair, User
 from yurttunnel.ops.debug import sessions as debug_sessions
 from yurttunnel.ops.debug.log_level import DEFAULT_SECONDS
 from yurttunnel.ops.debug.memory import TRACED_SECONDS
-from yurttunnel.ops.debug.pages import text
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.http_site import LimitedSite
 from yurttunnel.ops.lag import ReactorLag
@@ -83,16 +81,12 @@ class DebugTestCase(SynchronousTestCase):
         self.lag = ReactorLag(self.reactor)
         self.levels = ShownLevels()
         self.tunnelled = set()
-        self.workers = None
-        self.told_levels = []
         self.debug = Debug(
             self.reactor,
             lambda: self.sessions,
             self.lag,
             self.levels,
             lambda *addresses: addresses in self.tunnelled,
-            workers=lambda: self.workers,
-            level_changed=lambda: self.told_levels.append(self.levels.level.name),
         )
         self.debug.startService()
         self.addCleanup(self.debug.stopService)
@@ -321,90 +315,6 @@ class PageTests(DebugTestCase):
         self.assertNotIn("s3cret", body.split("delayed calls")[1])
 
 
-class Workers:
-    """Two further processes, of which the second has two sessions with edge-2."""
-
-    def __init__(self):
-        self.asked = []
-        self.waiting = []
-
-    def pids(self):
-        """Return their processes."""
-        return {1: 4711, 2: 4712}
-
-    def sessions_of(self, node):
-        """Return how many sessions they have."""
-        return {1: 0, 2: 2 if node in (None, "edge-2") else 0}
-
-    def ask_page(self, worker, name, method, parameters):
-        """Keep the question."""
-        self.asked.append((worker, name, method, parameters))
-        self.waiting.append(Deferred())
-        return self.waiting[-1]
-
-
-class WorkersTests(DebugTestCase):
-    """The pages of a server of several processes."""
-
-    def setUp(self):
-        """Have them."""
-        super().setUp()
-        self.workers = Workers()
-
-    def test_sessions_elsewhere(self):
-        """A node that this process does not have is not said to be nowhere."""
-        answer = self.json("/sessions?node=edge-2")
-        self.assertEqual([], answer["sessions"])
-        told = [(each["worker"], each["pid"]) for each in answer["sessions_of_workers"]]
-        self.assertEqual([(1, 4711), (2, 4712)], told)
-        self.assertEqual([0, 2], [each["sessions"] for each in answer["sessions_of_workers"]])
-        self.assertIn("?worker=N", answer["hint_on_workers"])
-        self.workers = None
-        self.assertNotIn("sessions_of_workers", self.json("/sessions?node=edge-2"))
-
-    def test_index_names_them(self):
-        """With their processes; an agent has none to name."""
-        self.assertIn(b"1 (pid 4711), 2 (pid 4712)", self.ask("/").body)
-        self.workers = None
-        self.assertNotIn(b"worker", self.ask("/").body)
-
-    def test_a_worker_is_asked(self):
-        """For any page of a process, to show or to change it; its answer is given on."""
-        _, transport = self.begin("/sessions?worker=2&node=edge-2")
-        self.begin("/memory?worker=1&frames=3", "POST")
-        self.assertFalse(tracemalloc.is_tracing())
-        self.assertEqual(
-            [
-                (2, "sessions", b"GET", {"node": "edge-2"}),
-                (1, "memory", b"POST", {"frames": "3"}),
-            ],
-            self.workers.asked,
-        )
-        self.assertEqual(b"", transport.value())
-        self.workers.waiting[0].callback(text("what it says", 504))
-        answer = parse(transport.value())
-        self.assertEqual((504, True), (answer.status, b"what it says" in answer.body))
-
-    def test_who_may_ask(self):
-        """Workers are asked for nobody who may not ask this process, nor for what it has not."""
-        self.assertEqual(403, self.ask("/stacks?worker=1", peer="192.0.2.1").status)
-        for path, method, status in (
-            ("/stacks?worker=3", "GET", 404),
-            ("/stacks?worker=0", "GET", 404),
-            ("/stacks?worker=x", "GET", 404),
-            ("/stacks?worker=1&worker=2", "GET", 400),
-            ("/stacks?worker=1&frames=1", "GET", 400),
-            ("/stacks?worker=1", "POST", 405),
-            ("/log-level?worker=1", "GET", 400),
-        ):
-            self.assertEqual(status, self.ask(path, method).status, path)
-        self.assertEqual([], self.workers.asked)
-        self.assertIn(b"those that run now: 1, 2", self.ask("/stacks?worker=3").body)
-        self.workers = None
-        answer = self.ask("/stacks?worker=1")
-        self.assertEqual((400, True), (answer.status, b"the only one" in answer.body))
-
-
 class LogLevelTests(DebugTestCase):
     """Another log level for a while."""
 
@@ -423,7 +333,6 @@ class LogLevelTests(DebugTestCase):
         self.assertEqual(LogLevel.info, self.levels.level)
         self.assertEqual(b"info\n", self.ask("/log-level").body)
         # For the other processes of a server.
-        self.assertEqual(["debug", "info"], self.told_levels)
 
     def test_default(self):
         """Without a time it is ten minutes."""

@@ -401,21 +401,6 @@ class PageTests(SynchronousTestCase):
         [finding] = self.findings(debug_reactor=Reply(200, json.dumps(late)))
         self.assertIn("late by up to 2.5 s", finding)
 
-    def test_workers(self):
-        """Each further process of a server is asked, too, until it gives no answer."""
-        workers = [{"worker": number, "pid": 7, "sessions": 0} for number in (1, 2)]
-        sessions = Reply(200, json.dumps({"sessions_of_workers": workers, "sessions": []}))
-        hung = Reply(504, "worker 1 does not answer\n")
-        parts = self.parts(debug_sessions=sessions, **{"debug_sessions?worker=1": hung})
-        asked = self.asked[len(meta_pages.PAGES) :]
-        of_second = [f"debug/{page}?worker=2" for page in meta_pages.WORKER_PAGES]
-        self.assertEqual(["debug/sessions?worker=1", *of_second], asked)
-        self.assertEqual("HTTP 200\n\nok\n", parts["pages/debug-stacks-worker-2"].text)
-        self.assertEqual(
-            ["Worker 1 of yurttunnel-server could not be asked: worker 1 does not answer."],
-            [each for part in parts.values() for each in part.findings],
-        )
-
     def test_agents(self):
         """Sessions without a connection are found, some by name."""
         agents = [{"node": f"edge-{number}", "connected": number == 0} for number in range(9)]

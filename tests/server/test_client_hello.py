@@ -19,7 +19,7 @@ from tests.server.hellos import (
     server_name,
     vector,
 )
-from yurttunnel.server.client_hello import (
+from yurttunnel.server.frontends.passthrough.client_hello import (
     LARGEST_FLIGHT,
     LARGEST_HELLO,
     BadClientHello,

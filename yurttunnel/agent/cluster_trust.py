@@ -65,7 +65,7 @@ class ClusterAgentTrust(AgentTrust):
             misfit,
             self._bundle.certificates,
         )
-        super().__init__(clock, node, certificate, self._bundle.certificates)
+        super().__init__(clock, certificate, self._bundle.certificates)
         self._bundle.setServiceParent(self)
 
     def covered(self) -> Identifiers | None:

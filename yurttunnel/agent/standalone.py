@@ -84,4 +84,4 @@ def enrolled_trust(
         template.problem,
         key=issuer.key,
     )
-    return AgentTrust(clock, node, certificate)
+    return AgentTrust(clock, certificate)

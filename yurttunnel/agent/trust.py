@@ -24,12 +24,10 @@ class AgentTrust(MultiService):
     def __init__(
         self,
         clock: IReactorTime,
-        node: str,
         certificate: CertificateRenewal,
         authorities: Authorities | None = None,
     ) -> None:
         super().__init__()
-        self._node = node
         self._live = LiveContexts(clock)
         self._authorities = LiveAuthorities(self._live, authorities)
         self._contexts: ClientContexts | None = None
@@ -45,7 +43,7 @@ class AgentTrust(MultiService):
         """
         await self.certificate.when_ready()
         if self._contexts is None:
-            self._contexts = ClientContexts(self._credentials(), node=self._node)
+            self._contexts = ClientContexts(self._credentials())
             self._live.follow(self._contexts, self._credentials)
         return self._contexts
 

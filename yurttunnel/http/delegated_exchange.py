@@ -33,11 +33,6 @@ class DelegatedExchange:
         return self.exchange.status
 
     @property
-    def received(self) -> bytes | bytearray:
-        """See ``IExchange``."""
-        return self.exchange.received
-
-    @property
     def bytes_sent(self) -> int:
         """See ``IExchange``."""
         return self.exchange.bytes_sent
@@ -77,10 +72,6 @@ class DelegatedExchange:
     def switch(self, status: int, reason: bytes, fields: Fields, protocol: IProtocol) -> None:
         """See ``IExchange``."""
         self.exchange.switch(status, reason, fields, protocol)
-
-    def detach(self) -> None:
-        """See ``IExchange``."""
-        self.exchange.detach()
 
     def abort(self) -> None:
         """See ``IExchange``."""

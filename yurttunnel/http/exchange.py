@@ -59,7 +59,6 @@ class ServerExchange(ExchangeSide):
         self.head_sent = False
         self.status = 0
         self.bytes_sent = 0
-        self.received: bytes | bytearray = b""
         self.awaits_continue: bool = (
             self.has_body and head.version == "1.1" and b"expect" in head.by_name
         )
@@ -206,13 +205,6 @@ class ServerExchange(ExchangeSide):
         self.head_sent = True
         self._state = _State.SWITCHED
         self._connection.switch(answer, protocol, alone=self.head.method == b"CONNECT")
-
-    def detach(self) -> None:
-        """See ``IExchange``."""
-        if self._state is not _State.ENDED:
-            self._state = _State.ENDED
-            self._callbacks = []
-            self._connection.detach()
 
     def abort(self) -> None:
         """See ``IExchange``."""

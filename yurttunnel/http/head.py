@@ -139,11 +139,9 @@ class _HeadReader:
 
 
 class RequestHeadReader(_HeadReader):
-    """Reads one request head from pieces of any size; they are in ``received`` together then."""
+    """Reads one request head from pieces of any size."""
 
     _parser_type = httptools.HttpRequestParser
-
-    received: bytes | bytearray
 
     def feed(self, data: bytes) -> RequestHead | None:
         """Take the next bytes; return the head when it is complete.
@@ -159,7 +157,6 @@ class RequestHeadReader(_HeadReader):
             raise HeadError(431, f"the request {error}") from None
         if received is None:
             return None
-        self.received = received
         line = _REQUEST_LINE.match(received)
         if line is None:
             raise HeadError(400, "the request line is not METHOD TARGET HTTP/1.1")

@@ -80,10 +80,6 @@ class IExchange(IBodySink, IConsumer, IBodySource):
     )
     head_sent: bool = Attribute("`bool`: the final response has begun.")
     status: int = Attribute("`int`: that of the final response, 0 before it has begun.")
-    received: bytes | bytearray = Attribute(
-        "`bytes | bytearray`: what has been read of the connection from the first byte of the"
-        " request on; only until ``request_received`` of the handler returns."
-    )
     bytes_sent: int = Attribute("`int`: the length of the response's body so far.")
 
     def send_informational(status: int, fields: Fields = ()) -> None:
@@ -135,12 +131,6 @@ class IExchange(IBodySink, IConsumer, IBodySource):
         After a CONNECT ``protocol`` is connected only once nothing that it sends can come with the
         answer in one read of the client, and gets a transport that can end its sending direction;
         the exchange may end before that.
-        """
-
-    def detach() -> None:
-        """Let go of the connection, whose socket has been given to another process.
-
-        Nothing is called any more, :meth:`on_end` included.
         """
 
     def abort() -> None:

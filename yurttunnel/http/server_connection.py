@@ -123,15 +123,12 @@ class ServerConnection(HTTPConnection):
         self._take = None
         self._held = reader.early
         self._exchange = exchange
-        exchange.received = reader.received
         try:
             self.handler.request_received(exchange)
         except Exception:
             # It is anybody's code, and the caller waits for an answer.
             self._log.failure("Defect: the handler of an HTTP request failed")
             exchange.fail(500, "the server has a defect; its log has more")
-        finally:
-            exchange.received = b""
 
     def _head_incomplete(self) -> None:
         if self._input_ended:
@@ -262,14 +259,6 @@ class ServerConnection(HTTPConnection):
             self._factory.half_closed.discard(self)
         self._sent_alone = None
         super().hand_over(user, transport)
-
-    def detach(self) -> None:
-        """Forget the connection, whose socket is another's; nobody is told anything more."""
-        self.writer.release()
-        self._held = b""
-        self._exchange = None
-        self.lost = True
-        self._factory.forget(self)
 
     def close_whole(self) -> None:
         """Close after a switch, in bounded time, where only one direction can not be ended."""

@@ -43,7 +43,6 @@ from yurttunnel.pki.identity import host_is_address
 from yurttunnel.pki.problems import certificate_problem, refusal
 from yurttunnel.pki.rejection import set_verification
 from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
-from yurttunnel.tunnel.placement import placement_protocol
 
 ENROLMENT_PROTOCOL = b"yurttunnel-enroll/1"
 """ALPN: an enrolment or a renewal; a certificate is not needed, but verified when presented."""
@@ -241,8 +240,7 @@ class ServerContexts(RotatingContexts):
 class ClientContexts(RotatingContexts):
     """Contexts for connections to the servers.
 
-    ``protocol`` is the only ALPN protocol that may be selected. ``node``, that of an agent, is
-    told by another one (:mod:`yurttunnel.tunnel.placement`). Servers are verified by the
+    ``protocol`` is the only ALPN protocol that may be selected. Servers are verified by the
     authorities of the credentials and by the name or address that was dialed; ``expected`` is said
     of those that are not trusted. Without ``presents`` the certificate is kept back.
     """
@@ -251,12 +249,11 @@ class ClientContexts(RotatingContexts):
         self,
         credentials: Credentials,
         protocol: bytes = TUNNEL_PROTOCOL,
-        node: str | None = None,
         *,
         presents: bool = True,
         expected: Expected = _EXPECTED,
     ) -> None:
-        self._offered = [protocol] if node is None else [protocol, placement_protocol(node)]
+        self._protocol = protocol
         self._presents = presents
         self._expected = expected
         super().__init__(credentials)
@@ -270,7 +267,7 @@ class ClientContexts(RotatingContexts):
         return _ClientConnectionCreator(lambda: self._context, server_name, self._expected)
 
     def _build(self, credentials: Credentials) -> SSL.Context:
-        context = client_context(credentials, *self._offered, presents=self._presents)
+        context = client_context(credentials, self._protocol, presents=self._presents)
         context.set_verify(PEER_MUST_PRESENT)
         return context
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from cryptography import x509
 from OpenSSL import SSL
@@ -89,7 +89,6 @@ class AgentListenerSettings:
     return_grace: float
     name: str
     software: str
-    process: bytes = field(default_factory=lambda: os.urandom(16))
 
 
 class AgentListener(Factory):
@@ -122,6 +121,8 @@ class AgentListener(Factory):
         self._identify = identify
         self._replicas = replicas
         self._told: int | None = None
+        self.process = os.urandom(16)
+        """What tells this process apart from every other one, in HELLOs."""
         self._unfinished = EvictingSet(MAX_UNFINISHED, SessionConnection.evicted)
         self._handed_over: set[SessionConnection] = set()
         self._sessions: dict[bytes, NodeSession] = {}
@@ -140,18 +141,10 @@ class AgentListener(Factory):
         """Who is told of each node whose session has lost its connection, and why."""
         self.on_closing: list[Callable[[Code, str], object]] = []
         """Who ends, together with the sessions, what else shares the port."""
-        self.on_revoked: list[Callable[[str], object]] = []
-        """Who is told of each node of which something has been revoked."""
-        self.on_replicas_changed: list[Callable[[int], object]] = []
-        """Who else has sessions whose agents are told how many servers there are now."""
 
     def sessions(self) -> list[TunnelSession]:
         """Return all sessions, those too that have been replaced and still end their streams."""
         return [session.tunnel for session in self._sessions.values()]
-
-    def node_sessions(self) -> list[NodeSession]:
-        """Return the same with the nodes that they are of."""
-        return list(self._sessions.values())
 
     def drain(self, text: str) -> None:
         """Take no new agents, and let the sessions end with their last stream."""
@@ -175,20 +168,10 @@ class AgentListener(Factory):
         """Have ``build`` make the protocols of connections that negotiate ``alpn``."""
         self._others[alpn] = build
 
-    @property
-    def process(self) -> bytes:
-        """What tells this process apart from every other one, in HELLOs."""
-        return self._settings.process
-
     def sessions_drain(self, sessions: frozenset[INodeSession]) -> None:
         """Have what is idle in sessions closed, which are about to end or have no connection."""
         for callback in self.on_sessions_drain:
             callback(sessions)
-
-    @property
-    def replicas(self) -> int | None:
-        """How many servers there are; ``None`` where that is not known here."""
-        return self._replicas()
 
     def replicas_changed(self) -> None:
         """Notify all agents how many servers there are now; more than those told do no harm."""
@@ -198,21 +181,13 @@ class AgentListener(Factory):
         self._told = replicas
         for session in self.sessions():
             session.tell_servers(replicas)
-        for callback in self.on_replicas_changed:
-            callback(replicas)
-
-    def is_revoked(self, identity: NodeIdentity) -> bool:
-        """Return whether a node's identity is no longer good."""
-        return self._is_revoked(identity)
 
     def revoke(self, node: str) -> None:
         """End the sessions of a node that has been revoked, or that the cluster has no more."""
         for session in list(self._sessions.values()):
             if session.node == node and self._is_revoked(session.identity):
-                self._log.info("{text}; its session is ended", text=revoked(node), node=node)
-                session.tunnel.close(Code.REVOKED, revoked(node))
-        for callback in self.on_revoked:
-            callback(node)
+                self._log.info("{text}; its session is ended", text=_revoked(node), node=node)
+                session.tunnel.close(Code.REVOKED, _revoked(node))
 
     # -- Factory, ConnectionOwner --------------------------------------------------------------
 
@@ -250,26 +225,7 @@ class AgentListener(Factory):
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
         """Resume the session that the agent asks for, or begin a new one."""
-        certificate = connection.peer_certificate
-        if certificate is None:
-            raise Violation(Code.NOT_AUTHORIZED, "the agent has shown no certificate")
-        self.admit(connection, hello, self.identity_of(certificate))
-
-    def identity_of(self, certificate: x509.Certificate) -> NodeIdentity:
-        """Return which node's agent may come in with a certificate, which TLS has verified.
-
-        Raises :class:`Violation` for one that may not.
-        """
-        try:
-            identity = self._identify(certificate)
-        except BadIdentity as error:
-            raise Violation(Code.NOT_AUTHORIZED, str(error)) from error
-        if self._is_revoked(identity):
-            raise Violation(Code.REVOKED, revoked(identity.node))
-        return identity
-
-    def admit(self, connection: SessionConnection, hello: Hello, identity: NodeIdentity) -> None:
-        """Resume the session that the agent of ``identity`` asks for, or begin a new one."""
+        identity = self._identity_of(connection)
         identifiers = granted_identifiers(identity, hello)
         session = self._sessions.get(hello.session) if hello.session != NO_SESSION else None
         if session is not None and _belongs_to(session, identity, hello):
@@ -282,13 +238,25 @@ class AgentListener(Factory):
             self._unfinished.end(connection)
             self._begin(connection, identity, identifiers, hello)
 
+    def _identity_of(self, connection: SessionConnection) -> NodeIdentity:
+        certificate = connection.peer_certificate
+        if certificate is None:
+            raise Violation(Code.NOT_AUTHORIZED, "the agent has shown no certificate")
+        try:
+            identity = self._identify(certificate)
+        except BadIdentity as error:
+            raise Violation(Code.NOT_AUTHORIZED, str(error)) from error
+        if self._is_revoked(identity):
+            raise Violation(Code.REVOKED, _revoked(identity.node))
+        return identity
+
     def _check_not_connected(self, identity: NodeIdentity, hello: Hello) -> None:
         """Refuse the agent that has a session here already, by its own word and by ours.
 
         Replacing it would end its streams. An agent that has not yet noticed the end of its
         session here is let in.
         """
-        held = self._settings.process in held_processes(hello)
+        held = self.process in held_processes(hello)
         if held and any(
             isinstance(session, NodeSession)
             and _belongs_to(session, identity, hello)
@@ -432,7 +400,7 @@ class AgentListener(Factory):
         return Hello(
             limits=self._settings.limits,
             session=session,
-            process=self._settings.process,
+            process=self.process,
             received=received,
             properties=properties,
         )
@@ -455,7 +423,7 @@ def _close_if_abandoned(tunnel: TunnelSession) -> None:
         tunnel.close(Code.SESSION_LOST, "the connection was lost while the session ended")
 
 
-def revoked(node: str) -> str:
+def _revoked(node: str) -> str:
     """Return for people that a node's certificate is good no more."""
     return f"node {node} has been revoked, or is no node of the cluster any more"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from cryptography import x509
 from twisted.internet.interfaces import (
@@ -14,12 +14,10 @@ from twisted.internet.interfaces import (
     IProtocol,
     IProtocolFactory,
 )
-from twisted.logger import Logger, LogLevel
+from twisted.logger import Logger
 
 from yurttunnel import __version__
 from yurttunnel.ops.listen import listen_tcp
-from yurttunnel.ops.log_levels import shown_levels
-from yurttunnel.pki.contexts import ServerContexts
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.kubelets import KubeletContexts
 from yurttunnel.server.agents import REFUSAL_METRICS, AgentListener, AgentListenerSettings
@@ -32,7 +30,7 @@ from yurttunnel.server.frontends.kubelet.listeners import Interception
 from yurttunnel.server.frontends.kubelet.metrics import METRICS as INTERCEPTION_METRICS
 from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
 from yurttunnel.server.options import Settings
-from yurttunnel.server.process import MEMORY_BUDGET, ServerProcess
+from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.service import Listener, ServerService, SessionHolder
 from yurttunnel.server.steered import other_addresses
@@ -43,8 +41,6 @@ from yurttunnel.wire.hello import Limits
 
 if TYPE_CHECKING:
     from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
-    from yurttunnel.server.workers.service import Workers
-    from yurttunnel.tunnel.direct.reactor import DirectReactor
 
 log = Logger()
 
@@ -99,55 +95,6 @@ def agent_listener(
     return agents
 
 
-def worker_processes(
-    reactor: IReactor,
-    settings: Settings,
-    process: ServerProcess,
-    agents: AgentListener,
-    contexts: ServerContexts,
-) -> Workers | None:
-    """Make what runs the further processes that --workers asks for, ``None`` for none.
-
-    ``contexts`` are those of the agents' port.
-    """
-    if settings.workers == 1:
-        return None
-    # What only these need takes time and memory to import.
-    from yurttunnel.server.workers.running import FirstProcess
-    from yurttunnel.server.workers.service import METRICS, Workers
-    from yurttunnel.server.workers.settings import WorkerSettings
-
-    first = FirstProcess(
-        registry=process.registry,
-        budget=process.context.budget,
-        identity_of=agents.identity_of,
-        is_revoked=agents.is_revoked,
-        replicas=lambda: agents.replicas,
-        drains=agents.sessions_drain,
-        ended=process.lost_nodes.ended,
-        counters=process.context.counters,
-        refusals=agents.refusals,
-        audit=process.write_audit,
-    )
-    template = WorkerSettings(
-        number=0,
-        process=agents.process.hex(),
-        resume_window=settings.resume_window,
-        return_grace=settings.return_grace,
-        drain_timeout=settings.drain_timeout,
-        budget=MEMORY_BUDGET // settings.workers,
-        audited=process.audit is not None,
-        verbose=shown_levels.level == LogLevel.debug,
-    )
-    workers = Workers(cast("DirectReactor", reactor), settings.workers, template, first, contexts)
-    agents.on_revoked.append(workers.revoked)
-    agents.on_replicas_changed.append(workers.tell_servers)
-    process.workers = workers
-    process.readiness.add("workers", workers.problem)
-    process.metrics.add(METRICS, workers.stats)
-    return workers
-
-
 def cloud_end(
     reactor: IReactor,
     settings: Settings,
@@ -156,12 +103,10 @@ def cloud_end(
     agents: AgentListener,
     middlewares: Sequence[IMiddleware],
     others: Sequence[SessionHolder] = (),
-    workers: Workers | None = None,
     passthrough: tuple[int, PassthroughFactory] | None = None,
 ) -> ServerService:
     """Compose what listens, but for the meta port; ``others`` have sessions besides ``agents``.
 
-    ``workers`` are further processes that agents' connections are passed on to, if there are any.
     ``passthrough`` is --passthrough-port with what takes connections there, if there is one.
     """
     gates = tuple(each for each in middlewares if IGate.providedBy(each))
@@ -201,12 +146,12 @@ def cloud_end(
     return ServerService(
         reactor,
         [
-            *_listeners(reactor, settings, trust, agents, workers, callers),
+            *_listeners(reactor, settings, trust, agents, callers),
             Listener("--forward", forwards.listen),
             *_interception_listeners(reactor, settings, secured, interception.insecure),
             *passing,
         ],
-        [agents, *others, *([] if workers is None else [workers])],
+        [agents, *others],
         [interception, *callers.values(), forwards],
         settings.drain_timeout,
     )
@@ -242,18 +187,11 @@ def _listeners(
     settings: Settings,
     trust: Trust,
     agents: AgentListener,
-    workers: Workers | None,
     callers: Mapping[str, ConnectFactory | DialingFactory],
 ) -> list[Listener]:
     """Return what to listen on, each with the flag that an error names."""
     tcp = partial(listen_tcp, reactor)
-    secured: IProtocolFactory = tls.server_side(reactor, trust.agents, agents)
-    if workers is not None:
-        from yurttunnel.server.workers.sorter import AgentSorter
-
-        sorter = AgentSorter(reactor, secured, workers)
-        agents.on_closing.append(sorter.close)
-        secured = sorter
+    secured = tls.server_side(reactor, trust.agents, agents)
     flag = "--tunnel-agent-connect-port"
     listen = partial(
         tcp,

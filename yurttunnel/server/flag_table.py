@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from ipaddress import IPv4Address, IPv6Address
 
 from yurttunnel.ops import flags
@@ -17,7 +16,6 @@ from yurttunnel.server.frontends.forward import parse_forward
 from yurttunnel.server.steering_options import STEERING_TABLE
 from yurttunnel.tunnel.direct.reactor import known_transports
 
-MAX_WORKERS = 64
 """Processes of one server; each takes some 40 MiB."""
 
 USUAL_CALLERS = ("kube-apiserver-kubelet-client",)
@@ -37,13 +35,6 @@ def _node_name(text: str) -> str:
         return check_node_name(text)
     except BadIdentity as reason:
         raise ValueError(str(reason)) from None
-
-
-def _workers(text: str) -> int:
-    """Parse how many processes there are to be."""
-    if not re.fullmatch("[0-9]{1,3}", text, re.ASCII) or not 1 <= int(text) <= MAX_WORKERS:
-        raise ValueError(f"{text!r} is not a number from 1 to {MAX_WORKERS}")
-    return int(text)
 
 
 def _verification(text: str) -> KubeletVerification:
@@ -280,15 +271,6 @@ TRANSPORT = Flag(
     default="direct",
 )
 
-WORKERS = Flag(
-    "workers",
-    Group.OPERATION,
-    _workers,
-    "How many processes share the nodes, to use as many processors. The first one, which does"
-    " all the rest, starts the others.",
-    default="1",
-)
-
 CERT_DNS_NAMES = Flag(
     "cert-dns-names",
     Group.TRUST,
@@ -397,7 +379,6 @@ TABLE: tuple[Entry, ...] = (
     RETURN_GRACE,
     DRAIN_TIMEOUT,
     TRANSPORT,
-    WORKERS,
     CERT_DNS_NAMES,
     CERT_IPS,
     JOIN_TOKEN_LIFETIME,

@@ -35,7 +35,7 @@ from yurttunnel.server.admin import server_socket
 from yurttunnel.server.agents import AgentListener
 from yurttunnel.server.approver import METRICS as APPROVAL_METRICS
 from yurttunnel.server.approver import ApprovalCounters, Approver
-from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end, worker_processes
+from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end
 from yurttunnel.server.cluster_trust import ClusterServerTrust
 from yurttunnel.server.expected_nodes import ClusterNodes
 from yurttunnel.server.frontends.kubelet.authorization import Authorization
@@ -292,7 +292,6 @@ class ClusterServer:
             self._replicas,
             SiblingSettings(server_name=server_name(self._namespace), software=__version__),
         )
-        workers = worker_processes(self._reactor, self._settings, process, agents, trust.contexts)
         server: ServerService = cloud_end(
             self._reactor,
             self._settings,
@@ -301,7 +300,6 @@ class ClusterServer:
             agents,
             self.middlewares,
             [siblings],
-            workers,
             self._steering.passthrough,
         )
         self._informers.informer(NODES_SPEC).add_handler(partial(_revoke_deleted, agents))
@@ -310,9 +308,8 @@ class ClusterServer:
         process.metrics.add(SIBLING_METRICS, siblings.stats)
         self._tunnel.not_accepting = server.not_accepting
         parts = StoppedInTurn()
-        for part in (siblings, workers, server):
-            if part is not None:
-                part.setServiceParent(parts)
+        for part in (siblings, server):
+            part.setServiceParent(parts)
         return parts
 
 

@@ -119,8 +119,6 @@ class Settings:
     certificate_names: tuple[str, ...]
     certificate_addresses: tuple[_Address, ...]
     audit: AuditSettings | None = None
-    workers: int = 1
-    """How many processes carry sessions, this one included."""
 
 
 class Options(CommandOptions[Settings]):
@@ -164,17 +162,11 @@ class Options(CommandOptions[Settings]):
             return_grace=self._return_grace(resume_window),
             drain_timeout=self.value(flag_table.DRAIN_TIMEOUT),
             transport=self.value(flag_table.TRANSPORT),
-            workers=self.value(flag_table.WORKERS),
             certificate_names=self.optional_value(flag_table.CERT_DNS_NAMES, ()),
             certificate_addresses=self.optional_value(flag_table.CERT_IPS, ()),
             audit=audit_settings(self),
         )
         _check_ports(settings)
-        if settings.workers > 1 and settings.transport != "direct":
-            raise usage.UsageError(
-                "--workers needs --transport direct, whose connections can be passed on: leave one"
-                " of the two flags out"
-            )
         if settings.connect_permissions and not settings.connect_endpoints:
             raise usage.UsageError(
                 "--allow-connect has no effect without --connect-endpoint: add one, or leave it out"

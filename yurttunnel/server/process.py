@@ -5,9 +5,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
-
-from twisted.logger import LogLevel
 
 from yurttunnel.metrics import Metric, MetricRegistry, counter, gauge, histogram
 from yurttunnel.ops.debug.service import Debug
@@ -48,10 +45,6 @@ from yurttunnel.tunnel.statistics import (
     tunnel_metrics,
 )
 from yurttunnel.wire.credit import MemoryBudget
-
-if TYPE_CHECKING:
-    # It takes memory, and most servers have one process.
-    from yurttunnel.server.workers.service import Workers
 
 MEMORY_BUDGET = 512 * 1024 * 1024
 """What the streams of all sessions may be promised together, bytes."""
@@ -121,10 +114,9 @@ class ServerProcess:
     ``certificates()`` gives when each certificate in use ends, ``expected`` knows which nodes there
     are to be. ``lost_nodes`` is told of sessions that end, and ``history`` remembers nodes.
     ``meta`` listens on ``--meta-port``. What comes later is put into ``sessions``, a function that
-    gives those that this process has with agents, into ``forwards`` those of ``--forward``, into
-    ``workers`` what has the sessions of others, into ``steering``, one that tells how callers are
-    led here, and added to ``readiness`` and ``metrics``. ``audit`` is where to write what callers
-    do, ``write_audit`` takes lines of it, ``None`` where that is not wanted.
+    gives those that there are with agents, into ``forwards`` those of ``--forward``, into
+    ``steering``, one that tells how callers are led here, and added to ``readiness`` and
+    ``metrics``. ``audit`` is where to write what callers do, ``None`` where that is not wanted.
     ``pages`` are those of the meta port, ``debug_pages`` the ones of ``/debug``.
     """
 
@@ -136,19 +128,18 @@ class ServerProcess:
         expected: ExpectedNodes,
     ) -> None:
         counters = TunnelCounters()
-        budget = MemoryBudget(MEMORY_BUDGET // settings.workers)
+        budget = MemoryBudget(MEMORY_BUDGET)
         self.context = SessionContext(reactor, counters, budget, RefuseStreams())
         self.registry = SessionRegistry(reactor)
         self.history = NodeHistory(reactor)
         self.lost_nodes = LostNodes(self.registry, self.history, expected)
         self.sessions: Callable[[], Iterable[TunnelSession]] = tuple
         self.forwards: Forwards | None = None
-        self.workers: Workers | None = None
         self.steering: Callable[[], SteeringReport | None] = lambda: None
         self.readiness = Readiness()
         self.lag = ReactorLag(reactor)
         self.metrics = server_registry(
-            counters, self, self._snapshots, certificates, self._worst_lag
+            counters, budget, self._snapshots, certificates, self.lag.worst
         )
         status = StatusPage(
             reactor,
@@ -160,13 +151,11 @@ class ServerProcess:
                 sessions=lambda: self.sessions(),
                 snapshots=self._snapshots,
                 certificates=certificates,
-                reactor_lag=self._worst_lag,
+                reactor_lag=self.lag.worst,
                 sections=[
                     lambda moment: lost_section(list(self.lost_nodes.newest_first()), moment),
                     lambda _: steering_section(self.steering()),
                 ],
-                other_sessions=lambda: () if self.workers is None else self.workers.snapshots(),
-                other_streams=lambda: () if self.workers is None else self.workers.streams(),
             ),
         )
         site = meta_site(
@@ -181,46 +170,19 @@ class ServerProcess:
             ],
         )
         address, port = settings.insecure_address, settings.meta_port
-        debug = Debug(
-            reactor,
-            lambda: self.sessions(),
-            self.lag,
-            shown_levels,
-            workers=lambda: self.workers,
-            level_changed=self._log_level_changed,
-        )
+        debug = Debug(reactor, lambda: self.sessions(), self.lag, shown_levels)
         site.root.putChild(b"debug", debug.pages)
         self.pages, self.debug_pages = site.root, debug.pages.first
         listen = partial(listen_tcp, reactor, "--meta-port", address, port, site)
         self.meta = StoppedInTurn()
         self.audit: Audit | None = None
-        self.write_audit: Callable[[bytes], None] | None = None
         if settings.audit is not None:
             self.audit = self._open_audit(reactor, settings.audit)
         for part in (status, PortService(listen), debug, FreedMemory(reactor)):
             part.setServiceParent(self.meta)
 
-    @property
-    def used(self) -> int:
-        """Of the memory for streams what is in use, that of workers included."""
-        return self.context.budget.used + (0 if self.workers is None else self.workers.memory())
-
-    @property
-    def limit(self) -> int:
-        """What all processes of this server together may use for streams."""
-        return MEMORY_BUDGET
-
     def _snapshots(self) -> list[SessionSnapshot]:
-        snapshots = [session.snapshot() for session in self.sessions()]
-        return snapshots if self.workers is None else [*snapshots, *self.workers.snapshots()]
-
-    def _worst_lag(self) -> float:
-        own = self.lag.worst()
-        return own if self.workers is None else max(own, self.workers.lag())
-
-    def _log_level_changed(self) -> None:
-        if self.workers is not None:
-            self.workers.be_verbose(shown_levels.level == LogLevel.debug)
+        return [session.snapshot() for session in self.sessions()]
 
     def _open_audit(self, reactor: IReactor, settings: AuditSettings) -> Audit:
         """Open the audit log, which is closed when all that can end has ended."""
@@ -232,7 +194,6 @@ class ServerProcess:
             ) from None
         log = AuditLog(reactor, sink, partial(in_own_thread, reactor, "yurttunnel audit log"))
         log.setServiceParent(self.meta)
-        self.write_audit = log.write
         self.metrics.add(AUDIT_METRICS, lambda: log.stats)
         self.readiness.add("audit log", lambda: log.problem, required=False)
         return Audit(reactor, log.write)

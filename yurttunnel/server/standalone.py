@@ -12,7 +12,7 @@ from yurttunnel.ops.threads import in_own_thread
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.directory import HeldDirectory
 from yurttunnel.server.admin import server_socket, standalone_pages
-from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end, worker_processes
+from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end
 from yurttunnel.server.expected_nodes import EnrolledNodes
 from yurttunnel.server.frontends.kubelet.host_names import HostNames
 from yurttunnel.server.frontends.kubelet.middleware import (
@@ -51,8 +51,7 @@ def build(reactor: IReactor, settings: Settings, standalone: StandaloneSettings)
         return (host,) if kept.revocations.is_enrolled(host) else ()
 
     middlewares = [HostNames(process.registry, called), *plugins]
-    workers = worker_processes(reactor, settings, process, agents, kept.contexts)
-    server = cloud_end(reactor, settings, process, trust, agents, middlewares, workers=workers)
+    server = cloud_end(reactor, settings, process, trust, agents, middlewares)
     readiness = process.readiness
     readiness.add("listeners", server.not_accepting)
     readiness.add("certificate", kept.serving.problem)
@@ -71,9 +70,8 @@ def build(reactor: IReactor, settings: Settings, standalone: StandaloneSettings)
     # The trust ends after the sessions: a node can be revoked in a drain. The directory, and the
     # socket in it, are free as soon as that begins, when the history has been written: a
     # successor may start meanwhile.
-    for part in (process.meta, process.lag, kept, workers, server, held, history, admin):
-        if part is not None:
-            part.setServiceParent(parts)
+    for part in (process.meta, process.lag, kept, server, held, history, admin):
+        part.setServiceParent(parts)
     return parts
 
 

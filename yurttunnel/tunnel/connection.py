@@ -39,11 +39,6 @@ CLOSE_TIMEOUT = 5.0
 """Seconds in which the peer has to take note of the end of TLS; it may never do so."""
 
 
-EARLY_LIMIT = 128 * 1024
-"""Bytes behind a peer's HELLO that are kept until its owner has answered that; what one read of a
-socket takes, after which nothing more is read."""
-
-
 class ConnectionOwner(Structure):
     """Who decides what a connection carries: the listener on the server, the agent's client."""
 
@@ -56,8 +51,7 @@ class ConnectionOwner(Structure):
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
         """The peer's HELLO is here: :meth:`~SessionConnection.start` or refuse.
 
-        May raise :class:`Violation`, with which the connection is then refused. An owner that
-        cannot say it at once calls :meth:`~SessionConnection.wait`.
+        May raise :class:`Violation`, with which the connection is then refused.
         """
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
@@ -87,8 +81,6 @@ class SessionConnection(Protocol):
         self._alpn = alpn
         self._other: IProtocol | None = None
         self._reader = HelloReader()
-        # What has come behind the HELLO, which is the session's.
-        self._early = b""
         self._session: TunnelSession | None = None
         self._deadline: IDelayedCall | None = None
         self._error: Failure | None = None
@@ -136,7 +128,7 @@ class SessionConnection(Protocol):
     def dataReceived(self, data: bytes) -> None:
         """Read the HELLO; :meth:`start` puts the session in this method's place."""
         try:
-            hello, self._early = self._reader.feed(data)
+            hello, rest = self._reader.feed(data)
             if hello is not None:
                 self._owner.hello_received(self, hello)
         except Refused as refused:
@@ -145,8 +137,8 @@ class SessionConnection(Protocol):
         except Violation as violation:
             self.refuse(violation.code, violation.text)
         else:
-            if self._session is not None:
-                self._hand_over_early()
+            if rest and self._session is not None:
+                self._session.data_received(rest)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Notify the session, and the owner."""
@@ -173,17 +165,6 @@ class SessionConnection(Protocol):
         self.dataReceived = session.data_received  # type: ignore[method-assign] # see above
         self.write = self.transport.write  # type: ignore[method-assign] # see above
         session.carry(self, hello.received)
-
-    def wait(self) -> None:
-        """Read nothing until :meth:`go_on`: the HELLO is answered later, within its time."""
-        self.dataReceived = self._keep  # type: ignore[method-assign] # see above
-        self.transport.pauseProducing()
-        self._keep(b"")
-
-    def go_on(self) -> None:
-        """Read again: the HELLO has been answered, and the owner knows the session."""
-        self.transport.resumeProducing()
-        self._hand_over_early()
 
     def refuse(self, code: Code, text: str) -> None:
         """Answer with CLOSE and hang up."""
@@ -224,24 +205,9 @@ class SessionConnection(Protocol):
 
     def _forget_session(self) -> None:
         self.dataReceived = self._ignore  # type: ignore[method-assign] # nobody reads it
-        self._early = b""
         if self._session is not None:
             self._session = None
             self.transport.unregisterProducer()
-
-    def _keep(self, data: bytes) -> None:
-        # Twisted's TLS hands on what has been read before, record by record.
-        self._early += data
-        if len(self._early) > EARLY_LIMIT:
-            self._error = Failure(
-                Violation(Code.PROTOCOL, f"more than {EARLY_LIMIT} bytes behind a HELLO")
-            )
-            self.abandon()
-
-    def _hand_over_early(self) -> None:
-        early, self._early = self._early, b""
-        if early and self._session is not None:
-            self._session.data_received(early)
 
     def _pass_on(self, data: bytes) -> None:
         # Looked up each time, because protocols may replace their dataReceived.

@@ -21,9 +21,6 @@ from yurttunnel.wire.codes import Code
 DIAL_SECONDS_BOUNDS = (0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0)
 """Upper bounds of the dial duration histogram: those of Konnectivity's agent, in seconds."""
 
-Amounts = Mapping[str, Mapping[str, float]]
-"""What has been counted, as JSON can hold it: amounts by their names, table by table."""
-
 
 @dataclass(slots=True)
 class TunnelCounters:
@@ -45,45 +42,6 @@ class TunnelCounters:
     session_ends: Counter[Code] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     dial_durations: Durations = field(default_factory=lambda: Durations(DIAL_SECONDS_BOUNDS))
-
-    def amounts(self) -> Amounts:
-        """Return everything by its name, for another process to :meth:`add`."""
-        return {
-            "totals": {
-                "bytes_received": self.bytes_received,
-                "bytes_sent": self.bytes_sent,
-                "sessions_started": self.sessions_started,
-                "resumptions": self.resumptions,
-                "connections_lost": self.connections_lost,
-            },
-            "dials": _by_name(self.dials),
-            "stream_ends": _by_name(self.stream_ends),
-            "session_ends": _by_name(self.session_ends),
-            "refused": dict(self.refused),
-            "dial_durations": self.dial_durations.amounts(),
-        }
-
-    def add(self, amounts: Amounts) -> None:
-        """Add what :meth:`amounts` gives, or as much of it as is new."""
-        totals = amounts.get("totals", {})
-        self.bytes_received += int(totals.get("bytes_received", 0))
-        self.bytes_sent += int(totals.get("bytes_sent", 0))
-        self.sessions_started += int(totals.get("sessions_started", 0))
-        self.resumptions += int(totals.get("resumptions", 0))
-        self.connections_lost += int(totals.get("connections_lost", 0))
-        self.dials.update(_by_code(amounts.get("dials", {})))
-        self.stream_ends.update(_by_code(amounts.get("stream_ends", {})))
-        self.session_ends.update(_by_code(amounts.get("session_ends", {})))
-        self.refused.update(amounts.get("refused", {}))
-        self.dial_durations.add(amounts.get("dial_durations", {}))
-
-
-def _by_name(counts: Counter[Code]) -> dict[str, float]:
-    return {code.name: count for code, count in counts.items()}
-
-
-def _by_code(amounts: Mapping[str, float]) -> dict[Code, int]:
-    return {Code[name]: int(amount) for name, amount in amounts.items()}
 
 
 @dataclass(frozen=True, slots=True)

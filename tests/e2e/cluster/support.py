@@ -26,7 +26,6 @@ class ClusterTestCase(EndToEndTestCase):
 
     timeout = 180
 
-    server_flags: tuple[str, ...] = ()
     """What the servers get beside the flags that all tests need."""
 
     async def make_world(self, **options) -> World:
@@ -38,9 +37,7 @@ class ClusterTestCase(EndToEndTestCase):
 
     async def start_tunnel(self, world: World, *nodes: str) -> None:
         """Start the servers and the agents of ``nodes``, and wait until all are ready."""
-        self.servers = [
-            await world.server(address, *self.server_flags) for address in world.servers
-        ]
+        self.servers = [await world.server(address) for address in world.servers]
         await world.list_servers()
         self.agents = {name: await world.agent(name) for name in nodes}
         everyone = [*self.servers, *self.agents.values()]

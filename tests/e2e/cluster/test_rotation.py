@@ -254,14 +254,6 @@ class RotationTests(ClusterTestCase):
         return out.decode() if status == 0 else error.decode()
 
 
-class WorkersRotationTests(RotationTests):
-    """Nor where the nodes are in a worker of each server, which has certificates from the first
-    process only.
-    """
-
-    server_flags = ("--workers=2",)
-
-
 async def expiry(program: Program, certificate: str) -> float:
     """Read when a certificate in use ends, in seconds since 1970."""
     who = "agent" if certificate == "agent" else "server"

@@ -222,7 +222,6 @@ class Way:
 
     async def without_power(self, victim: Program) -> None:
         """End an agent, of which nothing is heard any more."""
-        # A worker tells of its sessions each second.
         await self.eventually(self.has_all_streams, "the server lists the session")
         self.gateway.silence(await source_port(self.server, NODE))
         victim.kill()
@@ -489,19 +488,13 @@ class SiteWay(Way):
 
 
 class PlainTests(SiteWay, SiteTestCase):
-    """A server of one process, over IPv4."""
+    """Over IPv4."""
 
 
 class IPv6Tests(SiteWay, SiteTestCase):
     """The same, over IPv6."""
 
     version = 6
-
-
-class WorkersTests(SiteWay, SiteTestCase):
-    """A server of two processes."""
-
-    server_extra = (*SiteWay.server_extra, "--workers", "2")
 
 
 class PassThroughTests(Way, SteeringTestCase):

@@ -22,8 +22,6 @@ READ_ONLY = 10255
 class DeputyTests(SteeringTestCase):
     """Firewall rules lead to a server that knows two edge nodes."""
 
-    flags: tuple[str, ...] = ()
-
     async def test_where_the_packet_was_going(self) -> None:
         """Whatever a request says, it reaches the node and the port that its packets were for, in
         both families, with TLS and without; or it is refused.
@@ -32,7 +30,7 @@ class DeputyTests(SteeringTestCase):
         for node in HERE:
             for address in Sites.addresses[node]:
                 have_listen(self, reactor, self.network, node, address, READ_ONLY)
-        await self.steer("--enable-iptables=true", *self.flags, agents=HERE)
+        await self.steer("--enable-iptables=true", agents=HERE)
         await self.run_pod(world, "there", "edge-2")
         for address in (EDGE_4, EDGE_6):
             await self.eventually_well(address)
@@ -71,9 +69,3 @@ class DeputyTests(SteeringTestCase):
             flags = [flag for field in fields for flag in ("--header", field)]
             page = await self.curl(url, *flags)
             self.assertEqual(page.status, 403, page)
-
-
-class WorkersDeputyTests(DeputyTests):
-    """The same where the nodes are in further processes of the server."""
-
-    flags = ("--workers=3",)

@@ -15,7 +15,6 @@ from tests.server.frontends.kubelet.test_callers import Transport
 from tests.server.frontends.test_connect import (
     ConnectTestCase,
     MemoryTLSConnection,
-    TakingSession,
     connect,
 )
 from yurttunnel.http.errors import RequestFailed
@@ -193,14 +192,6 @@ class AdmissionTests(AdmissionTestCase):
         (line,) = map(json.loads, self.lines)
         told = [line[key] for key in ("result", "status", "node", "destination", "reason")]
         self.assertEqual(told, ["refused", 403, "edge-1", "edge-1:22", said])
-
-    def test_none_is_passed_on_unseen(self):
-        """A caller whose node another process has is looked at before."""
-        session = TakingSession("edge-2")
-        self.registry.add(session)
-        self.allow("address:127.0.0.1=edge-1/*:*")
-        self.assert_refused("edge-2:80")
-        self.assertEqual((session.taken, session.dials), (b"", []))
 
 
 class GateTests(AdmissionTestCase):

@@ -19,12 +19,9 @@ from yurttunnel.http.head import HeadLimits
 from yurttunnel.ops.log_levels import REQUESTS
 from yurttunnel.pki.problems import refusal
 from yurttunnel.server.audit import Audit
-from yurttunnel.server.frontends.calls import ITakesCallers
 from yurttunnel.server.frontends.connect import ConnectFactory
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
-from yurttunnel.tunnel.direct.descriptors import DescriptorSet
-from yurttunnel.tunnel.direct.transport import SocketTransport
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.wire.codes import Code
 
@@ -114,51 +111,6 @@ class ConnectTestCase(SynchronousTestCase):
         self.assertTrue(body.endswith(b"\n"))
         self.assertIn(b"\r\nContent-Length: %d\r\n" % len(body), connection.sent)
         self.assertTrue(connection.write_ended)
-
-
-@implementer(ITakesCallers)
-class TakingSession(FakeSession):
-    """A session of another process, which takes callers while it has room."""
-
-    room = True
-    taken = b""
-
-    def take_caller(self, connection, received, flag):
-        """Take one."""
-        if self.room:
-            self.taken += received
-        return self.room
-
-
-class PassedOnTests(ConnectTestCase):
-    """Callers for a node that another process has."""
-
-    def ask(self, room):
-        """Have a caller ask for edge-2, which another process has."""
-        session = TakingSession("edge-2")
-        session.room = room
-        self.registry.add(session)
-        ours, self.caller = socket.socketpair()
-        self.addCleanup(self.caller.close)
-        protocol = self.factory.buildProtocol(None)
-        watching = DescriptorSet(self.reactor)
-        protocol.makeConnection(SocketTransport(watching, ours, protocol, UNIXAddress("")))
-        protocol.dataReceived(connect("edge-2:10250"))
-        return session
-
-    def test_there_is_room(self):
-        """The other one dials, and nothing is left of it here."""
-        session = self.ask(room=True)
-        self.assertEqual((session.taken, session.dials), (connect("edge-2:10250"), []))
-        self.assertEqual(self.factory.connections, set())
-        self.assertEqual(self.caller.recv(1), b"")
-
-    def test_there_is_none(self):
-        """The dial is made here, by way of the other one."""
-        session = self.ask(room=False)
-        self.assertEqual((session.taken, len(session.dials)), (b"", 1))
-        self.factory.close()
-        self.reactor.advance(0)
 
 
 class EstablishTests(ConnectTestCase):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,16 +29,13 @@ class _Usual:
 
 
 class TemporaryLogLevel(Service):
-    """Changes what of the log is shown, and changes it back by itself; ``changed`` is told."""
+    """Changes what of the log is shown, and changes it back by itself."""
 
     _log = Logger()
 
-    def __init__(
-        self, clock: IReactorTime, levels: ShownLevels, changed: Callable[[], object]
-    ) -> None:
+    def __init__(self, clock: IReactorTime, levels: ShownLevels) -> None:
         self._clock = clock
         self._levels = levels
-        self._changed = changed
         self._usual: _Usual | None = None
 
     def page(self) -> Page:
@@ -62,7 +58,6 @@ class TemporaryLogLevel(Service):
         end = self._clock.callLater(seconds, self._go_back)
         self._usual = _Usual(levels.level, levels.requests, end)
         levels.set(level, requests=level < LogLevel.warn)
-        self._changed()
         self._log.warn(
             "log level {shown} for {seconds} s, by a request to /debug/log-level",
             shown=name,
@@ -80,7 +75,6 @@ class TemporaryLogLevel(Service):
             if usual.end.active():
                 usual.end.cancel()
             self._levels.set(usual.level, usual.requests)
-            self._changed()
 
     def _state(self) -> str:
         if self._usual is None:

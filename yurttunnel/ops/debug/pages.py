@@ -80,19 +80,7 @@ class Page(Resource):
         self._handlers = {b"GET": get, b"HEAD": get}
         if post is not None:
             self._handlers[b"POST"] = post
-        self.parameters = parameters
-
-    @property
-    def methods(self) -> list[bytes]:
-        """What it can be asked with."""
-        return list(self._handlers)
-
-    def answer(self, method: bytes, parameters: Parameters) -> Answer | Deferred[Answer]:
-        """Answer to one of the methods; that a parameter cannot be understood is an answer, too."""
-        try:
-            return self._handlers[method](parameters)
-        except BadParameter as error:
-            return text(f"{error}\n", 400)
+        self._parameters = parameters
 
     def getChild(self, path: bytes, request: PageRequest) -> Resource:
         """Answer for a path that has no page."""
@@ -100,15 +88,15 @@ class Page(Resource):
 
     def render(self, request: PageRequest) -> bytes | int:
         """Answer, with twisted.web leaving the body out for HEAD."""
-        if request.method not in self._handlers:
+        handler = self._handlers.get(request.method)
+        if handler is None:
             allowed = b", ".join(self._handlers)
             request.setHeader(b"allow", allowed)
             return _send(request, text(f"only {allowed.decode()} are answered here\n", 405))
         try:
-            parameters = self._read(request)
+            answer = handler(self._read(request))
         except BadParameter as error:
             return _send(request, text(f"{error}\n", 400))
-        answer = self.answer(request.method, parameters)
         if isinstance(answer, Answer):
             return _send(request, answer)
         # It ends with the request, and lets no error through.
@@ -119,8 +107,8 @@ class Page(Resource):
         found: dict[str, str] = {}
         for name, values in (request.args or {}).items():
             known = name.decode("utf-8", "backslashreplace")
-            if known not in self.parameters or len(values) > 1:
-                expected = ", ".join(self.parameters) or "none"
+            if known not in self._parameters or len(values) > 1:
+                expected = ", ".join(self._parameters) or "none"
                 raise BadParameter(f"parameters of this page, each once: {expected}")
             found[known] = values[0].decode("utf-8", "backslashreplace")
         return found

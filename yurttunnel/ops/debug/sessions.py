@@ -10,7 +10,6 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.debug.pages import Answer, Page, Parameters, as_json
-from yurttunnel.ops.debug.workers import FindWorkers, describe_workers
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.wire.stream import Stream
 
@@ -27,7 +26,6 @@ _LONGEST_TEXT = 256
 def sessions_page(
     clock: IReactorTime,
     sessions: Callable[[], Iterable[TunnelSession]],
-    workers: FindWorkers,
 ) -> Page:
     """Make the page; ``?node=NAME`` narrows it to the sessions with one peer."""
 
@@ -35,8 +33,7 @@ def sessions_page(
         node = parameters.get("node")
         desired = [each for each in sessions() if node is None or each.peer_name == node]
         desired.sort(key=lambda session: (session.peer_name, session.since))
-        described = _describe_all(desired, clock.seconds())
-        return as_json({**describe_workers(workers, node), **described})
+        return as_json(_describe_all(desired, clock.seconds()))
 
     return Page(get, parameters=("node",))
 

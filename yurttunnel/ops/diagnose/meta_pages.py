@@ -36,12 +36,6 @@ PAGES = (
     "debug/log-level",
 )
 
-WORKER_SECONDS = 12.0
-"""How long a page of a worker may take: the first process waits for it for ten."""
-
-WORKER_PAGES = ("sessions", "reactor", "memory", "stacks")
-"""Pages below ``debug`` that each process of ``--workers`` has."""
-
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -83,7 +77,6 @@ def ask(host: str, port: int, path: str, seconds: float = PAGE_SECONDS) -> Reply
 def page_parts(program: str, host: str, port: int) -> Iterator[Part]:
     """Ask for every page; after the first one without an answer for no more."""
     problem: str | None = None
-    workers: list[int] = []
     for path in PAGES:
         name = f"pages/{path.replace('/', '-') or 'status'}"
         if problem is not None:
@@ -96,32 +89,6 @@ def page_parts(program: str, host: str, port: int) -> Iterator[Part]:
         else:
             findings = _FINDINGS.get(path, lambda program, reply: ())(program, reply)
             yield Part(name, f"HTTP {reply.status}\n\n{reply.body}", tuple(findings))
-            if path == "debug/sessions":
-                workers = _workers(reply)
-    for number in workers:
-        yield from _parts_of_worker(program, host, port, number)
-
-
-def _parts_of_worker(program: str, host: str, port: int, number: int) -> Iterator[Part]:
-    """Ask for the pages of one of several processes, until it gives no answer."""
-    for page in WORKER_PAGES:
-        reply = ask(host, port, f"debug/{page}?worker={number}", WORKER_SECONDS)
-        name = f"pages/debug-{page}-worker-{number}"
-        if reply.status == 200:
-            findings = _FINDINGS.get(f"debug/{page}", lambda program, reply: ())
-            of_worker = f"{program} (worker {number})"
-            yield Part(name, f"HTTP 200\n\n{reply.body}", tuple(findings(of_worker, reply)))
-            continue
-        why = (reply.problem or reply.body).strip() or f"HTTP {reply.status}"
-        finding = f"Worker {number} of {program} could not be asked: {why}."
-        yield Part(name, f"{why}\n", (finding,))
-        return
-
-
-def _workers(reply: Reply) -> list[int]:
-    described = _parsed(reply)
-    found = described.get("sessions_of_workers", ()) if isinstance(described, dict) else ()
-    return [int(each["worker"]) for each in found]
 
 
 def _no_answer(program: str, problem: str) -> str:

@@ -53,9 +53,7 @@ class StatusPage(MultiService):
         self._clock = clock
         self._sources = sources
         self._started = clock.seconds()
-        self._throughput = Throughput(
-            clock, sources.counters, sources.sessions, sources.other_sessions
-        )
+        self._throughput = Throughput(clock, sources.counters, sources.sessions)
         self._events = RecentEvents()
         for part in (self._throughput, self._events):
             part.setServiceParent(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.status import words
@@ -37,13 +37,9 @@ def oldest_streams(
     sessions: Iterable[TunnelSession],
     most: int,
     desired: Callable[[StreamReport], bool],
-    others: Iterable[StreamReport] = (),
 ) -> list[StreamReport]:
-    """Give up to ``most`` of the streams that are ``desired``, the oldest first.
-
-    ``others`` are streams that other processes have told of.
-    """
-    reports = filter(desired, islice(chain(others, _reports(sessions)), MOST_EXAMINED))
+    """Return up to ``most`` of the streams that are ``desired``, the oldest first."""
+    reports = filter(desired, islice(_reports(sessions), MOST_EXAMINED))
     return heapq.nlargest(most, reports, key=lambda report: report.age)
 
 

@@ -10,7 +10,7 @@ from twisted.application.service import Service
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from yurttunnel.tunnel.session import TunnelSession
-from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
+from yurttunnel.tunnel.statistics import TunnelCounters
 
 INTERVAL = 5.0
 """Seconds between two samples."""
@@ -58,8 +58,7 @@ class Throughput(Service):
     """Samples all sessions of the process, and their sum, while it runs.
 
     A session is forgotten with its first sample after its end. Two thousand take some two
-    milliseconds a sample, which is why no snapshots are taken; ``others`` are those that other
-    processes have told of.
+    milliseconds a sample, which is why no snapshots are taken.
     """
 
     def __init__(
@@ -67,12 +66,10 @@ class Throughput(Service):
         clock: IReactorTime,
         counters: TunnelCounters,
         sessions: Callable[[], Iterable[TunnelSession]],
-        others: Callable[[], Iterable[SessionSnapshot]] = tuple,
     ) -> None:
         self._clock = clock
         self._counters = counters
         self._sessions = sessions
-        self._others = others
         self._total = _Measured(counters.bytes_received, counters.bytes_sent)
         self._measured: dict[bytes, _Measured] = {}
         self._sampled_at = 0.0
@@ -109,23 +106,9 @@ class Throughput(Service):
         before, self._measured = self._measured, {}
         for session in self._sessions():
             wire = session.wire
-            carried = (wire.bytes_received, wire.bytes_sent)
-            self._measure(before, session.session_id, *carried, seconds)
-        for other in self._others():
-            session_id = bytes.fromhex(other.session_id)
-            self._measure(before, session_id, other.bytes_received, other.bytes_sent, seconds)
-
-    def _measure(
-        self,
-        before: dict[bytes, _Measured],
-        session_id: bytes,
-        received: int,
-        sent: int,
-        seconds: float,
-    ) -> None:
-        measured = before.get(session_id)
-        if measured is None:
-            measured = _Measured(received, sent)
-        else:
-            measured.sample(received, sent, seconds)
-        self._measured[session_id] = measured
+            measured = before.get(session.session_id)
+            if measured is None:
+                measured = _Measured(wire.bytes_received, wire.bytes_sent)
+            else:
+                measured.sample(wire.bytes_received, wire.bytes_sent, seconds)
+            self._measured[session.session_id] = measured

@@ -35,8 +35,7 @@ class StatusSources:
     ``program`` is the name of the command. ``snapshots`` describes what ``sessions`` gives.
     ``certificates`` says when each certificate in use ends; it is ``None`` for a program that never
     has any. ``reactor_lag`` is the worst of the last minute, in seconds. ``sections`` are those of
-    features. ``other_sessions`` and ``other_streams`` are those of other processes, which
-    ``snapshots`` describes, too.
+    features.
     """
 
     program: str
@@ -48,8 +47,6 @@ class StatusSources:
     certificates: Callable[[], Mapping[str, datetime.datetime]] | None
     reactor_lag: Callable[[], float]
     sections: Sequence[MakeSection] = ()
-    other_sessions: Callable[[], Iterable[SessionSnapshot]] = tuple
-    other_streams: Callable[[], Iterable[StreamReport]] = tuple
 
 
 class View:
@@ -180,12 +177,9 @@ class View:
 
     def _stream_section(self, peers: PeerWords) -> Markup:
         total = sum(each.streams for each in self._sessions)
-        sources = self._sources
         contents = listing(
             "Streams",
-            oldest_streams(
-                sources.sessions(), MOST_STREAMS, self._matches_stream, sources.other_streams()
-            ),
+            oldest_streams(self._sources.sessions(), MOST_STREAMS, self._matches_stream),
             total,
             "the oldest first",
             lambda shown: stream_table(shown, peers),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -40,19 +39,6 @@ def _caller(transport: Any) -> str:
     if isinstance(peer, UNIXAddress):
         return unix_user(transport.getHandle())
     return caller_at(getattr(peer, "host", ""))
-
-
-class ITakesCallers(Interface):
-    """A way to a node that leads through another process of this server."""
-
-    def take_caller(connection: socket.socket, received: bytes, flag: str) -> bool:
-        """Have that process serve the caller at ``connection``, beginning with ``received``.
-
-        ``flag`` is that of the entry by which it has come.
-
-        ``False`` when it cannot take one now. Else this process has done with the caller, and
-        closes its own descriptor.
-        """
 
 
 class IGate(Interface):
@@ -110,9 +96,6 @@ class FrontEnd(Protocol):
         Anything else is a defect of ours that has been logged.
         """
 
-    def passed_on(self, session: INodeSession) -> bool:
-        """Have another process serve the caller, if it can; nothing is to be done here then."""
-
 
 class Call:
     """One caller that asks for one stream: who, what for, and what becomes of it.
@@ -123,7 +106,7 @@ class Call:
 
     log = Logger()
 
-    def __init__(self, dialer: Dialer, front_end: FrontEnd, flag: str | None = None) -> None:
+    def __init__(self, dialer: Dialer, front_end: FrontEnd) -> None:
         self.request_id = "-"
         """Names the request in logs of both ends; a hyphen until it is known."""
         self.node = ""
@@ -134,7 +117,7 @@ class Call:
         """With ``port`` the target, as the agent is to dial it."""
         self.port = 0
         self.kind = dialer.kind
-        self.flag = dialer.flag if flag is None else flag
+        self.flag = dialer.flag
         """The flag that asks for the entry by which the caller has come."""
         self._dialer = dialer
         self._front_end = front_end
@@ -165,8 +148,6 @@ class Call:
             # Of a gate, which may be anybody's.
             self._log_defect(Failure())
             self._not_opened(error)
-            return
-        if self._front_end.passed_on(session):
             return
         if self._entry is not None:
             self._entry.node = session.node
@@ -298,7 +279,7 @@ class DialingFactory(Dialer, ServerFactory):
         return gone
 
     def forget(self, connection: DialingConnection) -> None:
-        """Let go of a connection that has ended, or that somebody else goes on with."""
+        """Let go of a connection that has ended."""
         self.connections.discard(connection)
         self._tell_when_gone()
 
@@ -336,10 +317,6 @@ class DialingConnection(LocalConnection):
         """End now if nothing has been asked for: nothing new is taken while the server stops."""
         if not self.call.node:
             self.transport.abortConnection()
-
-    def passed_on(self, session: INodeSession) -> bool:
-        """See :class:`FrontEnd`; what the kernel tells of a connection is told here only."""
-        return False
 
     def stream_opened(self, stream: IStream) -> None:
         """See :class:`FrontEnd`."""

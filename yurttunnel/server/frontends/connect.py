@@ -36,18 +36,11 @@ from yurttunnel.http.server import ConnectionsFactory, ServerSettings
 from yurttunnel.http.server_connection import ServerConnection
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.log_levels import request_log
-from yurttunnel.server.frontends.calls import (
-    DIAL_TIMEOUT,
-    MAX_PENDING_DIALS,
-    Call,
-    Dialer,
-    ITakesCallers,
-)
+from yurttunnel.server.frontends.calls import DIAL_TIMEOUT, MAX_PENDING_DIALS, Call, Dialer
 from yurttunnel.server.quoting import quotable
 from yurttunnel.server.refused_peers import RefusedPeers, address_behind
-from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRegistry
+from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
-from yurttunnel.tunnel.direct.transport import SocketTransport
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.tunnel.relay import LocalConnection
@@ -128,14 +121,6 @@ class ConnectFactory(Dialer, ConnectionsFactory):
         """Make the protocol of one caller."""
         return ServerConnection(self, ConnectCall(self))
 
-    def passed_on_here(self, node: str, flag: str) -> ServerConnection:
-        """Make the protocol of a caller whose request another process has read.
-
-        It has found ``node`` for it, as it knows of more nodes, and the caller has come to it by
-        the entry that ``flag`` asks for. All else is read once more from the first byte on.
-        """
-        return ServerConnection(self, ConnectCall(self, flag, node))
-
     def refused(
         self, connection: ServerConnection, status: int, text: str, head: RequestHead | None
     ) -> None:
@@ -185,13 +170,9 @@ class ConnectCall:
 
     _exchange: IExchange
 
-    def __init__(
-        self, factory: ConnectFactory, flag: str | None = None, node: str | None = None
-    ) -> None:
+    def __init__(self, factory: ConnectFactory) -> None:
         self._factory = factory
-        self._node = node
-        self._flag = factory.flag if flag is None else flag
-        self._call = Call(factory, self, flag)
+        self._call = Call(factory, self)
         # While the 200 goes out.
         self._opened: IStream | None = None
 
@@ -202,7 +183,7 @@ class ConnectCall:
         try:
             _check_is_plain_connect(head)
             host, port = _authority(head.target.decode("ascii", "backslashreplace"))
-            node = self._node or _asked_node(head) or host
+            node = _asked_node(head) or host
         except RequestFailed as error:
             # These texts quote what nobody has looked through.
             self._refuse(error.status, error.text, in_status_line=False)
@@ -212,19 +193,6 @@ class ConnectCall:
         proposed = head.by_name.get(b"x-request-id", ())
         call.request_id = self._factory.request_ids.taken_over(proposed)
         call.dial(exchange.transport, node, host, port)
-
-    def passed_on(self, session: INodeSession) -> bool:
-        """Pass the socket on where it is one of ours, and not one under TLS."""
-        taker = ITakesCallers(session, None)
-        exchange = self._exchange
-        transport = exchange.transport
-        if taker is None or not isinstance(transport, SocketTransport):
-            return False
-        if not taker.take_caller(transport.getHandle(), bytes(exchange.received), self._flag):
-            return False
-        transport.release().close()
-        exchange.detach()
-        return True
 
     def stream_opened(self, stream: IStream) -> None:
         """Answer 200, and join once nothing else can be read along with it."""

@@ -49,15 +49,15 @@ class RemoteNodes:
         number = entry if isinstance(entry, int) else entry.number
         node = self._nodes.get(number)
         if node is not None and isinstance(entry, NodeEntry) and node.is_same(entry):
-            self.set_drains(node, entry.draining)
+            self._set_drains(node, entry.draining)
         else:
             if node is not None:
                 self._remove(number, node)
             if isinstance(entry, NodeEntry):
                 if len(self._nodes) >= MAX_NODES:
                     raise ValueError(f"it has more than {MAX_NODES} nodes")
-                self._nodes[number] = node = self.make(entry)
-                self.add(node)
+                self._nodes[number] = node = RemoteNodeSession(self, entry)
+                self.registry.add_remote(node)
         if isinstance(entry, NodeEntry) and not entry.draining:
             self.registry.remote_serves(entry.node)
 
@@ -84,38 +84,24 @@ class RemoteNodes:
         self.reachable = False
         nodes, self._nodes = self._nodes, {}
         for node in nodes.values():
-            self.remove(node)
+            self.registry.remove_remote(node)
 
-    # -- what else has nodes makes another way of them -----------------------------------------
+    # -- helpers -------------------------------------------------------------------------------
 
-    def make(self, entry: NodeEntry) -> RemoteNodeSession:
-        """Make the way to a node."""
-        return RemoteNodeSession(self, entry)
-
-    def add(self, node: RemoteNodeSession) -> None:
-        """Have the node served by that way."""
-        self.registry.add_remote(node)
-
-    def remove(self, node: RemoteNodeSession) -> None:
-        """Have it served no longer by that way."""
-        self.registry.remove_remote(node)
-
-    def set_drains(self, node: RemoteNodeSession, drains: bool) -> None:
+    def _set_drains(self, node: RemoteNodeSession, drains: bool) -> None:
         """Note whether nothing new is to be opened by a way."""
         begins = drains and not node.drains
         node.drains = drains
         if begins:
             self._drains(frozenset({node}))
 
-    # -- helpers -------------------------------------------------------------------------------
-
     def _all_drain(self) -> None:
         self._drains(frozenset(self._nodes.values()))
 
     def _remove(self, number: int, node: RemoteNodeSession) -> None:
         del self._nodes[number]
-        self.remove(node)
-        self.set_drains(node, True)
+        self.registry.remove_remote(node)
+        self._set_drains(node, True)
 
 
 @implementer(INodeSession)

@@ -6,19 +6,13 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.interfaces import (
-    IAddress,
-    IConnector,
-    IListeningPort,
-    IProtocol,
-)
+from twisted.internet.interfaces import IConnector, IListeningPort
 from twisted.internet.tcp import Port
 from zope.interface import implementer
 
 from yurttunnel.tunnel.direct.connector import SocketConnector
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
-from yurttunnel.tunnel.direct.ports import take_over, transport_of
-from yurttunnel.tunnel.direct.transport import address_of
+from yurttunnel.tunnel.direct.ports import take_over
 from yurttunnel.tunnel.interfaces import IRounds
 from yurttunnel.tunnel.outgoing import PreparingReactor
 from yurttunnel.tunnel.reactor import IReactor
@@ -50,27 +44,6 @@ class DirectReactor:
     def __getattr__(self, name: str) -> Any:
         """Be the reactor in everything else."""
         return getattr(self._reactor, name)
-
-    def adopt(
-        self, connection: socket.socket, build: Callable[[IAddress], IProtocol | None]
-    ) -> IProtocol | None:
-        """Connect the protocol that ``build`` makes, if any, to a connected stream socket.
-
-        It is one that has come from elsewhere. ``None``, and it is closed, if it has no protocol,
-        or its peer has gone.
-        """
-        try:
-            peer = connection.getpeername()
-        except OSError:
-            connection.close()
-            return None
-        address = address_of(connection.family, peer)
-        protocol = build(address)
-        if protocol is None:
-            connection.close()
-            return None
-        protocol.makeConnection(transport_of(self._descriptors, connection, protocol, address))
-        return protocol
 
     def take_over(self, port: Port) -> None:
         """Serve a port that does not listen yet, and its connections."""

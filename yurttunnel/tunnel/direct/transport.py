@@ -147,18 +147,6 @@ class SocketTransport:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
             self._fail(ConnectionAborted())
 
-    def release(self) -> socket.socket:
-        """Return the open socket up, of which the protocol is told nothing any more.
-
-        For a connection that another process goes on with. Nothing may wait to be sent, and
-        the connection must not have been closed or lost.
-        """
-        if self._waiting or not self._connected or self.disconnecting:
-            raise RuntimeError("the connection is not in a state to be given up")
-        self._connected = self._readable = self._writable = False
-        self._reactor.remove(self)
-        return self._socket
-
     def getPeer(self) -> IAddress:
         """Return the address of the other end."""
         return self._peer

@@ -31,7 +31,6 @@ from yurttunnel.pki.cluster_issuer import MAX_WAIT
 from yurttunnel.pki.enrolment_server import CLOSE_DEADLINE, MAX_CONNECTIONS, REQUEST_DEADLINE
 from yurttunnel.pki.interception import MAX_CERTIFICATES
 from yurttunnel.server.agents import MAX_SESSIONS_OF_NODE
-from yurttunnel.server.flag_table import MAX_WORKERS
 from yurttunnel.server.frontends.calls import DIAL_TIMEOUT, MAX_PENDING_DIALS
 from yurttunnel.server.frontends.connect import (
     HEAD_TIMEOUT,
@@ -55,13 +54,7 @@ from yurttunnel.server.process import MEMORY_BUDGET
 from yurttunnel.server.siblings.acceptor import MAX_SESSIONS
 from yurttunnel.server.siblings.feed import MAX_LINE, MAX_NODES
 from yurttunnel.server.siblings.service import LISTED_SECONDS, MAX_SIBLINGS
-from yurttunnel.server.workers.channel import MOST_WAITING
-from yurttunnel.server.workers.log import LONGEST_TEXT
-from yurttunnel.server.workers.pages import ANSWER_SECONDS
-from yurttunnel.server.workers.program import REPORT_INTERVAL
-from yurttunnel.server.workers.running import SILENCE, STACK_TIME, START_TIMEOUT
-from yurttunnel.server.workers.service import FIRST_DELAY, LONGEST_DELAY
-from yurttunnel.tunnel.connection import EARLY_LIMIT, HELLO_TIMEOUT, MAX_UNFINISHED
+from yurttunnel.tunnel.connection import HELLO_TIMEOUT, MAX_UNFINISHED
 from yurttunnel.tunnel.shares import CALLER, ENTRY, KUBELET_CALLER
 from yurttunnel.wire.credit import RESERVE
 from yurttunnel.wire.hello import Limits
@@ -123,19 +116,8 @@ VALUES = {
     "time to end all": [float(Options()["drain-timeout"])],
     "descriptors of the process": [],
     "the same at an agent": [],
-    "processes, the first": [MAX_WORKERS],
     "connections to the agents' port before": [MAX_UNFINISHED, HELLO_TIMEOUT],
     "connections for enrolment": [MAX_CONNECTIONS, REQUEST_DEADLINE, CLOSE_DEADLINE],
-    "connections to the agents' port whose": [MAX_UNFINISHED, HELLO_TIMEOUT],
-    "bytes behind an agent's HELLO": [EARLY_LIMIT / KIB],
-    "messages that a process leaves": [MOST_WAITING / KIB / KIB],
-    "time that a worker": [START_TIMEOUT],
-    "time for which nothing": [SILENCE],
-    "time in which a worker": [STACK_TIME],
-    "text of a message": [LONGEST_TEXT / KIB],
-    "time for which a page": [ANSWER_SECONDS],
-    "pause before a worker": [FIRST_DELAY * 1000, LONGEST_DELAY],
-    "age of the figures": [REPORT_INTERVAL],
     "streams to a node": [Limits().max_streams, Limits().stream_window / KIB],
     "streams in a process": [
         Limits().stream_window / KIB,
@@ -144,7 +126,6 @@ VALUES = {
     "part of both": [1, RESERVE],
     "what an entry": [ENTRY, 584, Limits().max_streams],
     "what a caller": [CALLER, 572, Limits().max_streams, KUBELET_CALLER],
-    "memory for streams": [MEMORY_BUDGET / KIB / KIB],
     "answer of the API": [MAX_BODY / KIB / KIB],
     "line of a watch": [MAX_WATCH_LINE / KIB / KIB],
     "reviews of callers at once": [MAX_REVIEWS, REVIEW_TIMEOUT],

@@ -31,7 +31,6 @@ from twisted.python.failure import Failure
 
 from yurttunnel.http.places import Places
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.server.client_hello import BadClientHello, ClientHelloReader
 from yurttunnel.server.frontends.calls import (
     DIAL_TIMEOUT,
     MAX_PENDING_DIALS,
@@ -39,6 +38,7 @@ from yurttunnel.server.frontends.calls import (
     DialingFactory,
 )
 from yurttunnel.server.frontends.kubelet.destination import Destination
+from yurttunnel.server.frontends.passthrough.client_hello import BadClientHello, ClientHelloReader
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
 from yurttunnel.server.frontends.passthrough.original_destination import (
     SocketAddress,

@@ -1,14 +1,12 @@
-"""What a TLS client wants, read from the first bytes that it sends: which host, which protocols.
+"""Which host a TLS client wants, read from the first bytes that it sends.
 
 Records are those of RFC 8446 section 5.1, the ClientHello is that of section 4.1.2, and the
-extensions that name the host and the protocols are those of RFC 6066 section 3 and of RFC 7301
-section 3.1. They are the same from TLS 1.0 on.
+extension that names the host is that of RFC 6066 section 3. They are the same from TLS 1.0 on.
 Under Encrypted ClientHello it is the outer name that counts, which is all there is to be read.
 """
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 
 from yurttunnel.http.authority import BadAuthority, canonical_host
@@ -28,7 +26,6 @@ _CLIENT_HELLO = 1
 _VERSION_AND_RANDOM = 2 + 32
 _SERVER_NAME = 0
 _HOST_NAME = 0
-_PROTOCOLS = 16
 
 
 class BadClientHello(Exception):
@@ -41,11 +38,9 @@ class ClientHello:
 
     ``server_name`` is in lower case and without a final dot, ``None`` when no name is sent, or
     an address in its place.
-    ``protocols`` are those offered by ALPN, in their order.
     """
 
     server_name: str | None
-    protocols: tuple[bytes, ...] = ()
 
 
 class ClientHelloReader:
@@ -77,8 +72,7 @@ class ClientHelloReader:
             self._message += fragment
             hello = self._complete_hello()
             if hello is not None:
-                extensions = _extensions(hello)
-                return ClientHello(_server_name(extensions), _protocols(extensions))
+                return ClientHello(_server_name(_extensions(hello)))
         return None
 
     def _next_fragment(self) -> bytearray | None:
@@ -163,18 +157,6 @@ def _server_name(extensions: list[tuple[int, bytes]]) -> str | None:
     if len(found) > 1:
         raise BadClientHello("its ClientHello has more than one server_name extension")
     return _host_name(found[0]) if found else None
-
-
-def _protocols(extensions: list[tuple[int, bytes]]) -> tuple[bytes, ...]:
-    """Read the ``ProtocolNameList``; of a damaged one, or several, TLS itself will complain."""
-    content = next((content for kind, content in extensions if kind == _PROTOCOLS), None)
-    found: list[bytes] = []
-    if content is not None:
-        with contextlib.suppress(BadClientHello):
-            names = _Fields(_Fields(content).vector(2))
-            while not names.at_end:
-                found.append(names.vector(1))
-    return tuple(found)
 
 
 def _host_name(extension: bytes) -> str | None:
