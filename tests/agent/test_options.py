@@ -134,7 +134,7 @@ class ValueTests(SynchronousTestCase):
 
     def test_the_help_names_every_flag(self) -> None:
         """It is the manual."""
-        text = str(Options({}))
+        text = Options({}).help().whole()
         for flag in ("standalone", "allow-destination", "join-token-file", "no-default"):
             self.assertIn(flag, text)
         self.assertNotIn("--log_dir", text)

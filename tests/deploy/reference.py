@@ -39,8 +39,9 @@ COMMANDS: dict[str, type[CommandOptions[Any]]] = {
 _FLAGS_HEADER = "| flag | default | what it does |\n|---|---|---|"
 _FLAGS_BEGIN = """# Flags
 
-Made from the code by `python -m tests.deploy.reference`; `twist COMMAND --help` shows the same.
-What became of the flags of yurttunnel 1.2 is in [migration.md](migration.md)."""
+Made from the code by `python -m tests.deploy.reference`. Each command shows Basics and In a cluster
+by `--help`, and all by `--help-all`. What became of the flags of yurttunnel 1.2 is in
+[migration.md](migration.md)."""
 
 METRICS = REPOSITORY / "docs" / "metrics.md"
 MESSAGES = REPOSITORY / "docs" / "messages.md"
@@ -157,10 +158,16 @@ def flags_page() -> str:
     """Return ``docs/flags.md``: the flags of each command, as its help has them."""
     parts = [_FLAGS_BEGIN]
     for name, options in COMMANDS.items():
-        parts.append(f"## twist {name}\n\n{options().longdesc}")
+        help = options().help()
+        examples = "\n".join(
+            f"- {each.purpose}: `{each.command(help.invocation)}`" for each in help.examples
+        )
+        parts += [f"## twist {name}", help.description, examples]
         for group, entries in by_group(options.table).items():
             rows = "\n".join(_flag_row(entry) for entry in entries)
             parts.append(f"### {group.value}\n\n{_FLAGS_HEADER}\n{rows}")
+        if help.note:
+            parts.append(help.note)
     return "\n\n".join(parts) + "\n"
 
 

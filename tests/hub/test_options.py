@@ -124,7 +124,7 @@ class ValueTests(SynchronousTestCase):
 
     def test_help(self) -> None:
         """It names what is ignored, and of which release that is."""
-        text = Options({}).longdesc
+        text = Options({}).help().note
         self.assertIn("yurthub 1.6 are accepted and ignored", text)
         self.assertIn("enable-iptables", text)
 

@@ -6,12 +6,14 @@ import errno
 import os
 import socket
 import stat
+from ipaddress import ip_address
 
 from twisted.internet.error import CannotListenError
 from twisted.internet.protocol import ServerFactory
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
+from yurttunnel.ops import listen
 from yurttunnel.ops.listen import BACKLOG, CannotListen, listen_tcp, listen_unix
 
 
@@ -38,6 +40,8 @@ class ListenTcpTests(SynchronousTestCase):
 
     def test_failures(self):
         """One line names the flag, the address and the fix, and ends the process with it."""
+        own = {ip_address(text) for text in ("::1", "2001:db8::7", "192.0.2.7")}
+        self.patch(listen, "own_addresses", lambda: own)
         for reason, host, expected in (
             (
                 OSError(errno.EADDRINUSE, "Address already in use"),
@@ -48,7 +52,8 @@ class ListenTcpTests(SynchronousTestCase):
             (
                 OSError(errno.EADDRNOTAVAIL, "x"),
                 "2001:db8::1",
-                "--meta-port: cannot listen on [2001:db8::1]:80: this machine has no such address",
+                "--meta-port: cannot listen on [2001:db8::1]:80: this machine has no such address: "
+                "choose one of its own, 192.0.2.7, 2001:db8::7, ::1",
             ),
             (
                 OSError(errno.EACCES, "x"),

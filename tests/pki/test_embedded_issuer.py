@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import socket
-from pathlib import Path
 from unittest import mock
 
 from cryptography import x509
-from twisted.trial.unittest import SynchronousTestCase, TestCase
+from twisted.trial.unittest import TestCase
 
 from tests.pki.support import Issuer, clock_now, state_directory
+from yurttunnel.ops.own_addresses import own_addresses
 from yurttunnel.pki.authority import CALLER_NAME
 from yurttunnel.pki.certificate_store import CertificateStore, PairStore
 from yurttunnel.pki.contexts import names_in
@@ -18,7 +18,7 @@ from yurttunnel.pki.credentials import certificates_from_pem, key_from_pem
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.embedded_issuer import own_certificate
 from yurttunnel.pki.issuer import CertificateTemplate
-from yurttunnel.server.standalone_trust import local_addresses, server_template
+from yurttunnel.server.standalone_trust import server_template
 
 DAY = 86400
 
@@ -64,7 +64,7 @@ class ServingCertificateTests(TestCase):
 
     def test_wildcard(self) -> None:
         """For a wildcard it has the machine's addresses instead."""
-        own = local_addresses()
+        own = own_addresses()
         names = set(names_in(self.load("::")))
         self.assertLessEqual({str(address) for address in own}, names)
         self.assertNotIn("::", names)
@@ -154,29 +154,3 @@ class CallerCertificateTests(TestCase):
         self.ensure()
         self.authority = Issuer.make(self, self.clock).authority
         self.ensure()
-
-
-class LocalAddressTests(SynchronousTestCase):
-    """The machine's addresses."""
-
-    def test_listed(self) -> None:
-        """Both families are read from what the kernel shows, without link-local addresses."""
-        proc = Path(self.mktemp())
-        proc.mkdir()
-        (proc / "fib_trie").write_text(
-            "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n"
-            "     +-- 192.0.2.0/24 2 0 2\n        |-- 192.0.2.0\n           /24 link UNICAST\n"
-            "        |-- 192.0.2.7\n           /32 host LOCAL\n"
-            "        |-- 192.0.2.255\n           /32 link BROADCAST\n"
-            "     |-- 169.254.1.1\n        /32 host LOCAL\n"
-        )
-        (proc / "if_inet6").write_text(
-            "20010db8000000000000000000000007 02 40 00 80     eth0\n"
-            "fe800000000000000000000000000001 02 40 20 80     eth0\n"
-        )
-        found = {str(address) for address in local_addresses(proc)}
-        self.assertEqual(found, {"192.0.2.7", "2001:db8::7"})
-
-    def test_no_such_files(self) -> None:
-        """A system without these files has no addresses to tell."""
-        self.assertEqual(local_addresses(Path(self.mktemp())), set())

@@ -15,6 +15,7 @@ from yurttunnel.kube.loading import SERVICE_ACCOUNT
 from yurttunnel.ops import flags
 from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE, bundle_path
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
+from yurttunnel.ops.help import Example
 from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
 from yurttunnel.pki.cluster_identity import check_cluster_node_name
 from yurttunnel.pki.identity import Identifiers, check_node_name, parse_identifiers
@@ -285,14 +286,32 @@ _IGNORED_SWITCHES = {"logtostderr": USE_LOG_FILE, "alsologtostderr": USE_LOG_FIL
 class Options(CommandOptions[Settings]):
     """Options of ``twist yurttunnel-agent``."""
 
+    invocation = "yurttunnel agent"
+
     longdesc = """The edge end of the tunnel. It runs on the node, connects out to the servers,
     keeps a TLS connection to each, and makes the connections that they ask for, as far as
-    --allow-destination permits. In a cluster it needs no flag but --node-name and --node-ip, or
-    their variables: it gets a certificate from the cluster, and finds the servers by the service
-    x-tunnel-server-svc. Without a cluster: copy the file join-token from the server's state
-    directory to the node, and run "twist yurttunnel-agent --standalone --state-dir DIR
-    --node-name NAME --node-ip IP --tunnelserver-addr HOST:10262 --join-token-file FILE". Later
-    starts need no token. Durations are seconds or carry units: 30, 30s, 5m, 1h30m."""
+    --allow-destination permits. In a cluster it gets a certificate from the cluster, and finds the
+    servers by the service x-tunnel-server-svc. Without a cluster it enrols with a join token, and
+    later starts need none. Durations are seconds or carry units: 30, 30s, 5m, 1h30m."""
+
+    examples = (
+        Example(
+            "Without a cluster, with the file join-token from the server's state directory",
+            "--standalone --state-dir /var/lib/yurttunnel-agent --node-name edge-1"
+            " --node-ip 192.168.1.20 --tunnelserver-addr tunnel.example.org"
+            " --join-token-file join-token",
+        ),
+        Example(
+            "The same with port 9100 of a neighbour of the node",
+            "--standalone --state-dir /var/lib/yurttunnel-agent --node-name edge-1"
+            " --node-ip 192.168.1.20 --tunnelserver-addr tunnel.example.org"
+            " --allow-destination 192.168.1.30:9100",
+        ),
+        Example(
+            "On a node of a cluster, in a pod or with the kubelet's configuration",
+            "--node-name edge-1 --node-ip 192.168.1.20",
+        ),
+    )
 
     service_account_token = SERVICE_ACCOUNT / "token"
     """The file by which a pod with a service account is known."""

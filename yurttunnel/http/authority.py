@@ -87,6 +87,7 @@ def split_optional_port(text: str) -> tuple[str, int | None]:
 
     The host is spelled as in ``text``, with its zone id. Raises :class:`BadAuthority`.
     """
+    refuse_url(text)
     # Without brackets a port cannot be told from the last group of an IPv6 address.
     bare_ipv6 = text.count(":") > 1 and not text.startswith("[")
     if ":" not in text or text.endswith("]") or bare_ipv6:
@@ -101,11 +102,19 @@ def join_authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def refuse_url(text: str) -> None:
+    """Raise :class:`BadAuthority` for a URL, with what is to be written in its place."""
+    if "://" in text:
+        authority = text.partition("://")[2].partition("/")[0]
+        raise BadAuthority(f"{text!r} is a URL: write {authority or 'HOST:PORT'}")
+
+
 def parse_host(text: str) -> str:
     """Check a host name or an address; brackets around an IPv6 address are removed.
 
     A zone id (``fe80::1%eth0``) is kept. Raises :class:`BadAuthority`.
     """
+    refuse_url(text)
     if text.startswith("[") and text.endswith("]"):
         return _ipv6(text[1:-1])
     if ":" in text:

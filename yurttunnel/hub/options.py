@@ -17,6 +17,7 @@ from yurttunnel.hub.settings import (
     Settings,
 )
 from yurttunnel.ops.diagnose.flags import bundle_path
+from yurttunnel.ops.help import Example
 from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
 from yurttunnel.pki.certificate_template import HUB_ADDRESS, HUB_ADDRESS_6
 
@@ -49,13 +50,26 @@ _IGNORED_SWITCHES = {
 class Options(CommandOptions[Settings]):
     """Options of ``twist yurthub``."""
 
+    invocation = "yurttunnel hub"
+
     longdesc = """The node's way to the Kubernetes API. It runs on an edge node between every local
     client of the API and the API servers, keeps what comes back, and answers from there while the
     cloud is away. Clients on the node use http://127.0.0.1:10261 without credentials of their own,
-    pods http://169.254.2.1:10261 or https://169.254.2.1:10268 with their tokens. It needs
-    --node-name and --server-addr, and, until the node has joined, --bootstrap-file (or
-    --join-token) with --discovery-token-ca-cert-hash. Durations are seconds or carry units: 30,
-    30s, 5m, 1h30m."""
+    pods http://169.254.2.1:10261 or https://169.254.2.1:10268 with their tokens. Durations are
+    seconds or carry units: 30, 30s, 5m, 1h30m."""
+
+    examples = (
+        Example(
+            "On a node that has not joined yet",
+            "--node-name edge-1 --server-addr https://api.example.org:6443"
+            " --join-token 012345.0123456789abcdef"
+            " --discovery-token-ca-cert-hash sha256:HASH",
+        ),
+        Example(
+            "On a node that has joined",
+            "--node-name edge-1 --server-addr https://api.example.org:6443",
+        ),
+    )
 
     ignored_of = "yurthub 1.6"
     ignored_flags = _IGNORED_FLAGS

@@ -21,6 +21,7 @@ from yurttunnel.http.authority import (
     canonical_host,
     parse_host,
     parse_port,
+    refuse_url,
     split_optional_port,
 )
 
@@ -135,6 +136,7 @@ def host(text: str) -> str:
 
 def address(text: str) -> Address:
     """Parse the address of a machine, into its canonical form."""
+    refuse_url(text)
     found = address_in(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is not an IP address")
@@ -152,6 +154,7 @@ def host_port(text: str, default_port: int) -> tuple[str, int]:
 
 def listening_address(text: str) -> str:
     """Parse an address to listen on; the unspecified one means every interface."""
+    refuse_url(text)
     try:
         return str(ip_address(host(text)))
     except ValueError:

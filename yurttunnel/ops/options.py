@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import getopt
 import os
 import sys
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
@@ -12,16 +12,9 @@ from twisted.logger import Logger
 from twisted.python import usage
 
 from yurttunnel import __version__
-from yurttunnel.ops.flag_table import (
-    Entry,
-    Flag,
-    Group,
-    Repeated,
-    Switch,
-    by_group,
-    described,
-    shown,
-)
+from yurttunnel.ops.command_line import ending_in_one_line, explained
+from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
+from yurttunnel.ops.help import Example, Help
 from yurttunnel.ops.log_levels import shown_levels
 from yurttunnel.ops.log_output import FORMATS, take_over_log
 
@@ -42,7 +35,7 @@ LOG_FORMAT = Flag(
 )
 VERBOSITY = Flag(
     "v",
-    Group.OPERATION,
+    Group.BASICS,
     lambda text: _verbosity(text),
     "How much is logged: 0 and 1, what happens to the tunnel; 2 and 3, each request, too; 4 and"
     " more, what is of use to find defects. It counts instead of twist's --log-level. [default: as"
@@ -52,19 +45,23 @@ VERBOSITY = Flag(
 
 _OF_ALL = (LOG_FORMAT, VERBOSITY)
 
-_LEAST_WIDTH = 40
-
 
 class CommandOptions(usage.Options, Generic[Settings]):
     """Options whose :attr:`settings` are the whole command line, checked and typed.
 
     Subclasses list their flags in :attr:`table`; :meth:`make_settings` asks for their values, so
     that each error names its flag. ``environment`` has the variables that stand in for flags.
+
+    What is wrong with a command line is a ``UsageError`` of one line. Under ``twist``, which would
+    add its help to that, it ends the process.
     """
 
-    synopsis = "[options]"
+    invocation = ""
+    """How people call the command, for its help; under ``twist`` that is its own way."""
 
     longdesc = ""
+
+    examples: Sequence[Example] = ()
 
     table: Sequence[Entry] = ()
     """The flags of the command; those that all programs have are added."""
@@ -104,11 +101,6 @@ class CommandOptions(usage.Options, Generic[Settings]):
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         super().__init__()
         self.longdesc = " ".join(self.longdesc.split())
-        if ignored := sorted([*self.ignored_flags, *self.ignored_switches]):
-            self.longdesc += (
-                f" These flags of {self.ignored_of} are accepted and ignored with a warning: "
-                f"{', '.join(ignored)}."
-            )
         self._environment = environment
         self._ignored: dict[str, str] = {}
         self._repeated: dict[str, list[str]] = {}
@@ -159,14 +151,23 @@ class CommandOptions(usage.Options, Generic[Settings]):
         except ValueError as reason:
             raise usage.UsageError(f"--{flag.name}: {reason}") from None
 
-    def getUsage(self, width: int | None = None) -> str:
-        """Return the help: what the command does, and its flags by what they are about."""
-        wide = max(width or int(self._environment.get("COLUMNS") or 80), _LEAST_WIDTH)
-        parts = [self.getSynopsis(), textwrap.fill(self.longdesc, wide, break_on_hyphens=False)]
-        for group, entries in by_group(self.table).items():
-            parts.append(f"{group.value}:\n" + "\n".join(_helped(each, wide) for each in entries))
-        parts.append("Of every command:\n      --version\n      --help")
-        return "\n\n".join(parts) + "\n"
+    def help(self) -> Help:
+        """Return what there is to say of the command and its flags."""
+        invocation = f"twist {self._twist_command}" if self._twist_command else self.invocation
+        ignored = ", ".join(sorted([*self.ignored_flags, *self.ignored_switches]))
+        note = (
+            f"These flags of {self.ignored_of} are accepted and ignored with a warning: {ignored}."
+        )
+        return Help(invocation, self.longdesc, self.examples, self.table, note if ignored else "")
+
+    def __str__(self) -> str:
+        """Return the usual help."""
+        return self.help().usual()
+
+    def opt_help_all(self) -> None:
+        """Print the help with all flags and exit."""
+        print(self.help().whole())
+        raise SystemExit(0)
 
     def opt_version(self) -> None:
         """Print the version of yurttunnel and exit."""
@@ -174,10 +175,35 @@ class CommandOptions(usage.Options, Generic[Settings]):
         raise SystemExit(0)
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """Parse ``options``, without the flags that mean nothing here."""
+        """Parse ``options``; see the class for what becomes of errors."""
+        arguments = sys.argv[1:] if options is None else options
+        if self._twist_command:
+            with ending_in_one_line():
+                self._parse(arguments)
+        else:
+            self._parse(arguments)
+
+    @property
+    def _twist_command(self) -> str:
+        """The name by which ``twist`` runs the command; empty where something else runs it."""
+        return str(getattr(self.parent, "subCommand", None) or "")
+
+    def _parse(self, arguments: Sequence[str]) -> None:
+        kept = self._meant(arguments)
+        try:
+            super().parseOptions(kept)
+        except usage.UsageError as error:
+            if not isinstance(error.__context__, getopt.GetoptError):
+                raise
+            known = [name.rstrip("=") for name in self.longOpt]
+            sentence = explained(error.__context__, kept, known, self._twist_command)
+            raise usage.UsageError(sentence) from None
+
+    def _meant(self, given: Sequence[str]) -> list[str]:
+        """Return what is given, without the flags that mean nothing here, as ``getopt`` has it."""
         kept = []
         alone = {each.name for each in self.table if isinstance(each, Flag) and each.stands_alone}
-        arguments = iter(sys.argv[1:] if options is None else options)
+        arguments = iter(given)
         for argument in arguments:
             name, equals, value = argument.lstrip("-").partition("=")
             if not argument.startswith("-"):
@@ -193,7 +219,7 @@ class CommandOptions(usage.Options, Generic[Settings]):
                 kept.append(f"--{name}={value if equals else 'true'}")
             else:
                 kept.append(argument)
-        super().parseOptions(kept)
+        return kept
 
     def parseArgs(self, *arguments: str) -> None:
         """Refuse arguments that belong to no flag."""
@@ -240,15 +266,3 @@ def _collector(flag: Repeated[object]) -> Callable[[CommandOptions[object], str]
 
     collect.__doc__ = flag.text
     return collect
-
-
-def _helped(entry: Entry, width: int) -> str:
-    indent = " " * 10
-    text = textwrap.fill(
-        described(entry),
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_on_hyphens=False,
-    )
-    return f"      {shown(entry)}\n{text}"

@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from twisted.python import usage
 
 from yurttunnel.ops.diagnose.flags import bundle_path
+from yurttunnel.ops.help import Example
 from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
 from yurttunnel.proxy import flag_table
 from yurttunnel.proxy.kernel.parts import Masquerade
@@ -78,11 +79,21 @@ _IGNORED_SWITCHES = {
 class Options(CommandOptions[Settings]):
     """Options of ``twist yurtproxy``."""
 
+    invocation = "yurttunnel proxy"
+
     longdesc = """Services on an edge node, in the place of kube-proxy: clients of a cluster IP, an
-    external address or a node port get an endpoint, and another one where that does not answer. It
-    needs to know where the API is: --master http://127.0.0.1:10261 behind a hub, or a --kubeconfig.
+    external address or a node port get an endpoint, and another one where that does not answer.
     To change the firewall it takes the capabilities CAP_NET_ADMIN and CAP_NET_RAW. Durations are
     seconds or carry units: 30, 30s, 5m, 1h30m."""
+
+    examples = (
+        Example("Behind a hub", "--master http://127.0.0.1:10261"),
+        Example("With the kubelet's configuration", "--kubeconfig /etc/kubernetes/kubelet.conf"),
+        Example(
+            "In the kernel alone, for the most speed",
+            "--mode kernel --master http://127.0.0.1:10261",
+        ),
+    )
 
     ignored_of = "kube-proxy"
     ignored_flags = _IGNORED_FLAGS

@@ -11,6 +11,7 @@ from twisted.python import usage
 from yurttunnel.http.authority import split_authority
 from yurttunnel.ops import flags
 from yurttunnel.ops.flag_table import Flag, Group, Switch
+from yurttunnel.ops.help import Example
 from yurttunnel.ops.options import CommandOptions
 from yurttunnel.pki.identity import check_node_name
 
@@ -206,12 +207,19 @@ TUNNELSERVER_ADDR = Flag(
 class Options(CommandOptions[Settings]):
     """Options of ``twist yurttunnel-quickstart``."""
 
+    invocation = "yurttunnel quickstart"
+
     longdesc = """Everything on one machine, without a cluster: an embedded Kubernetes API (in
     memory), the two ends of the tunnel and an edge node, behind a hub, whose pods are processes
     of this machine. It writes a kubeconfig for kubectl and says where. What the API wants from
     the node (logs, exec, attach, port-forward, cp, metrics) goes through the tunnel and nowhere
     else. It runs pods; there are no controllers for what makes pods, such as deployments. To be
-    spared its log, put --log-level=warn before the command's name."""
+    spared its log, run it as "twist --log-level=warn yurttunnel-quickstart"."""
+
+    examples = (
+        Example("To try kubectl through the tunnel"),
+        Example("To see that all of it works here", "--check"),
+    )
 
     table = (CHECK, STATE_DIR, PORT, NODE_NAME, TUNNELSERVER_ADDR)
 

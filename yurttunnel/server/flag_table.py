@@ -162,8 +162,8 @@ BIND_ADDRESS = Flag(
     "bind-address",
     Group.BASICS,
     flags.listening_address,
-    "Address of --tunnel-agent-connect-port and --secure-port.",
-    default="0.0.0.0",
+    "Address of --tunnel-agent-connect-port and --secure-port. [default: 0.0.0.0, or :: on a"
+    " machine that has addresses of IPv6 only]",
 )
 
 TUNNEL_AGENT_CONNECT_PORT = Flag(

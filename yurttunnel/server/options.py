@@ -10,7 +10,9 @@ from twisted.python import usage
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.diagnose.flags import bundle_path
+from yurttunnel.ops.help import Example
 from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
+from yurttunnel.ops.own_addresses import every_address, loopback_address
 from yurttunnel.pki.authority import DEFAULT_NODE_LIFETIME
 from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME
@@ -124,13 +126,27 @@ class Settings:
 class Options(CommandOptions[Settings]):
     """Options of ``twist yurttunnel-server``."""
 
+    invocation = "yurttunnel server"
+
     longdesc = """The cloud end of the tunnel. It takes in agents on --bind-address port
     --tunnel-agent-connect-port, and carries connections to their nodes: HTTP requests for
     kubelets that come to --secure-port and --insecure-port, HTTP CONNECT clients on
-    --connect-endpoint and plain TCP clients on --forward. In a pod of a cluster it needs no flag.
-    Without a cluster: "twist yurttunnel-server --standalone --state-dir DIR --forward
-    127.0.0.1:9000=NODE/127.0.0.1:80", then give the file DIR/join-token to the agents. Durations
-    are seconds or carry units: 30, 30s, 5m, 1h30m."""
+    --connect-endpoint and plain TCP clients on --forward. Durations are seconds or carry units: 30,
+    30s, 5m, 1h30m."""
+
+    examples = (
+        Example(
+            "Without a cluster, with port 80 of node edge-1 as port 9000 here; agents need the file"
+            " join-token that this leaves in the state directory",
+            "--standalone --state-dir /var/lib/yurttunnel-server"
+            " --forward 9000=edge-1/127.0.0.1:80",
+        ),
+        Example(
+            "The same for HTTP CONNECT clients, which choose node and port themselves",
+            "--standalone --state-dir /var/lib/yurttunnel-server --connect-endpoint tcp:8080",
+        ),
+        Example("In a pod of a cluster"),
+    )
 
     ignored_flags = _IGNORED_FLAGS
     ignored_switches = _IGNORED_SWITCHES
@@ -140,7 +156,7 @@ class Options(CommandOptions[Settings]):
     def make_settings(self) -> Settings:
         """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
         self.bundle = bundle_path(self)
-        bind_address = self.value(flag_table.BIND_ADDRESS)
+        bind_address = self.optional_value(flag_table.BIND_ADDRESS, every_address())
         resume_window = self.value(flag_table.RESUME_WINDOW)
         settings = Settings(
             mode=self._standalone() if self.is_given(flag_table.STANDALONE) else self._cluster(),
@@ -217,6 +233,8 @@ class Options(CommandOptions[Settings]):
     def _insecure_address(self, bind_address: str) -> str:
         if self.is_given(flag_table.INSECURE_BIND_ADDRESS):
             return self.value(flag_table.INSECURE_BIND_ADDRESS)
+        if not self.is_given(flag_table.BIND_ADDRESS):
+            return loopback_address()
         return "127.0.0.1" if ip_address(bind_address).version == 4 else "::1"
 
     def _return_grace(self, resume_window: float) -> float:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 from collections.abc import Collection, Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from itertools import pairwise
 from pathlib import Path
 
 from cryptography import x509
 from twisted.internet.interfaces import IReactorTime
 
+from yurttunnel.ops.own_addresses import own_addresses
 from yurttunnel.pki.admission import Admission
 from yurttunnel.pki.authority import (
     CALLER_LIFETIME,
@@ -194,7 +194,7 @@ def server_template(bind_addresses: Iterable[str], names: Iterable[str]) -> Cert
     wildcards = {address for address in addresses if address.is_unspecified}
     for wildcard in wildcards:
         # The IPv6 wildcard takes in IPv4 connections, too.
-        own = local_addresses()
+        own = own_addresses()
         addresses |= own if wildcard.version == 6 else {a for a in own if a.version == 4}
     return CertificateTemplate(
         SERVER_COMMON_NAME,
@@ -203,31 +203,3 @@ def server_template(bind_addresses: Iterable[str], names: Iterable[str]) -> Cert
         tuple(sorted(hosts)),
         tuple(sorted(addresses - wildcards, key=lambda a: (a.version, int(a)))),
     )
-
-
-def local_addresses(proc: Path = Path("/proc/net")) -> set[IPv4Address | IPv6Address]:
-    """List the addresses of all interfaces, without link-local ones.
-
-    They are read from ``fib_trie`` and ``if_inet6`` (proc(5)); a family that the kernel does
-    not have contributes none.
-    """
-    found: set[IPv4Address | IPv6Address] = set(_ipv4_addresses(_lines(proc / "fib_trie")))
-    for line in _lines(proc / "if_inet6"):
-        found.add(IPv6Address(int(line.split()[0], 16)))
-    return {address for address in found if not address.is_link_local}
-
-
-def _ipv4_addresses(lines: list[str]) -> list[IPv4Address]:
-    """Find each leaf of the trie (``|-- address``) that is followed by ``/32 host LOCAL``."""
-    return [
-        IPv4Address(leaf.split()[1])
-        for leaf, following in pairwise(lines)
-        if leaf.lstrip().startswith("|--") and following.strip() == "/32 host LOCAL"
-    ]
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text("ascii").splitlines()
-    except OSError:
-        return []

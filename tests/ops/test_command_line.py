@@ -1,0 +1,125 @@
+"""What people read whose command line is wrong: one line with the flag, the fault and the cure."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+from twisted.application.twist._options import TwistOptions
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.ops import flags
+from yurttunnel.ops.command_line import STATUS, did_you_mean, ending_in_one_line
+from yurttunnel.ops.flag_table import Flag, Group, Switch
+from yurttunnel.ops.options import CommandOptions
+
+
+class _Options(CommandOptions[None]):
+    """A command with a few flags."""
+
+    table = (
+        Flag("state-dir", Group.BASICS, flags.path, "Where it keeps things.", short="s"),
+        Flag("meta-host", Group.OPERATION, flags.listening_address, "Where its pages are."),
+        Flag("meta-port", Group.OPERATION, flags.port, "Their port.", default="1"),
+        Switch("standalone", Group.BASICS, "Alone."),
+    )
+
+    def make_settings(self) -> None:
+        """Ask for a value that may be bad."""
+        self.value(self.table[2])
+
+
+class OneLineTests(SynchronousTestCase):
+    """The sentences."""
+
+    def told(self, *arguments: str, twist_command: str = "") -> str:
+        """Return what is said of a command line."""
+        options = _Options({})
+        if not twist_command:
+            return str(self.assertRaises(UsageError, options.parseOptions, list(arguments)))
+        options.parent = TwistOptions()
+        options.parent.subCommand = twist_command
+        self.patch(sys, "stderr", io.StringIO())
+        ended = self.assertRaises(SystemExit, options.parseOptions, list(arguments))
+        self.assertEqual(STATUS, ended.code)
+        return sys.stderr.getvalue()
+
+    def test_a_flag_that_does_not_exist(self) -> None:
+        """Flags that are much like it are named."""
+        for given, told in {
+            "--stat-dir": "--stat-dir: there is no such flag: did you mean --state-dir?",
+            "--meta_port=1": "--meta_port: there is no such flag: did you mean --meta-port?",
+            "--state_di": "--state_di: there is no such flag: did you mean --state-dir?",
+            "-meta-port": "-meta-port: there is no such flag: did you mean --meta-port?",
+            "--x": "--x: there is no such flag: --help-all shows all there are",
+            "-x": "-x: there is no such flag: --help-all shows all there are",
+        }.items():
+            self.assertEqual(told, self.told(given))
+
+    def test_several_alike(self) -> None:
+        """All of them are named, the most alike first, but none that is much less so."""
+        self.assertEqual(
+            "--meta-pst: there is no such flag: did you mean --meta-port or --meta-host?",
+            self.told("--meta-pst=1"),
+        )
+        self.assertEqual(
+            "--state-dr: there is no such flag: did you mean --state-dir?", self.told("--state-dr")
+        )
+        self.assertEqual("did you mean aad, aac or aab?", did_you_mean("aa", ["aac", "aad", "aab"]))
+        self.assertEqual("", did_you_mean("b", ["aab"]))
+
+    def test_flags_of_twist(self) -> None:
+        """Under twist it is said where they stand; elsewhere, what there is in their place."""
+        self.assertEqual(
+            "--log-level: it is a flag of twist itself: write it before the command, twist"
+            " --log-level LEVEL yurttunnel-server, or give --v=4 here for all that there is to"
+            " tell\n",
+            self.told("--log-level", "debug", twist_command="yurttunnel-server"),
+        )
+        self.assertEqual(
+            "--log-level: there is no such flag: give --v=2 for each request, --v=4 for all that"
+            " there is to tell",
+            self.told("--log-level=debug"),
+        )
+
+    def test_values(self) -> None:
+        """One that is missing, one that is too many, and an abbreviation of two flags."""
+        for given, told in {
+            "--state-dir": "--state-dir: its value is missing: write --state-dir=VALUE",
+            "-s": "-s: its value is missing: write -s=VALUE",
+            "--standalone=yes": "--standalone: it takes no value: leave out what stands behind the"
+            " equals sign",
+            "--meta=1": "--meta: it may be short for --meta-host or --meta-port: write it out",
+            "--meta-port=x": "--meta-port: 'x' is not a port: write a number from 1 to 65535",
+            "yes": "unexpected argument 'yes': it belongs to no flag",
+        }.items():
+            self.assertEqual(told, self.told(given))
+
+    def test_under_twist_nothing_is_added(self) -> None:
+        """Twist itself would print the help with its error."""
+        self.assertEqual(
+            "--meta-port: 'x' is not a port: write a number from 1 to 65535\n",
+            self.told("--meta-port=x", twist_command="yurttunnel-server"),
+        )
+
+    def test_it_is_one_line(self) -> None:
+        """Whatever the error quotes."""
+        self.patch(sys, "stderr", io.StringIO())
+        with self.assertRaises(SystemExit), ending_in_one_line():
+            raise UsageError("--flag: 'a\n  b' is bad")
+        self.assertEqual("--flag: 'a b' is bad\n", sys.stderr.getvalue())
+
+
+class UrlTests(SynchronousTestCase):
+    """A URL where an address is due is told with the address that it has."""
+
+    def test_addresses(self) -> None:
+        """In flags of all kinds."""
+        for parse in (flags.host, flags.address, flags.listening_address):
+            error = self.assertRaises(ValueError, parse, "http://192.0.2.7/")
+            self.assertEqual("'http://192.0.2.7/' is a URL: write 192.0.2.7", str(error))
+        error = self.assertRaises(ValueError, flags.host_port, "https://a.example:10262", 1)
+        self.assertEqual("'https://a.example:10262' is a URL: write a.example:10262", str(error))
+        error = self.assertRaises(ValueError, flags.host_port, "unix:///run", 1)
+        self.assertEqual("'unix:///run' is a URL: write HOST:PORT", str(error))

@@ -1,0 +1,130 @@
+"""The help: what most people need first, in groups, with examples that can be copied."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.deploy.reference import COMMANDS
+from yurttunnel.ops import flags
+from yurttunnel.ops.flag_table import Flag, Group, Switch
+from yurttunnel.ops.help import Example, Help
+from yurttunnel.ops.options import CommandOptions
+
+_HELP = Help(
+    "yurttunnel thing",
+    "It does a thing, and does it well.",
+    (Example("To do it", "--state-dir DIR"), Example("To do nothing")),
+    (
+        Flag("state-dir", Group.BASICS, flags.path, "Where it keeps things, and for how long."),
+        Switch("cluster", Group.CLUSTER, "In a cluster."),
+        Flag("drain", Group.LIMITS, flags.duration, "How long it drains.", default="30"),
+        Flag("log", Group.OPERATION, str, "What it tells."),
+    ),
+    note="Of old there were others.",
+)
+
+
+class HelpTests(SynchronousTestCase):
+    """What is shown, and how."""
+
+    def test_the_usual(self) -> None:
+        """Use, purpose, examples, the basics and what is for clusters, and how to see the rest."""
+        self.assertEqual(
+            """Usage: yurttunnel thing [options]
+
+It does a thing, and does it well.
+
+Examples:
+  To do it:
+      yurttunnel thing --state-dir DIR
+  To do nothing:
+      yurttunnel thing
+
+Basics:
+      --state-dir=
+          Where it keeps things, and for
+          how long.
+
+In a cluster:
+      --cluster
+          In a cluster.
+
+Of every command:
+      --version
+      --help
+      --help-all
+          The same with 2 flags more:
+          limits, operation.
+""",
+            _HELP.usual(40),
+        )
+
+    def test_everything(self) -> None:
+        """All groups in their order, and what only few want to know."""
+        text = _HELP.whole(80)
+        heads = [line for line in text.splitlines() if line.endswith(":") and line[0] != " "]
+        self.assertEqual(
+            ["Examples:", "Basics:", "In a cluster:", "Limits:", "Operation:", "Of every command:"],
+            heads,
+        )
+        self.assertIn("How long it drains. [default: 30]", text)
+        self.assertNotIn("--help-all", text)
+        self.assertTrue(text.endswith("\n\nOf old there were others.\n"))
+        self.assertNotIn("Of old", _HELP.usual(80))
+
+    def test_it_is_as_wide_as_the_terminal(self) -> None:
+        """But for examples, which are copied."""
+        self.patch(os, "environ", {**os.environ, "COLUMNS": "72"})
+        for options in COMMANDS.values():
+            help = options({}).help()
+            copied = {f"      {each.command(help.invocation)}" for each in help.examples}
+            lines = set(help.whole().splitlines()) - copied
+            self.assertLessEqual(max(map(len, lines)), 72)
+
+    def test_the_usual_is_short(self) -> None:
+        """Each command's is below what two screens hold."""
+        for name, options in COMMANDS.items():
+            self.assertLess(len(options({}).help().usual(100).splitlines()), 100, name)
+
+
+class ExampleTests(SynchronousTestCase):
+    """Each example is a command line that is good."""
+
+    def test_each_command_has_some(self) -> None:
+        """Two or three."""
+        for name, options in COMMANDS.items():
+            self.assertIn(len(options({}).examples), (2, 3), name)
+
+    def test_they_are_good(self) -> None:
+        """They need nothing that the machine may not have."""
+        for options in COMMANDS.values():
+            for example in options({}).examples:
+                self.parsed(options, example)
+
+    def parsed(self, options: type[CommandOptions[Any]], example: Example) -> None:
+        """Parse an example as in a pod of a cluster."""
+        environment = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+        made = options(environment)
+        # A pod's, which this machine has not.
+        if hasattr(made, "service_account_token"):
+            made.service_account_token = Path(__file__)
+        # What readers have to fill in.
+        arguments = example.arguments.replace("HASH", 64 * "0")
+        made.parseOptions(shlex.split(arguments))
+
+    def test_help_all_ends_the_process(self) -> None:
+        """As ``--help`` does."""
+        for flag, shown in (("--help", "--help-all"), ("--help-all", "Operation:")):
+            for options in COMMANDS.values():
+                printed = io.StringIO()
+                with contextlib.redirect_stdout(printed), self.assertRaises(SystemExit) as ended:
+                    options({}).parseOptions([flag])
+                self.assertEqual(0, ended.exception.code)
+                self.assertIn(shown, printed.getvalue())

@@ -1,0 +1,108 @@
+"""What is wrong with a command line, in one line: the flag, what is wrong with it, and the cure."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import getopt
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+
+from twisted.python import usage
+
+STATUS = 64
+"""EX_USAGE of sysexits.h is what the shell sees."""
+
+_MOST_SUGGESTED = 3
+
+_AS_GOOD = 0.1
+"""How much less alike than the best a name may be, of 1 for the same, to be suggested with it."""
+
+_OF_TWIST = {
+    "log-level": ("LEVEL", ", or give --v=4 here for all that there is to tell"),
+    "log-file": ("FILE", ""),
+    "reactor": ("NAME", ""),
+}
+"""Flags that stand before the name of a ``twist`` command, with their value and what else helps."""
+
+_IN_PLACE = {
+    "log-level": "give --v=2 for each request, --v=4 for all that there is to tell",
+    "log-file": "lead standard output to a file, or give --log-file to twist",
+}
+"""What is given in place of those where there is no ``twist``."""
+
+
+@contextlib.contextmanager
+def ending_in_one_line() -> Iterator[None]:
+    """End the process with the one line of a ``UsageError`` on stderr, and :data:`STATUS`.
+
+    Twisted adds its help to it, whose 200 lines nobody reads for the first.
+    """
+    try:
+        yield
+    except usage.UsageError as error:
+        print(" ".join(str(error).split()), file=sys.stderr)
+        raise SystemExit(STATUS) from None
+
+
+def did_you_mean(given: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return "did you mean A, B or C?" with the most alike of ``known``; empty without any.
+
+    ``prefix`` is put before each.
+    """
+    similar = difflib.get_close_matches(given, sorted(known), _MOST_SUGGESTED)
+    if not similar:
+        return ""
+    least = _likeness(given, similar[0]) - _AS_GOOD
+    *others, last = [f"{prefix}{each}" for each in similar if _likeness(given, each) >= least]
+    return f"did you mean {', '.join(others)} or {last}?" if others else f"did you mean {last}?"
+
+
+def _likeness(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, other, one).ratio()
+
+
+def explained(
+    error: getopt.GetoptError, arguments: Sequence[str], known: Sequence[str], twist_command: str
+) -> str:
+    """Return the sentence for what ``getopt`` finds wrong with ``arguments``.
+
+    ``known`` are the names of all flags, ``twist_command`` is the one that ``twist`` runs, or
+    empty.
+    """
+    name = error.opt
+    if "requires argument" in error.msg:
+        return f"{_written(name)}: its value is missing: write {_written(name)}=VALUE"
+    if "must not have an argument" in error.msg:
+        return f"--{name}: it takes no value: leave out what stands behind the equals sign"
+    if "not a unique prefix" in error.msg:
+        meant = " or ".join(f"--{each}" for each in sorted(known) if each.startswith(name))
+        return f"--{name}: it may be short for {meant}: write it out"
+    return _unknown(_given(name, arguments), known, twist_command)
+
+
+def _unknown(given: str, known: Sequence[str], twist_command: str) -> str:
+    name = given.lstrip("-")
+    if twist_command and name in _OF_TWIST:
+        value, otherwise = _OF_TWIST[name]
+        return (
+            f"{given}: it is a flag of twist itself: write it before the command,"
+            f" twist --{name} {value} {twist_command}{otherwise}"
+        )
+    cure = _IN_PLACE.get(name) or did_you_mean(name, known, "--")
+    return f"{given}: there is no such flag: {cure or '--help-all shows all there are'}"
+
+
+def _given(name: str, arguments: Sequence[str]) -> str:
+    """Return the flag that ``getopt`` did not recognize, of which it names one letter at times."""
+    for argument in arguments:
+        given = argument.partition("=")[0]
+        if argument.startswith("--") and given == f"--{name}":
+            return given
+        if not argument.startswith("--") and len(given) > 2 and given.startswith(f"-{name}"):
+            return given
+    return _written(name)
+
+
+def _written(name: str) -> str:
+    return f"-{name}" if len(name) == 1 else f"--{name}"

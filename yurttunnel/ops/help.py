@@ -1,0 +1,89 @@
+"""The help of a command: what it does, examples, and its flags by what they are about."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from yurttunnel.ops.flag_table import Entry, Group, by_group, described, shown
+
+USUAL = (Group.BASICS, Group.CLUSTER)
+"""What ``--help`` shows; the other groups are for ``--help-all``."""
+
+_LEAST_WIDTH = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """What ``arguments`` of a command do, in words that go on with them."""
+
+    purpose: str
+    arguments: str = ""
+
+    def command(self, invocation: str) -> str:
+        """Return the line to type; ``invocation`` is how the command is called."""
+        return f"{invocation} {self.arguments}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """All that there is to say of a command, which is called by ``invocation``.
+
+    ``note`` is for those only who want to know everything.
+    """
+
+    invocation: str
+    description: str
+    examples: Sequence[Example]
+    table: Sequence[Entry]
+    note: str = ""
+
+    def usual(self, width: int | None = None) -> str:
+        """Return what most people need, and how many flags more there are."""
+        groups = by_group(self.table)
+        rest = {group: entries for group, entries in groups.items() if group not in USUAL}
+        return self._text([group for group in groups if group in USUAL], _others(rest), width)
+
+    def whole(self, width: int | None = None) -> str:
+        """Return everything."""
+        return self._text(list(by_group(self.table)), "", width, self.note)
+
+    def _text(self, groups: Sequence[Group], others: str, width: int | None, note: str = "") -> str:
+        wide = max(width or shutil.get_terminal_size().columns, _LEAST_WIDTH)
+        parts = [f"Usage: {self.invocation} [options]", _filled(self.description, wide)]
+        if self.examples:
+            parts.append(
+                "Examples:\n" + "\n".join(self._example(each, wide) for each in self.examples)
+            )
+        entries = by_group(self.table)
+        for group in groups:
+            flags = "\n".join(_helped(each, wide) for each in entries[group])
+            parts.append(f"{group.value}:\n{flags}")
+        more = f"      --help-all\n{_filled(others, wide, ' ' * 10)}\n" if others else ""
+        parts.append(f"Of every command:\n      --version\n      --help\n{more}".rstrip())
+        if note:
+            parts.append(_filled(note, wide))
+        return "\n\n".join(parts) + "\n"
+
+    def _example(self, example: Example, width: int) -> str:
+        # The command is not filled: a line that is broken cannot be copied.
+        purpose = _filled(f"{example.purpose}:", width, "  ")
+        return f"{purpose}\n      {example.command(self.invocation)}"
+
+
+def _others(groups: dict[Group, list[Entry]]) -> str:
+    count = sum(map(len, groups.values()))
+    names = ", ".join(group.value.lower() for group in groups)
+    return f"The same with {count} flags more: {names}." if count else ""
+
+
+def _helped(entry: Entry, width: int) -> str:
+    return f"      {shown(entry)}\n{_filled(described(entry), width, ' ' * 10)}"
+
+
+def _filled(text: str, width: int, indent: str = "") -> str:
+    return textwrap.fill(
+        text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )
