@@ -82,7 +82,7 @@ class EvictingSet:
     ) -> None:
         self._reactor = reactor
         self._location = (host, port)
-        self._server = ServerAddress(host, server_endpoint(reactor, host, port))
+        self._server = ServerAddress(host, port, server_endpoint(reactor, host, port))
         self._server_state = server_state
         self._count = count
         self._enrolling = min(enrolling, count)

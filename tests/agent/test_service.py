@@ -86,7 +86,7 @@ class ServiceTests(TestCase):
             self.state,
             "edge-1",
             EDGE_1,
-            [ServerAddress(HOST, self.network)],
+            [ServerAddress(HOST, 10262, self.network)],
             self.read_token if self.token != "" else None,
         )
         self.context = context_with(self.clock, self.acceptor)

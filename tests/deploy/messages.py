@@ -52,12 +52,12 @@ HANDED_ON = {
     "yurttunnel/hub/upstream/health.py": set(),
     "yurttunnel/pki/renewal.py": {"_without_store", "_with_clock", "_FOREIGN"},
     "yurttunnel/pki/directory.py": {"_explanation"},
-    "yurttunnel/pki/enrolment_client.py": {"_problem_of_clock"},
     "yurttunnel/pki/problems.py": {
         *("_ERRORS", "_AT_THE_SERVER", "_AGENT_DISTRUSTS", "_SERVER_REFUSES", "_AFTER_REFUSAL"),
         *("_NOT_KNOWN_TO_KUBELET", "certificate_problem"),
     },
     "yurttunnel/pki/revocation.py": {"problem", "warning"},
+    "yurttunnel/pki/wrong_clock.py": {"sentence"},
     "yurttunnel/proxy/kernel/suspicion.py": set(),
     "yurttunnel/proxy/proxier.py": {"_unclaimed"},
     "yurttunnel/proxy/sources/sources.py": set(),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -83,7 +85,7 @@ class StateDirectoryTests(SynchronousTestCase):
     def test_system_errors(self) -> None:
         """Whatever the operating system refuses becomes a line with the path and a fix."""
         for number, phrase in {
-            errno.EACCES: "chown",
+            errno.EACCES: "install -d -m 0700",
             errno.EROFS: "read-only",
             errno.ENOSPC: "disk is full",
             errno.ELOOP: "symbolic link",
@@ -100,6 +102,34 @@ class StateDirectoryTests(SynchronousTestCase):
         self.path.mkdir()
         with mock.patch("os.access", return_value=False):
             self.assertIn("is not accessible to user id", self.refused())
+
+    def test_a_place_where_nothing_can_be_made(self) -> None:
+        """It is said which directory it is that this user may not write to, or not enter."""
+        if os.geteuid() != 0:
+            raise SkipTest("only root can become another user")
+        above = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, above)
+        wanted = above / "further" / "state"
+        try:
+            for mode, told in (
+                (
+                    0o755,
+                    f"{wanted} does not exist, and user id 65534 may not make it in {above}: make"
+                    f" it as root, install -d -m 0700 -o 65534 {wanted}, or choose another"
+                    " directory",
+                ),
+                (
+                    0o700,
+                    f"{wanted} is out of reach, since user id 65534 may not enter {above}: choose"
+                    " another directory",
+                ),
+            ):
+                above.chmod(mode)
+                os.seteuid(65534)
+                self.assertEqual(told, self.refused(wanted))
+                os.seteuid(0)
+        finally:
+            os.seteuid(0)
 
     def test_read_only(self) -> None:
         """On a read-only file system the line does not ask for another owner or mode."""

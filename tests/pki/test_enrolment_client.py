@@ -8,12 +8,14 @@ from ipaddress import ip_address
 
 from cryptography import x509
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
 from twisted.internet.protocol import Protocol
+from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
 from tests.pki.support import EDGE_1, Issuer, MemoryServer
 from tests.pki.world import World
-from yurttunnel.pki.authority import CALLER_NAME, request_certificate
+from yurttunnel.pki.authority import CALLER_NAME, request_certificate, utc_now
 from yurttunnel.pki.contexts import (
     ENROLMENT_PROTOCOL,
     ServerContexts,
@@ -28,6 +30,7 @@ from yurttunnel.pki.enrolment_client import (
     renew,
 )
 from yurttunnel.pki.enrolment_messages import (
+    TIME_QUESTION,
     EnrolmentRefused,
     EnrolmentRequest,
     EnrolmentResponse,
@@ -68,6 +71,15 @@ def framed(content: bytes) -> bytes:
     return struct.pack("!I", len(content)) + content
 
 
+class _Ahead:
+    """The clock of the tests, and a time of day that is so many seconds ahead of the server's."""
+
+    def __init__(self, clock: Clock, ahead: float) -> None:
+        self.seconds = clock.seconds
+        self.callLater = clock.callLater
+        self.time_of_day = lambda: clock.seconds() + ahead
+
+
 class ClientTests(World):
     """The agent's end, against servers good and bad."""
 
@@ -92,13 +104,16 @@ class ClientTests(World):
         self.network = MemoryServer(self.clock, contexts, factory)
 
     def enroll(
-        self, name: str = "server.test", token: JoinToken | None = None
+        self,
+        name: str = "server.test",
+        token: JoinToken | None = None,
+        clock: IReactorTime | None = None,
     ) -> Deferred[Credentials]:
         """Enroll over TLS in memory."""
-        server = ServerAddress(name, self.network)
+        server = ServerAddress(name, 10262, self.network)
         enrolling = Deferred.fromCoroutine(
             enroll(
-                self.clock,
+                clock or self.clock,
                 server,
                 token or self.token,
                 "edge-1",
@@ -116,7 +131,7 @@ class ClientTests(World):
 
     def renew(self, current: Credentials, node: str = "edge-1") -> Deferred[Credentials]:
         """Renew over TLS in memory."""
-        server = ServerAddress("server.test", self.network)
+        server = ServerAddress("server.test", 10262, self.network)
         key = new_key()
         renewing = Deferred.fromCoroutine(
             renew(self.clock, server, current, node, EDGE_1, request_certificate(key))
@@ -164,7 +179,8 @@ class ClientTests(World):
         scripted = Scripted(b"")
         self.serve(credentials, lambda: scripted)
         self.fails(expected, words, self.enroll(token=token))
-        self.assertEqual(scripted.received, b"")
+        asked = framed(TIME_QUESTION) if expected is ClockSeemsWrong else b""
+        self.assertEqual(scripted.received, asked)
 
     def test_wrong_pin(self) -> None:
         """A token with another pin is not sent."""
@@ -209,6 +225,31 @@ class ClientTests(World):
         words = "the clock of this machine seems wrong, by 0:00:0"
         self.refuses_to_send(expired, words, self.token, ClockSeemsWrong)
 
+    def test_the_servers_time(self) -> None:
+        """A node whose clock is another's than the server's says so, and does not enrol."""
+        key = new_key()
+        certificate = self.issuer.authority.sign_server(key.public_key(), ["server.test"], [], 600)
+        self.serve(self.issuer.authority.credentials(key, certificate))
+        for ahead, told in ((-2580.0, "43 minutes behind"), (21 * 86400.0, "21 days ahead of")):
+            clock = _Ahead(self.clock, ahead)
+            failing = self.enroll(clock=clock)
+            self.fails(
+                ClockSeemsWrong,
+                f"server.test:10262: this machine's clock is {told} the server's: it says"
+                f" {utc_now(clock):%F %T} UTC. The agent waits until it is set",
+                failing,
+            )
+            self.assertFalse(self.revocations.is_enrolled("edge-1"))
+
+    def test_a_time_that_explains_nothing(self) -> None:
+        """Where both clocks agree, or the answer is no time, the certificate's dates are told."""
+        expired = self.expired("server.test", self.issuer)
+        self.serve(expired)
+        self.fails(ClockSeemsWrong, "the clock of this machine seems wrong", self.enroll())
+        for answer in (b"{", b"{}", b'{"time": true}', b'{"time": 1e300}', b'{"time": NaN}'):
+            self.serve(expired, lambda answer=answer: Scripted(framed(answer)))
+            self.fails(ClockSeemsWrong, "the clock of this machine seems wrong", self.enroll())
+
     def test_expired_and_worse(self) -> None:
         """No clock makes a certificate good that is another authority's, name's, or a node's."""
         for expired, words in (
@@ -221,7 +262,7 @@ class ClientTests(World):
     def test_unreachable(self) -> None:
         """A server that cannot be reached is worth another try."""
         self.network.reachable = False
-        self.fails(EnrolmentFailed, "server.test: Connection was refused", self.enroll())
+        self.fails(EnrolmentFailed, "server.test:10262: Connection was refused", self.enroll())
 
     def test_no_enrolment_there(self) -> None:
         """A server that serves no enrolment is named with what TLS said."""
@@ -232,7 +273,7 @@ class ClientTests(World):
         )
         self.fails(
             EnrolmentFailed,
-            "server.test: the server does not speak yurttunnel/1 there",
+            "server.test:10262: the server does not speak yurttunnel/1 there",
             self.enroll(),
         )
 

@@ -75,7 +75,7 @@ class World(TestCase):
         self.trust.startService()
         self.addCleanup(self.trust.stopService)
         self.network = MemoryServer(self.clock, self.trust.contexts, self.trust.enrolment_factory)
-        self.server = ServerAddress("127.0.0.1", self.network)
+        self.server = ServerAddress("127.0.0.1", 10262, self.network)
 
     def read_token(self) -> JoinToken:
         """Read the server's current join token."""
@@ -334,24 +334,24 @@ class AgentTrustTests(World):
     def test_enrolled_first_by_a_wrong_clock(self) -> None:
         """An agent that has no certificate waits for the clock, too, and tells how wrong it is.
 
-        That is so where the server's certificate is not valid by it, where only the one that
+        That is the same where the server's certificate is not valid by it, where only the one that
         the agent gets is not, and where another server cannot be reached.
         """
-        refused = "nowhere.test: Connection was refused by other side.; "
+        refused = "nowhere.test:10262: Connection was refused by other side.; "
         cases = (
-            (-20 * 365 * DAY, "the server's certificate", ""),
-            (200 * DAY, "the server's certificate", ""),
-            (40 * DAY, "the certificate that the server sent", ""),
-            (200 * DAY, "the server's certificate", refused),
+            (-20 * 365 * DAY, "7300 days behind", ""),
+            (200 * DAY, "200 days ahead of", ""),
+            (40 * DAY, "40 days ahead of", ""),
+            (200 * DAY, "200 days ahead of", refused),
         )
-        for number, (ahead, whose, more) in enumerate(cases):
+        for number, (ahead, told, more) in enumerate(cases):
             node = f"edge-{number}"
             own = parse_identifiers(f"host={node}")
             clock = SteppedClock(ahead)
             servers = [self.server]
             if more:
                 nowhere = mock.Mock(connect=mock.Mock(side_effect=ConnectionRefusedError()))
-                servers.insert(0, ServerAddress("nowhere.test", nowhere))
+                servers.insert(0, ServerAddress("nowhere.test", 10262, nowhere))
             agent = enrolled_trust(clock, self.mktemp(), node, own, servers, self.read_token)
             with capturedLogs() as events:
                 agent.startService()
@@ -365,11 +365,8 @@ class AgentTrustTests(World):
                 texts[0].partition("not obtained: ")[2],
                 (agent.problem() or "").partition(" yet: ")[2],
             ):
-                begin = f"{more}127.0.0.1: the clock of this machine seems wrong, by "
+                begin = f"{more}127.0.0.1:10262: this machine's clock is {told} the server's: it"
                 self.assertTrue(text.startswith(begin), text)
-                days = float(text.removeprefix(begin).partition(" ")[0])
-                self.assertTrue(0 < days <= abs(ahead) / DAY, days)
-                self.assertIn(f" UTC, and {whose} is good from 2", text)
             clock.ahead = 0.0
             for _ in range(40):
                 self.network.settle()
@@ -452,7 +449,7 @@ class AgentTrustTests(World):
         """When one server is down, the next is asked."""
         down = MemoryServer(self.clock, self.trust.contexts, self.trust.enrolment_factory)
         down.reachable = False
-        servers = [ServerAddress("127.0.0.1", down), self.server]
+        servers = [ServerAddress("127.0.0.1", 10262, down), self.server]
         ready = Deferred.fromCoroutine(self.agent(servers=servers).ready())
         self.network.settle()
         self.successResultOf(ready)
@@ -461,7 +458,7 @@ class AgentTrustTests(World):
         """Start a server that has its own state directory, and another authority."""
         trust = StandaloneServerTrust(self.clock, self.mktemp(), ["127.0.0.1"])
         network = MemoryServer(self.clock, trust.contexts, trust.enrolment_factory)
-        return trust, ServerAddress("127.0.0.1", network)
+        return trust, ServerAddress("127.0.0.1", 10262, network)
 
     def settle(self, servers: list[ServerAddress], steps: int = 10) -> None:
         """Let bytes flow to several servers, one after the other."""
@@ -478,7 +475,7 @@ class AgentTrustTests(World):
         self.second = StandaloneServerTrust(self.clock, state, ["127.0.0.1"])
         self.second_state = state
         network = MemoryServer(self.clock, self.second.contexts, self.second.enrolment_factory)
-        return ServerAddress("127.0.0.1", network)
+        return ServerAddress("127.0.0.1", 10262, network)
 
     def test_enrolls_past_others(self) -> None:
         """A server that is not trusted, or does not know the token, does not end an enrolment."""
@@ -532,7 +529,7 @@ class AgentTrustTests(World):
         async def ask(server: ServerAddress) -> Chain:
             raise refused[int(server.name)]
 
-        servers = [ServerAddress(str(number), self.network) for number in range(3)]
+        servers = [ServerAddress(str(number), 10262, self.network) for number in range(3)]
         answer = Deferred.fromCoroutine(_first_answer(servers, ask))
         failure = self.failureResultOf(answer, EnrolmentRefused)
         self.assertEqual(failure.value.code, Refusal.REVOKED)

@@ -26,7 +26,8 @@ def build(reactor: IReactor, settings: Settings, mode: StandaloneSettings) -> IS
     """Compose the agent; raises ``StateError`` and ``BadIdentity``."""
     held = HeldDirectory(mode.state_dir)
     servers = [
-        ServerAddress(host, server_endpoint(reactor, host, port)) for host, port in settings.servers
+        ServerAddress(host, port, server_endpoint(reactor, host, port))
+        for host, port in settings.servers
     ]
 
     def read_token() -> JoinToken:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from ipaddress import ip_address
+from pathlib import Path
 
 from twisted.application.service import IService
 from twisted.internet.defer import Deferred
@@ -63,7 +64,7 @@ from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.sections import MakeSection
 from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.threads import JobThread
-from yurttunnel.pki.directory import StateDirectory
+from yurttunnel.pki.directory import HeldDirectory, StateDirectory, StateError
 from yurttunnel.pki.metrics import cluster_trust_metrics
 from yurttunnel.pki.renewal import TemplateUnknown
 from yurttunnel.steering.netlink.worker import KernelWorker
@@ -100,6 +101,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
         settings.bootstrap,
         partial(_serving_addresses, settings, informers),
     )
+    held = _held(settings.root_dir / PKI_DIRECTORY)
     makers = chosen_makers(installed_makers(), settings.disabled_filters)
     configuration = HubConfiguration(
         informers, settings.namespace, [maker.name for maker in makers]
@@ -207,10 +209,21 @@ def build(reactor: IReactor, settings: Settings) -> IService:
         offline,
         ClosedAtTheEnd(own.close),
         informers,
+        held,
     ):
         if part is not None:
             part.setServiceParent(parts)
     return parts
+
+
+def _held(path: Path) -> HeldDirectory | None:
+    """Keep other hubs from the directory, unless it cannot be written: a hub works without it."""
+    try:
+        return HeldDirectory(path)
+    except StateError as error:
+        if isinstance(error.__cause__, OSError):
+            return None
+        raise
 
 
 def hub_registry(

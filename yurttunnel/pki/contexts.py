@@ -408,15 +408,20 @@ def _server_verification(
 
 
 def check_server_name(
-    certificate: x509.Certificate, server_name: str, advice: str = NAME_THE_SERVER
+    certificate: x509.Certificate,
+    server_name: str,
+    advice: str = NAME_THE_SERVER,
+    where: str = "",
 ) -> None:
     """Raise :class:`ServerNotTrusted` unless the certificate is for the name or address.
 
-    ``advice`` is what else can be done than to dial one that it is for.
+    ``advice`` is what else can be done than to dial one that it is for, ``where`` what was dialed,
+    when that is more than the name.
     """
     if not is_for(certificate, server_name):
+        names = ", ".join(names_in(certificate))
         raise ServerNotTrusted(
-            f"{server_name}: the server's certificate is for {', '.join(names_in(certificate))}"
+            f"{where or server_name}: the server's certificate is for {names}"
             f" and not for {server_name}: dial one of these, {advice}"
         )
 

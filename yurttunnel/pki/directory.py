@@ -76,7 +76,7 @@ class StateDirectory:
     def open(cls, path: str | Path) -> StateDirectory:
         """Use ``path``, and make it (0700) when it is not there."""
         directory = cls(Path(path))
-        with _explained(directory.path):
+        with _explained(directory.path), _explained_above(directory.path):
             check_above(directory.path)
             created = directory._create()
             directory._owners = (0, os.geteuid())
@@ -336,6 +336,15 @@ class StateDirectory:
             os.close(descriptor)
 
 
+def make_private(path: Path) -> None:
+    """Make a directory (0700), and those above it, where they are not there.
+
+    Raises :class:`StateError`. Whose it is, and who else can use it, does not matter.
+    """
+    with _explained(path), _explained_above(path):
+        StateDirectory(path)._create()
+
+
 class HeldDirectory(Service):
     """Holds a state directory from its making on, so before anything in it is read.
 
@@ -399,6 +408,27 @@ def _explained(path: Path) -> Iterator[None]:
         raise StateError(str(error.strerror)) from None
     except OSError as error:
         raise StateError(f"{path} {_explanation(error)}") from error
+
+
+@contextlib.contextmanager
+def _explained_above(path: Path) -> Iterator[None]:
+    """Say what this user may not do above ``path``, where that is why it is not there."""
+    try:
+        yield
+    except PermissionError as error:
+        above = next(each for each in path.absolute().parents if os.path.lexists(each))
+        if os.path.lexists(path):
+            raise
+        user = os.geteuid()
+        if not os.access(above, os.X_OK, effective_ids=True):
+            raise StateError(
+                f"{path} is out of reach, since user id {user} may not enter {above}:"
+                " choose another directory"
+            ) from error
+        raise StateError(
+            f"{path} does not exist, and user id {user} may not make it in {above}: make it as"
+            f" root, install -d -m 0700 -o {user} {path}, or choose another directory"
+        ) from error
 
 
 def _explanation(error: OSError) -> str:

@@ -27,7 +27,8 @@ from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from yurttunnel.pki.authority import utc_now
+from yurttunnel.http.authority import join_authority
+from yurttunnel.pki.authority import BACKDATED, utc_now
 from yurttunnel.pki.contexts import (
     ENROLMENT_PROTOCOL,
     ClientContexts,
@@ -44,11 +45,11 @@ from yurttunnel.pki.credentials import (
 )
 from yurttunnel.pki.enrolment_messages import (
     MAX_MESSAGE_LENGTH,
+    TIME_QUESTION,
     BadMessage,
-    EnrolmentRefused,
     EnrolmentRequest,
-    EnrolmentResponse,
     decode_response,
+    decode_time,
 )
 from yurttunnel.pki.identity import (
     BadIdentity,
@@ -61,6 +62,7 @@ from yurttunnel.pki.identity import (
 from yurttunnel.pki.issuer import Chain, NotIssued
 from yurttunnel.pki.problems import problem_with_server
 from yurttunnel.pki.token import JoinToken
+from yurttunnel.pki.wrong_clock import Misdated
 
 EXCHANGE_DEADLINE = 15.0
 """Seconds for one exchange, from dialing to the answer."""
@@ -79,10 +81,16 @@ class ClockSeemsWrong(EnrolmentFailed):
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where to reach a server: the name or address to verify, and the endpoint to dial."""
+    """Where a server is: the name or address to verify, its port, and the endpoint to dial."""
 
     name: str
+    port: int
     endpoint: IStreamClientEndpoint
+
+    @property
+    def where(self) -> str:
+        """Name and port, for people."""
+        return join_authority(self.name, self.port)
 
 
 async def enroll(
@@ -96,11 +104,12 @@ async def enroll(
     """Exchange a join token for the certificate that ``csr`` asks for, and its authority's.
 
     The token's secret is sent only after the server has shown the authority that the token
-    pins, and a certificate from it for the server's name that is valid now.
+    pins, and a certificate from it for the server's name that is valid now. One that is good but
+    for the time is asked for its own.
 
     Raises ``EnrolmentRefused``, :class:`ServerNotTrusted` and :class:`EnrolmentFailed`.
     """
-    pinned = _PinnedServer(clock, server.name, token.pin)
+    pinned = _PinnedServer(clock, server, token.pin)
     request = EnrolmentRequest(
         node=node,
         identifiers=format_identifiers(identifiers),
@@ -108,10 +117,22 @@ async def enroll(
         token_id=token.token_id,
         token_secret=token.secret,
     )
-    response = await _exchange(clock, server, pinned, pinned.check, request)
+
+    def ask(connection: SSL.Connection) -> bytes:
+        pinned.check(connection)
+        return request.encode() if pinned.misdated is None else TIME_QUESTION
+
+    try:
+        answer = await _exchange(clock, server, pinned, ask)
+    except EnrolmentFailed:
+        if pinned.misdated is None:
+            raise
+        answer = b""
+    if pinned.misdated is not None:
+        raise ClockSeemsWrong(f"{server.where}: {pinned.misdated.sentence(decode_time(answer))}")
     if pinned.authority is None:
-        raise EnrolmentFailed(f"{server.name}: the server answered before it was verified")
-    return _checked(clock, server.name, response, request, identifiers, pinned.authority)
+        raise EnrolmentFailed(f"{server.where}: the server answered before it was verified")
+    return _checked(clock, server.where, answer, request, identifiers, pinned.authority)
 
 
 async def renew(
@@ -129,19 +150,24 @@ async def renew(
     contexts = ClientContexts(current, ENROLMENT_PROTOCOL)
     request = EnrolmentRequest(node=node, identifiers=format_identifiers(identifiers), csr=csr)
     creator = contexts.creator(server.name)
-    response = await _exchange(clock, server, creator, lambda connection: None, request)
-    return _checked(clock, server.name, response, request, identifiers, current.authorities[0])
+    answer = await _exchange(clock, server, creator, lambda connection: request.encode())
+    return _checked(clock, server.where, answer, request, identifiers, current.authorities[0])
 
 
 @implementer(IOpenSSLClientConnectionCreator)
 class _PinnedServer:
-    """A server whose authority is only known by its pin, until :meth:`check` has found it."""
+    """A server whose authority is only known by its pin, until :meth:`check` has found it.
 
-    def __init__(self, clock: IReactorTime, name: str, pin: str) -> None:
+    ``misdated`` says that all is well but the time.
+    """
+
+    def __init__(self, clock: IReactorTime, server: ServerAddress, pin: str) -> None:
         self._clock = clock
-        self._name = name
+        self._name = server.name
+        self._where = server.where
         self._pin = pin
         self.authority: x509.Certificate | None = None
+        self.misdated: Misdated | None = None
 
     def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
         """Make a connection that verifies nothing yet."""
@@ -156,10 +182,10 @@ class _PinnedServer:
         authority = next((c for c in chain[1:] if _has_pin(c, self._pin)), None)
         if authority is None:
             raise ServerNotTrusted(
-                f"{self._name}: the server does not belong to the authority that the join token"
+                f"{self._where}: the server does not belong to the authority that the join token"
                 " names: check the server's address, and that the token is this server's"
             )
-        check_server_name(chain[0], self._name)
+        check_server_name(chain[0], self._name, where=self._where)
         self._check_chain(chain[0], authority)
         self.authority = authority
 
@@ -180,23 +206,11 @@ class _PinnedServer:
         except VerificationError as error:
             with suppress(VerificationError):
                 verify(max(leaf.not_valid_before_utc, authority.not_valid_before_utc))
-                problem = _problem_of_clock(now, "the server's certificate", leaf, authority)
-                raise ClockSeemsWrong(f"{self._name}: {problem}") from None
+                self.misdated = Misdated.by(now, "the server's certificate", leaf, authority)
+                return
             raise ServerNotTrusted(
-                f"{self._name}: the server's certificate is not good: {error}"
+                f"{self._where}: the server's certificate is not good: {error}"
             ) from None
-
-
-def _problem_of_clock(now: datetime.datetime, name: str, *certificates: x509.Certificate) -> str:
-    """Return by how much the clock is wrong, by which certificates are not good that else are."""
-    begin = max(certificate.not_valid_before_utc for certificate in certificates)
-    end = min(certificate.not_valid_after_utc for certificate in certificates)
-    now = now.replace(microsecond=0)
-    return (
-        f"the clock of this machine seems wrong, by {max(begin - now, now - end)} at least: it says"
-        f" {now:%F %T} UTC, and {name} is good from {begin:%F %T} to {end:%F %T} UTC. If the clock"
-        " is wrong, set it: the agent waits for that. If it is right, look at the server's"
-    )
 
 
 def _has_pin(certificate: x509.Certificate, pin: str) -> bool:
@@ -209,32 +223,36 @@ def _has_pin(certificate: x509.Certificate, pin: str) -> bool:
 
 def _checked(
     clock: IReactorTime,
-    server_name: str,
-    response: EnrolmentResponse,
+    where: str,
+    answer: bytes,
     request: EnrolmentRequest,
     identifiers: Identifiers,
     authority: x509.Certificate,
 ) -> Chain:
-    """Return the certificate and its authority's, if it is what was asked for."""
+    """Return the certificate and its authority's, if ``answer`` has what was asked for."""
+    try:
+        response = decode_response(answer)
+    except BadMessage as error:
+        raise EnrolmentFailed(f"{where}: the server's answer is not valid: {error}") from None
     asked = x509.load_pem_x509_csr(request.csr.encode("ascii"))
     now = utc_now(clock)
     try:
         certificate = certificates_from_pem(response.certificate.encode())[0]
         if now >= certificate.not_valid_after_utc:
             # Where it has not begun yet the server, by whose clock it has, takes it all the same.
-            problem = _problem_of_clock(now, "the certificate that the server sent", certificate)
-            raise ClockSeemsWrong(f"{server_name}: {problem}")
+            misdated = Misdated.by(now, "the certificate that the server sent", certificate)
+            # It was made just now, by the clock of the server.
+            server_time = certificate.not_valid_before_utc + BACKDATED
+            raise ClockSeemsWrong(f"{where}: {misdated.sentence(server_time)}")
         if asked.public_key() != certificate.public_key():
             raise BadCredentials("the key does not belong to the certificate")
         identity = identity_from_certificate(certificate)
     except (BadCredentials, BadIdentity) as error:
-        raise EnrolmentFailed(
-            f"{server_name}: the server sent a bad certificate: {error}"
-        ) from error
+        raise EnrolmentFailed(f"{where}: the server sent a bad certificate: {error}") from error
     if not is_issued_by(certificate, authority):
-        raise EnrolmentFailed(f"{server_name}: it sent a certificate from another authority")
+        raise EnrolmentFailed(f"{where}: it sent a certificate from another authority")
     if identity.node != request.node or uncovered(identity, identifiers):
-        raise EnrolmentFailed(f"{server_name}: it sent a certificate for other names")
+        raise EnrolmentFailed(f"{where}: it sent a certificate for other names")
     return (certificate, authority)
 
 
@@ -242,38 +260,38 @@ async def _exchange(
     clock: IReactorTime,
     server: ServerAddress,
     creator: IOpenSSLClientConnectionCreator,
-    check: Callable[[SSL.Connection], None],
-    request: EnrolmentRequest,
-) -> EnrolmentResponse:
-    conversation = Deferred.fromCoroutine(_converse(clock, server, creator, check, request))
+    ask: Callable[[SSL.Connection], bytes],
+) -> bytes:
+    """Return what a server answers to ``ask(connection)``, which verifies it first."""
+    conversation = Deferred.fromCoroutine(_converse(clock, server, creator, ask))
     conversation = conversation.addTimeout(EXCHANGE_DEADLINE, clock)
+    where = server.where
     try:
-        return decode_response(await conversation)
-    except (EnrolmentRefused, EnrolmentFailed, ServerNotTrusted, CancelledError):
+        return await conversation
+    except (ServerNotTrusted, CancelledError):
         raise
     except BadMessage as error:
-        raise EnrolmentFailed(f"{server.name}: the server's answer is not valid: {error}") from None
+        raise EnrolmentFailed(f"{where}: the server's answer is not valid: {error}") from None
     except TimeoutError:
         raise EnrolmentFailed(
-            f"{server.name}: no answer within {EXCHANGE_DEADLINE:.0f} seconds"
+            f"{where}: no answer within {EXCHANGE_DEADLINE:.0f} seconds"
         ) from None
     except SSL.Error as error:
-        raise EnrolmentFailed(f"{server.name}: {problem_with_server(Failure(error))}") from error
+        raise EnrolmentFailed(f"{where}: {problem_with_server(Failure(error))}") from error
     except ConnectionDone:
-        raise EnrolmentFailed(f"{server.name}: the server closed without an answer") from None
+        raise EnrolmentFailed(f"{where}: the server closed without an answer") from None
     except Exception as error:
         # Endpoints fail with exceptions of many unrelated kinds.
-        raise EnrolmentFailed(f"{server.name}: {error}") from error
+        raise EnrolmentFailed(f"{where}: {error}") from error
 
 
 async def _converse(
     clock: IReactorTime,
     server: ServerAddress,
     creator: IOpenSSLClientConnectionCreator,
-    check: Callable[[SSL.Connection], None],
-    request: EnrolmentRequest,
+    ask: Callable[[SSL.Connection], bytes],
 ) -> bytes:
-    protocol = _ExchangeProtocol(check, request.encode())
+    protocol = _ExchangeProtocol(ask)
     factory = TLSMemoryBIOFactory(creator, True, _OneProtocolFactory(protocol), clock)
     try:
         await server.endpoint.connect(factory)
@@ -293,9 +311,8 @@ class _ExchangeProtocol(Int32StringReceiver):
     transport: TLSMemoryBIOProtocol
     MAX_LENGTH = MAX_MESSAGE_LENGTH
 
-    def __init__(self, check: Callable[[SSL.Connection], None], request: bytes) -> None:
-        self._check = check
-        self._request = request
+    def __init__(self, ask: Callable[[SSL.Connection], bytes]) -> None:
+        self._ask = ask
         self._open = False
         self._done = False
         self.answer: Deferred[bytes] = Deferred()
@@ -307,11 +324,11 @@ class _ExchangeProtocol(Int32StringReceiver):
     def handshakeCompleted(self) -> None:
         """Verify the server, and send the request."""
         try:
-            self._check(self.transport.getHandle())
+            request = self._ask(self.transport.getHandle())
         except Exception:
             self._finish(Failure())
         else:
-            self.sendString(self._request)
+            self.sendString(request)
 
     def stringReceived(self, string: bytes) -> None:
         """Take the response."""

@@ -242,7 +242,7 @@ def _is_temporary(problem: Exception) -> bool:
 
 def _with_server(server: ServerAddress, problem: Exception) -> str:
     # A refusal is the server's sentence; the others name it already.
-    return f"{server.name}: {problem}" if isinstance(problem, EnrolmentRefused) else str(problem)
+    return f"{server.where}: {problem}" if isinstance(problem, EnrolmentRefused) else str(problem)
 
 
 def _how_telling(problem: Exception) -> int:

@@ -8,12 +8,17 @@ PKCS #10 request in PEM form. An enrolment also has ``token``, an object with th
 ``secret`` of a join token; without it the request is a renewal, and the connection's client
 certificate says whose.
 
+An agent by whose clock the server's certificate is not valid asks for the ``time`` alone: its
+request is ``{"question": "time"}``, and the response has ``time``, in seconds since the epoch.
+A server that does not know that refuses it as a bad request.
+
 The response has ``certificate`` and ``authority``, in PEM form, or ``error``, an object with a
 ``code`` (:class:`Refusal`) and a ``text`` for people.
 """
 
 from __future__ import annotations
 
+import datetime
 import enum
 import json
 from dataclasses import dataclass
@@ -21,6 +26,10 @@ from typing import Any
 
 MAX_MESSAGE_LENGTH = 65536
 """Bytes."""
+
+
+TIME_QUESTION = json.dumps({"question": "time"}).encode()
+"""What is asked by an agent that must not send its token yet."""
 
 
 class Refusal(enum.StrEnum):
@@ -145,6 +154,28 @@ def decode_response(content: bytes) -> EnrolmentResponse:
     if isinstance(error, dict):
         raise EnrolmentRefused(Refusal.from_wire(error.get("code")), _text(error, "text"))
     return EnrolmentResponse(_text(message, "certificate"), _text(message, "authority"))
+
+
+def asks_for_time(content: bytes) -> bool:
+    """Return whether a request is for the server's time; raises :class:`BadMessage`."""
+    return _object(content).get("question") == "time"
+
+
+def encode_time(now: datetime.datetime) -> bytes:
+    """Write the response to :data:`TIME_QUESTION`."""
+    return json.dumps({"time": now.timestamp()}).encode()
+
+
+def decode_time(content: bytes) -> datetime.datetime | None:
+    """Read the server's time, in UTC, from a response; ``None`` where it has none."""
+    try:
+        time = _object(content).get("time")
+        if isinstance(time, int | float):
+            return datetime.datetime.fromtimestamp(time, datetime.UTC)
+    except (BadMessage, ValueError, OverflowError, OSError):
+        # No JSON, not a number, or one that is no time.
+        return None
+    return None
 
 
 def _object(content: bytes) -> dict[str, Any]:

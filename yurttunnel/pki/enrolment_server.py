@@ -11,6 +11,7 @@ from twisted.python.failure import Failure
 from yurttunnel.http.evicting_set import EvictingSet
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.admission import Admission
+from yurttunnel.pki.authority import utc_now
 from yurttunnel.pki.contexts import peer_certificate
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.enrolment_messages import (
@@ -19,7 +20,9 @@ from yurttunnel.pki.enrolment_messages import (
     EnrolmentRefused,
     EnrolmentRequest,
     Refusal,
+    asks_for_time,
     encode_refusal,
+    encode_time,
 )
 
 REQUEST_DEADLINE = 10.0
@@ -112,6 +115,9 @@ class EnrolmentProtocol(Int32StringReceiver):
         if self._answered:
             return
         try:
+            if asks_for_time(string):
+                self._answer(encode_time(utc_now(self._clock)))
+                return
             request = EnrolmentRequest.decode(string)
             presented = peer_certificate(self.transport)
             answer = self._admission.decide(request, presented, self._address).encode()

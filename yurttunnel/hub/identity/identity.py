@@ -29,6 +29,7 @@ from yurttunnel.pki.certificate_template import (
 )
 from yurttunnel.pki.contexts import ClientContexts, Expected, LiveContexts
 from yurttunnel.pki.credentials import Credentials
+from yurttunnel.pki.directory import make_private
 from yurttunnel.pki.discovery import BootstrapToken
 from yurttunnel.pki.issuer import Address, CertificateTemplate
 from yurttunnel.pki.metrics import ClusterTrustStats
@@ -79,7 +80,7 @@ class HubIdentity(MultiService):
         self.anonymous: ClientContexts | None = None
         self.serving: ServingContexts | None = None
         self.on_serving: list[Callable[[], object]] = []
-        root_dir.mkdir(mode=0o700, exist_ok=True)
+        make_private(root_dir)
         directory = open_certificate_directory(root_dir / PKI_DIRECTORY)
         self._live = LiveContexts(reactor)
         self._authorities = ClusterAuthorities(

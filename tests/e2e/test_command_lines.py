@@ -1,0 +1,203 @@
+"""What the real commands say to a command line that is wrong, word for word."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
+from twisted.internet.error import ConnectError
+from twisted.internet.utils import getProcessOutputAndValue
+from twisted.trial.unittest import SkipTest
+
+from benchmarks.ports import free_ports
+from tests.e2e.hub.programs import Hub
+from tests.e2e.network.namespaces import Namespace, new_machine, wait_for_ipv6
+from tests.e2e.outages.clocks import WallClock
+from tests.e2e.programs import READY_SECONDS, ROOT, Agent, Program
+from tests.e2e.support import EndToEndTestCase, which
+
+META_PORT = 10265
+"""Of a server, unless flags say otherwise."""
+
+_AGENT = "yurttunnel-agent --standalone --state-dir A --node-name edge-1 --node-ip 10.0.0.5"
+
+_UNKNOWN = "there is no such flag"
+
+SAID = {
+    # An unknown flag, of each command.
+    "yurttunnel-server --stat-dir S": f"--stat-dir: {_UNKNOWN}: did you mean --state-dir?",
+    "yurttunnel-agent --tunnel-server-addr a": (
+        f"--tunnel-server-addr: {_UNKNOWN}: did you mean --tunnelserver-addr?"
+    ),
+    "yurttunnel-quickstart --chek": f"--chek: {_UNKNOWN}: did you mean --check?",
+    "yurthub --nodename=edge-1": f"--nodename: {_UNKNOWN}: did you mean --node-name?",
+    "yurtproxy --zzz": f"--zzz: {_UNKNOWN}: --help-all shows all there are",
+    # A flag of twist behind the command.
+    "yurttunnel-server --log-level debug": (
+        "--log-level: it is a flag of twist itself: write it before the command, twist --log-level"
+        " LEVEL yurttunnel-server, or give --v=4 here for all that there is to tell"
+    ),
+    "yurttunnel-agent --log-file x": (
+        "--log-file: it is a flag of twist itself: write it before the command, twist --log-file"
+        " FILE yurttunnel-agent"
+    ),
+    # A URL in place of an address.
+    f"{_AGENT} --tunnelserver-addr http://192.0.2.7:10262": (
+        "--tunnelserver-addr: 'http://192.0.2.7:10262' is a URL: write 192.0.2.7:10262"
+    ),
+    "yurttunnel-server --standalone --state-dir S --bind-address http://192.0.2.7": (
+        "--bind-address: 'http://192.0.2.7' is a URL: write 192.0.2.7"
+    ),
+}
+
+
+_IN_USE = (
+    "is in use by process {pid}, which is to be stopped first; or give this one a directory of its"
+    " own"
+)
+
+
+class _CommandTestCase(EndToEndTestCase):
+    """Runs commands that end by themselves, without a shell."""
+
+    def run_twist(self, arguments: Sequence[str], *prefix: str) -> Deferred:
+        """Return, when it has ended, what a command wrote to each stream, and its status."""
+        executable, *rest = [*prefix, sys.executable, "-m", "twisted", *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return getProcessOutputAndValue(executable, rest, environment, self.directory)
+
+
+class CommandLineTests(_CommandTestCase):
+    """Each is one line on standard error, and status 64; nothing is said besides."""
+
+    async def test_what_is_said(self) -> None:
+        """Of all commands."""
+        turns = DeferredSemaphore(2)
+        ended = await gatherResults(
+            [turns.run(self.run_twist, line.split()) for line in SAID], consumeErrors=True
+        )
+        for (line, said), (output, errors, status) in zip(SAID.items(), ended, strict=True):
+            self.assertEqual((b"", f"{said}\n", 64), (output, errors.decode(), status), line)
+
+
+class StateDirectoryTests(_CommandTestCase):
+    """A directory that cannot be had is one line, too, and status 1."""
+
+    async def refused(self, said: str, arguments: Sequence[str], *prefix: str) -> None:
+        """Require that a command ends with this line."""
+        _, errors, status = await self.run_twist(arguments, *prefix)
+        self.assertEqual((f"{said}\n", 1), (errors.decode(), status))
+
+    async def test_a_second_process(self) -> None:
+        """Server, agent and hub say which process has the directory."""
+        tunnel = await self.start_tunnel()
+        hub = Hub(reactor, self.directory, "https://127.0.0.1:1")
+        tunnel.others.append(hub)
+        hub.start()
+
+        async def serves() -> bool:
+            try:
+                return (await hub.get("/healthz"))[0] == 200
+            except ConnectError:
+                return False
+
+        await self.eventually(serves, "the hub serves its pages", READY_SECONDS)
+        for flag, directory, program in (
+            ("--state-dir", tunnel.server.state, tunnel.server),
+            ("--state-dir", tunnel.agent.state, tunnel.agent),
+            ("--root-dir", f"{hub.state}/pki", hub),
+        ):
+            told = f"{flag}: {directory} {_IN_USE.format(pid=program.pid)}"
+            await self.refused(told, program.arguments)
+
+    async def test_a_parent_that_cannot_be_written(self) -> None:
+        """The line has the command that makes the directory."""
+        if os.geteuid() != 0:
+            raise SkipTest("only root can give up its privileges")
+        above = os.path.join(self.directory, "above")
+        os.mkdir(above, 0o555)
+        await self.refused(
+            f"--state-dir: {above}/S does not exist, and user id 0 may not make it in {above}: make"
+            f" it as root, install -d -m 0700 -o 0 {above}/S, or choose another directory",
+            ["yurttunnel-server", "--standalone", "--state-dir", f"{above}/S"],
+            *(which("setpriv"), "--bounding-set=-dac_override,-dac_read_search"),
+        )
+
+
+class FirstStartTests(EndToEndTestCase):
+    """What an agent says that cannot enrol yet, and goes on to try."""
+
+    def sentence(self, agent: Agent) -> str:
+        """Return why it has not got its certificate, as its log has it first."""
+        told = re.search(r"was not obtained: (.*?); \d+ attempts have failed", agent.log)
+        return "" if told is None else told[1]
+
+    async def test_a_server_that_is_not_there(self) -> None:
+        """The port that was dialed is named."""
+        tunnel = self.make_tunnel()
+        tunnel.server.start()
+        await tunnel.server.ready()
+        port = free_ports.take()
+        agent = tunnel.another_agent(server_port=port)
+        agent.start()
+        await self.eventually(lambda: bool(self.sentence(agent)), "it says so", READY_SECONDS)
+        self.assertEqual(
+            f"127.0.0.1:{port}: Connection was refused by other side: 111: Connection refused.",
+            self.sentence(agent),
+        )
+
+    async def test_a_clock_that_is_behind(self) -> None:
+        """It says by how much, waits, and enrols when the clock has been set."""
+        tunnel = self.make_tunnel()
+        clock = WallClock(self.directory, "agent")
+        clock.put_forward(-43 * 60)
+        tunnel.agent.begin_with(*clock.prefix())
+        tunnel.server.start()
+        await tunnel.server.ready()
+        tunnel.agent.start()
+        await self.eventually(
+            lambda: bool(self.sentence(tunnel.agent)), "it says so", READY_SECONDS
+        )
+        self.assertRegex(
+            self.sentence(tunnel.agent),
+            f"^127.0.0.1:{tunnel.server.agent_port}: this machine's clock is 43 minutes behind the"
+            r" server's: it says \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\. The agent waits until it is"
+            " set$",
+        )
+        clock.put_forward(0)
+        # Attempts that fail are at most half a minute apart.
+        await tunnel.agent.ready(30 + READY_SECONDS)
+
+
+class OnlyIpv6Tests(EndToEndTestCase):
+    """A machine that has addresses of IPv6 only, beside loopback."""
+
+    async def test_the_defaults_serve(self) -> None:
+        """The server takes in agents there, and its pages are where they are elsewhere."""
+        former, machine = Namespace(current=True), new_machine()
+        self.addCleanup(machine.close)
+        self.addCleanup(former.close)
+        self.addCleanup(former.enter)
+        machine.run("ip", "address", "add", "fd00::7/128", "dev", "lo", "nodad")
+        machine.enter()
+        wait_for_ipv6()
+        tunnel = self.make_tunnel()
+        state = tunnel.server.state
+        tunnel.server = server = Program(
+            reactor,
+            ["yurttunnel-server", "--standalone", "--state-dir", state],
+            os.path.join(self.directory, "server.log"),
+            META_PORT,
+        )
+        tunnel.agent = agent = Agent(
+            reactor, self.directory, server_port=0, token_path=os.path.join(state, "join-token"),
+            extra=("--tunnelserver-addr", "fd00::7"),
+        )  # fmt: skip
+        server.start()
+        await server.ready()
+        agent.start()
+        await agent.ready()

@@ -1,0 +1,63 @@
+"""What is said where certificates are good, but not by the clock of this machine.
+
+A machine without a battery has the time of its last shutdown, or none, until it has asked for it.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+from cryptography import x509
+
+_UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60))
+_ENOUGH = 2
+"""How many of a unit there have to be for it to be told in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Misdated:
+    """Certificates that are not valid ``now``, by this machine's clock, and good but for that.
+
+    ``name`` is what they are called together: "the server's certificate".
+    """
+
+    now: datetime.datetime
+    name: str
+    begin: datetime.datetime
+    end: datetime.datetime
+
+    @classmethod
+    def by(cls, now: datetime.datetime, name: str, *certificates: x509.Certificate) -> Misdated:
+        """Note when all of ``certificates`` are valid."""
+        return cls(
+            now.replace(microsecond=0),
+            name,
+            max(certificate.not_valid_before_utc for certificate in certificates),
+            min(certificate.not_valid_after_utc for certificate in certificates),
+        )
+
+    def sentence(self, server_time: datetime.datetime | None = None) -> str:
+        """Say by how much the clock is wrong: exactly, where the server has told its time."""
+        if server_time is not None and self.begin <= server_time <= self.end:
+            behind = (server_time - self.now).total_seconds()
+            which = "behind" if behind > 0 else "ahead of"
+            return (
+                f"this machine's clock is {span(abs(behind))} {which} the server's: it says"
+                f" {self.now:%F %T} UTC. The agent waits until it is set"
+            )
+        wrong = max(self.begin - self.now, self.now - self.end)
+        return (
+            f"the clock of this machine seems wrong, by {wrong} at least: it says"
+            f" {self.now:%F %T} UTC, and {self.name} is good from {self.begin:%F %T} to"
+            f" {self.end:%F %T} UTC. If the clock is wrong, set it: the agent waits for that. If it"
+            " is right, look at the server's"
+        )
+
+
+def span(seconds: float) -> str:
+    """Return a time as people say it: in the largest unit of which there are two."""
+    for unit, size in _UNITS:
+        if seconds >= _ENOUGH * size:
+            return f"{round(seconds / size)} {unit}"
+    return f"{round(seconds)} seconds"
