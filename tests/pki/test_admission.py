@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from unittest import mock
 
 from cryptography import x509
@@ -123,38 +124,40 @@ class TokenAdmissionTests(World):
         self.assertFalse(self.revocations.is_revoked(self.identity(certificate)))
 
     def test_names_of_others(self) -> None:
-        """No node gets the name or an address of another one, in whatever form."""
+        """No node gets the name of another one, in whatever form, nor its address for a name."""
         self.ask("edge-1", "host=edge-1&host=camera&ipv4=192.0.2.7&ipv6=2001:db8::7")
+        self.ask("192.0.2.9")
         for taken in (
             "host=edge-1",
             "host=camera",
-            "ipv4=192.0.2.7",
-            "ipv6=2001:db8::7",
             "host=192.0.2.7",
+            "host=192.0.2.9",
+            "ipv4=192.0.2.9",
+            "ipv6=::ffff:192.0.2.9",
+            "cidr=192.0.2.9/32",
         ):
+            owner = "192.0.2.9" if "192.0.2.9" in taken else "edge-1"
             self.refuses(
                 Refusal.ALREADY_ENROLLED,
-                f"{taken.split('=')[1]} belongs to node edge-1",
+                f"belongs to node {owner}: leave it out of edge-2's --agent-identifiers",
                 lambda t=taken: self.ask("edge-2", f"host=edge-2&{t}"),
             )
-        self.refuses(Refusal.ALREADY_ENROLLED, "belongs to", lambda: self.ask("camera"))
-
-    def test_networks_of_one_address(self) -> None:
-        """A network of a single address is that address: only one node has it."""
-        self.ask("edge-1", "ipv4=192.0.2.7&ipv6=2001:db8::7")
-        self.ask("gateway", "cidr=192.0.2.8/32")
-        for node, taken in (
-            ("edge-1", "cidr=192.0.2.7/32"),
-            ("edge-1", "cidr=::ffff:192.0.2.7/128"),
-            ("edge-1", "cidr=2001:db8::7/128"),
-            ("gateway", "ipv4=192.0.2.8"),
-            ("gateway", "cidr=192.0.2.8/32"),
-        ):
+        for name in ("camera", "192.0.2.7"):
             self.refuses(
                 Refusal.ALREADY_ENROLLED,
-                f"belongs to node {node}",
-                lambda t=taken: self.ask("mallory", t),
+                f"{name} belongs to node edge-1",
+                lambda name=name: self.ask(name),
             )
+
+    def test_the_same_private_addresses_on_two_sites(self) -> None:
+        """Both nodes have them, and a network of a single address is that address."""
+        self.ask("edge-1", "ipv4=192.168.1.10&ipv6=fd00::7")
+        self.ask("edge-2", "ipv4=192.168.1.10&cidr=fd00::7/128")
+        self.ask("edge-3", "cidr=::ffff:192.168.1.10/128")
+        self.restart()
+        for address, nodes in (("192.168.1.10", {"1", "2", "3"}), ("fd00::7", {"1", "2"})):
+            having = self.ownership.nodes_with(ip_address(address))
+            self.assertEqual({f"edge-{node}" for node in nodes}, set(having))
         for node in ("mallory", "other"):
             self.ask(node, "cidr=192.0.2.6/31&cidr=127.0.0.1/32&default-route=true")
 
@@ -334,19 +337,19 @@ class RenewalAdmissionTests(World):
             self.ask("edge-1", f"host=edge-1&{item}", presented=self.certificate)
 
     def test_what_is_anothers_by_now(self) -> None:
-        """An address of one's own network is not renewed to while another node has it."""
-        self.ask("edge-2", "ipv4=10.1.2.3")
+        """An address of one's own network is not renewed to while it is another node's name."""
+        self.ask("10.1.2.3")
         for item in ("ipv4=10.1.2.3", "cidr=10.1.2.3/32", "cidr=::ffff:10.1.2.3/128"):
             self.refuses(
                 Refusal.ALREADY_ENROLLED,
-                "10.1.2.3 belongs to node edge-2",
+                "10.1.2.3 belongs to node 10.1.2.3",
                 lambda i=item: self.ask("edge-1", i, presented=self.certificate),
             )
         self.ask("edge-1", "ipv4=10.1.2.4", presented=self.certificate)
         self.refuses(
             Refusal.ALREADY_ENROLLED,
             "10.1.2.4 belongs to node edge-1",
-            lambda: self.ask("edge-2", "ipv4=10.1.2.4", token=self.token),
+            lambda: self.ask("10.1.2.4", token=self.token),
         )
 
     def test_revoked(self) -> None:

@@ -64,9 +64,10 @@ class Admission:
       already is enrolled again only if it has been revoked and the token is newer than that,
       or if the request is made with the key of its current certificate: a node whose
       certificate has expired, or that did not get the server's last answer.
-    - No node gets a name or address that another node has, loopback and link-local addresses
-      excepted. Networks and the default route may be shared, and serve what no node has to
-      itself; a network of one address is that address.
+    - No node gets a name that another node has, nor an address of one for a name. Addresses may
+      be shared, since private ones are the same on many sites: who asks for such a one is told
+      whose it is. So may networks and the default route, which serve what no node has; a network
+      of one address is that address.
     - A renewal is for the node and at most the identifiers of the certificate it is made with,
       none of which is another node's by now.
 
@@ -197,7 +198,7 @@ class Admission:
                 " enroll again with a join token"
             )
         self._check_claims(node, identifiers)
-        # An address of one of its networks is its own from now on, and nobody else may have it.
+        # An address of one of its networks is its own from now on.
         identifiers = _union(known.identifiers, identifiers)
         return dataclasses.replace(known, identifiers=identifiers, keys=keys)
 

@@ -43,12 +43,12 @@ class NodeRecord:
     """In UTC; later than the revocation that went before, whatever the clock said."""
 
     def claims(self) -> frozenset[str]:
-        """List the names and addresses that no other node may have."""
+        """List the names and addresses that are this node's, and not every node's."""
         return claims_of(self.node, self.identifiers)
 
 
 def claims_of(node: str, identifiers: Identifiers) -> frozenset[str]:
-    """List what a node with these identifiers has to itself.
+    """List the names and addresses that are those of a node with these identifiers.
 
     Not so loopback and link-local addresses, which every node has, and networks, which may
     overlap: of one address they are that address (:func:`parse_identifiers`).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred
@@ -88,7 +88,7 @@ class NodeNotConnected(Exception):
 
 
 class AmbiguousAddress(NodeNotConnected):
-    """Several connected nodes have the address that was asked for."""
+    """Several nodes have the address that was asked for."""
 
     status = 400
 
@@ -133,6 +133,8 @@ class SessionRegistry:
         self.is_anothers: Callable[[str, str], bool] = lambda node, host: False
         """Says of a node and of a host or address that the latter is another node's, whatever the
         certificate of the former says: certificates outlive what they say."""
+        self.nodes_with: Callable[[Address], Collection[str]] = lambda address: ()
+        """Says which nodes have an address, connected or not, where that is known."""
         # Claimants of each key: the remote ones, then the direct ones, each the newest last.
         self._claims: dict[_Key, list[INodeSession]] = {}
         # For each version of IP how many keys there are of each prefix length.
@@ -271,20 +273,24 @@ class SessionRegistry:
                 for claimant in self._claims.get(key, ())
                 if not self.is_anothers(claimant.node, str(desired))
             ]
+            if key is desired:
+                self._check_unambiguous(desired, claimants)
             if claimants:
-                if key is desired and len(claimants) > 1:
-                    self._check_unambiguous(desired, claimants)
                 return max(reversed(claimants), key=_fitness)
         raise NodeNotConnected(host, self._last_seen.get(str(desired)), time_of_day(self._clock))
 
     def _check_unambiguous(self, desired: str | Address, claimants: list[INodeSession]) -> None:
         """Raise :class:`AmbiguousAddress` when an address is that of several nodes.
 
-        Which of them is meant cannot be told, and the wrong one would be believed. Of loopback
-        addresses every node has its own.
+        Which of them is meant cannot be told, and the wrong one would be believed: also in the
+        place of one that is away. One that is here says itself whether it still has the address.
+        Of loopback addresses every node has its own.
         """
+        if isinstance(desired, str) or desired.is_loopback:
+            return
         nodes = {claimant.node for claimant in claimants}
-        if len(nodes) > 1 and not isinstance(desired, str) and not desired.is_loopback:
+        nodes.update(node for node in self.nodes_with(desired) if not self.reaches(node))
+        if len(nodes) > 1:
             raise AmbiguousAddress(str(desired), sorted(nodes), time_of_day(self._clock))
 
     def _keys_of_destination(self, desired: str | Address) -> Iterator[_Key]:

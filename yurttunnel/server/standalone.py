@@ -35,6 +35,7 @@ def build(reactor: IReactor, settings: Settings, standalone: StandaloneSettings)
     enrolled = EnrolledNodes(kept.records, kept.revocations)
     process = ServerProcess(reactor, settings, kept.certificates, enrolled)
     process.registry.is_anothers = kept.ownership.is_anothers
+    process.registry.nodes_with = kept.ownership.nodes_with
     trust = Trust(
         agents=kept.contexts,
         secure=kept.interception,
