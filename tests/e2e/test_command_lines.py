@@ -64,24 +64,37 @@ _IN_USE = (
 class _CommandTestCase(EndToEndTestCase):
     """Runs commands that end by themselves, without a shell."""
 
-    def run_twist(self, arguments: Sequence[str], *prefix: str) -> Deferred:
+    def run_module(self, module: str, arguments: Sequence[str], *prefix: str) -> Deferred:
         """Return, when it has ended, what a command wrote to each stream, and its status."""
-        executable, *rest = [*prefix, sys.executable, "-m", "twisted", *arguments]
+        executable, *rest = [*prefix, sys.executable, "-m", module, *arguments]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         return getProcessOutputAndValue(executable, rest, environment, self.directory)
+
+
+SAID_BY_ITSELF = {
+    "server --stat-dir S": SAID["yurttunnel-server --stat-dir S"],
+    "quickstart --chek": SAID["yurttunnel-quickstart --chek"],
+    "server --log-level debug": (
+        f"--log-level: {_UNKNOWN}: give --v=2 for each request, --v=4 for all that there is to tell"
+    ),
+    "server --standalone": ("--state-dir is missing: give it"),
+}
+"""What ``yurttunnel`` says, which is no command of ``twist``."""
 
 
 class CommandLineTests(_CommandTestCase):
     """Each is one line on standard error, and status 64; nothing is said besides."""
 
     async def test_what_is_said(self) -> None:
-        """Of all commands."""
+        """Of all commands, by ``twist`` and by ``yurttunnel``."""
         turns = DeferredSemaphore(2)
-        ended = await gatherResults(
-            [turns.run(self.run_twist, line.split()) for line in SAID], consumeErrors=True
-        )
-        for (line, said), (output, errors, status) in zip(SAID.items(), ended, strict=True):
-            self.assertEqual((b"", f"{said}\n", 64), (output, errors.decode(), status), line)
+        for module, all_said in (("twisted", SAID), ("yurttunnel.cli", SAID_BY_ITSELF)):
+            ended = await gatherResults(
+                [turns.run(self.run_module, module, line.split()) for line in all_said],
+                consumeErrors=True,
+            )
+            for (line, said), (output, errors, status) in zip(all_said.items(), ended, strict=True):
+                self.assertEqual((b"", f"{said}\n", 64), (output, errors.decode(), status), line)
 
 
 class StateDirectoryTests(_CommandTestCase):
@@ -89,7 +102,7 @@ class StateDirectoryTests(_CommandTestCase):
 
     async def refused(self, said: str, arguments: Sequence[str], *prefix: str) -> None:
         """Require that a command ends with this line."""
-        _, errors, status = await self.run_twist(arguments, *prefix)
+        _, errors, status = await self.run_module("twisted", arguments, *prefix)
         self.assertEqual((f"{said}\n", 1), (errors.decode(), status))
 
     async def test_a_second_process(self) -> None:

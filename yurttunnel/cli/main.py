@@ -6,7 +6,7 @@ import sys
 
 from yurttunnel import __version__
 from yurttunnel.cli.commands import UnknownCommand, all_commands, find
-from yurttunnel.cli.programs import USAGE_STATUS
+from yurttunnel.ops.command_line import STATUS
 
 _BEGINNING = """Usage: yurttunnel COMMAND [flags]
 
@@ -21,7 +21,7 @@ def main() -> None:
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help())
-        raise SystemExit(0 if arguments else USAGE_STATUS)
+        raise SystemExit(0 if arguments else STATUS)
     if arguments[0] in ("--version", "version"):
         print(f"yurttunnel {__version__}")
         raise SystemExit(0)
@@ -29,7 +29,7 @@ def main() -> None:
         command, others = find(arguments)
     except UnknownCommand as error:
         print(f"yurttunnel: {error}", file=sys.stderr)
-        raise SystemExit(USAGE_STATUS) from None
+        raise SystemExit(STATUS) from None
     command.run(others)
 
 

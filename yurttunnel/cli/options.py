@@ -13,8 +13,8 @@ from twisted.python import usage
 
 from yurttunnel.cli.client import CommandFailed, Process
 from yurttunnel.cli.finding import one, running
-from yurttunnel.cli.programs import USAGE_STATUS
 from yurttunnel.ops import flags
+from yurttunnel.ops.command_line import STATUS
 from yurttunnel.ops.flag_table import Flag, Group
 from yurttunnel.ops.options import CommandOptions
 
@@ -113,21 +113,26 @@ class AskingCommand:
 
     def options(self) -> CommandOptions[Any]:
         """Make its options."""
-        return self.make_options()
+        return self._options()
 
     def run(self, arguments: Sequence[str]) -> None:
         """Run it; what is wrong is one line on standard error."""
-        options = self.make_options()
+        options = self._options()
         try:
             options.parseOptions(arguments)
             status = self.act(options) or 0
             sys.stdout.flush()
         except usage.UsageError as error:
             print(f"yurttunnel {self.name}: {error}", file=sys.stderr)
-            status = USAGE_STATUS
+            status = STATUS
         except CommandFailed as error:
             print(f"yurttunnel {self.name}: {error}", file=sys.stderr)
             status = 1
         except KeyboardInterrupt:
             status = 130
         raise SystemExit(status)
+
+    def _options(self) -> AskingOptions:
+        options = self.make_options()
+        options.invocation = " ".join(("yurttunnel", self.name, *options.words))
+        return options

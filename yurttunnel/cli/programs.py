@@ -17,11 +17,9 @@ from twisted.application.twist._twist import Twist
 from twisted.logger import LogLevel, textFileLogObserver
 from twisted.python import usage
 
+from yurttunnel.ops.command_line import ending_in_one_line
 from yurttunnel.ops.options import CommandOptions
 from yurttunnel.tunnel.reactor import installed_reactor
-
-USAGE_STATUS = 64
-"""EX_USAGE of sysexits.h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +44,8 @@ class Program:
         surroundings = _Surroundings(f"yurttunnel {self.name}", self.level)
         options = self.options()
         options.parent = surroundings
-        try:
+        with ending_in_one_line():
             options.parseOptions(arguments)
-        except usage.UsageError as error:
-            print(f"yurttunnel {self.name}: {error}", file=sys.stderr)
-            raise SystemExit(USAGE_STATUS) from None
         service = Twist.service(self._maker(), options)
         Twist.startService(surroundings["reactor"], service)
         Twist.run(cast(Any, surroundings))
