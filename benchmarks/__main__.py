@@ -107,11 +107,13 @@ def measure_ratios(
     with working_directory() as directory, ExitStack() as stack:
         bench = Bench(stack, directory, nginx, settings, scale)
         for line in lines:
-            peer, ours = [], []
+            peer, ours, other = [], [], []
             for _ in range(repeats):
                 peer.append(bench.run(line.peer))
                 ours.append(bench.run(line.ours))
-            yield compare(line, peer, ours)
+                if line.other is not None and bench.has(line.other):
+                    other.append(bench.run(line.other))
+            yield compare(line, peer, ours, other)
 
 
 def measure_idle(settings: Settings, lines: Sequence[IdleLine], repeats: int) -> Iterator[Result]:

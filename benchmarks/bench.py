@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.certificates import Authority
+from benchmarks.konnectivity import Konnectivity, konnectivity_programs
 from benchmarks.lines import Contestant, Figure, Route
 from benchmarks.load import Driver, build
 from benchmarks.nginx import Nginx, Pair
@@ -34,7 +35,10 @@ class Scale:
 
 
 class Bench:
-    """Starts everything in ``directory``; it ends with ``stack``."""
+    """Starts everything in ``directory``; it ends with ``stack``.
+
+    Konnectivity takes part where its programs are at hand.
+    """
 
     def __init__(
         self, stack: ExitStack, directory: Path, nginx: Nginx, settings: Settings, scale: Scale
@@ -67,6 +71,20 @@ class Bench:
             Route.LONG_CONNECT: {"server": server, "agent": [far.pid]},
         }
 
+        self._konnectivity: Konnectivity | None = None
+        programs = konnectivity_programs()
+        if programs is not None:
+            there = directory / "konnectivity"
+            there.mkdir()
+            self._konnectivity = Konnectivity(stack, there, programs)
+            self._tested[Route.KONNECTIVITY] = {
+                name: [pid] for name, pid in self._konnectivity.pids.items()
+            }
+
+    def has(self, contestant: Contestant) -> bool:
+        """Return whether a contestant can run here."""
+        return contestant.route in self._tested
+
     def _link(self, port: int) -> int:
         """Start a long link to a port; the port of its near end."""
         answer = self._driver.ask(
@@ -89,6 +107,10 @@ class Bench:
                     "address": str(self._server.socket),
                     "host": f"{node}:{plain}",
                 }
+            case Route.KONNECTIVITY:
+                assert self._konnectivity is not None  # or it is no contestant
+                address = str(self._konnectivity.socket)
+                return {"kind": "connect", "address": address, "host": f"127.0.0.1:{plain}"}
             case Route.INTERCEPTION:
                 state = self._server.state
                 return {

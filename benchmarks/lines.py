@@ -13,6 +13,8 @@ class Route(Enum):
 
     PAIR = "pair"
     """TCP to the first nginx, TLS to the second, TCP to the backend."""
+    KONNECTIVITY = "konnectivity"
+    """HTTP CONNECT on the Unix socket of Konnectivity's server, through its agent."""
     CONNECT = "connect"
     """HTTP CONNECT on the server's Unix socket, through the agent."""
     INTERCEPTION = "interception"
@@ -80,10 +82,16 @@ class Line:
 
 @dataclass(frozen=True)
 class RatioLine(Line):
-    """A line whose ``reach`` is a ratio, the figure of ``ours`` to that of ``peer``."""
+    """A line whose ``reach`` is a ratio, the figure of ``ours`` to that of ``peer``.
+
+    ``other`` runs in the same rounds where it is at hand, and is judged by nothing.
+    ``reach_cost`` are the CPU seconds, of both of our programs, for a request or byte at most.
+    """
 
     peer: Contestant
     ours: Contestant
+    other: Contestant | None = None
+    reach_cost: float | None = None
 
 
 @dataclass(frozen=True)
@@ -91,24 +99,25 @@ class IdleLine(Line):
     """A line whose ``reach`` is in its unit: something that ``idle.measure`` gives by this name."""
 
 
-PEER, OURS = "nginx pair", "yurttunnel"
+PEER, OURS, OTHER = "nginx pair", "yurttunnel", "Konnectivity"
 
 _CONNECTIONS = Work("connections", 16, Figure.RATE)
 _OTHERS = Work("requests", 4, Figure.P99)
 
 
-def _through_both(name: str, title: str, reach: float, work: Work) -> RatioLine:
-    """Make a line on which both do the same."""
+def _through_all(name: str, title: str, reach: float, work: Work, reach_cost: float) -> RatioLine:
+    """Make a line on which all do the same."""
     return RatioLine(
         name, title, reach, work.figure is not Figure.P50, work.figure.unit,
         Contestant(PEER, Route.PAIR, work), Contestant(OURS, Route.CONNECT, work),
+        Contestant(OTHER, Route.KONNECTIVITY, work), reach_cost,
     )  # fmt: skip
 
 
-def _bulk(kind: str, clients: int, reach: float) -> RatioLine:
+def _bulk(kind: str, clients: int) -> RatioLine:
     streams = "1 stream" if clients == 1 else f"{clients} streams"
     work = Work(kind, clients, Figure.THROUGHPUT)
-    return _through_both(f"{kind}-{clients}", f"{kind}, {streams}", reach, work)
+    return _through_all(f"{kind}-{clients}", f"{kind}, {streams}", 0.90, work, 2.3e-9)
 
 
 def _long(kind: str) -> RatioLine:
@@ -120,18 +129,20 @@ def _long(kind: str) -> RatioLine:
 
 
 LINES: tuple[Line, ...] = (
-    _through_both(
-        "requests-16", "small GETs, 16 clients", 0.90, Work("requests", 16, Figure.RATE)
+    _through_all(
+        "requests-16", "small GETs, 16 clients", 0.90, Work("requests", 16, Figure.RATE), 42e-6
     ),
-    _through_both("latency-1", "small GETs, 1 client, p50", 1.15, Work("requests", 1, Figure.P50)),
-    _through_both("connections-16", "new connections, 16 clients", 1.9, _CONNECTIONS),
-    _bulk("download", 1, 0.80),
-    _bulk("download", 8, 0.85),
-    _bulk("upload", 1, 0.80),
-    _bulk("upload", 8, 0.90),
+    _through_all(
+        "latency-1", "small GETs, 1 client, p50", 1.4, Work("requests", 1, Figure.P50), 170e-6
+    ),
+    _through_all("connections-16", "new connections, 16 clients", 2.7, _CONNECTIONS, 450e-6),
+    _bulk("download", 1),
+    _bulk("download", 8),
+    _bulk("upload", 1),
+    _bulk("upload", 8),
     RatioLine(
         "intercepted-16", "intercepted HTTPS GETs, 16 clients, to new connections",
-        1.5, True, Unit.RATE,
+        4.0, True, Unit.RATE,
         Contestant(PEER, Route.PAIR, _CONNECTIONS),
         Contestant(OURS, Route.INTERCEPTION, Work("requests", 16, Figure.RATE)),
     ),

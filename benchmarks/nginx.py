@@ -2,7 +2,8 @@
 
 The first takes TCP connections and opens TLS to the second with a client certificate; the second
 demands it, and connects to the backend by TCP. Each is one master with one worker, since server
-and agent are one process each: both contestants have two processes that work. All else is as
+and agent are one process each: both contestants have two processes that work. Buffers are of
+64 KiB, since those of 16 KiB that nginx comes with cost it a fifth of its bulk. All else is as
 nginx comes, so that a new connection resumes the TLS session of an earlier one.
 """
 
@@ -28,6 +29,7 @@ pid {name}.pid;
 error_log stderr warn;
 events {{ worker_connections 4096; }}
 stream {{
+    proxy_buffer_size 64k;
     server {{
 {server}
     }}

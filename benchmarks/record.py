@@ -47,6 +47,7 @@ def _result(result: Result) -> dict[str, Any]:
         "judged": result.judged,
         "peer": [_run(run) for run in result.peer],
         "ours": [_run(run) for run in result.ours],
+        "other": [_run(run) for run in result.other],
     }
 
 
@@ -54,6 +55,8 @@ def _line(line: Line) -> dict[str, Any]:
     contestants = {}
     if isinstance(line, RatioLine):
         contestants = {"peer_name": line.peer.name, "ours_name": line.ours.name}
+        if line.other is not None:
+            contestants["other_name"] = line.other.name
     return {
         "name": line.name,
         "title": line.title,

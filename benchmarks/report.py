@@ -10,13 +10,15 @@ from benchmarks.result import DRIVER_SHARE, OTHERS_LOAD, Result, Verdict
 from benchmarks.run import Run
 from benchmarks.summary import summarize
 
-_ROW = "{:<16} {:>14} {:>14} {:>9} {:>22}  {:<7} {}"
-_COST_ROW = "{:<16} {:>17} {:>17} {:>7} {:>7} {:>9} {:>9}"
+_ROW = "{:<16} {:>14} {:>14} {:>9} {:>22}  {:<7} {:<11} {}"
+_COST_ROW = "{:<16} {:>17} {:>17} {:>10} {:>7} {:>7} {:>9} {:>9} {:>17}"
 
 
 def heading() -> str:
     """Head the table of figures."""
-    return _ROW.format("line", "peer", "ours", "judged", "quartiles", "reach", "").rstrip()
+    return _ROW.format(
+        "line", "peer", "ours", "judged", "quartiles", "reach", "", "Konnectivity"
+    ).rstrip()
 
 
 def row(result: Result) -> str:
@@ -33,9 +35,17 @@ def row(result: Result) -> str:
         middle, low, high = (
             line.unit.show(value) for value in (judged.median, judged.low, judged.high)
         )
+    other = result.other_ratio
     return _ROW.format(
-        line.name, peer, ours, middle, f"{low} .. {high}", _reach(line), result.verdict.value
-    )
+        line.name,
+        peer,
+        ours,
+        middle,
+        f"{low} .. {high}",
+        _reach(line),
+        result.verdict.value,
+        "" if other is None else f"{other:.2f}",
+    ).rstrip()
 
 
 def _reach(line: Line) -> str:
@@ -48,8 +58,9 @@ def costs(results: Sequence[Result]) -> Iterator[str]:
     if not shown:
         return
     yield _COST_ROW.format(
-        "CPU time", "peer, both", "ours, both", "server", "agent", "load/peer", "load/ours"
-    )
+        "CPU time", "peer, both", "ours, both", "reach", "server", "agent", "load/peer",
+        "load/ours", "Konnectivity",
+    ).rstrip()  # fmt: skip
     for result in shown:
         line = result.line
         assert isinstance(line, RatioLine)
@@ -58,19 +69,30 @@ def costs(results: Sequence[Result]) -> Iterator[str]:
             line.name,
             _cost(line.peer.work.figure, result.peer),
             _cost(line.ours.work.figure, result.ours),
+            _reach_cost(line),
             server,
             agent,
             *(
                 f"{summarize([run.driver_share for run in runs]).median:.0%}"
                 for runs in (result.peer, result.ours)
             ),
-        )
+            _cost(line.ours.work.figure, result.other) if result.other else "",
+        ).rstrip()
 
 
 def _cost(figure: Figure, runs: Sequence[Run]) -> str:
     if not any(run.tested_cpu for run in runs):
         return "-"
-    cost = summarize([run.cost for run in runs]).median
+    return _shown_cost(figure, summarize([run.cost for run in runs]).median)
+
+
+def _reach_cost(line: RatioLine) -> str:
+    if line.reach_cost is None:
+        return ""
+    return f"<= {_shown_cost(line.ours.work.figure, line.reach_cost).split()[0]}"
+
+
+def _shown_cost(figure: Figure, cost: float) -> str:
     if figure is Figure.THROUGHPUT:
         return f"{cost * 1e9:.2f} s/GB"
     return f"{cost * 1e6:.0f} us/request"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -42,11 +43,20 @@ class Result:
     judged: list[float]
     peer: list[Run]
     ours: list[Run]
+    other: Sequence[Run] = ()
 
     @property
     def summary(self) -> Summary:
         """The middle and the spread of what is judged."""
         return summarize(self.judged)
+
+    @property
+    def other_ratio(self) -> float | None:
+        """The middle of the ratios of the third contestant, where there is one."""
+        if not self.other:
+            return None
+        pairs = zip(self.other, self.peer, strict=True)
+        return summarize([other.value / peer.value for other, peer in pairs]).median
 
     @property
     def driver_share(self) -> float:
@@ -65,7 +75,8 @@ class Result:
     @property
     def others_load(self) -> float:
         """How many processors other programs kept busy, in the run where it was most."""
-        return max((run.others_load for run in (*self.peer, *self.ours)), default=0.0)
+        every = (*self.peer, *self.ours, *self.other)
+        return max((run.others_load for run in every), default=0.0)
 
     @property
     def verdict(self) -> Verdict:
@@ -83,7 +94,7 @@ class Result:
         )
 
 
-def compare(line: Line, peer: list[Run], ours: list[Run]) -> Result:
-    """Make the result of a line with two contestants."""
+def compare(line: Line, peer: list[Run], ours: list[Run], other: Sequence[Run] = ()) -> Result:
+    """Make the result of a line with two contestants, or three."""
     pairs = zip(ours, peer, strict=True)
-    return Result(line, [one.value / other.value for one, other in pairs], peer, ours)
+    return Result(line, [one.value / two.value for one, two in pairs], peer, ours, other)

@@ -22,3 +22,9 @@ def result(of, ratios, **options):
     """Make the result of a line from its ratios, held against a peer that always reaches 100."""
     runs = [run(100 * ratio, **options) for ratio in ratios]
     return compare(of, [run(100.0) for _ in ratios], runs)
+
+
+def with_third(of, ratios, others):
+    """Make the same with a third contestant, by its ratios."""
+    peer, ours = ([run(100.0) for _ in ratios], [run(100 * ratio) for ratio in ratios])
+    return compare(of, peer, ours, [run(100 * ratio) for ratio in others])

@@ -1,6 +1,7 @@
 """The command line and what is printed, without a run."""
 
 import contextlib
+import dataclasses
 import io
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from benchmarks.lines import Figure, IdleLine
 from benchmarks.result import Result
 from benchmarks.run import Unit
 from benchmarks.summary import summarize
-from tests.benchmarks.fakes import line, result
+from tests.benchmarks.fakes import line, result, with_third
 
 
 class CommandLineTests(SynchronousTestCase):
@@ -82,6 +83,13 @@ class ReportTests(SynchronousTestCase):
             ["requests-16", "100/s", "95/s", "0.95", "0.88", "..", "0.97", ">=", "0.9", "holds"],
         )
 
+    def test_the_third_contestant_has_its_ratio_behind_the_verdict(self):
+        """It ran in the same rounds, and its costs are shown as well."""
+        third = with_third(line("requests-16"), [0.8, 0.95, 1.0], [0.5, 0.6, 0.7])
+        self.assertEqual(report.row(third).split()[-2:], ["holds", "0.60"])
+        _, costs = report.costs([third])
+        self.assertTrue(costs.endswith(" 1000 us/request"))
+
     def test_a_row_without_a_peer_has_the_figure_in_its_unit(self):
         """Memory is shown in MiB."""
         memory = IdleLine("memory", "memory", 90, False, Unit.MEBIBYTES)
@@ -96,6 +104,12 @@ class ReportTests(SynchronousTestCase):
         _, first, second = report.costs([requests, bulk])
         self.assertIn(" 100 us/request ", first)
         self.assertIn(" 2.00 s/GB ", second)
+
+    def test_costs_stand_beside_what_they_are_to_be(self):
+        """Where a line demands that."""
+        demanding = dataclasses.replace(line(), reach_cost=42e-6)
+        _, costs = report.costs([result(demanding, [1.0])])
+        self.assertIn(" <= 42 ", costs)
 
     def test_disturbed_lines_are_named(self):
         """Whoever reads the figures learns which of them are noise."""
