@@ -146,6 +146,27 @@ class RunTests(ReconcilerTestCase):
         self.clock.advance(0)
         self.assertEqual(3, self.runs)
 
+    def test_burst(self):
+        """After a quiet time some may follow one another; on average they are as far apart."""
+        self.make(burst=2, settle=0.0)
+        self.reconciler.startService()
+        for _ in range(2):
+            self.reconciler.trigger()
+            self.clock.advance(0)
+        self.assertEqual((2, Phase.RESTING), (self.runs, self.reconciler.phase))
+        for runs in (3, 4, 5):
+            self.reconciler.trigger()
+            self.clock.advance(SPACING - 0.001)
+            self.assertEqual(runs - 1, self.runs)
+            self.clock.pump([0.001, 0])
+            self.assertEqual(runs, self.runs)
+        self.advance(3 * SPACING)
+        for runs in (6, 7):
+            self.reconciler.trigger()
+            self.clock.advance(0)
+            self.assertEqual(runs, self.runs)
+        self.assertEqual(Phase.RESTING, self.reconciler.phase)
+
     def test_many_triggers_make_few_runs(self):
         """However many there are, the runs are apart."""
         self.reconciler.startService()
@@ -419,9 +440,9 @@ class AnyOrderTests(SynchronousTestCase):
     """Triggers, results, stops and steps of the clock in any order."""
 
     @settings(deadline=None, max_examples=150)
-    @given(st.lists(_EVENTS, max_size=20))
-    @example([("hang",), ("trigger",), ("is set", -3600.0), ("passes", 3.0), ("well",)])
-    def test_bounded(self, events):
+    @given(st.lists(_EVENTS, max_size=20), st.sampled_from((1, 2)))
+    @example([("hang",), ("trigger",), ("is set", -3600.0), ("passes", 3.0), ("well",)], 1)
+    def test_bounded(self, events, burst):
         """There is one run at a time, a trigger is followed by one within the longest pause, each
         period has one, and a stop leaves nothing.
         """
@@ -452,6 +473,7 @@ class AnyOrderTests(SynchronousTestCase):
             reconcile,
             settle=SETTLE,
             spacing=SPACING,
+            burst=burst,
             backoff=Backoff(SPACING, LONGEST),
             deadline=DEADLINE,
             expected=(Expected,),

@@ -1,7 +1,7 @@
 """The one loop that keeps something as it should be: in time, one run at a time, and stopped.
 
-It reads no clock, and has one timer: whatever a clock says between, the pause before the next run
-is the one that was chosen when it began.
+It reads no clock, and has one timer for the next run: whatever a clock says between, the pause
+before that is the one that was chosen when it began.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Phase(enum.Enum):
     STOPPED = "stopped"
     RUNNING = "running"
     RESTING = "resting"
-    """A run has gone well, so recently that the next one waits whatever happens."""
+    """Runs have gone well, so recently that the next one waits whatever happens."""
     IDLE = "idle"
     """Nothing is known that has to be done; the next run comes when the period is over."""
     SETTLING = "settling"
@@ -49,7 +49,8 @@ class Reconciler(Service):
     ``expected`` errors, whose sentences are enough.
 
     Seconds all: from the end of a run that went well to the next one it is at least ``spacing``
-    and at most ``period``; the run for a trigger waits ``settle`` for others. A stop lets a run
+    and at most ``period``; the run for a trigger waits ``settle`` for others. After a quiet time
+    ``burst`` runs need no such spacing: it is as long as that on average. A stop lets a run
     go on for ``finish``, then cancels it. It may be started again; if a run of before has still
     not ended, the next one waits for it.
     """
@@ -65,6 +66,7 @@ class Reconciler(Service):
         *,
         settle: float = 0.0,
         spacing: float = 0.0,
+        burst: int = 1,
         backoff: Backoff | None = None,
         deadline: float | None = None,
         finish: float = 0.0,
@@ -76,6 +78,10 @@ class Reconciler(Service):
         self._reconcile = reconcile
         self._settle = settle
         self._spacing = spacing
+        self._burst = burst
+        # Runs that have gone well, less one for each spacing since.
+        self._recent = 0
+        self._forgetting: IDelayedCall | None = None
         self._backoff = backoff
         self._deadline = deadline
         self._finish = finish
@@ -101,6 +107,7 @@ class Reconciler(Service):
         """Begin no more runs; fires with whether none is under way, soon in any case."""
         super().stopService()
         self._set_timer(None)
+        self._forget_all()
         self.phase = Phase.STOPPED
         stopped: Deferred[bool] = Deferred.fromCoroutine(self._end(self._under_way))
         return stopped
@@ -124,10 +131,31 @@ class Reconciler(Service):
 
     def _pause_is_over(self) -> None:
         self._timer = None
+        self._begin_run()
+
+    def _rest(self) -> None:
+        if self._spacing:
+            self._recent += 1
+            if self._forgetting is None:
+                self._forgetting = self._timers.callLater(self._spacing, self._forget_one)
+        if self._recent and self._recent >= self._burst:
+            self.phase = Phase.RESTING
+        else:
+            self._rested()
+
+    def _forget_one(self) -> None:
+        self._recent -= 1
+        self._forgetting = None
+        if self._recent:
+            self._forgetting = self._timers.callLater(self._spacing, self._forget_one)
         if self.phase is Phase.RESTING:
             self._rested()
-        else:
-            self._begin_run()
+
+    def _forget_all(self) -> None:
+        self._recent = 0
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+            self._forgetting = None
 
     def _rested(self) -> None:
         if self._triggered:
@@ -156,10 +184,7 @@ class Reconciler(Service):
         else:
             if self._backoff is not None:
                 self._backoff.reset()
-            if self._spacing:
-                self._pause(Phase.RESTING, self._spacing)
-            else:
-                self._rested()
+            self._rest()
 
     async def _goes_well(self, starts: int) -> bool:
         try:

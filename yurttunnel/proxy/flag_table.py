@@ -175,8 +175,9 @@ MIN_SYNC_PERIOD = Flag(
     "iptables-min-sync-period",
     Group.STEERING,
     flags.duration,
-    "The shortest time between two changes of the rules. Endpoints that come and go are used at"
-    " once in any case in user mode.",
+    "The shortest time between two changes of the rules, of which two may follow one another at"
+    " once after a quiet time. Endpoints that come and go are used at once in any case in user"
+    " mode.",
     default="1s",
 )
 REMOVE_RULES = Flag(

@@ -39,6 +39,10 @@ from yurttunnel.steering.interfaces import SteeringFailed
 LOOK_SECONDS = 5.0
 """How often the kernel is asked whether somebody has changed rules."""
 
+SYNC_BURST = 2
+"""Syncs that may follow one another at once after a quiet time, as kube-proxy's runner has it: a
+change does not wait since the period, or another Service, has just had one."""
+
 SYNC_SECONDS = 60.0
 """How long a sync may take: more than the programs of both families together, 20 s each."""
 
@@ -125,6 +129,7 @@ class Proxier(Service):
             "keeping Services",
             self._sync,
             spacing=settings.least,
+            burst=SYNC_BURST,
             backoff=Backoff(),
             deadline=SYNC_SECONDS,
             finish=FINISH_SECONDS,
