@@ -46,6 +46,12 @@ class Saved:
         return not (self.chains or self.jumps)
 
 
+def table_of(text: bytes, table: str) -> bytes | None:
+    """Return what is shown of one table; ``None`` where that is not shown at all."""
+    _, found, behind = (b"\n" + text).partition(f"\n*{table}\n".encode())
+    return behind.partition(b"\nCOMMIT\n")[0] + b"\n" if found else None
+
+
 def read(lines: Iterable[bytes], owner: Owner) -> Saved:
     """Read the lines of one table, of which there may be more than ours."""
     saved = Saved()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from yurttunnel.steering.firewall.own_chains import Owner, Rules
-from yurttunnel.steering.firewall.saved import Saved, read
+from yurttunnel.steering.firewall.saved import Saved, read, table_of
 from yurttunnel.steering.firewall.transaction import transaction
 from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.programs import Finished, IPrograms, ProgramFailed
@@ -113,7 +113,7 @@ class Tables:
         Raises :class:`SteeringFailed`.
         """
         known, self._known = self._known, {}
-        lines = {table: await self._own_lines(table) for table in self._tables}
+        lines = await self._all_own_lines()
         if self._right == (desired, lines):
             self._known = known
             return Outcome((), None, 0)
@@ -141,8 +141,24 @@ class Tables:
                     self._known = known
                     raise
                 # Others have changed what was known.
-        found = {table: read(await self._own_lines(table), self._owner) for table in self._tables}
+        lines = await self._all_own_lines()
+        found = {table: read(some, self._owner) for table, some in lines.items()}
         return bool((await self._change(found, {}, REMOVAL_LOCK_SECONDS)).differences)
+
+    async def _all_own_lines(self) -> _Lines:
+        """Return what may be about our chains, by one run of a program for several tables.
+
+        It shows the tables that there are: one that is missing comes to be by asking for it.
+        """
+        shown = b""
+        if len(self._tables) > 1:
+            what = f"reading {_named(self._tables)}"
+            shown = (await self._run(what, f"{self._back_end.prefix}-save")).output
+        lines: _Lines = {}
+        for table in self._tables:
+            its = table_of(shown, table)
+            lines[table] = await self._own_lines(table) if its is None else self._owner.lines(its)
+        return lines
 
     async def _own_lines(self, table: str) -> list[bytes]:
         what = f"reading {_named([table])}"
