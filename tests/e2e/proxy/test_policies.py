@@ -40,8 +40,9 @@ class Policies:
 
     async def test_local_policies(self) -> None:
         """Who is local is asked alone where that is the policy, of those within or of those from
-        outside; without a local one clients within are refused, and those from outside get no
-        answer; a balancer is told how many there are.
+        outside, unless the node itself speaks to a portal from outside; without a local one clients
+        within are refused, and those from outside get no answer; a balancer is told how many there
+        are.
         """
         self.objects.service("within", internalTrafficPolicy="Local")
         self.objects.endpoints("within", *ALL)
@@ -54,6 +55,8 @@ class Policies:
             node = address("outside", NODE, version)
             await self.eventually_by(LOCAL, node, NODE_PORT, machine="outside")
             await self.eventually_by(LOCAL, BALANCER[version], machine="outside")
+            # As if it had gone out to the balancer, which may send it to any node.
+            await self.eventually_by(ALL, BALANCER[version], machine="node")
             await self.source_is_kept(node, version)
         await self.eventually_healthy(200, len(LOCAL))
         self.objects.endpoints("within", *REMOTE)

@@ -163,7 +163,7 @@ class CleanupTests(SynchronousTestCase):
         programs = FakePrograms()
         proc_net = Path(self.mktemp())
         kinds = (
-            IptablesRules(programs, {}.get, (), proc_net),
+            IptablesRules(programs, {}.get, proc_net=proc_net),
             Nftables(programs, lambda placed: []),
         )
         self.assertEqual([], self.successResultOf(self.removed(*kinds)))

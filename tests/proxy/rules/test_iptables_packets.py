@@ -236,6 +236,7 @@ class PacketsContract(Networks):
                     scope=Scope.EXTERNAL,
                     port=None,
                     nobody_serves=NobodyServes.DROPPED,
+                    keeps_source=True,
                 ),
             ]
         )
@@ -244,6 +245,30 @@ class PacketsContract(Networks):
         self.assertEqual(PROXY_PORT, self.from_here(str(balancer.address)))
         self.assertEqual(PROXY_PORT, self.from_here(PODS[self.version][0], NODE_PORT))
         self.assertEqual(PROXY_PORT, self.from_pod(str(internal.address)))
+
+    async def test_external_portals_from_within(self):
+        """Packets of this machine, and of pods that are known, are for whoever serves within."""
+        internal, *_, balancer, node_port = self.all_portals()
+        bits = 24 if self.version == 4 else 64
+        pods = ip_network(f"{PODS[self.version][0]}/{bits}", strict=False)
+        rules = IptablesRules(Programs(reactor), host_address, pods=[pods])
+        await rules.apply(
+            [
+                self.placed(internal, scope=Scope.INTERNAL),
+                self.placed(
+                    balancer,
+                    node_port,
+                    scope=Scope.EXTERNAL,
+                    port=OTHER_PROXY_PORT,
+                    keeps_source=True,
+                ),
+            ]
+        )
+        node = OUTSIDE[self.version][0]
+        for address, port in ((str(balancer.address), PORT), (node, NODE_PORT)):
+            self.assertEqual(OTHER_PROXY_PORT, self.from_outside(address, port))
+            self.assertEqual(PROXY_PORT, self.from_here(address, port))
+            self.assertEqual(PROXY_PORT, self.from_pod(address, port))
 
     async def test_source_ranges(self):
         """Who is in no source range reaches a load balancer's address nowhere, others do."""

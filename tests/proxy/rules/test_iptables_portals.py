@@ -43,9 +43,9 @@ def placed(
 class PortalsCase(SynchronousTestCase):
     """What the chains have."""
 
-    def rules(self, *services, version=4, host=HOST, node_ports=()):
+    def rules(self, *services, version=4, host=HOST, node_ports=(), pods=()):
         """Return the rules by their tables."""
-        return PortalRules(version, node_ports).rules(services, host)
+        return PortalRules(version, node_ports, pods).rules(services, host)
 
     def filled(self, *services, **more):
         """Return the rules by their chains, where there are any."""
@@ -179,13 +179,33 @@ class OwnPacketsTests(PortalsCase):
         """This machine's own packets to them are served as those to the cluster IP."""
         found = self.filled(
             placed(CLUSTER_IP, scope=Scope.INTERNAL, port=4001),
-            placed(LOAD_BALANCER_IP, NODE_PORT, scope=Scope.EXTERNAL, port=4002),
+            placed(LOAD_BALANCER_IP, NODE_PORT, scope=Scope.EXTERNAL, port=4002, keeps_source=True),
         )
         ports = {chain: [rule.split()[-1] for rule in rules] for chain, rules in found.items()}
         self.assertEqual(["4002", "4001"], ports["KUBE-PORTALS-CONTAINER"])
         self.assertEqual(["172.16.1.9:4001"] * 2, ports["KUBE-PORTALS-HOST"])
         self.assertEqual(["4002"], ports["KUBE-NODEPORT-CONTAINER"])
         self.assertEqual(["172.16.1.9:4001"], ports["KUBE-NODEPORT-HOST"])
+
+    def test_pods(self):
+        """Where it is known which clients are pods, it is the same for them, before all others."""
+        found = self.filled(
+            placed(CLUSTER_IP, scope=Scope.INTERNAL, port=4001),
+            placed(LOAD_BALANCER_IP, NODE_PORT, scope=Scope.EXTERNAL, port=4002, keeps_source=True),
+            pods=[ip_network("10.1.0.0/16"), ip_network("fd01::/48")],
+        )
+        balancer = f"-d 203.0.113.1/32 -p tcp {NAMED} -m tcp --dport 80 -j REDIRECT --to-ports"
+        node_port = f"-p tcp {NAMED} -m tcp --dport 30080 -j REDIRECT --to-ports"
+        self.assertEqual(
+            [f"-s 10.1.0.0/16 {balancer} 4001", f"{balancer} 4002"],
+            found["KUBE-PORTALS-CONTAINER"][:2],
+        )
+        self.assertEqual(
+            [f"-s 10.1.0.0/16 {node_port} 4001", f"{node_port} 4002"],
+            found["KUBE-NODEPORT-CONTAINER"],
+        )
+        self.assertEqual(2, len(found["KUBE-NODEPORT-NON-LOCAL"]))
+        self.assertEqual(1, len(self.filled(placed(CLUSTER_IP))["KUBE-PORTALS-CONTAINER"]))
 
     def test_only_internal(self):
         """They are so also where no endpoint is on this node: only what arrives is dropped."""
@@ -196,6 +216,7 @@ class OwnPacketsTests(PortalsCase):
                 scope=Scope.EXTERNAL,
                 port=None,
                 nobody_serves=NobodyServes.DROPPED,
+                keeps_source=True,
             ),
         )
         match = f"-d 203.0.113.1/32 -p tcp {NAMED} -m tcp --dport 80"

@@ -118,6 +118,7 @@ class ElementsTests(SynchronousTestCase):
             scope=Scope.EXTERNAL,
             portals=[portal(PortalKind.EXTERNAL_IP, 4)],
             nobody_serves=NobodyServes.DROPPED,
+            keeps_source=True,
         )
         found = elements(tables()([outside, within]))
         at = "192.0.2.1 . tcp . 80"

@@ -109,7 +109,12 @@ class Packets:
         within = self.listen("within")
         placed = (
             self.placed(self.portal(PortalKind.CLUSTER_IP), port=within, scope=Scope.INTERNAL),
-            self.placed(self.portal(PortalKind.EXTERNAL_IP), port=self.port, scope=Scope.EXTERNAL),
+            self.placed(
+                self.portal(PortalKind.EXTERNAL_IP),
+                port=self.port,
+                scope=Scope.EXTERNAL,
+                keeps_source=True,
+            ),
         )
         pods = ip_network("10.1.0.0/24"), ip_network("fd01::/64")
         await self.apply(*placed, networks=Networks(pods=pods))

@@ -13,6 +13,7 @@ from yurttunnel.proxy.state.desired_state import Memory, desired_state
 from yurttunnel.proxy.state.endpoint_slices import EndpointSlice, endpoint_slice_from
 from yurttunnel.proxy.state.reading import MOST_TOLD
 from yurttunnel.proxy.state.services import Service, service_from
+from yurttunnel.proxy.state.virtual_services import Scope
 
 _NAMES = st.sampled_from("abc")
 _BOOLS = st.sampled_from([None, True, False])
@@ -140,7 +141,7 @@ class AnyOrderTests(SynchronousTestCase):
         for made in state.services.values():
             self.assertEqual(tuple(sorted(made.endpoints)), made.endpoints)
             self.assertLessEqual(made.local, set(made.endpoints))
-            self.assertTrue(made.portals)
+            self.assertEqual(made.key.scope is not Scope.CLUSTER, bool(made.portals))
             for each in made.endpoints:
                 self.assertEqual(made.key.version, each.address.version)
                 if each.address in virtual:

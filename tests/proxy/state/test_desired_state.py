@@ -232,6 +232,21 @@ class PolicyTests(SynchronousTestCase):
         self.assertEqual((1, [], NobodyServes.REFUSED, False), served[Scope.INTERNAL])
         self.assertEqual((1, ["10.1.0.2"], NobodyServes.REFUSED, False), served[Scope.EXTERNAL])
 
+    def test_both_local(self):
+        """All endpoints are kept for clients within that use portals from outside: for them it is
+        as if they had gone out of the cluster and come back.
+        """
+        policies = {"internalTrafficPolicy": "Local", "externalTrafficPolicy": "Local"}
+        everyone = ["10.1.0.1", "10.1.0.2"]
+        self.assertEqual(
+            {
+                Scope.INTERNAL: (1, ["10.1.0.1"], NobodyServes.REFUSED, False),
+                Scope.EXTERNAL: (1, ["10.1.0.1"], NobodyServes.DROPPED, True),
+                Scope.CLUSTER: (0, everyone, NobodyServes.REFUSED, False),
+            },
+            self.served(*self.both, **policies),
+        )
+
     def test_internal_local_alone(self):
         """Without portals from outside there is one scope."""
         web = service(internalTrafficPolicy="Local")

@@ -195,6 +195,8 @@ def _virtual_services(
     if external and (service.internal_local or service.external_local):
         yield made(Scope.INTERNAL, internal, service.internal_local, False)
         yield made(Scope.EXTERNAL, external, service.external_local, service.external_local)
+        if service.internal_local and service.external_local:
+            yield made(Scope.CLUSTER, (), False, False)
     else:
         yield made(Scope.ALL, (*internal, *external), service.internal_local, False)
 

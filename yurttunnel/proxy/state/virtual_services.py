@@ -94,6 +94,9 @@ class Scope(enum.Enum):
     """Those within the cluster, and those from outside, since both have the same endpoints."""
     INTERNAL = "internal"
     EXTERNAL = "external"
+    CLUSTER = "cluster"
+    """None: it has all endpoints, for clients within the cluster that speak to portals from outside
+    where both of the others are for endpoints of this node alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from ipaddress import collapse_addresses, ip_network
 
 from yurttunnel.proxy.interfaces import Placed
 from yurttunnel.proxy.rules.iptables import chains
+from yurttunnel.proxy.rules.within_cluster import WithinCluster
 from yurttunnel.proxy.state.virtual_services import (
     Address,
     Key,
@@ -18,7 +19,6 @@ from yurttunnel.proxy.state.virtual_services import (
     Portal,
     PortalKind,
     Protocol,
-    Scope,
     ServicePortName,
 )
 from yurttunnel.steering.firewall.own_chains import Rules
@@ -45,7 +45,9 @@ _RulesByChain = Mapping[str, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """A virtual service, what serves this machine's own packets to it, and where those are led."""
+    """A virtual service, what serves packets to it from within the cluster, and where those of
+    this machine are led.
+    """
 
     placed: Placed
     own: Placed
@@ -53,16 +55,22 @@ class _Served:
 
 
 class PortalRules:
-    """Makes the rules of one family: ``node_ports`` have the addresses that serve node ports.
+    """Makes the rules of one family: ``node_ports`` have the addresses that serve node ports, and
+    ``pods`` those of pods, of which there are none where they are not known.
 
     ``bridges`` says whether the kernel can tell packets that come over a bridge; if not, they are
     led like others. What has not changed of a service is not made anew.
     """
 
     def __init__(
-        self, version: int, node_ports: Iterable[Network] = (), bridges: bool = True
+        self,
+        version: int,
+        node_ports: Iterable[Network] = (),
+        pods: Iterable[Network] = (),
+        bridges: bool = True,
     ) -> None:
         self._version = version
+        self._pods = _of_version(version, pods)
         self.bridges = bridges
         networks = _of_version(version, node_ports)
         # Rules that match any address are shown without it.
@@ -77,13 +85,14 @@ class PortalRules:
         services = {
             each.service.key: each for each in placed if each.service.key.version == self._version
         }
+        within = WithinCluster(services.values())
         former, self._made = self._made, {}
         found: dict[str, list[str]] = defaultdict(list)
         for key in sorted(services, key=_order):
-            served = _Served(services[key], _of_this_machine(services, key), host)
+            served = _Served(services[key], within.instead_of(services[key]) or services[key], host)
             made = former.get(key)
             if made is None or made[0] != served:
-                one = _ServiceRules(served, self._node_ports, self.bridges)
+                one = _ServiceRules(served, self._node_ports, self._pods, self.bridges)
                 made = served, one.rules
             self._made[key] = made
             for chain, some in made[1].items():
@@ -97,12 +106,20 @@ class PortalRules:
 class _ServiceRules:
     """The rules of one virtual service, by their chains."""
 
-    def __init__(self, served: _Served, node_ports: Sequence[Network], bridges: bool) -> None:
+    def __init__(
+        self,
+        served: _Served,
+        node_ports: Sequence[Network],
+        pods: Sequence[Network],
+        bridges: bool,
+    ) -> None:
         key = served.placed.service.key
         self._placed = served.placed
         self._own = served.own
         self._host = served.host
         self._node_ports = node_ports
+        # Of clients that arrive, and are served as this machine's own.
+        self._pods = pods if served.own is not served.placed else ()
         self._bridges = bridges
         self._key = key
         self._name = comment(_comment_of(key.name))
@@ -118,19 +135,21 @@ class _ServiceRules:
         is_node_port = portal.kind is PortalKind.NODE_PORT
         match = self._match(portal)
         port, own_port = self._placed.proxy_port, self._own.proxy_port
-        if port is not None:
-            chain = chains.NODEPORT_CONTAINER if is_node_port else chains.PORTALS_CONTAINER
-            self.rules[chain] += [
-                f"{match}{when} {lead(None, port)}" for when in self._arriving(portal)
-            ]
+        clients = [(f"-s {network(pods)} ", own_port) for pods in self._pods]
+        for source, to in (*clients, ("", port)):
+            if to is not None:
+                chain = chains.NODEPORT_CONTAINER if is_node_port else chains.PORTALS_CONTAINER
+                self.rules[chain] += [
+                    f"{source}{match}{when} {lead(None, to)}" for when in self._arriving(portal)
+                ]
+                if is_node_port:
+                    # By then the packet is one to the proxy port.
+                    self.rules[chains.NODEPORT_NON_LOCAL].append(
+                        f"{source}{self._match_port(to)} -m state --state NEW -j ACCEPT"
+                    )
         if own_port is not None:
             chain = chains.NODEPORT_HOST if is_node_port else chains.PORTALS_HOST
             self.rules[chain].append(f"{match}{_leaving(portal)} {lead(self._host, own_port)}")
-        if is_node_port and port is not None:
-            # By then the packet is one to the proxy port.
-            self.rules[chains.NODEPORT_NON_LOCAL].append(
-                f"{self._match_port(port)} -m state --state NEW -j ACCEPT"
-            )
 
     def _restrict(self, portal: Portal) -> None:
         """Drop what comes from elsewhere than the portal's sources, wherever it is led to."""
@@ -193,18 +212,6 @@ class _ServiceRules:
 def _leaving(portal: Portal) -> str:
     """Return what else the rules for packets of this machine match."""
     return _TO_THIS_MACHINE if portal.kind is PortalKind.EXTERNAL_IP else ""
-
-
-def _of_this_machine(services: Mapping[Key, Placed], key: Key) -> Placed:
-    """Return what serves this machine's own packets.
-
-    To external portals that is what serves within the cluster, whatever ``externalTrafficPolicy``
-    says, as kube-proxy has it.
-    """
-    if key.scope is not Scope.EXTERNAL:
-        return services[key]
-    internal = Key(key.name, key.version, key.protocol, Scope.INTERNAL)
-    return services.get(internal, services[key])
 
 
 def _order(key: Key) -> tuple[ServicePortName, str, str]:

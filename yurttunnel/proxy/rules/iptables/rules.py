@@ -67,7 +67,8 @@ class _Right:
 class IptablesRules:
     """The rules of all families that this machine has; the first call finds out which those are.
 
-    ``node_ports`` have the addresses that serve node ports, none being all.
+    ``node_ports`` have the addresses that serve node ports, none being all; ``pods`` are those of
+    the cluster's pods, none where they are not known.
     """
 
     _log = Logger()
@@ -77,11 +78,13 @@ class IptablesRules:
         programs: IPrograms,
         host_address: HostAddress,
         node_ports: Iterable[Network] = (),
+        pods: Iterable[Network] = (),
         proc_net: Path = PROC_NET,
     ) -> None:
         self._programs = programs
         self._host_address = host_address
         self._node_ports = tuple(node_ports)
+        self._pods = tuple(pods)
         self._proc_net = proc_net
         self._families: dict[int, _Family] = {}
         self._right: _Right | None = None
@@ -119,7 +122,7 @@ class IptablesRules:
         for version, back_end in found.found.items():
             if version not in self._families:
                 tables = Tables(self._programs, back_end, PROXY)
-                portals = PortalRules(version, self._node_ports)
+                portals = PortalRules(version, self._node_ports, self._pods)
                 self._families[version] = _Family(back_end, tables, portals)
         missing = [found.missing[each] for each in needed if each not in self._families]
         if missing:
@@ -176,7 +179,9 @@ class IptablesRules:
                 " cannot tell what comes over a bridge: {error}",
                 error=error,
             )
-        family.portals = PortalRules(family.back_end.version, self._node_ports, bridges=False)
+        family.portals = PortalRules(
+            family.back_end.version, self._node_ports, self._pods, bridges=False
+        )
         family.made = None
         return await family.tables.apply(family.rules(placed, host))
 

@@ -10,7 +10,7 @@ from typing import Protocol as Interface
 
 from yurttunnel.proxy.interfaces import Placed
 from yurttunnel.proxy.rules.nftables.table import Chain
-from yurttunnel.proxy.state.virtual_services import NobodyServes, Portal, PortalKind, Scope
+from yurttunnel.proxy.state.virtual_services import NobodyServes, Portal, PortalKind
 
 RESTRICTED, ALLOWED = "restricted", "allowed"
 """Sets: portals that have source ranges, and those with each of the networks."""
@@ -24,8 +24,9 @@ class Way(enum.Enum):
 
     ARRIVING = "arriving"
     OWN = "own"
-    """From programs of this machine, and from pods where it is known which those are: to them
-    external portals are those of within the cluster, whatever ``externalTrafficPolicy`` says."""
+    """From programs of this machine, and from pods where it is known which those are: by external
+    portals they get all endpoints, whatever policies say
+    (:mod:`yurttunnel.proxy.rules.within_cluster`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,9 @@ class Parts(Interface):
     """Makes the part of a service."""
 
     def __call__(self, placed: Placed, internal: Placed | None, /) -> Part:
-        """Return it; ``internal`` has the same Service's portals within the cluster.
+        """Return it; ``internal`` serves clients within the cluster by its portals.
 
-        That is ``None`` unless they are apart (:class:`Scope`) and carried.
+        That is ``None`` where it does so itself.
         """
         ...
 
@@ -103,23 +104,6 @@ def elements(
             yield (RESTRICTED, key), ""
             for network in _collapsed(portal):
                 yield (ALLOWED, f"{key} . {network}"), ""
-
-
-def internal_of(placed: Placed, by_key: Mapping[tuple[object, ...], Placed]) -> Placed | None:
-    """Return what carries the same Service's portals within the cluster where those are apart."""
-    if placed.service.key.scope is not Scope.EXTERNAL:
-        return None
-    return by_key.get(_identity(placed))
-
-
-def internals(placed: Iterator[Placed] | tuple[Placed, ...]) -> dict[tuple[object, ...], Placed]:
-    """Return the services of :attr:`Scope.INTERNAL`, for :func:`internal_of`."""
-    return {_identity(each): each for each in placed if each.service.key.scope is Scope.INTERNAL}
-
-
-def _identity(placed: Placed) -> tuple[object, ...]:
-    key = placed.service.key
-    return key.name, key.version, key.protocol
 
 
 def _collapsed(portal: Portal) -> Iterator[str]:

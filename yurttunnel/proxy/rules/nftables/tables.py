@@ -17,10 +17,9 @@ from yurttunnel.proxy.rules.nftables.parts import (
     Part,
     Parts,
     Way,
-    internal_of,
-    internals,
 )
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, FORMAT, Chain, Table, chain
+from yurttunnel.proxy.rules.within_cluster import WithinCluster
 from yurttunnel.proxy.state.virtual_services import Key, Network
 
 SERVICES = "services"
@@ -30,6 +29,10 @@ SERVICES = "services"
 _PORT = "meta l4proto . th dport"
 _TRANSPORT = "meta l4proto { tcp, udp }"
 """Which nft wants to be told where ports are replaced."""
+
+_LOOPBACK = {4: "127.0.0.0/8", 6: "::1"}
+"""Addresses from which nothing can be sent to an endpoint, so that the kernel carries nothing that
+is sent to them: kube-proxy's nftables mode has no node ports there, either."""
 
 _MAPS = {PORTALS: "inet_service", NOBODY: "verdict", SERVICES: "verdict"}
 
@@ -72,12 +75,12 @@ class Tables:
 
         A family that is not asked for is left out.
         """
-        by_key = internals(tuple(placed))
+        within = WithinCluster(placed)
         former, self._made = self._made, {}
         tables = {version: self._base(version) for version in self._versions}
         for each in placed:
             key = each.service.key
-            internal = internal_of(each, by_key)
+            internal = within.instead_of(each)
             made = former.get(key)
             if made is None or made[0] != each or made[1] != internal:
                 made = (each, internal, self._parts(each, internal))
@@ -133,7 +136,8 @@ class Tables:
         for by, clients in ways:
             node_ports = f"@{by.value}-{PORTALS}{NODE_PORTS}"
             yield f"{clients}{local} {_TRANSPORT} {to}:{_PORT} map {node_ports}"
-            yield f"{clients}{local} {_PORT} vmap @{by.value}-{SERVICES}{NODE_PORTS}"
+            others = f"{FAMILIES[version]} daddr != {_LOOPBACK[version]}"
+            yield f"{clients}{local} {others} {_PORT} vmap @{by.value}-{SERVICES}{NODE_PORTS}"
 
     def _to(self, version: int, way: Way) -> str:
         """Return the statement that leads to a proxy port, which follows a colon.

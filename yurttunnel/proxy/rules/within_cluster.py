@@ -1,0 +1,40 @@
+"""Who serves clients within the cluster that speak to an external portal.
+
+With ``externalTrafficPolicy: Local`` a load balancer sends clients to nodes with endpoints. Packets
+from within the cluster never get to it: rules here take them before, and so give them all
+endpoints, as if they had gone out to it and come back. Neither that policy nor
+``internalTrafficPolicy`` counts for them (``writeServiceToEndpointRules`` and the external chains
+of k8s.io/kubernetes pkg/proxy/iptables and nftables).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.state.virtual_services import Key, Protocol, Scope, ServicePortName
+
+_Identity = tuple[ServicePortName, int, Protocol]
+
+_SCOPES = (Scope.INTERNAL, Scope.CLUSTER)
+"""Of siblings; the last one that there is has all endpoints."""
+
+
+class WithinCluster:
+    """Finds them among all that is ``placed``."""
+
+    def __init__(self, placed: Iterable[Placed]) -> None:
+        found = [each for each in placed if each.service.key.scope in _SCOPES]
+        found.sort(key=lambda each: _SCOPES.index(each.service.key.scope))
+        self._siblings = {_identity(each.service.key): each for each in found}
+
+    def instead_of(self, placed: Placed) -> Placed | None:
+        """Return who serves them by the portals of ``placed``; ``None`` where it does itself."""
+        service = placed.service
+        if service.key.scope is not Scope.EXTERNAL or not service.keeps_source:
+            return None
+        return self._siblings.get(_identity(service.key))
+
+
+def _identity(key: Key) -> _Identity:
+    return key.name, key.version, key.protocol
