@@ -12,11 +12,13 @@ from tests.proxy.services import service
 from tests.proxy.test_options import parse
 from yurttunnel.proxy import carrying
 from yurttunnel.proxy.carrying import NodePorts, find_carrier
+from yurttunnel.proxy.kernel.mode import KernelMode
 from yurttunnel.proxy.placement import IKernel
 from yurttunnel.proxy.rules.choice import ChosenRules
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import Mode
 from yurttunnel.proxy.state.virtual_services import Portal, PortalKind
+from yurttunnel.steering.netlink.tracking import Tracking
 
 
 class CarrierTests(SynchronousTestCase):
@@ -49,7 +51,7 @@ class CarrierTests(SynchronousTestCase):
         found = self.found()
         self.assertIs(Mode.KERNEL, found.mode)
         verifyObject(IKernel, found.kernel)
-        self.assertEqual(1, len(found.services))
+        self.assertEqual([Tracking, KernelMode], [type(each) for each in found.services])
         self.assertIsNone(found.problem())
         self.assertTrue(found.kernel.carries(service([1])))
         self.assertFalse(found.kernel.carries(service([1], proxy_protocol=1)))
@@ -58,13 +60,13 @@ class CarrierTests(SynchronousTestCase):
         self.assertIn("--mode user", problem.text)
 
     def test_else_this_process(self):
-        """With the rules that there are."""
+        """With the rules that there are, which drain as connections stay tracked without them."""
         self.unable = "nft is not installed"
         found = self.found()
         self.assertIs(Mode.USER, found.mode)
         self.assertIsNone(found.kernel)
         self.assertIsInstance(found.rules, ChosenRules)
-        self.assertEqual((), found.services)
+        self.assertEqual([Tracking], [type(each) for each in found.services])
 
     def test_what_the_command_line_says(self):
         """It is not asked what the kernel can."""

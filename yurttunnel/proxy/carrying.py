@@ -47,6 +47,7 @@ from yurttunnel.proxy.state.virtual_services import (
     VirtualService,
 )
 from yurttunnel.steering.firewall.detection import has_family
+from yurttunnel.steering.netlink.tracking import Tracking
 from yurttunnel.steering.netlink.worker import Run
 from yurttunnel.steering.programs import IPrograms, Programs
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
@@ -85,9 +86,12 @@ async def find_carrier(
         nothing = NoRules()
         return Carrier(Mode.USER, sockets, nothing, nothing, nothing)
     programs = Programs(reactor)
-    iptables = IptablesRules(programs, host_address, settings.node_port_networks)
+    iptables = IptablesRules(
+        programs, host_address, settings.node_port_networks, settings.masquerade.pods
+    )
     networks = Networks(settings.node_port_networks, settings.masquerade.pods)
     versions = [version for version in (4, 6) if has_family(version)]
+    tracking = Tracking(run, "--proxy-backend")
     carrier = partial(
         Carrier,
         sockets=sockets,
@@ -102,12 +106,16 @@ async def find_carrier(
             mode=Mode.KERNEL,
             rules=choose(settings.back_end, True, iptables, kernel.rules),
             kernel=_Kernel(kernel),
-            services=(kernel,),
+            services=(tracking, kernel),
             problem=lambda: kernel.problem,
         )
     tables = Tables(versions, user_part, host_address, networks)
     nftables = Nftables(programs, tables)
-    return carrier(mode=Mode.USER, rules=choose(settings.back_end, False, iptables, nftables))
+    return carrier(
+        mode=Mode.USER,
+        rules=choose(settings.back_end, False, iptables, nftables),
+        services=(tracking,),
+    )
 
 
 async def _kernel_carries(settings: Settings, programs: IPrograms) -> bool:

@@ -114,7 +114,7 @@ class ClusterSteering:
 
         worker = KernelWorker(self._reactor)
         parts = StoppedInTurn()
-        for part in (worker, Tracking(worker.run)):
+        for part in (worker, Tracking(worker.run, "--enable-iptables")):
             part.setServiceParent(parts)
         return parts
 

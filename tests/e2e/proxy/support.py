@@ -294,7 +294,7 @@ class ProxyTestCase(EndToEndTestCase):
         """Return all rules of the node, whichever firewall they are in, and chains of somebody's.
 
         What the kernel counts is left out, and so is what there is without a rule: tables and
-        chains of iptables that it makes when it is asked.
+        chains of iptables that it makes when it is asked. So is what ends with a process.
         """
         found = []
         for family, version in (("iptables", "ip"), ("ip6tables", "ip6")):
@@ -305,12 +305,16 @@ class ProxyTestCase(EndToEndTestCase):
             found += [f"{family} {line}" for line in lines if _is_somebodys(line)]
         for line in run("nft", "list", "tables").splitlines():
             _, family, name = line.split()
-            if (family, name) not in _OF_IPTABLES:
+            if (family, name) not in _OF_IPTABLES and not name.startswith(_OF_A_PROCESS):
                 found += run("nft", "-s", "list", "table", family, name).splitlines()
         return found
 
 
 _OF_IPTABLES = {(f, t) for f in ("ip", "ip6") for t in ("nat", "filter", "mangle", "raw")}
+
+
+_OF_A_PROCESS = ("yurtproxy-", "yurttunnel-")
+"""What the names of tables begin with that belong to a process."""
 
 
 def _is_somebodys(line: str) -> bool:

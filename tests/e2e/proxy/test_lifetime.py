@@ -18,6 +18,8 @@ DRAIN_SECONDS = 3
 class Lifetime:
     """The tests; a class chooses who carries the bytes."""
 
+    drain_flags: tuple[str, ...] = ()
+
     async def prepare(self, *flags: str) -> Proxy:
         """Serve one Service."""
         self.serve(*REMOTE)
@@ -55,7 +57,7 @@ class Lifetime:
 
     async def test_drain(self) -> None:
         """SIGTERM: who is connected goes on for a while, and the process ends with the last."""
-        proxy = await self.prepare()
+        proxy = await self.prepare(*self.drain_flags)
         host = self.objects.address("web", 4)
         callers = [self.dial(host, stays=True, size=500_000) for _ in range(20)]
         await gatherResults([caller.greeted for caller in callers])
@@ -94,6 +96,13 @@ class Lifetime:
 
 class UserTests(Lifetime, ProxyTestCase):
     """User mode."""
+
+    drain_flags = ("--remove-rules-at-exit",)
+
+    async def test_drain(self) -> None:
+        """It is so also where the rules go first, and there are no others."""
+        self.backend = "nftables"
+        await super().test_drain()
 
     def flags(self) -> tuple[str, ...]:
         """Choose proxy ports, so that the next process can have the same ones."""

@@ -135,3 +135,20 @@ class KernelTests(Retry, ProxyTestCase):
     backend = "nftables"
     p99_seconds = 1.2
     most_seconds = 1.5
+
+    async def test_process_is_killed(self) -> None:
+        """Who then speaks to endpoints that refuse is told so: there is nobody to find that out, so
+        that clients need not wait for other endpoints.
+        """
+        await self.start_cloud()
+        self.serve(*REMOTE)
+        self.objects.service("web")
+        self.objects.endpoints("web", *REMOTE)
+        proxy = await self.start_proxy()
+        for version in BOTH:
+            await self.eventually_by(REMOTE, self.objects.address("web", version))
+        proxy.kill()
+        for pod in REMOTE:
+            await self.end(pod)
+        for version in BOTH:
+            await self.eventually_by([], self.objects.address("web", version))

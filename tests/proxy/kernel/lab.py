@@ -11,7 +11,8 @@ The client has its way to everything through the node.
 
 from __future__ import annotations
 
-import time
+import socket
+import struct
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -39,6 +40,19 @@ table inet hole {{
     }}
 }}
 """
+
+_COUNT = """
+table inet count {
+    counter syns { }
+    chain output {
+        type filter hook output priority 0;
+        tcp flags & (syn | ack) == syn counter name syns
+    }
+}
+"""
+
+_TOTAL_RETRANSMISSIONS = struct.Struct("=I"), 100
+"""``tcpi_total_retrans`` of ``struct tcp_info`` of linux/tcp.h."""
 
 _PREFIX = {4: 24, 6: 64}
 _SECONDS = 30.0
@@ -84,12 +98,18 @@ class Lab:
         for machine in self._machines:
             with machine.inside():
                 wait_for_ipv6()
+        self.client.run("nft", "-f", "-", stdin=_COUNT)
         self.node.enter()
 
     def address(self, number, version=4):
         """Return the endpoint with a number."""
         text = f"10.1.0.{number + 10}" if version == 4 else f"fd01::{number + 10}"
         return Endpoint(ip_address(text), PORT)
+
+    def attempts(self):
+        """Return how many first packets the client's machine has sent since this was asked last."""
+        shown = self.client.run("nft", "reset", "counter", "inet", "count", "syns")
+        return int(shown.partition("packets ")[2].split()[0])
 
     def close(self):
         """Go back."""
@@ -166,7 +186,7 @@ async def hang_up(port):
 
 
 class Asking(Protocol):
-    """Waits for a line, and ends the connection."""
+    """Waits for a line, and ends the connection; answers when its other end is gone, too."""
 
     def __init__(self):
         self.answered = Deferred()
@@ -176,12 +196,13 @@ class Asking(Protocol):
         """Take it."""
         self._line += data
         if b"\n" in self._line:
-            self.transport.loseConnection()
-            self.answered.callback(self._line.decode().split())
+            self.transport.loseWriteConnection()
 
     def connectionLost(self, reason=connectionDone):
-        """Fail where it has not come."""
-        if b"\n" not in self._line:
+        """Answer, or fail where the line has not come."""
+        if b"\n" in self._line:
+            self.answered.callback(self._line.decode().split())
+        else:
             self.answered.errback(reason)
 
 
@@ -234,23 +255,31 @@ class Resolver(DatagramProtocol):
 
 
 class Connected:
-    """What has become of a client: who has served it, seeing whom, after how many seconds."""
+    """What has become of a client: who has served it, seeing whom.
 
-    def __init__(self, server, seen, seconds):
-        self.server, self.seen, self.seconds = server, seen, seconds
+    ``retransmissions`` are how often it has sent its first packet again until it was connected.
+    """
+
+    def __init__(self, server, seen, retransmissions):
+        self.server, self.seen, self.retransmissions = server, seen, retransmissions
 
 
 def connect(inside, host, port=80, timeout=_SECONDS):
     """Connect from a machine; fails as connecting does."""
     kind = TCP6ClientEndpoint if ":" in host else TCP4ClientEndpoint
-    begun = time.monotonic()
     with inside.inside():
         connecting = kind(reactor, host, port, timeout).connect(Asker())
-    return Deferred.fromCoroutine(_served(connecting, begun))
+    return Deferred.fromCoroutine(_served(connecting))
 
 
-async def _served(connecting, begun):
+async def _served(connecting):
     protocol = await connecting
-    seconds = time.monotonic() - begun
+    retransmissions = _retransmissions(protocol.transport.getHandle())
     server, seen = await protocol.answered
-    return Connected(server, seen, seconds)
+    return Connected(server, seen, retransmissions)
+
+
+def _retransmissions(connection):
+    number, at = _TOTAL_RETRANSMISSIONS
+    told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, at + number.size)
+    return number.unpack_from(told, at)[0]

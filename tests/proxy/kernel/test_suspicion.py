@@ -20,8 +20,8 @@ from yurttunnel.steering.interfaces import SteeringFailed
 
 ONE, TWO, THREE = (Target(Protocol.TCP, endpoint(number)) for number in (1, 2, 3))
 FIRST_RETRANSMISSION = 1.0
-APPLYING = 0.1
-"""Seconds that are left to change the rules."""
+APPLYING = 0.5
+"""Seconds that are left to change the rules, beside other programs."""
 
 
 class SuspicionTests(SynchronousTestCase):

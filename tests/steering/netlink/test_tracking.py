@@ -11,9 +11,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.e2e.network.namespaces import wait_for_ipv6
 from tests.steering.netlink.support import KernelTestCase, command, run_at_once
 from yurttunnel.steering.interfaces import SteeringFailed
-from yurttunnel.steering.netlink import tracking
+from yurttunnel.steering.netlink import own_table, tracking
 from yurttunnel.steering.netlink.tracking import TABLE, Tracking
 
+FLAG = "--enable-iptables"
 EDGE, OWN = "10.20.0.1", "10.20.0.9"
 KUBELET, SERVER = 10250, 10270
 
@@ -45,7 +46,7 @@ class KernelTests(KernelTestCase):
         command("ip", "address", "add", f"{OWN_6}/128", "dev", "lo", "nodad")
         wait_for_ipv6()
         command("ip", "-6", "route", "add", "default", "dev", "site", "src", OWN_6)
-        self.tracking = Tracking(run_at_once)
+        self.tracking = Tracking(run_at_once, FLAG)
 
     def connected(self, program):
         """Connect to the node through a rule; give both ends."""
@@ -102,7 +103,7 @@ class KernelTests(KernelTestCase):
 
     def test_of_the_process(self):
         """Each server has a table of its own as long as it runs, which nobody can remove."""
-        other = Tracking(run_at_once)
+        other = Tracking(run_at_once, FLAG)
         self.tracking.startService()
         other.startService()
         self.assertEqual(2, command("nft", "list", "tables").count(f"table inet {TABLE}"))
@@ -114,14 +115,15 @@ class KernelTests(KernelTestCase):
 
     def test_kernels_without_it(self):
         """What a kernel refuses is told, with what it takes; nothing of it stays."""
-        for name, bad in (("_OWNER", 1 << 30), ("_STATE", 99)):
-            self.patch(tracking, name, bad)
+        for module, name, bad in ((own_table, "_OWNER", 1 << 30), (tracking, "_STATE", 99)):
+            self.patch(module, name, bad)
+            refused = Tracking(run_at_once, FLAG)
             with capturedLogs() as logged:
-                self.tracking.startService()
+                refused.startService()
             [event] = logged
             self.assertIn("takes nf_tables of Linux 5.12 or later", event["error"])
             self.assertEqual("", command("nft", "list", "tables"))
-            self.tracking.stopService()
+            refused.stopService()
 
 
 class StoppedTests(SynchronousTestCase):
@@ -130,17 +132,19 @@ class StoppedTests(SynchronousTestCase):
     def test_table_comes_late(self):
         """It is let go as it comes."""
         answer = Deferred()
-        service = Tracking(lambda job: answer)
+        service = Tracking(lambda job: answer, FLAG)
         service.startService()
-        service.stopService()
+        stopped = service.stopService()
+        self.assertNoResult(stopped)
         table = Table()
         answer.callback(table)
         self.assertTrue(table.closed)
+        self.successResultOf(stopped)
 
     def test_refusal(self):
         """A refusal is told, and is no failure of the server."""
         answer = Deferred()
-        service = Tracking(lambda job: answer)
+        service = Tracking(lambda job: answer, FLAG)
         service.startService()
         with capturedLogs() as logged:
             answer.errback(SteeringFailed("it is broken"))

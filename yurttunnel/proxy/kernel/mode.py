@@ -11,6 +11,7 @@ from twisted.logger import Logger
 
 from yurttunnel.proxy.host_address import HostAddress
 from yurttunnel.proxy.kernel.connections import Connections
+from yurttunnel.proxy.kernel.dropping import dropped_refusals
 from yurttunnel.proxy.kernel.ejections import Ejections
 from yurttunnel.proxy.kernel.packet_log import PacketLog
 from yurttunnel.proxy.kernel.packets import told
@@ -78,12 +79,19 @@ class KernelMode(Service):
         self._packets = PacketLog(
             reactor, GROUP, COPIED, lambda payload: self._suspicion.told(told(payload))
         )
-        self.problem: str | None = None
-        """Why endpoints that do not answer are not noticed; ``None`` where they are."""
+        self._dropping = dropped_refusals(run, self._not_dropped)
+        self._unnoticed: str | None = None
+        self._undropped: str | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why clients may see endpoints that do not answer; ``None`` where they do not."""
+        return self._unnoticed or self._undropped
 
     def startService(self) -> None:
         """Begin to watch; where the kernel does not let that be, it is told, and all else goes."""
         super().startService()
+        self._dropping.startService()
         self._begin()
 
     def _begin(self) -> None:
@@ -93,32 +101,42 @@ class KernelMode(Service):
             self._packets.start()
         except SteeringFailed as error:
             self._connections.stop()
-            if self.problem is None:
+            if self._unnoticed is None:
                 self._log.warn("{error}; it is tried again", error=error)
-            self.problem = str(error)
+            self._unnoticed = str(error)
             self._again = self._reactor.callLater(RETRY, self._begin)
             return
         self._watches = True
-        if self.problem is not None:
-            self.problem = None
+        if self._unnoticed is not None:
+            self._unnoticed = None
             self.rules.again()
+
+    def _not_dropped(self, error: SteeringFailed) -> None:
+        self._undropped = str(error)
+        self._log.warn(
+            "{error}. Clients are refused by endpoints that nobody listens at until these are left"
+            " out",
+            error=error,
+        )
 
     async def _stop(self) -> None:
         self._watches = False
         if self._again is not None:
             self._again.cancel()
             self._again = None
+        dropping = self._dropping.stopService()
         self._packets.stop()
         self._suspicion.stop()
         self.ejections.stop()
         self._prober.stop()
         self._connections.stop()
+        await dropping
         try:
             await self.rules.leave()
         except SteeringFailed as error:
             self._log.warn(
-                "Rules are left that keep refusals from clients: {error}; run twist yurtproxy again"
-                " or with --cleanup",
+                "Rules are left in which endpoints may be left out for ever: {error}; run twist"
+                " yurtproxy again or with --cleanup",
                 error=error,
             )
 

@@ -13,9 +13,10 @@ from twisted.python.failure import Failure
 
 from yurttunnel.proxy.state.virtual_services import Endpoint
 
-SECONDS = 0.3
-"""How long an endpoint may take to answer. With the time before it is suspected this has to be less
-than the second after which TCP sends a client's first packet again."""
+SECONDS = 0.25
+"""How long an endpoint may take to answer: as long as in user mode, where the next one is dialed
+then. With the time before it is suspected this leaves more than half of the second after which TCP
+sends a client's first packet again, to change rules on a busy machine."""
 
 AT_ONCE = 64
 """Probes that are under way at a time; further ones wait."""

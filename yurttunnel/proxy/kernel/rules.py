@@ -51,7 +51,7 @@ class KernelRules:
         self._due = False
         self._changed: set[Target] = set()
         self._following: Deferred[None] | None = None
-        self._retry: IDelayedCall | None = None
+        self._next: IDelayedCall | None = None
         ejections.on_changed.append(self._follow)
 
     @property
@@ -85,18 +85,23 @@ class KernelRules:
         return found or None
 
     def again(self) -> None:
-        """Make the rules anew for what was placed last, since something else has changed."""
+        """Make the rules anew for what was placed last, since something else has changed.
+
+        What else changes in this turn of the reactor goes into the same transaction: endpoints that
+        are found dead together have to be gone together, before a client that one of them has not
+        answered tries again, else it is led to another of them.
+        """
         self._due = True
-        if self._following is None and self._retry is None:
-            self._begin()
+        if self._following is None and self._next is None:
+            self._next = self._clock.callLater(0, self._begin)
 
     def leave(self) -> Deferred[None]:
         """Make the rules those of a machine where nobody ejects endpoints any more."""
         self._due = False
         self._changed.clear()
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
         self._tables.forget([placed.service.key for placed in self._placed or ()])
         return Deferred.fromCoroutine(self._apply_again())
 
@@ -117,7 +122,7 @@ class KernelRules:
         self.again()
 
     def _begin(self) -> None:
-        self._retry = None
+        self._next = None
         self._following = Deferred.fromCoroutine(self._follow_all())
         _ = self._following.addErrback(
             lambda failure: self._log.failure("Ejections have no effect", failure)
@@ -145,7 +150,7 @@ class KernelRules:
                 )
                 self._due = True
                 self._changed |= changed
-                self._retry = self._clock.callLater(RETRY, self._begin)
+                self._next = self._clock.callLater(RETRY, self._begin)
                 return
 
     async def _apply_again(self) -> None:

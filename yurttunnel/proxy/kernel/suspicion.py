@@ -23,7 +23,7 @@ from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
 from yurttunnel.steering.interfaces import SteeringFailed
 
-ANSWER = 0.2
+ANSWER = 0.15
 """Seconds after which an attempt that has no answer is suspicious."""
 
 MOST_ATTEMPTS = 4096

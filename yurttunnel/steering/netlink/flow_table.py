@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_CTNETLINK
@@ -18,16 +18,25 @@ from pyroute2.netlink.nfnetlink.nfctsocket import (
 from pyroute2.netlink.rtnl import RTM_GETADDR
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 
-from yurttunnel.steering.netlink.conversation import CHANGE, DUMP, Conversation, KernelRefused
+from yurttunnel.steering.netlink.conversation import (
+    CHANGE,
+    DUMP,
+    GET,
+    Conversation,
+    KernelRefused,
+)
 from yurttunnel.steering.netlink.messages import NESTED, attribute, attributes, raw_request, request
 
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 # CTA_* of linux/netfilter/nfnetlink_conntrack.h: of a connection, a tuple, its parts.
-_TUPLE_ORIG, _TUPLE_REPLY, _ZONE = 1, 2, 18
+_TUPLE_ORIG, _TUPLE_REPLY, _STATUS, _MARK, _ZONE, _MARK_MASK, _STATUS_MASK = 1, 2, 3, 8, 18, 21, 26
 _TUPLE_IP, _TUPLE_PROTO = 1, 2
 _SOURCES, _DESTINATIONS = {4: 1, 6: 3}, {4: 2, 6: 4}
 _PROTO_NUM, _PROTO_SRC_PORT, _PROTO_DST_PORT = 1, 2, 3
+
+_SEEN_REPLY = 1 << 1
+"""``IPS_SEEN_REPLY`` of linux/netfilter/nf_conntrack_common.h."""
 
 _GENERIC_HEADER_SIZE = 4
 """Of ``struct nfgenmsg``."""
@@ -37,6 +46,7 @@ _ADDRESS_HEADER_SIZE = 8
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 
 _PORT = struct.Struct("!H")
+_NUMBER = struct.Struct("!I")
 
 _FEW = 8
 """Ports for each of which the kernel is asked to look through its table: it does so in less time
@@ -48,17 +58,37 @@ class Entry:
     """A connection in the table, by TCP or UDP, with addresses packed.
 
     It goes from ``source`` and ``source_port`` to ``destination`` and ``port``; the answers come
-    from ``answering`` and ``answering_port``. ``identity`` are the attributes that
-    the kernel knows it by: its tuple, and its zone.
+    from ``answering`` and ``answering_port``, once there are any. ``identity`` are the attributes
+    that the kernel knows it by: its tuple, and its zone.
     """
 
+    protocol: int
     source: bytes
     source_port: int
     destination: bytes
     port: int
     answering: bytes
     answering_port: int
+    is_answered: bool
     identity: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The direction of answers, by which the kernel knows a connection as well: from whom to whom.
+
+    ``protocol`` is ``IPPROTO_TCP`` or ``IPPROTO_UDP``; addresses are packed.
+    """
+
+    protocol: int
+    answering: bytes
+    answering_port: int
+    client: bytes
+    client_port: int
+
+
+_Wanted = Callable[[int, int], bool]
+"""Says by protocol and port of a connection whether it is looked at any further."""
 
 
 class FlowTable:
@@ -95,17 +125,57 @@ class FlowTable:
         )
         message["nfgen_family"] = family
         asked = request(message, _kind(IPCTNL_MSG_CT_GET), DUMP)
+        return self._dumped(asked, version, lambda its, port: its == protocol and port in ports)
+
+    def unanswered(self, version: int, mark: int) -> Iterator[Entry]:
+        """Yield the connections whose mark has all bits of ``mark``, and that have no answer yet.
+
+        The kernel chooses them; an old one does not look at the second, and they are chosen here.
+        (``CTA_FILTER`` would choose by who is to answer, but by an address of
+        IPv6 Linux 6.18 chooses all the others.)
+        """
+        bits = _NUMBER.pack(mark)
+        content = (
+            attribute(_MARK, bits)
+            + attribute(_MARK_MASK, bits)
+            + attribute(_STATUS, _NUMBER.pack(0))
+            + attribute(_STATUS_MASK, _NUMBER.pack(_SEEN_REPLY))
+        )
+        asked = _message(version, IPCTNL_MSG_CT_GET, DUMP, content)
+        for entry in self._dumped(asked, version, lambda its, port: True):
+            if not entry.is_answered:
+                yield entry
+
+    def answered_so(self, version: int, answers: Answers) -> Entry | None:
+        """Return the connection with these answers; ``None`` where there is none.
+
+        The kernel answers from what it has in memory: this may be asked in the reactor's thread.
+        """
+        addresses = attribute(_SOURCES[version], answers.answering)
+        addresses += attribute(_DESTINATIONS[version], answers.client)
+        ports = attribute(_PROTO_NUM, bytes([answers.protocol]))
+        ports += attribute(_PROTO_SRC_PORT, _PORT.pack(answers.answering_port))
+        ports += attribute(_PROTO_DST_PORT, _PORT.pack(answers.client_port))
+        parts = attribute(_TUPLE_IP | NESTED, addresses) + attribute(_TUPLE_PROTO | NESTED, ports)
+        content = attribute(_TUPLE_REPLY | NESTED, parts)
+        try:
+            body = self._conversation.get(_message(version, IPCTNL_MSG_CT_GET, GET, content))
+        except KernelRefused as refusal:
+            if refusal.code == errno.ENOENT:
+                return None
+            raise
+        return _entry(body, version, lambda its, port: True)
+
+    def _dumped(self, asked: bytes, version: int, wanted: _Wanted) -> Iterator[Entry]:
         for body in self._conversation.dump(asked):
-            entry = _entry(body, version, protocol, ports)
+            entry = _entry(body, version, wanted)
             if entry is not None:
                 yield entry
 
     def delete(self, version: int, entries: Collection[Entry]) -> int:
         """Forget connections; return how many of them were still there."""
-        before = struct.pack("=BBH", _FAMILIES[version], 0, 0)
-        kind = _kind(IPCTNL_MSG_CT_DELETE)
         codes = self._conversation.change_all(
-            raw_request(before + entry.identity, kind, CHANGE) for entry in entries
+            _message(version, IPCTNL_MSG_CT_DELETE, CHANGE, entry.identity) for entry in entries
         )
         for code in codes:
             if code not in (0, errno.ENOENT):
@@ -133,7 +203,12 @@ def _kind(command: int) -> int:
     return int(NFNL_SUBSYS_CTNETLINK << 8 | command)
 
 
-def _entry(body: bytes, version: int, protocol: int, desired: Collection[int]) -> Entry | None:
+def _message(version: int, command: int, flags: int, content: bytes) -> bytes:
+    before = struct.pack("=BBH", _FAMILIES[version], 0, 0)
+    return raw_request(before + content, _kind(command), flags)
+
+
+def _entry(body: bytes, version: int, wanted: _Wanted) -> Entry | None:
     if body[0] != _FAMILIES[version]:
         return None
     known = dict(attributes(body, _GENERIC_HEADER_SIZE))
@@ -141,10 +216,11 @@ def _entry(body: bytes, version: int, protocol: int, desired: Collection[int]) -
     if original is None or reply is None:
         return None
     ends, ports = _tuple(original)
-    if ports[_PROTO_NUM][0] != protocol:
+    if _PROTO_DST_PORT not in ports:
         return None
+    protocol = ports[_PROTO_NUM][0]
     (port,) = _PORT.unpack(ports[_PROTO_DST_PORT])
-    if port not in desired:
+    if not wanted(protocol, port):
         return None
     answering_ends, answering_ports = _tuple(reply)
     (source_port,) = _PORT.unpack(ports[_PROTO_SRC_PORT])
@@ -152,13 +228,16 @@ def _entry(body: bytes, version: int, protocol: int, desired: Collection[int]) -
     identity = attribute(_TUPLE_ORIG | NESTED, original)
     if _ZONE in known:
         identity += attribute(_ZONE, known[_ZONE])
+    (status,) = _NUMBER.unpack(known[_STATUS])
     return Entry(
+        protocol=protocol,
         source=ends[_SOURCES[version]],
         source_port=source_port,
         destination=ends[_DESTINATIONS[version]],
         port=port,
         answering=answering_ends[_SOURCES[version]],
         answering_port=answering_port,
+        is_answered=bool(status & _SEEN_REPLY),
         identity=identity,
     )
 

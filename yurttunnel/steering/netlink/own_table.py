@@ -1,0 +1,197 @@
+"""Tables of nftables that are a process's own: they end with it, however it ends.
+
+Nobody else can change such a table, and no ``flush ruleset`` removes it: it belongs to the socket
+that has made it (``NFT_TABLE_F_OWNER``, Linux 5.12).
+"""
+
+from __future__ import annotations
+
+import errno
+import secrets
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pyroute2.netlink import NETLINK_NETFILTER, NLM_F_CREATE
+from pyroute2.netlink.nfnetlink.nftsocket import (
+    NFT_MSG_NEWCHAIN,
+    NFT_MSG_NEWRULE,
+    NFT_MSG_NEWTABLE,
+)
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, succeed
+from twisted.python.failure import Failure
+
+from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.netlink.conversation import CHANGE, GET, Conversation
+from yurttunnel.steering.netlink.generation import NFNL_SUBSYS_NFTABLES
+from yurttunnel.steering.netlink.messages import NESTED, attribute, raw_request
+from yurttunnel.steering.netlink.refusals import as_steering_failed
+from yurttunnel.steering.netlink.worker import Run
+
+_BATCH_BEGIN, _BATCH_END = 0x10, 0x11
+"""``NFNL_MSG_BATCH_BEGIN`` and ``_END`` of linux/netfilter/nfnetlink.h: what is between them is
+done as a whole, or not at all."""
+
+_INET = 1
+"""``NFPROTO_INET`` of linux/netfilter.h: both families."""
+
+# NFTA_* of linux/netfilter/nf_tables.h: of a table, a chain and its hook, a rule, an expression.
+_TABLE_NAME, _TABLE_FLAGS = 1, 2
+_CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_TYPE = 1, 3, 4, 7
+_HOOK_NUMBER, _HOOK_PRIORITY = 1, 2
+_RULE_TABLE, _RULE_CHAIN, _RULE_EXPRESSIONS = 1, 2, 4
+_ELEMENT, _EXPRESSION_NAME, _EXPRESSION_DATA = 1, 1, 2
+
+_OWNER = 2
+"""``NFT_TABLE_F_OWNER``."""
+
+PREROUTING, OUTPUT = 0, 3
+"""``NF_INET_PRE_ROUTING`` and ``NF_INET_LOCAL_OUT`` of linux/netfilter.h."""
+
+_TOO_OLD = "that takes nf_tables of Linux 5.12 or later"
+_MEANINGS = dict.fromkeys(
+    (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOENT, errno.EPROTONOSUPPORT), _TOO_OLD
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnChain:
+    """A base chain with one rule, which is made of what :func:`expression` returns.
+
+    ``kind`` is ``filter`` or ``nat``, ``hook`` one of the numbers above.
+    """
+
+    name: str
+    kind: str
+    hook: int
+    priority: int
+    rule: tuple[bytes, ...]
+
+
+class OwnTable(Service):
+    """Has a table of both families from its start to its stop.
+
+    Its name begins with ``prefix``; the rest is the process's own, since two of them may be there
+    while one takes the place of the other. ``run`` is where the kernel is waited for. What is
+    refused goes to ``refused``, as the end of a sentence that begins with ``what``.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        prefix: str,
+        chains: Sequence[OwnChain],
+        what: str,
+        refused: Callable[[SteeringFailed], object],
+    ) -> None:
+        self._run = run
+        self._prefix = prefix
+        self._chains = tuple(chains)
+        self._what = what
+        self._refused = refused
+        self._table: Conversation | None = None
+        self._making: Deferred[None] = succeed(None)
+
+    def startService(self) -> None:
+        """Have it made."""
+        super().startService()
+        making = self._run(partial(_make, self._prefix, self._chains, self._what))
+        self._making = making.addCallback(self._made).addErrback(self._failed)
+
+    def stopService(self) -> Deferred[None]:
+        """Let it go; fires when it is no longer being made, either."""
+        super().stopService()
+        if self._table is not None:
+            self._table.close()
+            self._table = None
+        return self._making
+
+    def _made(self, table: Conversation) -> None:
+        if self.running:
+            self._table = table
+        else:
+            table.close()
+
+    def _failed(self, failure: Failure) -> None:
+        failure.trap(SteeringFailed)
+        self._refused(failure.value)  # type: ignore[arg-type]
+
+
+def expression(name: str, *content: bytes) -> bytes:
+    """Return one step of a rule: ``content`` are its attributes, numbers in network order."""
+    return attribute(
+        _ELEMENT | NESTED,
+        attribute(_EXPRESSION_NAME, _text(name))
+        + attribute(_EXPRESSION_DATA | NESTED, b"".join(content)),
+    )
+
+
+def number(of: int) -> bytes:
+    """Return a number as attributes have it."""
+    return struct.pack("!I", of)
+
+
+def _make(prefix: str, chains: Sequence[OwnChain], what: str) -> Conversation:
+    """Make the table; it is there until the conversation is closed."""
+    with as_steering_failed(what, _MEANINGS):
+        kernel = Conversation(NETLINK_NETFILTER)
+        try:
+            kernel.change(_batch(_text(f"{prefix}{secrets.token_hex(4)}"), chains))
+        except BaseException:
+            kernel.close()
+            raise
+        return kernel
+
+
+def _batch(table: bytes, chains: Sequence[OwnChain]) -> bytes:
+    """Make the messages; only that of the last rule is acknowledged."""
+    *_, last = chains
+    messages = [
+        _message(_BATCH_BEGIN, GET, socket.AF_UNSPEC, NFNL_SUBSYS_NFTABLES),
+        _change(
+            NFT_MSG_NEWTABLE,
+            GET,
+            attribute(_TABLE_NAME, table),
+            attribute(_TABLE_FLAGS, number(_OWNER)),
+        ),
+    ]
+    for chain in chains:
+        hook = attribute(_HOOK_NUMBER, number(chain.hook))
+        hook += attribute(_HOOK_PRIORITY, struct.pack("!i", chain.priority))
+        name = _text(chain.name)
+        messages += [
+            _change(
+                NFT_MSG_NEWCHAIN,
+                GET,
+                attribute(_CHAIN_TABLE, table),
+                attribute(_CHAIN_NAME, name),
+                attribute(_CHAIN_HOOK | NESTED, hook),
+                attribute(_CHAIN_TYPE, _text(chain.kind)),
+            ),
+            _change(
+                NFT_MSG_NEWRULE,
+                CHANGE if chain is last else GET,
+                attribute(_RULE_TABLE, table),
+                attribute(_RULE_CHAIN, name),
+                attribute(_RULE_EXPRESSIONS | NESTED, b"".join(chain.rule)),
+            ),
+        ]
+    messages.append(_message(_BATCH_END, GET, socket.AF_UNSPEC, NFNL_SUBSYS_NFTABLES))
+    return b"".join(messages)
+
+
+def _change(kind: int, flags: int, *attributes: bytes) -> bytes:
+    kind |= NFNL_SUBSYS_NFTABLES << 8
+    return _message(kind, flags | NLM_F_CREATE, _INET, 0, b"".join(attributes))
+
+
+def _message(kind: int, flags: int, family: int, resource: int, content: bytes = b"") -> bytes:
+    """Put ``struct nfgenmsg`` before the attributes, and a header before both."""
+    return raw_request(struct.pack("!BBH", family, 0, resource) + content, kind, flags)
+
+
+def _text(of: str) -> bytes:
+    return of.encode() + b"\0"
