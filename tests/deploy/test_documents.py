@@ -21,6 +21,7 @@ from tests.deploy.rendering import (
 )
 from tests.deploy.rooms import rooms
 from tests.deploy.steering import all_steering_families
+from tests.e2e.test_tutorials import MACHINES, NOT_RUN, TUTORIALS, blocks
 from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.cli.commands import all_commands
 from yurttunnel.cluster.proxy_ports import CONFIG_MAP as PROXY_PORTS
@@ -52,7 +53,7 @@ STEERING = REPOSITORY / "docs" / "steering.md"
 LIMITS = REPOSITORY / "docs" / "limits.md"
 SECURITY = REPOSITORY / "docs" / "security.md"
 DOCS = REPOSITORY / "docs"
-PAGES = [*REPOSITORY.glob("*.md"), *DOCS.glob("*.md"), *DEPLOY.glob("**/README.md")]
+PAGES = [*REPOSITORY.glob("*.md"), *DOCS.glob("**/*.md"), *DEPLOY.glob("**/README.md")]
 DOCUMENTS = [MIGRATION, STEERING, *sorted(DEPLOY.glob("**/README.md"))]
 
 LINK = re.compile(r"\]\(([^)#]*)(#[^)]*)?\)")
@@ -74,6 +75,7 @@ OTHER_PROGRAMS = {
     *("rm", "network", "user", "cap-drop", "cap-add", "mount"),
     *("for", "timeout"),
     *("set", "push", "platform"),
+    "directory",
     *("cacert", "cert", "key", "connect-to", "insecure", "resolve", "unix-socket"),
     *("proxy", "proxytunnel", "proxy-cacert", "proxy-cert", "proxy-key"),
     *("log-level", "log-format", "log-file"),
@@ -124,8 +126,20 @@ class PathTests(unittest.SynchronousTestCase):
     def test_the_index_leads_to_every_page(self):
         """No page of docs is left out of the index."""
         linked = {target for target, _ in LINK.findall((DOCS / "index.md").read_text())}
-        pages = {path.name for path in DOCS.glob("*.md")} - {"index.md"}
+        pages = {str(path.relative_to(DOCS)) for path in DOCS.glob("**/*.md")} - {"index.md"}
         self.assertEqual(set(), pages - linked)
+
+    def test_each_block_of_a_tutorial_says_where_it_runs(self):
+        """It is on a machine of the tests that run them, or has a mark that says why it is not."""
+        pages = sorted(TUTORIALS.glob("*.md"))
+        self.assertGreaterEqual(len(pages), 5)
+        for page in pages:
+            found = blocks(page)
+            self.assertEqual(len(re.findall(r"^ *```sh", page.read_text(), re.M)), len(found), page)
+            for block in found:
+                where, *marks = block.marks
+                self.assertIn(where, {*MACHINES, *NOT_RUN}, page)
+                self.assertLessEqual(set(marks), {"stays", "copy"}, page)
 
     def test_paths_exist(self):
         """Each path in the repository that text or commands name is there."""
