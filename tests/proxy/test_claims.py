@@ -132,6 +132,22 @@ class ClaimsTests(KernelTestCase):
             self.assertEqual({}, self.claims.want(portals))
             self.assertTrue(self.is_held(version, protocol))
 
+    def test_a_port_in_time_wait(self):
+        """It need not be waited for when a server has just ended, as kube-proxy does not."""
+        for version in (4, 6):
+            address = str(OWN_6 if version == 6 else OWN)
+            former = self.bound(version, options=[socket.SO_REUSEADDR])
+            with socket.create_connection((address, 30080)) as client:
+                served, _ = former.accept()
+                # Who ends first has the connection in TIME_WAIT.
+                served.close()
+                self.assertEqual(b"", client.recv(1))
+            former.close()
+            self.assertTrue(self.is_held(version))
+            self.assertEqual({}, self.claims.want({key(version=version): [node_port()]}))
+            for options in ([], [socket.SO_REUSEADDR], [socket.SO_REUSEPORT]):
+                self.assertTrue(self.is_held(version, options=options))
+
     def test_again(self):
         """What is held stays held by the same socket."""
         portals = {key(): [node_port(), external()]}

@@ -3,9 +3,9 @@
 Rules lead what comes to such a port elsewhere, past any program that listens there: it would wonder
 why nobody calls. So each port is bound, and a port that is taken is known.
 
-A TCP socket that is bound, but does not listen, holds its port: another one can be bound to it only
-if both have SO_REUSEADDR. What reaches it while there are no rules is reset, where a socket that
-listens and never accepts would have clients hang. A UDP socket has no such state: bound to an
+A TCP socket holds its port without listening: what reaches it while there are no rules is reset,
+where a socket that listens and never accepts, as kube-proxy's, would have clients hang. A UDP
+socket has no such state: bound to an
 interface that does not exist it still holds the port, but the kernel finds it for no datagram, and
 answers that the port is unreachable.
 """
@@ -21,6 +21,7 @@ from typing import NamedTuple
 from zope.interface import implementer
 
 from yurttunnel.proxy.interfaces import IClaims
+from yurttunnel.proxy.sockets.listening import listen, refuse, share_with_the_past
 from yurttunnel.proxy.state.virtual_services import Address, Key, Portal, Protocol
 
 _SO_BINDTOIFINDEX = 62
@@ -134,8 +135,14 @@ def _holding(place: _Place) -> socket.socket:
     try:
         if place.version == 6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if tcp:
+            share_with_the_past(made)
         made.bind(("" if place.address is None else str(place.address), place.port))
-        if not tcp:
+        if tcp:
+            # Before it listens, it shares the port with all who would.
+            listen(made)
+            refuse(made)
+        else:
             with contextlib.suppress(OSError):
                 made.setsockopt(socket.SOL_SOCKET, _SO_BINDTOIFINDEX, _NO_INTERFACE)
     except OSError:

@@ -124,11 +124,15 @@ class Peer:
                 except ConnectionResetError:
                     self.reset = True
                 else:
-                    self.hash.update(data)
-                    self.size += len(data)
-                    self.received += data[: 1000 - len(self.received)]
-                    self.ended = not data
+                    self.take(data)
         return self
+
+    def take(self, data: bytes) -> None:
+        """Note what has come."""
+        self.hash.update(data)
+        self.size += len(data)
+        self.received += data[: 1000 - len(self.received)]
+        self.ended = not data
 
     def send_some(self, data: memoryview) -> memoryview:
         """Send what the kernel takes; return the rest."""

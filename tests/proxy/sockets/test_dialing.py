@@ -16,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.proxy.sockets.lab import LOOPBACK, TcpLab, service_of
 from yurttunnel.proxy.sockets.dialer import TcpDialer
 from yurttunnel.proxy.sockets.dialing import MOST_REFUSALS, PLAN
+from yurttunnel.proxy.sockets.relay import Relay
 from yurttunnel.proxy.state.virtual_services import Endpoint
 
 STEPS = sum(PLAN)
@@ -161,9 +162,10 @@ class DialingTests(SynchronousTestCase):
         self.assertEqual(len(self.dialed), MOST_REFUSALS)
         self.assertEqual(len(set(self.dialed)), MOST_REFUSALS)
 
-    def test_without_endpoints_clients_are_reset_at_once(self) -> None:
+    def test_a_client_whose_service_loses_its_last_endpoint_is_reset_at_once(self) -> None:
         """With a reset, not with an end that looks like an empty answer."""
-        opened, _ = self.lab.open()
+        opened, picker = self.lab.open(self.lab.backend().endpoint)
+        picker.endpoints.clear()
         with capturedLogs() as events:
             self.assert_reset(opened, self.lab.client(opened))
         self.assertIn("it has no endpoints", self.warnings_of(events)[0])
@@ -344,15 +346,6 @@ class PatienceTests(SynchronousTestCase):
             taken = lab.accepted(alive)
             lab.until(lambda taken=taken: taken.read().received == b"late")
 
-    def test_a_defect_costs_one_connection(self) -> None:
-        """Its client is let go, and the next one is served."""
-        lab, alive, opened, picker = self.serve()
-        with mock.patch.object(picker, "pick", side_effect=ZeroDivisionError):
-            client = lab.client(opened)
-            lab.until(lambda: client.read().reset)
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        lab.join(opened, alive)
-
     def test_updates_are_seen_by_clients_that_wait(self) -> None:
         """An endpoint that comes up meanwhile takes them."""
         lab = TcpLab(self)
@@ -365,3 +358,97 @@ class PatienceTests(SynchronousTestCase):
         lab.reactor.advance(PLAN[0])
         lab.accepted(alive)
         self.assertFalse(client.read().reset)
+
+
+class DefectTests(SynchronousTestCase):
+    """A defect at any step of a dial costs one connection: its client is reset, and that is all."""
+
+    timeout = 60
+
+    def setUp(self) -> None:
+        """One endpoint is silent, and another one may be used instead."""
+        self.lab = TcpLab(self)
+        self.hole, self.alive = self.lab.black_hole(), self.lab.backend()
+        self.opened, self.picker = self.lab.open(self.hole.endpoint, self.alive.endpoint)
+
+    def defect(self, target: object, name: str) -> None:
+        """Have a call fail as nothing should."""
+        self.patch(target, name, mock.Mock(side_effect=ZeroDivisionError))
+
+    def assert_costs_one(self, client) -> None:
+        """The client is reset and forgotten, the defect is told, and the next one is served."""
+        self.lab.until(lambda: client.read().reset)
+        self.assertEqual(self.opened.stats().active, 0)
+        self.assertEqual(self.lab.count.count, 0)
+        self.assertEqual(self.lab.descriptors.writers(), [])
+        self.assertEqual(self.lab.reactor.getDelayedCalls(), [])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def waiting(self):
+        """Return a client whose endpoint is silent."""
+        client = self.lab.client(self.opened)
+        self.lab.until(lambda: self.lab.descriptors.writers())
+        return client
+
+    def test_when_an_endpoint_is_picked(self) -> None:
+        """At the first step, where the port goes on to accept."""
+        self.defect(self.picker, "pick")
+        self.assert_costs_one(self.lab.client(self.opened))
+
+    def test_when_a_step_ends(self) -> None:
+        """By a timer, behind which nobody else would look after the client."""
+        client = self.waiting()
+        self.defect(self.picker, "failed")
+        self.lab.reactor.advance(PLAN[0])
+        self.assert_costs_one(client)
+
+    def test_when_the_next_endpoint_is_picked(self) -> None:
+        """Between two steps."""
+        client = self.waiting()
+        self.defect(self.picker, "pick")
+        self.lab.reactor.advance(PLAN[0])
+        self.assert_costs_one(client)
+
+    def test_when_it_is_asked_how_a_dial_goes(self) -> None:
+        """The endpoint counts it no more."""
+        client = self.waiting()
+        self.defect(TcpDialer, "outcome")
+        self.hole.socket.accept()
+        self.assert_costs_one(client)
+        self.assertEqual(self.picker.counted, 0)
+
+    def test_when_a_connection_stands(self) -> None:
+        """At once, or after it was waited for."""
+        self.defect(self.picker, "connected")
+        client = self.waiting()
+        self.hole.socket.accept()
+        self.assert_costs_one(client)
+
+    def test_when_both_are_joined(self) -> None:
+        """The endpoint loses its connection, too."""
+        self.picker.endpoints.reverse()
+        self.defect(Relay, "start")
+        client = self.lab.client(self.opened)
+        server = self.lab.accepted(self.alive)
+        self.lab.until(lambda: server.read().reset)
+        self.assert_costs_one(client)
+
+    def test_when_it_is_given_up(self) -> None:
+        """The picker fails at every call: also at the one that tells it of the end."""
+        client = self.waiting()
+        for call in ("failed", "ended", "pick"):
+            self.defect(self.picker, call)
+        self.lab.reactor.advance(PLAN[0])
+        self.assert_costs_one(client)
+
+    def test_the_next_client_is_served(self) -> None:
+        """As nothing else has changed."""
+        client = self.waiting()
+        with mock.patch.object(self.picker, "failed", side_effect=ZeroDivisionError):
+            self.lab.reactor.advance(PLAN[0])
+        self.lab.until(lambda: client.read().reset)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.picker.endpoints.reverse()
+        client, server = self.lab.join(self.opened, self.alive)
+        client.socket.send(b"hello")
+        self.lab.until(lambda: server.read().received == b"hello")

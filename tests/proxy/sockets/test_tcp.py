@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import os
 import socket
+from unittest import mock
 
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.proxy.sockets.lab import Peer, TcpLab, descriptors_in_use, service_of
-from yurttunnel.proxy.sockets.half_closed import LOOK, MOST_IDLE
-from yurttunnel.proxy.sockets.listener import Listener
+from tests.proxy.sockets.lab import LOOPBACK, Peer, TcpLab, descriptors_in_use, service_of
+from yurttunnel.proxy.sockets import listener
+from yurttunnel.proxy.sockets.half_closed import LOOK, MOST_IDLE, HalfClosed
+from yurttunnel.proxy.sockets.listener import REST, Listener
+from yurttunnel.proxy.state.virtual_services import Endpoint
 
 MUCH = memoryview(os.urandom(1 << 20) * 100)
 """100 MiB: what it is more than, all the buffers of the kernel on the way are."""
@@ -180,6 +187,55 @@ class RelayTests(SynchronousTestCase):
         # Where nothing is half closed, nobody looks.
         self.assertEqual(self.lab.reactor.getDelayedCalls(), [])
 
+    def test_abandoned_peers_leave_no_descriptor_behind(self) -> None:
+        """Of either direction, after the guard's minute and the time of one look."""
+        backend = self.lab.backend()
+        self.socket, self.picker = self.lab.open(backend.endpoint)
+        for number in range(20):
+            ends = self.lab.join(self.socket, backend)
+            ends[number % 2].end()
+            self.until(lambda one=ends[1 - number % 2]: one.read().ended)
+        sockets = [
+            end._socket for relay in self.socket._relays for end in (relay._client, relay._server)
+        ]
+        self.lab.reactor.pump([LOOK] * (int(MOST_IDLE / LOOK) + 2))
+        self.assertEqual((self.socket.stats().active, self.picker.counted), (0, 0))
+        self.assertEqual([one.fileno() for one in sockets], [-1] * 40)
+
+    def test_a_half_closed_connection_with_a_slow_reader_is_not_idle(self) -> None:
+        """It takes longer than a minute for what has come, and nothing more comes; it gets all."""
+        self.lab.half_closed.stop()
+        client, server = self.join()
+        client.end()
+        self.until(lambda: server.read().ended)
+        left = MUCH
+        for _ in range(50):
+            left = server.send_some(left)
+            self.lab.reactor.turn()
+        sent = len(MUCH) - len(left)
+        server.end()
+        while client.size < sent:
+            with contextlib.suppress(BlockingIOError):
+                client.take(client.socket.recv(sent // 200))
+            self.lab.reactor.turn()
+            self.lab.reactor.advance(LOOK)
+        self.until(lambda: client.read().ended)
+        self.assertEqual(client.hash.digest(), hashlib.sha256(MUCH[:sent]).digest())
+        self.assert_nothing_left(client, server)
+
+    def test_a_reader_that_has_stopped_is_reset_after_a_minute(self) -> None:
+        """It has not got all: an end would look like that of the whole answer."""
+        client, server = self.join()
+        client.end()
+        self.until(lambda: server.read().ended)
+        left = MUCH
+        for _ in range(50):
+            left = server.send_some(left)
+            self.lab.reactor.turn()
+        self.lab.reactor.pump([LOOK] * (int(MOST_IDLE / LOOK) + 2))
+        self.assertEqual(self.socket.stats().active, 0)
+        self.until(lambda: client.read().reset)
+
     def test_an_open_connection_may_be_idle_for_ever(self) -> None:
         """There is no guard while neither direction has ended."""
         client, server = self.join()
@@ -262,6 +318,88 @@ class UpdateTests(SynchronousTestCase):
         lab.until(lambda: server.read().received == b"old")
 
 
+class WithoutEndpointsTests(SynchronousTestCase):
+    """A service that has had endpoints, and has none for now."""
+
+    def setUp(self) -> None:
+        """It had one, with a client, and has lost it."""
+        self.lab = TcpLab(self)
+        self.backend = self.lab.backend()
+        self.opened, self.picker = self.lab.open(self.backend.endpoint)
+        self.client, self.server = self.lab.join(self.opened, self.backend)
+
+    def update(self, *endpoints: Endpoint) -> None:
+        """Have the service have these."""
+        self.picker.endpoints[:] = endpoints
+        self.opened.update(service_of(*endpoints))
+
+    def outcome(self) -> int:
+        """Return what becomes of a client that connects: 0, or why not."""
+        with socket.socket() as client:
+            return client.connect_ex((LOOPBACK[4], self.opened.port))
+
+    def test_its_clients_are_refused_by_the_kernel(self) -> None:
+        """At once, while rules still lead there; connections of before go on."""
+        self.update()
+        self.assertEqual(self.outcome(), errno.ECONNREFUSED)
+        # Each change of a service is told again.
+        self.update()
+        self.lab.reactor.turn()
+        self.assertEqual(self.outcome(), errno.ECONNREFUSED)
+        self.client.socket.send(b"still there")
+        self.lab.until(lambda: self.server.read().received == b"still there")
+        self.assertEqual(self.opened.stats().failed, 0)
+
+    def test_who_waits_to_be_accepted_is_reset(self) -> None:
+        """Nobody would ever answer."""
+        client = self.lab.client(self.opened)
+        self.update()
+        self.lab.until(lambda: client.read().reset)
+
+    def test_an_endpoint_that_comes_is_served_from_the_same_port(self) -> None:
+        """At once, however often that happens."""
+        port = self.opened.port
+        for _ in range(3):
+            self.update()
+            self.update(self.backend.endpoint)
+            client, server = self.lab.join(self.opened, self.backend)
+            client.socket.send(b"hello")
+            self.lab.until(lambda server=server: server.read().received == b"hello")
+        self.assertEqual(self.opened.port, port)
+
+    def test_nobody_else_gets_its_port(self) -> None:
+        """Whatever options for sharing it has."""
+        self.update()
+        for option in (None, socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+            with socket.socket() as other:
+                if option is not None:
+                    other.setsockopt(socket.SOL_SOCKET, option, 1)
+                error = self.assertRaises(OSError, other.bind, ("0.0.0.0", self.opened.port))
+                self.assertEqual(error.errno, errno.EADDRINUSE)
+
+    def test_where_it_cannot_listen_again_that_is_told_and_tried_again(self) -> None:
+        """As where the kernel has no memory for now."""
+        self.update()
+        full = OSError(errno.ENOMEM, "Cannot allocate memory")
+        with mock.patch.object(listener, "listen", side_effect=full), capturedLogs() as events:
+            self.update(self.backend.endpoint)
+            self.update(self.backend.endpoint)
+            self.lab.reactor.advance(REST)
+        (told,) = [event for event in events if event["log_level"] is LogLevel.warn]
+        self.assertIn("Cannot allocate memory", told["log_format"].format(**told))
+        self.lab.reactor.advance(REST)
+        self.lab.join(self.opened, self.backend)
+
+    def test_it_ends_like_others(self) -> None:
+        """Its connections drain, and its port is free then."""
+        self.update()
+        stopped = self.opened.stop(30)
+        self.assertNoResult(stopped)
+        self.client.socket.close()
+        self.server.socket.close()
+        self.lab.until(lambda: stopped.called)
+
+
 class StopTests(SynchronousTestCase):
     """The end of a proxy socket."""
 
@@ -319,3 +457,28 @@ class StopTests(SynchronousTestCase):
         self.successResultOf(opened.stop(30))
         with socket.socket() as again:
             again.bind(("0.0.0.0", opened.port))
+
+
+class HalfClosedTests(SynchronousTestCase):
+    """The guard of connections that are half closed, whatever becomes of one of them."""
+
+    def test_a_defect_of_one_costs_the_others_nothing(self) -> None:
+        """They are looked at, and end, in their time."""
+        clock = Clock()
+        broken, idle, busy = mock.Mock(), mock.Mock(), mock.Mock()
+        broken.progress.return_value = idle.progress.return_value = 1
+        busy.progress.side_effect = range(1000)
+        guard = HalfClosed(clock)
+        broken.expire.side_effect = ZeroDivisionError
+        idle.expire.side_effect = lambda: guard.discard(idle)
+        for each in (broken, busy):
+            guard.add(each)
+        with contextlib.suppress(ZeroDivisionError):
+            clock.pump([LOOK] * (int(MOST_IDLE / LOOK) + 2))
+        guard.discard(broken)
+        guard.add(idle)
+        clock.pump([LOOK] * (int(MOST_IDLE / LOOK) + 2))
+        idle.expire.assert_called_once_with()
+        busy.expire.assert_not_called()
+        guard.stop()
+        self.assertEqual(clock.getDelayedCalls(), [])

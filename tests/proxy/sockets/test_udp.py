@@ -7,6 +7,7 @@ import hashlib
 import os
 import socket
 from pathlib import Path
+from unittest import mock
 
 from zope.interface.verify import verifyObject
 
@@ -79,6 +80,18 @@ class CarryingTests(UdpTestCase):
         other.sendto(b"!", source)
         self.turn()
         self.assertEqual([], received(client))
+
+    def test_a_defect_costs_one_datagram(self):
+        """It is told, and the port serves on."""
+        endpoint, client = self.endpoint(), self.make()
+        self.serve(endpoint)
+        with mock.patch.object(self.picker, "pick", side_effect=ZeroDivisionError):
+            self.say(client, b"?")
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+        other = self.make()
+        self.say(other, b"!")
+        self.answer(endpoint)
+        self.assertEqual([b"!"], [data for data, _ in received(other)])
 
     def test_no_endpoints(self):
         """Nothing is kept of a client, and it is counted."""

@@ -10,9 +10,12 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from twisted.internet.interfaces import IDelayedCall, IReadWriteDescriptor
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -53,7 +56,12 @@ class DialingOwner(Protocol):
 
 @implementer(IReadWriteDescriptor)
 class Dialing:
-    """One ``client``, whose address is ``peer``, until ``owner`` is told how it ends; once."""
+    """One ``client``, whose address is ``peer``, until ``owner`` is told how it ends; once.
+
+    That is so whatever goes wrong on the way: no client is left waiting.
+    """
+
+    _log = Logger()
 
     __slots__ = (
         "_endpoint",
@@ -87,19 +95,7 @@ class Dialing:
 
     def try_endpoints(self) -> None:
         """Try one after the other until one has to be waited for."""
-        owner = self._owner
-        while not self._is_over:
-            if self._tried and len(self._tried) >= min(owner.endpoint_count(), MOST_REFUSALS):
-                self._tried.clear()
-                if self._has_refused:
-                    self._rest()
-                    return
-            endpoint = owner.picker.pick(self.peer[0], self._tried)
-            if endpoint is None:
-                self._give_up("it has no endpoints")
-                return
-            if self._begin(endpoint):
-                return
+        self._guard(self._try_endpoints)
 
     def stop(self) -> None:
         """Give up without telling; the client stays open."""
@@ -123,21 +119,54 @@ class Dialing:
 
     def doWrite(self) -> None:
         """Find out how the attempt goes."""
+        self._guard(self._look)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """Find out why the attempt is broken, or be told that the reactor stops."""
+        self._guard(self._broken, reason)
+
+    # -- attempts ------------------------------------------------------------------------------
+
+    def _guard(self, step: Callable[..., None], *arguments: object) -> None:
+        """Take a step; a defect in it is told, and costs this client alone."""
+        try:
+            step(*arguments)
+        except Exception:
+            self._log.failure("Defect: no endpoint could be found for a client")
+            if self._is_over:
+                # The owner has the client, and what it does with that.
+                return
+            # What the picker thinks of that is told above, if it is what is broken.
+            with suppress(Exception):
+                self.stop()
+            self._owner.not_dialed(self, "of a defect, which the log has")
+
+    def _try_endpoints(self) -> None:
+        owner = self._owner
+        while not self._is_over:
+            if self._tried and len(self._tried) >= min(owner.endpoint_count(), MOST_REFUSALS):
+                self._tried.clear()
+                if self._has_refused:
+                    self._rest()
+                    return
+            endpoint = owner.picker.pick(self.peer[0], self._tried)
+            if endpoint is None:
+                self._give_up("it has no endpoints")
+                return
+            if self._begin(endpoint):
+                return
+
+    def _look(self) -> None:
         server, endpoint = self._server, self._endpoint
         if server is None or endpoint is None:
             return
         number = self._owner.dialer.outcome(server, endpoint)
-        if number is None:
-            return
-        if number:
+        if number == 0:
+            self._connected(server, endpoint)
+        elif number is not None:
             self._refused(os.strerror(number))
-            return
-        self._owner.descriptors.remove(self)
-        self._server = self._endpoint = None
-        self._connected(server, endpoint)
 
-    def connectionLost(self, reason: Failure) -> None:
-        """Find out why the attempt is broken, or be told that the reactor stops."""
+    def _broken(self, reason: Failure) -> None:
         server, endpoint = self._server, self._endpoint
         if server is None or endpoint is None:
             return
@@ -147,8 +176,6 @@ class Dialing:
         else:
             self.stop()
             self._owner.not_dialed(self, reason.getErrorMessage())
-
-    # -- attempts ------------------------------------------------------------------------------
 
     def _begin(self, endpoint: Endpoint) -> bool:
         """Try one; return whether nothing else is to be done now."""
@@ -163,29 +190,32 @@ class Dialing:
             owner.picker.ended(endpoint)
             self._give_up(f"this process cannot open a socket: {os.strerror(error.errno or 0)}")
             return True
+        self._server, self._endpoint = server, endpoint
         # To this machine it is connected by now; to others it mostly is not.
         number = owner.dialer.outcome(server, endpoint)
         if number == 0:
             self._connected(server, endpoint)
             return True
         if number:
-            server.close()
+            self._drop_attempt()
             return self._note_failure(endpoint, os.strerror(number))
-        self._server, self._endpoint = server, endpoint
         owner.descriptors.addWriter(self)
         self._wait_for_end_of_step()
         return True
 
     def _connected(self, server: socket.socket, endpoint: Endpoint) -> None:
+        owner = self._owner
+        owner.picker.connected(endpoint)
+        owner.descriptors.remove(self)
+        self._server = self._endpoint = None
         self._end()
-        self._owner.picker.connected(endpoint)
-        self._owner.dialed(self, server, endpoint)
+        owner.dialed(self, server, endpoint)
 
     def _refused(self, why: str) -> None:
         endpoint = self._drop_attempt()
         if endpoint is not None:
             self._note_failure(endpoint, why)
-            self.try_endpoints()
+            self._try_endpoints()
 
     def _note_failure(self, endpoint: Endpoint, why: str) -> bool:
         self._has_refused = True
@@ -214,7 +244,9 @@ class Dialing:
 
     def _wait_for_end_of_step(self) -> None:
         if self._timer is None:
-            self._timer = self._owner.descriptors.callLater(PLAN[self._step], self._end_step)
+            self._timer = self._owner.descriptors.callLater(
+                PLAN[self._step], self._guard, self._end_step
+            )
 
     def _end_step(self) -> None:
         self._timer = None
@@ -226,7 +258,7 @@ class Dialing:
         if self._step == len(PLAN):
             self._give_up(f"no endpoint takes a connection, the last was {self._why}")
         else:
-            self.try_endpoints()
+            self._try_endpoints()
 
     def _give_up(self, why: str) -> None:
         self._end()

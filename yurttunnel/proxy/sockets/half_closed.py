@@ -22,10 +22,10 @@ LOOK = 5.0
 class HalfClosable(Protocol):
     """A connection, as far as this module is concerned."""
 
-    def bytes_carried(self) -> int:
-        """Return the bytes of both directions so far."""
+    def progress(self) -> int:
+        """Return a number that is another one when bytes have moved in either direction."""
 
-    def close(self) -> None:
+    def expire(self) -> None:
         """Close both ends."""
 
 
@@ -39,12 +39,12 @@ class HalfClosed:
         self._descriptors = descriptors
         self._most_idle = most_idle
         self._timer: IDelayedCall | None = None
-        # What each had carried when it was looked at, and for how many looks that has been so.
+        # What each had come to when it was looked at, and for how many looks that has been so.
         self._watched: dict[HalfClosable, tuple[int, int]] = {}
 
     def add(self, connection: HalfClosable) -> None:
         """Watch a connection of which one direction has ended."""
-        self._watched[connection] = connection.bytes_carried(), 0
+        self._watched[connection] = connection.progress(), 0
         if self._timer is None:
             self._timer = self._descriptors.callLater(LOOK, self._look)
 
@@ -61,15 +61,18 @@ class HalfClosed:
 
     def _look(self) -> None:
         self._timer = None
-        for connection, (carried, looks) in list(self._watched.items()):
-            now = connection.bytes_carried()
-            if now != carried:
+        idle = []
+        for connection, (before, looks) in self._watched.items():
+            now = connection.progress()
+            if now != before:
                 # That was since the last look.
                 self._watched[connection] = now, 1
             # It may have been added right before the first look.
             elif looks * LOOK >= self._most_idle:
-                connection.close()
+                idle.append(connection)
             else:
                 self._watched[connection] = now, looks + 1
-        if self._watched:
+        if len(idle) < len(self._watched):
             self._timer = self._descriptors.callLater(LOOK, self._look)
+        for connection in idle:
+            connection.expire()

@@ -1,4 +1,4 @@
-"""Accepting connections, and resting where none can be taken."""
+"""Accepting connections, resting where none can be taken, and having them refused."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.proxy.sockets.listening import listen, refuse
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.direct.ports import MOST_ACCEPTED
 
@@ -43,21 +44,37 @@ class Listener:
         # As many as the last time, and more if there were that many: to ask in vain costs, too.
         self._expected = 1
         self._resting: IDelayedCall | None = None
+        self._is_refusing = False
         self._has_told = False
 
     def start(self) -> None:
-        """Accept from now on."""
+        """Accept from now on, or again; tried again where the kernel does not let it listen."""
+        if self._resting is not None:
+            return
+        if self._is_refusing:
+            try:
+                listen(self._socket)
+            except OSError as error:
+                self._rest(os.strerror(error.errno or 0))
+                return
+            self._is_refusing = False
         self._descriptors.addReader(self)
+
+    def refuse(self) -> None:
+        """Have the kernel refuse all clients at once, until :meth:`start`; the port is kept."""
+        self._stop_resting()
+        if not self._is_refusing:
+            self._is_refusing = True
+            self._descriptors.remove(self)
+            refuse(self._socket)
 
     def stop(self) -> None:
         """Accept what waits, and no more; the socket stays the owner's to close."""
-        if self._resting is None:
+        if self._resting is None and not self._is_refusing:
             self._expected = MOST_ACCEPTED
             while self._accept_some() == MOST_ACCEPTED:
                 pass
-        resting, self._resting = self._resting, None
-        if resting is not None:
-            resting.cancel()
+        self._stop_resting()
         self._descriptors.remove(self)
 
     def fileno(self) -> int:
@@ -113,6 +130,11 @@ class Listener:
         self._descriptors.removeReader(self)
         self._resting = self._descriptors.callLater(REST, self._wake)
 
+    def _stop_resting(self) -> None:
+        resting, self._resting = self._resting, None
+        if resting is not None:
+            resting.cancel()
+
     def _wake(self) -> None:
         self._resting = None
-        self._descriptors.addReader(self)
+        self.start()

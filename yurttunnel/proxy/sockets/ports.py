@@ -10,10 +10,8 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from itertools import chain
 
+from yurttunnel.proxy.sockets.listening import listen, share_with_the_past
 from yurttunnel.proxy.state.virtual_services import Protocol
-
-BACKLOG = 4096
-"""Connections that may wait to be accepted: the kernel's own bound (``net.core.somaxconn``)."""
 
 _MOST_CHOICES = 32
 """How often the kernel may choose a port that is claimed, until that is told as a failure."""
@@ -75,7 +73,7 @@ class PortAllocator:
             if port in used or self._is_claimed(port):
                 continue
             try:
-                opened = self._bound(version, protocol, port)
+                opened = self._opened(version, protocol, port)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise _cannot_open(protocol, port, error) from None
@@ -92,7 +90,7 @@ class PortAllocator:
         with ExitStack() as claimed:
             for _ in range(_MOST_CHOICES):
                 try:
-                    opened = self._bound(version, protocol, 0)
+                    opened = self._opened(version, protocol, 0)
                 except OSError as error:
                     raise _cannot_open(protocol, 0, error) from None
                 port: int = opened.getsockname()[1]
@@ -107,22 +105,35 @@ class PortAllocator:
             " net.ipv4.ip_local_port_range apart from them, or set --proxy-port-range",
         )
 
+    def _opened(self, version: int, protocol: Protocol, port: int) -> socket.socket:
+        """Return a socket at ``port``; with 0 the kernel chooses one."""
+        bound = self._bound(version, protocol, port)
+        if protocol is Protocol.UDP:
+            return bound
+        if not port:
+            # Only one that is asked for stays the socket's while it refuses clients.
+            with bound as chosen:
+                bound = self._bound(version, protocol, chosen.getsockname()[1])
+        try:
+            listen(bound)
+        except OSError:
+            bound.close()
+            raise
+        return bound
+
     def _bound(self, version: int, protocol: Protocol, port: int) -> socket.socket:
         family = socket.AF_INET6 if version == 6 else socket.AF_INET
-        opened = socket.socket(family, _KINDS[protocol] | socket.SOCK_NONBLOCK)
+        bound = socket.socket(family, _KINDS[protocol] | socket.SOCK_NONBLOCK)
         try:
             if version == 6:
-                opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             if protocol is Protocol.TCP:
-                # Connections of an earlier process may still be in TIME_WAIT at that port.
-                opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            opened.bind((self._addresses[version], port))
-            if protocol is Protocol.TCP:
-                opened.listen(BACKLOG)
+                share_with_the_past(bound)
+            bound.bind((self._addresses[version], port))
         except OSError:
-            opened.close()
+            bound.close()
             raise
-        return opened
+        return bound
 
 
 def _cannot_open(protocol: Protocol, port: int, error: OSError) -> OSError:

@@ -8,9 +8,11 @@ the pipe or in one buffer, and its source is not read meanwhile.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
 import struct
+import termios
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,6 +33,8 @@ MOST_PASSES = 8
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
+_INT = struct.Struct("i")
+
 _NOT_BLOCKING = os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE
 
 
@@ -48,6 +52,12 @@ def reset(connected: socket.socket) -> None:
     with contextlib.suppress(OSError):
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
     connected.close()
+
+
+def _unacknowledged(number: int) -> int:
+    """Return how many bytes the kernel has yet to send, or hear of (``SIOCOUTQ`` of tcp(7))."""
+    unsent: int = _INT.unpack(fcntl.ioctl(number, termios.TIOCOUTQ, bytes(_INT.size)))[0]
+    return unsent
 
 
 class Relay:
@@ -80,9 +90,13 @@ class Relay:
         """Bytes that have come from the endpoint."""
         return self._server.carried
 
-    def bytes_carried(self) -> int:
-        """Return the bytes of both directions so far."""
-        return self._client.carried + self._server.carried
+    def progress(self) -> int:
+        """Return how many bytes of both directions have arrived, as far as the peers' TCP tells.
+
+        Who reads slowly may have much to take from the pipe and from the kernel, long after the
+        last of it has come.
+        """
+        return self._client.delivered() + self._server.delivered()
 
     def start(self) -> None:
         """Begin to relay."""
@@ -99,6 +113,13 @@ class Relay:
     def reset(self) -> None:
         """Reset both ends: one is broken, and the other is to know that not all has come."""
         self._end(reset)
+
+    def expire(self) -> None:
+        """Close both ends, as they are idle; where something waits, its reader has not got all."""
+        if self._client.waits or self._server.waits:
+            self.reset()
+        else:
+            self.close()
 
     def half_closed(self) -> None:
         """Note that one direction has ended."""
@@ -222,6 +243,15 @@ class _End:
             return
         self._descriptors.removeWriter(other)
         self._descriptors.addReader(self)
+
+    @property
+    def waits(self) -> int:
+        """How many bytes the other end has not taken."""
+        return len(self._waiting) if self._pipe is None else self._pipe.held
+
+    def delivered(self) -> int:
+        """Return how many bytes have arrived at the peer of the other end."""
+        return self.carried - self.waits - _unacknowledged(self.other._number)
 
     def release(self, close: Callable[[socket.socket], None]) -> bool:
         """Close the socket; return whether it was open."""

@@ -95,13 +95,18 @@ class TcpProxySocket:
         self._draining: IDelayedCall | None = None
         self._stopped: Deferred[None] | None = None
         self._listener = Listener(self.descriptors, listening, self._accepted, self._why_full)
-        self._listener.start()
+        self.update(service)
 
     # -- IProxySocket --------------------------------------------------------------------------
 
     def update(self, service: VirtualService) -> None:
         """Take what has changed of the service; see :class:`IProxySocket`."""
         self._service = service
+        if service.endpoints:
+            self._listener.start()
+        else:
+            # Sooner than by rules, and where there are none.
+            self._listener.refuse()
 
     def stop(self, drain: float) -> Deferred[None]:
         """Stop listening, and end after ``drain`` seconds; see :class:`IProxySocket`.
@@ -150,13 +155,7 @@ class TcpProxySocket:
         self._context.connections.count += 1
         dialing = Dialing(self, client, peer)
         self._dialings.add(dialing)
-        try:
-            dialing.try_endpoints()
-        except Exception:
-            # One client does not take the port with it.
-            self._log.failure("Defect: no endpoint could be found for a client")
-            dialing.stop()
-            self.not_dialed(dialing, "a defect, which the log has")
+        dialing.try_endpoints()
 
     def endpoint_count(self) -> int:
         """Return how many endpoints there are now."""
@@ -173,10 +172,14 @@ class TcpProxySocket:
         self._dialings.discard(dialing)
         relay = Relay(self._context.relay, dialing.client, server, endpoint, self._ended)
         self._relays.add(relay)
-        if self._service.proxy_protocol and not self._introduce(dialing, server):
+        try:
+            if self._service.proxy_protocol and not self._introduce(dialing, server):
+                relay.reset()
+            else:
+                relay.start()
+        except Exception:
+            self._log.failure("Defect: a client and its endpoint could not be joined")
             relay.reset()
-        else:
-            relay.start()
 
     def not_dialed(self, dialing: Dialing, why: str) -> None:
         """Reset a client that no endpoint can be had for."""
@@ -206,8 +209,8 @@ class TcpProxySocket:
         self._relays.discard(relay)
         self._received += relay.received
         self._sent += relay.sent
-        self.picker.ended(relay.endpoint)
         self._count_end()
+        self.picker.ended(relay.endpoint)
 
     def _let_go(self, client: socket.socket) -> None:
         reset(client)

@@ -10,6 +10,7 @@ from itertools import islice
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReadWriteDescriptor
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -67,6 +68,8 @@ class UdpProxySocket:
 
     ``buffer`` is where a datagram is until it is sent on; others may use it before and after.
     """
+
+    _log = Logger()
 
     def __init__(
         self,
@@ -138,14 +141,18 @@ class UdpProxySocket:
                 self._expected = max(1, taken)
                 return
             self._received += size
-            key = source, local_address(ancillary)
-            client = clients.get(key)
-            if client is None:
-                self._begin(key, self.buffer[:size])
-                continue
-            if client.used != table.tick:
-                table.touch(client)
-            client.send(self.buffer[:size])
+            try:
+                key = source, local_address(ancillary)
+                client = clients.get(key)
+                if client is None:
+                    self._begin(key, self.buffer[:size])
+                    continue
+                if client.used != table.tick:
+                    table.touch(client)
+                client.send(self.buffer[:size])
+            except Exception:
+                # One client does not take the port with it.
+                self._log.failure("Defect: a datagram to a Service could not be passed on")
         self._expected = min(2 * self._expected, MOST_DATAGRAMS)
 
     def doWrite(self) -> None:
