@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from twisted.application.service import Service
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
@@ -17,6 +18,7 @@ from yurttunnel.proxy.placement import IKernel
 from yurttunnel.proxy.rules.choice import ChosenRules
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import Mode
+from yurttunnel.proxy.sockets.tcp import TcpContext
 from yurttunnel.proxy.state.virtual_services import Portal, PortalKind
 from yurttunnel.steering.netlink.tracking import Tracking
 
@@ -29,7 +31,10 @@ class CarrierTests(SynchronousTestCase):
         self.unable = None
         self.patch(carrying, "kernel_mode_available", lambda programs: succeed(self.unable))
         # It would open descriptors that no test uses, and raise this process's limit of them.
-        self.patch(carrying, "proxy_sockets", lambda reactor, settings, is_claimed: None)
+        self.shared = Service()
+        self.patch(
+            carrying, "proxy_sockets", lambda reactor, settings, is_claimed: (None, self.shared)
+        )
 
     def found(self, *flags):
         """Return what is found for a command line."""
@@ -45,13 +50,14 @@ class CarrierTests(SynchronousTestCase):
         self.assertIsInstance(found.rules, NoRules)
         self.assertIs(found.claims, found.rules)
         self.assertIs(found.conntrack, found.rules)
+        self.assertEqual((self.shared,), found.services)
 
     def test_the_kernel_where_it_can(self):
         """That has a service of its own, and says what ails it."""
         found = self.found()
         self.assertIs(Mode.KERNEL, found.mode)
         verifyObject(IKernel, found.kernel)
-        self.assertEqual([Tracking, KernelMode], [type(each) for each in found.services])
+        self.assertEqual([Service, Tracking, KernelMode], [type(each) for each in found.services])
         self.assertIsNone(found.problem())
         self.assertTrue(found.kernel.carries(service([1])))
         self.assertFalse(found.kernel.carries(service([1], proxy_protocol=1)))
@@ -66,7 +72,7 @@ class CarrierTests(SynchronousTestCase):
         self.assertIs(Mode.USER, found.mode)
         self.assertIsNone(found.kernel)
         self.assertIsInstance(found.rules, ChosenRules)
-        self.assertEqual([Tracking], [type(each) for each in found.services])
+        self.assertEqual([Service, Tracking], [type(each) for each in found.services])
 
     def test_what_the_command_line_says(self):
         """It is not asked what the kernel can."""
@@ -74,6 +80,21 @@ class CarrierTests(SynchronousTestCase):
         self.assertIs(Mode.USER, self.found("--proxy-backend=iptables").mode)
         self.unable = "nft is not installed"
         self.assertIs(Mode.KERNEL, self.found("--mode=kernel").mode)
+
+
+class ProxySocketsTests(SynchronousTestCase):
+    """What proxy sockets share."""
+
+    def test_it_ends_with_its_service(self):
+        """Pipes that nobody has are closed, and nobody looks at connections any more."""
+        closed = []
+        self.patch(carrying, "most_connections", lambda: 100)
+        self.patch(TcpContext, "close", lambda context: closed.append(context))
+        _, shared = carrying.proxy_sockets(MemoryReactorClock(), parse(), lambda port: False)
+        shared.startService()
+        self.assertEqual([], closed)
+        shared.stopService()
+        self.assertEqual(1, len(closed))
 
 
 class NodePortTests(SynchronousTestCase):

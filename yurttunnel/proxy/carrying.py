@@ -11,6 +11,7 @@ from twisted.application.service import IService
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from yurttunnel.ops.services import ClosedAtTheEnd
 from yurttunnel.proxy.claims import Claims
 from yurttunnel.proxy.conntrack import Conntrack
 from yurttunnel.proxy.host_address import host_address
@@ -81,10 +82,10 @@ async def find_carrier(
 
     ``run`` is where the kernel is waited for.
     """
-    sockets = proxy_sockets(reactor, settings, NodePorts(source))
+    sockets, shared = proxy_sockets(reactor, settings, NodePorts(source))
     if settings.back_end is BackEnd.NONE:
         nothing = NoRules()
-        return Carrier(Mode.USER, sockets, nothing, nothing, nothing)
+        return Carrier(Mode.USER, sockets, nothing, nothing, nothing, services=(shared,))
     programs = Programs(reactor)
     iptables = IptablesRules(
         programs, host_address, settings.node_port_networks, settings.masquerade.pods
@@ -106,7 +107,7 @@ async def find_carrier(
             mode=Mode.KERNEL,
             rules=choose(settings.back_end, True, iptables, kernel.rules),
             kernel=_Kernel(kernel),
-            services=(tracking, kernel),
+            services=(shared, tracking, kernel),
             problem=lambda: kernel.problem,
         )
     tables = Tables(versions, user_part, host_address, networks)
@@ -114,7 +115,7 @@ async def find_carrier(
     return carrier(
         mode=Mode.USER,
         rules=choose(settings.back_end, False, iptables, nftables),
-        services=(tracking,),
+        services=(shared, tracking),
     )
 
 
@@ -174,8 +175,11 @@ class NodePorts:
 
 def proxy_sockets(
     reactor: IReactor, settings: Settings, is_claimed: Callable[[int], bool]
-) -> IProxySockets:
-    """Make what opens proxy sockets of both protocols, but not at ports that are claimed."""
+) -> tuple[IProxySockets, IService]:
+    """Make what opens proxy sockets of both protocols, but not at ports that are claimed.
+
+    What these share ends with a service, to be stopped when all of them have been.
+    """
     descriptors = DescriptorSet(reactor)
     ports = PortAllocator(settings.proxy_ports, is_claimed, _addresses(settings.bind_address))
     # It raises the limit of descriptors, by which the other is told.
@@ -186,10 +190,8 @@ def proxy_sockets(
         before_reply=settings.udp.first,
         after_reply=settings.udp.idle,
     )
-    return ProxySockets(
-        TcpProxySockets(tcp),
-        UdpSockets(descriptors, ports, table),
-    )
+    sockets = ProxySockets(TcpProxySockets(tcp), UdpSockets(descriptors, ports, table))
+    return sockets, ClosedAtTheEnd(tcp.close)
 
 
 def _addresses(bind_address: str) -> dict[int, str]:

@@ -19,7 +19,7 @@ from yurttunnel.ops.http_site import LimitedSite
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
-from yurttunnel.ops.meta import meta_pages
+from yurttunnel.ops.meta import JsonPage, meta_pages
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn
@@ -153,6 +153,12 @@ class ProxyProcess:
     def _retry_problem(self) -> str | None:
         return None if self._carrier is None else self._carrier.problem()
 
+    def _mode(self) -> dict[str, str] | None:
+        carrier = self._carrier
+        if carrier is None:
+            return None
+        return {"mode": carrier.mode.value, "backend": carrier.rules.backend}
+
     def _carried(self) -> Iterable[Carried]:
         return () if self._placement is None else self._placement.carried()
 
@@ -186,8 +192,11 @@ class ProxyProcess:
             ),
         )
         debug = Debug(reactor, tuple, lag, shown_levels)
+        mode = JsonPage(
+            "mode", "Who carries connections, led by what, as JSON", self._mode, WAITING
+        )
         pages = meta_pages(
-            status, self._readiness, metrics, None, [services_page(reactor, self._carried)]
+            status, self._readiness, metrics, None, [services_page(reactor, self._carried), mode]
         )
         pages.putChild(b"debug", debug.pages)
         site = LimitedSite(pages, reactor)

@@ -129,6 +129,8 @@ class WithoutRulesTests(ProxyTestCase):
         await proxy.ready()
         _, body = await proxy.get("/services")
         [port] = [each["proxy_port"] for each in json.loads(body) if each["version"] == 4]
+        _, body = await proxy.get("/mode")
+        self.assertEqual(json.loads(body), {"mode": "user", "backend": "none"})
         await self.eventually_by(REMOTE, "127.0.0.1", port, machine="node")
         answer = await self.call(address("clients", NODE, 4), port)
         self.assertEqual(answer.problem, REFUSED)

@@ -118,7 +118,7 @@ class AffinityRecordsTests(SynchronousTestCase):
         self.records.put("client 0", self.state)
         for number in range(100, 150):
             self.records.put(f"client {number}", self.state)
-        self.assertEqual(100, len(self.records))
+        self.assertEqual(100, len(self.records._records))
         self.assertIs(self.state, self.records.get("client 0"))
         self.assertIsNone(self.records.get("client 1"))
         self.assertIsNotNone(self.records.get("client 51"))
@@ -130,4 +130,4 @@ class AffinityRecordsTests(SynchronousTestCase):
         self.clock.advance(10)
         for number in range(50):
             self.records.put(f"new {number}", self.state)
-        self.assertEqual(50, len(self.records))
+        self.assertEqual(50, len(self.records._records))

@@ -31,10 +31,6 @@ class AffinityRecords:
         # In the order of their last use.
         self._records: OrderedDict[str, tuple[EndpointState, float]] = OrderedDict()
 
-    def __len__(self) -> int:
-        """Return how many are kept, those included that are none any more."""
-        return len(self._records)
-
     def get(self, client: str) -> EndpointState | None:
         """Return the endpoint of ``client``, if it has one."""
         record = self._records.get(client)
