@@ -6,6 +6,7 @@ it made of it would be another node to those who compare names and addresses aft
 
 from __future__ import annotations
 
+import itertools
 from ipaddress import ip_address
 from types import SimpleNamespace
 
@@ -252,28 +253,39 @@ class EveryEntryTests(World):
     def test_enrolment(self):
         """A token's holder gets nothing of an enrolled node by spelling it in another way."""
         self.ask("edge-2", ALL)
-        for spellings in SPELLINGS.values():
-            for spelling in spellings:
-                with self.subTest(spelling):
-                    self.assertRaises(
-                        EnrolmentRefused,
-                        self.ask,
-                        "edge-1",
-                        f"host=edge-1&{item_of(spelling)}",
-                    )
-                    if not spelling.isascii():
-                        continue
+        for spelling in (each for spellings in SPELLINGS.values() for each in spellings):
+            with self.subTest(spelling):
+                self.assertRaises(
+                    EnrolmentRefused, self.ask, "edge-1", f"host=edge-1&host={spelling}"
+                )
+                if spelling.isascii():
                     self.assertRaises(EnrolmentRefused, self.ask, spelling)
 
+    def test_shared_addresses(self):
+        """A node that has another's address, however it is spelled, is one more that has it."""
+        self.ask("edge-2", ALL)
+        names = (f"other-{number}" for number in itertools.count())
+        for desired in (ADDRESS, SIX):
+            sharing = {"edge-2"}
+            for name, spelling in zip(names, SPELLINGS[desired], strict=False):
+                try:
+                    self.ask(name, f"host={name}&{item_of(spelling)}")
+                except EnrolmentRefused:
+                    continue
+                sharing.add(name)
+            self.assertLess(2, len(sharing))
+            self.assertEqual(sharing, set(self.ownership.nodes_with(ip_address(desired))))
+
     def test_records(self):
-        """What an earlier version has recorded keeps others out, too."""
+        """What an earlier version has recorded in another form counts, too."""
         self.ask("edge-2", f"host=edge-2&ipv4={ADDRESS}")
         nodes = self.directory.subdirectory("nodes")
         content = nodes.read("edge-2").replace(b"ipv4=10.77.2.2", b"ipv6=::ffff:10.77.2.2")
         self.assertIn(b"::ffff", content)
         nodes.write("edge-2", content)
         self.restart()
-        self.assertRaises(EnrolmentRefused, self.ask, "edge-1", f"host=edge-1&ipv4={ADDRESS}")
+        self.assertRaises(EnrolmentRefused, self.ask, "edge-1", f"host=edge-1&host={ADDRESS}")
+        self.assertEqual(["edge-2"], self.ownership.nodes_with(ip_address(ADDRESS)))
 
     def test_renewal(self):
         """A node renews its certificate for what it has, in any spelling, and for no more."""
