@@ -166,7 +166,11 @@ class ClientTests(World):
         token = JoinToken(self.token.token_id, "0" * 32, self.token.pin)
         failure = self.failureResultOf(self.enroll(token=token), EnrolmentRefused)
         self.assertEqual(failure.value.code, Refusal.BAD_TOKEN)
-        self.assertIn("not known here", str(failure.value))
+        self.assertEqual(
+            "server.test:10262: the join token is not known here: use the server's current one"
+            " (bad-token)",
+            str(failure.value),
+        )
 
     def refuses_to_send(
         self,
@@ -338,7 +342,10 @@ class ClientTests(World):
         content = b'{"error": {"code": "no-such-code", "text": "a reason"}}'
         self.serve(self.issuer.server(), lambda: Scripted(framed(content)))
         failure = self.failureResultOf(self.enroll(), EnrolmentRefused)
-        self.assertEqual((failure.value.code, failure.value.text), (Refusal.INTERNAL, "a reason"))
+        self.assertEqual(
+            (failure.value.code, failure.value.text),
+            (Refusal.INTERNAL, "server.test:10262: a reason"),
+        )
 
     def test_renewed(self) -> None:
         """A renewal gives a new certificate for the new key, and the same enrolment."""
@@ -363,7 +370,8 @@ class ClientTests(World):
         """A certificate is not presented to a server of another authority."""
         first = self.successResultOf(self.enroll())
         self.serve(Issuer.make(self).server())
-        self.fails(ServerNotTrusted, "not from the authority", self.renew(first))
+        words = "server.test:10262: the server's certificate is not from the authority"
+        self.fails(ServerNotTrusted, words, self.renew(first))
 
 
 class MessageTests(TestCase):

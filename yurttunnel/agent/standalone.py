@@ -18,7 +18,7 @@ from yurttunnel.pki.enrolment_client import ServerAddress
 from yurttunnel.pki.enrolment_issuer import EnrolledTemplate, EnrolmentIssuer, NodeStore
 from yurttunnel.pki.identity import Identifiers, check_node_name
 from yurttunnel.pki.renewal import STANDALONE_SCHEDULE, CertificateRenewal
-from yurttunnel.pki.token import JoinToken
+from yurttunnel.pki.token import BadToken, JoinToken
 from yurttunnel.tunnel.reactor import IReactor
 
 
@@ -30,10 +30,16 @@ def build(reactor: IReactor, settings: Settings, mode: StandaloneSettings) -> IS
         for host, port in settings.servers
     ]
 
-    def read_token() -> JoinToken:
-        return JoinToken.parse(mode.read_join_token(settings.node_name))
-
     has_token = mode.join_token is not None or mode.join_token_file is not None
+
+    def read_token() -> JoinToken:
+        text = mode.read_join_token(settings.node_name)
+        try:
+            return JoinToken.parse(text)
+        except BadToken as error:
+            flag = "--join-token" if mode.join_token_file is None else "--join-token-file"
+            raise BadToken(f"{flag}: {error}") from None
+
     trust = enrolled_trust(
         reactor,
         mode.state_dir,

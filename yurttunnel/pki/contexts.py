@@ -258,13 +258,14 @@ class ClientContexts(RotatingContexts):
         self._expected = expected
         super().__init__(credentials)
 
-    def creator(self, server_name: str) -> IOpenSSLClientConnectionCreator:
+    def creator(self, server_name: str, where: str = "") -> IOpenSSLClientConnectionCreator:
         """Return what ``wrapClientTLS`` and ``TLSMemoryBIOFactory`` need to dial ``server_name``.
 
         A server whose certificate is not acceptable fails the handshake with
-        :class:`ServerNotTrusted`.
+        :class:`ServerNotTrusted`, which names ``where`` was dialed, or the server.
         """
-        return _ClientConnectionCreator(lambda: self._context, server_name, self._expected)
+        where = where or server_name
+        return _ClientConnectionCreator(lambda: self._context, server_name, where, self._expected)
 
     def _build(self, credentials: Credentials) -> SSL.Context:
         context = client_context(credentials, self._protocol, presents=self._presents)
@@ -277,10 +278,15 @@ class _ClientConnectionCreator:
     """Connections of Twisted's TLS to one server, always with the current context."""
 
     def __init__(
-        self, current: Callable[[], SSL.Context], server_name: str, expected: Expected
+        self,
+        current: Callable[[], SSL.Context],
+        server_name: str,
+        where: str,
+        expected: Expected,
     ) -> None:
         self._current = current
         self._server_name = server_name
+        self._where = where
         self._expected = expected
 
     def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
@@ -289,6 +295,7 @@ class _ClientConnectionCreator:
         _expect_server(
             connection,
             self._server_name,
+            self._where,
             self._expected,
             lambda error: tlsProtocol.failVerification(Failure(error)),
         )
@@ -371,6 +378,7 @@ def _present(context: SSL.Context, credentials: Credentials) -> None:
 def _expect_server(
     connection: SSL.Connection,
     server_name: str,
+    where: str,
     expected: Expected,
     refused: Callable[[ServerNotTrusted], None],
 ) -> None:
@@ -378,12 +386,15 @@ def _expect_server(
     if not host_is_address(server_name):
         # Addresses are not permitted as server names (RFC 6066 section 3).
         connection.set_tlsext_host_name(server_name.encode("idna"))
-    verify = _server_verification(server_name, expected, refused)
+    verify = _server_verification(server_name, where, expected, refused)
     set_verification(connection, PEER_MUST_PRESENT, verify)
 
 
 def _server_verification(
-    server_name: str, expected: Expected, refused: Callable[[ServerNotTrusted], None]
+    server_name: str,
+    where: str,
+    expected: Expected,
+    refused: Callable[[ServerNotTrusted], None],
 ) -> Callable[[SSL.Connection, X509, int, int, int], bool]:
     def verify(
         connection: SSL.Connection, certificate: X509, error: int, depth: int, valid: int
@@ -392,10 +403,12 @@ def _server_verification(
         try:
             if not valid:
                 problem = certificate_problem(error, expected.authority)
-                refused(ServerNotTrusted(f"{server_name}: the server's certificate {problem}"))
+                refused(ServerNotTrusted(f"{where}: the server's certificate {problem}"))
                 return False
             if depth == 0:
-                check_server_name(certificate.to_cryptography(), server_name, expected.advice)
+                check_server_name(
+                    certificate.to_cryptography(), server_name, expected.advice, where
+                )
         except ServerNotTrusted as problem:
             refused(problem)
             return False

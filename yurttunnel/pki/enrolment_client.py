@@ -47,6 +47,7 @@ from yurttunnel.pki.enrolment_messages import (
     MAX_MESSAGE_LENGTH,
     TIME_QUESTION,
     BadMessage,
+    EnrolmentRefused,
     EnrolmentRequest,
     decode_response,
     decode_time,
@@ -149,7 +150,7 @@ async def renew(
     """
     contexts = ClientContexts(current, ENROLMENT_PROTOCOL)
     request = EnrolmentRequest(node=node, identifiers=format_identifiers(identifiers), csr=csr)
-    creator = contexts.creator(server.name)
+    creator = contexts.creator(server.name, server.where)
     answer = await _exchange(clock, server, creator, lambda connection: request.encode())
     return _checked(clock, server.where, answer, request, identifiers, current.authorities[0])
 
@@ -232,6 +233,8 @@ def _checked(
     """Return the certificate and its authority's, if ``answer`` has what was asked for."""
     try:
         response = decode_response(answer)
+    except EnrolmentRefused as error:
+        raise EnrolmentRefused(error.code, f"{where}: {error.text}") from None
     except BadMessage as error:
         raise EnrolmentFailed(f"{where}: the server's answer is not valid: {error}") from None
     asked = x509.load_pem_x509_csr(request.csr.encode("ascii"))

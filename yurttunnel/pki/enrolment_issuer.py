@@ -230,7 +230,7 @@ async def _first_answer(
     if len(problems) > 1 and any(_is_temporary(problem) for problem in problems):
         is_clock = any(isinstance(problem, ClockSeemsWrong) for problem in problems)
         failed = ClockSeemsWrong if is_clock else EnrolmentFailed
-        raise failed("; ".join(map(_with_server, servers, problems)))
+        raise failed("; ".join(map(str, problems)))
     raise max(problems, key=_how_telling)
 
 
@@ -238,11 +238,6 @@ def _is_temporary(problem: Exception) -> bool:
     if isinstance(problem, EnrolmentRefused):
         return problem.code.is_temporary
     return isinstance(problem, EnrolmentFailed)
-
-
-def _with_server(server: ServerAddress, problem: Exception) -> str:
-    # A refusal is the server's sentence; the others name it already.
-    return f"{server.where}: {problem}" if isinstance(problem, EnrolmentRefused) else str(problem)
 
 
 def _how_telling(problem: Exception) -> int:
