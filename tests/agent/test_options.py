@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import socket
 from contextlib import redirect_stdout
 from importlib.metadata import version
 from ipaddress import ip_address
@@ -13,6 +15,7 @@ from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
+from yurttunnel.agent import options as options_module
 from yurttunnel.agent.options import KUBELET_CONFIG, Options, Settings
 from yurttunnel.agent.settings import ClusterSettings
 from yurttunnel.pki.identity import Identifiers
@@ -35,6 +38,51 @@ def parse(*arguments: str, environment: dict[str, str] | None = None) -> Setting
 def flags_without(*names: str) -> list[str]:
     """Return the required flags but for ``names``."""
     return [f"{flag}={value}" for flag, value in REQUIRED.items() if flag not in names]
+
+
+class FoundTests(SynchronousTestCase):
+    """What is found on a machine without a cluster when nobody says it."""
+
+    def parse(self, *missing: str, server: str = "127.0.0.1") -> Settings:
+        """Parse all flags but these."""
+        flags = flags_without(*missing, "--tunnelserver-addr")
+        options = Options({"HOME": "/home/somebody"})
+        options.parseOptions(["--standalone", f"--tunnelserver-addr={server}", *flags])
+        return options.settings
+
+    def test_name(self) -> None:
+        """It is that of the machine, in lower case; one that no node can have is no name."""
+        self.patch(socket, "gethostname", lambda: "Edge-7.example")
+        self.assertEqual("edge-7.example", self.parse("--node-name").node_name)
+        for name in ("localhost", "a_b"):
+            self.patch(socket, "gethostname", lambda name=name: name)
+            with self.assertRaisesRegex(UsageError, "^--node-name is missing: .*own name cannot"):
+                self.parse("--node-name")
+
+    def test_address(self) -> None:
+        """It is the one that leads to the server; callers name the node by its name alone.
+
+        So a certificate is good for the machine when it has another address tomorrow.
+        """
+        settings = self.parse("--node-ip")
+        self.assertEqual("127.0.0.1", str(settings.node_ip))
+        self.assertEqual(Identifiers(frozenset({"edge-1"}), frozenset()), settings.identifiers)
+        self.assertEqual("::1", str(self.parse("--node-ip", server="[::1]").node_ip))
+
+    def test_no_address(self) -> None:
+        """A machine without a network is told so."""
+        self.patch(options_module, "outgoing_address", lambda towards=None: None)
+        with self.assertRaisesRegex(UsageError, "^--node-ip is missing: .* no way to the server"):
+            self.parse("--node-ip")
+
+    def test_directory(self) -> None:
+        """It is root's, as systemd has it, or in the home of the user."""
+        for user, expected in (
+            (0, "/var/lib/yurttunnel-agent/state"),
+            (1000, "/home/somebody/.local/state/yurttunnel/agent"),
+        ):
+            self.patch(os, "geteuid", lambda user=user: user)
+            self.assertEqual(expected, str(self.parse("--state-dir").mode.state_dir))
 
 
 class ValueTests(SynchronousTestCase):
@@ -300,11 +348,12 @@ class ErrorTests(SynchronousTestCase):
 
     def test_each_required_flag_is_missed(self) -> None:
         """The error names it, and the variable that would do."""
-        for flag in REQUIRED:
-            with self.assertRaisesRegex(UsageError, f"^{flag} is missing"):
-                Options({}).parseOptions(["--standalone", *flags_without(flag)])
-        with self.assertRaisesRegex(UsageError, "set NODE_NAME"):
-            Options({}).parseOptions(["--standalone"])
+        with self.assertRaisesRegex(UsageError, "^--tunnelserver-addr is missing"):
+            Options({}).parseOptions(["--standalone", *flags_without("--tunnelserver-addr")])
+        with self.assertRaisesRegex(UsageError, "^--node-name is missing: .*set NODE_NAME"):
+            Options({}).parseOptions([])
+        with self.assertRaisesRegex(UsageError, "^--node-ip is missing: .*set NODE_IP"):
+            Options({}).parseOptions(["--node-name=edge-1"])
 
     def test_two_tokens_are_refused(self) -> None:
         """Which one is meant?"""

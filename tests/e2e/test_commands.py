@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
+import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 from twisted.internet import reactor
+from twisted.internet.error import ConnectionRefusedError as RefusedConnection
 from twisted.internet.utils import getProcessOutputAndValue
 from twisted.trial.unittest import SkipTest
 
-from tests.e2e.programs import ROOT
+from benchmarks.ports import free_ports
+from tests.e2e.clients import Echo, EchoClient
+from tests.e2e.programs import ROOT, Program
 from tests.e2e.support import EndToEndTestCase, which
 
 CHATTER = ("starting on", "Main loop terminated", "Starting reactor", "Port 1", "[-]")
@@ -79,6 +86,14 @@ class CommandTests(CommandCase):
         found = json.loads((await self.run_yurttunnel("status", "-o", "json"))[0])
         self.assertLessEqual({server, agent}, {each["directory"] for each in found})
 
+        nodes = json.loads(await self.done("nodes", "--state-dir", server, "-o", "json"))
+        [node] = nodes["nodes"]
+        self.assertEqual(("edge-1", "connected"), (node["node"], node["state"]))
+        told = await self.done("node", "edge-1", "--state-dir", server)
+        self.assertIn("state: connected\n", told)
+        unknown = await self.failed("node", "edge-7", "--state-dir", server)
+        self.assertIn("nothing is known of 'edge-7'", unknown)
+
         token = (await self.done("token", "create", "--state-dir", server)).strip()
         listed = await self.done("token", "list", "--state-dir", server)
         self.assertIn(token.partition(".")[0], listed)
@@ -114,6 +129,88 @@ class CommandTests(CommandCase):
             for chatter in CHATTER:
                 self.assertNotIn(chatter, program.log)
 
+    async def test_forwards(self) -> None:
+        """A port is opened and closed by command; a connection outlives its port."""
+        tunnel = await self.start_tunnel()
+        target, port = self.listen(Echo), free_ports.take()
+        here = ("--state-dir", tunnel.server.state)
+        await self.done("forward", "add", f"{port}=edge-1/127.0.0.1:{target.port}", *here)
+        client = EchoClient(reactor)
+        await self.dial(port, client)
+        await client.round_trip()
+        listed = await self.done("forward", "ls", *here)
+        here_and_there = rf"127\.0\.0\.1:{port} +edge-1 +127\.0\.0\.1:{target.port} +1 +command"
+        self.assertRegex(listed, here_and_there)
+        taken = await self.failed("forward", "add", f"{port}=edge-1/127.0.0.1:1", *here)
+        self.assertIn("is there already", taken)
+        await self.done("forward", "rm", str(port), *here)
+        self.assertEqual(1, (await self.done("forward", "ls", *here)).count("\n"))
+        with self.assertRaises(RefusedConnection):
+            await self.dial(port, EchoClient(reactor))
+        await client.round_trip()
+
+    async def test_diagnose(self) -> None:
+        """It finds the flags of the process by itself, and secrets are not in what it makes."""
+        tunnel = await self.start_tunnel()
+        bundle = os.path.join(self.directory, "bundle.tar.gz")
+        output, errors, _ = await self.run_yurttunnel(
+            "diagnose", "--program", "agent", "--state-dir", tunnel.agent.state, "-o", bundle
+        )
+        self.assertEqual("", errors)
+        self.assertIn(f"{bundle}\nyurttunnel-agent: ", output)
+        with tarfile.open(bundle) as archive:
+            names = {member.name.rpartition("/")[2] for member in archive}
+        self.assertLessEqual({"summary.txt", "process.txt"}, names)
+
+    async def test_what_to_do_next(self) -> None:
+        """A server on a terminal gives the command for a node, which is as good as it stands."""
+        agent_port, meta_port, agent_meta = (free_ports.take() for _ in range(3))
+        ports = [f"--{name}-port={free_ports.take()}" for name in ("secure", "insecure")]
+        master, slave = os.openpty()
+        self.addCleanup(os.close, master)
+        os.set_blocking(master, False)
+        with open(os.path.join(self.directory, "server.log"), "ab") as log:
+            server = subprocess.Popen(
+                [sys.executable, "-m", "yurttunnel.cli", "server", "--standalone",
+                 f"--state-dir={self.directory}/S", "--bind-address=127.0.0.1",
+                 f"--tunnel-agent-connect-port={agent_port}", f"--meta-port={meta_port}", *ports],
+                stdin=subprocess.DEVNULL, stdout=slave, stderr=log, cwd=self.directory,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )  # fmt: skip
+        os.close(slave)
+        self.addCleanup(self._end_process, server)
+        said = ""
+
+        def command() -> list[str]:
+            nonlocal said
+            with contextlib.suppress(BlockingIOError):
+                said += os.read(master, 65536).decode()
+            lines = [line for line in said.splitlines() if "yurttunnel agent" in line]
+            return shlex.split(lines[0]) if said.endswith("token\r\n\r\n") and lines else []
+
+        given = await self.eventually(command, "the command is told", 30)
+        self.assertIn(f"http://127.0.0.1:{meta_port}/", said)
+        agent = Program(
+            reactor,
+            ["agent", *given[2:], f"--meta-port={agent_meta}"],
+            os.path.join(self.directory, "agent.log"),
+            agent_meta,
+            prefix=("env", f"XDG_STATE_HOME={self.directory}", "NODE_NAME=edge-9"),
+        )
+        agent.run_by_yurttunnel()
+        if os.geteuid() == 0:
+            # What root has is not for tests.
+            agent.arguments.append(f"--state-dir={self.directory}/A")
+        self.addCleanup(agent.kill)
+        agent.start()
+        await agent.ready()
+        self.assertIn(f"connected to 127.0.0.1:{agent_port} as edge-9", agent.log)
+        self.assertEqual(-signal.SIGTERM, await agent.stop())
+
+    def _end_process(self, process: subprocess.Popen) -> None:
+        process.kill()
+        process.wait()
+
     async def test_other_users(self) -> None:
         """Nobody else is answered: by the mode of the socket, and if that is changed, by his id."""
         if os.geteuid() != 0:
@@ -126,7 +223,8 @@ import socket
 with socket.socket(socket.AF_UNIX) as caller:
     caller.connect({str(sockets)!r})
     caller.sendall(b"POST /v1/tokens HTTP/1.0\\r\\n\\r\\n")
-    print(caller.recv(4096).decode())
+    for data in iter(lambda: caller.recv(4096), b""):
+        print(data.decode(), end="")
 """
         as_nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
         command = (*as_nobody, "/usr/bin/python3", "-c", request)

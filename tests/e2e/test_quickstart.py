@@ -71,6 +71,7 @@ class QuickstartTests(EndToEndTestCase):
         """Prepare the check as the README has it."""
         os.environ["TMPDIR"] = self.directory
         program = Program(reactor, ["yurttunnel-quickstart", "--check"], log_path, 0)
+        program.run_by_yurttunnel()
         self.addCleanup(program.kill)
         return program
 

@@ -234,6 +234,21 @@ class FlagTests(SynchronousTestCase):
         logger.error("failure")
         return Path(file.name).read_text()
 
+    def test_talk_of_twisted(self) -> None:
+        """What Twisted says of itself is left out at the usual level, but not what goes wrong."""
+        for level, expected in (
+            (LogLevel.info, ["trouble"]),
+            (LogLevel.debug, ["starting on 10262", "Starting reactor...", "trouble"]),
+        ):
+            self.levels.set(level, requests=True)
+            events: list[LogEvent] = []
+            observer = FilteringLogObserver(events.append, [self.levels])
+            Logger(namespace="log_legacy", observer=observer).info("starting on 10262")
+            runner = Logger(namespace="twisted.application.runner._runner", observer=observer)
+            runner.info("Starting reactor...")
+            runner.warn("trouble")
+            self.assertEqual(expected, [event["log_format"] for event in events])
+
     def file(self) -> IO[str]:
         """Open an empty file, as the flag ``--log-file`` of twist does."""
         return self.enterContext(Path(self.mktemp()).open("a"))

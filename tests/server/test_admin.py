@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,14 +16,19 @@ from tests.ops.admin_sites import AdminSite
 from tests.pki.support import state_directory
 from yurttunnel.ops.admin.service import admin_pages
 from yurttunnel.ops.debug.pages import Page, text
+from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.pki.join_token import JoinTokenFile
 from yurttunnel.pki.records import NodeRecords
 from yurttunnel.pki.revocation import Revocations
 from yurttunnel.pki.token import JOIN_TOKEN_FILE, MAX_TOKENS, JoinToken, TokenRefused, TokenStore
+from yurttunnel.server.admin_forwards import ForwardPages
 from yurttunnel.server.admin_revocations import RevocationPages
 from yurttunnel.server.admin_tokens import TokenPages
+from yurttunnel.server.frontends.forward import ForwardFactory
+from yurttunnel.server.frontends.forwards import Forwards
 from yurttunnel.server.joining import agent_command
 from yurttunnel.server.options import Options
+from yurttunnel.server.registry import SessionRegistry
 
 PIN = "5" * 64
 
@@ -142,6 +148,67 @@ class TokenTests(AdminCase):
         answer = self.site.ask("/v1/tokens")
         self.assertEqual(500, answer.status)
         self.assertIn(b"chmod 0600 it", answer.body)
+
+
+class ForwardPagesTests(SynchronousTestCase):
+    """Forwards that are opened and closed."""
+
+    def setUp(self) -> None:
+        """Make a server that listens, without a forward."""
+        self.reactor = MemoryReactorClock()
+        self.forwards: Forwards | None = None
+        pages = ForwardPages(lambda: self.forwards).pages()
+        debug = Page(lambda parameters: text(""))
+        self.site = AdminSite(self.reactor, admin_pages(Resource(), debug, pages))
+        registry = SessionRegistry(self.reactor)
+        self.ready = Forwards(
+            lambda forward: ForwardFactory(registry, forward),
+            partial(listen_tcp, self.reactor),
+            (),
+        )
+        self.ready.listen()
+
+    def post(self, target: str) -> tuple[int, str]:
+        """Ask for a change; status and answer."""
+        data = self.site.send(f"POST /v1/{target} HTTP/1.0\r\n\r\n".encode())
+        head, _, body = data.partition(b"\r\n\r\n")
+        return int(head.split()[1]), body.decode()
+
+    def listed(self) -> list[tuple[object, ...]]:
+        """Return what is open."""
+        told = json.loads(self.site.ask("/v1/forwards").body)["forwards"]
+        return [
+            (each["listen"], each["node"], each["target"], each["origin"], each["connections"])
+            for each in told
+        ]
+
+    def test_changes(self) -> None:
+        """One is opened, is listed, gives way only if it is to be replaced, and is closed."""
+        self.forwards = self.ready
+        self.assertEqual([], self.listed())
+        self.assertEqual(200, self.post("forwards?forward=9000=edge-1/127.0.0.1:80")[0])
+        self.assertEqual(
+            [("127.0.0.1:9000", "edge-1", "127.0.0.1:80", "command", 0)], self.listed()
+        )
+        other = "forwards?forward=9000=edge-2/127.0.0.1:81"
+        status, sentence = self.post(other)
+        self.assertEqual(409, status)
+        self.assertIn("is there already", sentence)
+        self.assertEqual(200, self.post(f"{other}&replace=true")[0])
+        self.assertEqual("edge-2", self.listed()[0][1])
+        status, body = self.post("forwards/remove?listen=127.0.0.1:9000")
+        self.assertEqual((200, "edge-2"), (status, json.loads(body)["node"]))
+        self.assertEqual([], self.listed())
+        self.assertEqual(409, self.post("forwards/remove?listen=9000")[0])
+
+    def test_refused(self) -> None:
+        """What cannot be understood is said, and so is a server that does not listen yet."""
+        for target in ("forwards", "forwards?forward=9000", "forwards/remove?listen=x",
+                       "forwards?forward=9000=edge-1/127.0.0.1:80&replace=1"):  # fmt: skip
+            self.assertEqual(400, self.post(target)[0], target)
+        self.assertEqual([], self.listed())
+        for target in ("forwards?forward=9000=edge-1/127.0.0.1:80", "forwards/remove?listen=9"):
+            self.assertEqual(409, self.post(target)[0], target)
 
 
 class RevocationTests(AdminCase):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from importlib.metadata import version
 from ipaddress import ip_address
@@ -269,8 +270,17 @@ class ErrorTests(SynchronousTestCase):
         )
 
     def test_the_state_directory(self):
-        """It is required."""
-        self.assert_refused("--state-dir is missing", "--standalone")
+        """Without one it is the usual one, which takes a home where it is not root's."""
+        self.patch(os, "geteuid", lambda: 1000)
+        for environment, expected in (
+            ({"HOME": "/home/me"}, "/home/me/.local/state/yurttunnel/server"),
+            ({"HOME": "/home/me", "XDG_STATE_HOME": "/s"}, "/s/yurttunnel/server"),
+        ):
+            options = Options(environment)
+            options.parseOptions(["--standalone"])
+            self.assertEqual(expected, str(options.settings.mode.state_dir))
+        with self.assertRaisesRegex(UsageError, "^--state-dir is missing: .*no home directory"):
+            Options({}).parseOptions(["--standalone"])
         self.assert_refused("--state-dir: it is empty", "--standalone", "--state-dir=")
 
     def test_values(self):

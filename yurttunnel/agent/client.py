@@ -347,7 +347,9 @@ class ServerClient(ReconnectingClientFactory):
         session.on_servers_told.append(self._told_meanwhile)
         self._session = session
         self._began = self._context.clock.seconds()
-        self._log.info("{server}: connected", server=self.server)
+        self._log.info(
+            "connected to {server} as {node}", server=self.server, node=self._settings.node
+        )
         connection.start(session, hello)
         self._group.changed()
 

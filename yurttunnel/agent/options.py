@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from twisted.logger import Logger
 from twisted.python import usage
 
 from yurttunnel.agent.policy import NO_DEFAULT, Pattern, parse_pattern
 from yurttunnel.agent.settings import ClusterSettings, Settings, StandaloneSettings
-from yurttunnel.http.authority import Address, join_authority
+from yurttunnel.http.authority import Address, address_in, join_authority
 from yurttunnel.kube.loading import SERVICE_ACCOUNT
 from yurttunnel.ops import flags
 from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE, bundle_path
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
 from yurttunnel.ops.help import Example
 from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
+from yurttunnel.ops.own_addresses import outgoing_address
+from yurttunnel.ops.usual_directories import state_directory
 from yurttunnel.pki.cluster_identity import check_cluster_node_name
-from yurttunnel.pki.identity import Identifiers, check_node_name, parse_identifiers
+from yurttunnel.pki.identity import (
+    BadIdentity,
+    Identifiers,
+    check_node_name,
+    parse_identifiers,
+)
 from yurttunnel.tunnel.direct.reactor import known_transports
 
 __all__ = ["Options", "Settings"]
@@ -84,7 +93,8 @@ NODE_NAME = Flag(
     "node-name",
     Group.BASICS,
     lambda text: check_node_name(text.strip()),
-    "Name of this node, by which callers reach it. [default: $NODE_NAME]",
+    "Name of this node, by which callers reach it. [default: $NODE_NAME; with --standalone the"
+    " machine's name if there is none]",
     variable="NODE_NAME",
 )
 
@@ -93,7 +103,8 @@ NODE_IP = Flag(
     Group.BASICS,
     _node_ip,
     "Address of this node. The node's names lead to it, and every port of it may be connected"
-    " to. [default: $NODE_IP]",
+    " to. [default: $NODE_IP; with --standalone, if there is none, the address with which this"
+    " machine reaches the server, by which callers cannot name the node]",
     variable="NODE_IP",
 )
 
@@ -159,8 +170,9 @@ STATE_DIR = Flag(
     "state-dir",
     Group.BASICS,
     flags.path,
-    "With --standalone, and required then: directory for this agent's key and certificates,"
-    " made with mode 0700. Keep it: without it the agent has to enrol again.",
+    "With --standalone: directory for this agent's key and certificates, made with mode 0700."
+    " Keep it: without it the agent has to enrol again. [default: /var/lib/yurttunnel-agent/state"
+    " for root, else ~/.local/state/yurttunnel/agent]",
 )
 
 JOIN_TOKEN_FILE = Flag(
@@ -326,7 +338,7 @@ class Options(CommandOptions[Settings]):
     def make_settings(self) -> Settings:
         """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
         self.bundle = bundle_path(self)
-        node_name, node_ip = self._node_name(), self.value(NODE_IP)
+        node_name, node_ip = self._node_name(), self._node_ip()
         patterns = self.all_values(ALLOW_DESTINATION)
         loopback = "127.0.0.1" if node_ip.version == 4 else "::1"
         return Settings(
@@ -357,7 +369,7 @@ class Options(CommandOptions[Settings]):
         if token is not None and token_file is not None:
             raise usage.UsageError("give --join-token-file or --join-token, not both")
         return StandaloneSettings(
-            state_dir=self.value(STATE_DIR),
+            state_dir=state_directory(self, STATE_DIR, "agent", self._environment),
             join_token=token,
             join_token_file=token_file,
         )
@@ -395,12 +407,40 @@ class Options(CommandOptions[Settings]):
             and self.service_account_token.is_file()
         )
 
+    def _is_named(self, flag: Flag[Any]) -> bool:
+        """Return whether there is a value, of the flag or of its variable."""
+        return self[flag.name] is not None or bool(self._environment.get(flag.variable))
+
+    def _node_ip(self) -> Address:
+        """Return the node's address; without a cluster it may be found."""
+        if not self.is_given(STANDALONE) or self._is_named(NODE_IP):
+            return self.value(NODE_IP)
+        towards = [address_in(host) for host, _ in self._servers()]
+        found = outgoing_address(towards[0]) or outgoing_address()
+        if found is None:
+            raise usage.UsageError(
+                "--node-ip is missing: give it, or set NODE_IP; this machine has no way to the"
+                " server now by which it would be known"
+            )
+        return found
+
     def _node_name(self) -> str:
         """Return the node's name; one in a cluster is also part of a certificate's subject."""
+        if self.is_given(STANDALONE) and not self._is_named(NODE_NAME):
+            return self._name_of_machine()
         flag = NODE_NAME
         if not self.is_given(STANDALONE):
             flag = replace(flag, parse=lambda text: check_cluster_node_name(text.strip()))
         return self.value(flag)
+
+    def _name_of_machine(self) -> str:
+        try:
+            return check_node_name(socket.gethostname().lower())
+        except BadIdentity as reason:
+            raise usage.UsageError(
+                "--node-name is missing: give it, or set NODE_NAME; the machine's own name cannot"
+                f" be one: {reason}"
+            ) from None
 
     def _identifiers(self, node_name: str, node_ip: Address) -> Identifiers:
         """Return what callers may name, with a warning for what has no effect."""
@@ -413,5 +453,7 @@ class Options(CommandOptions[Settings]):
                 ),
             ),
         )
-        usual = Identifiers(frozenset({node_name}), frozenset({node_ip}))
+        # An address that was found may be another one tomorrow: the certificate does without.
+        addresses = {node_ip} if self._is_named(NODE_IP) else set()
+        usual = Identifiers(frozenset({node_name}), frozenset(addresses))
         return self.optional_value(flag, usual)

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from yurttunnel.cli.output import shown
-from yurttunnel.ops.unix_peers import user_id_behind
+from yurttunnel.ops.unix_peers import peer_credentials, user_id_behind
 
 SECONDS = 15.0
 """For a connection and each read: what the process itself allows."""
@@ -28,6 +28,10 @@ _LONGEST_PATH = 107
 
 class CommandFailed(Exception):
     """A command cannot do what it is to do; a sentence says why, and what to do."""
+
+
+class Missing(CommandFailed):
+    """What is asked for is not there."""
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -56,6 +60,15 @@ class Process:
     def __init__(self, path: Path, seconds: float = SECONDS) -> None:
         self.path = path
         self._seconds = seconds
+
+    def pid(self) -> int:
+        """Return its number in this namespace of processes, as the kernel says."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            try:
+                connection.connect(str(self.path))
+            except OSError as error:
+                raise CommandFailed(f"{self.path}: {error.strerror}") from None
+            return peer_credentials(connection)[0]
 
     def get(self, page: str) -> Any:
         """Return what ``page`` has as JSON; raises :class:`CommandFailed`."""
@@ -102,7 +115,7 @@ class Process:
             raise CommandFailed(f"{self.path}: the answer is longer than {MOST_BYTES} bytes")
         if response.status == http.client.NOT_FOUND:
             page = target.partition("?")[0]
-            raise CommandFailed(
+            raise Missing(
                 f"the process in {self.path.parent} has no {page}: it is another program, runs in a"
                 " cluster, or is of another version"
             )

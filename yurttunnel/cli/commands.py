@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import Any, Protocol
 
+from yurttunnel.cli.diagnosing import DIAGNOSE
+from yurttunnel.cli.forwards import FORWARDS
 from yurttunnel.cli.logs import LOGS_LEVEL
+from yurttunnel.cli.nodes import NODES
+from yurttunnel.cli.options import Command
 from yurttunnel.cli.programs import PROGRAMS
 from yurttunnel.cli.revoking import REVOKE
+from yurttunnel.cli.shell import shell_commands
 from yurttunnel.cli.status import STATUS
 from yurttunnel.cli.tokens import TOKENS
-from yurttunnel.ops.options import CommandOptions
-
-
-class Command(Protocol):
-    """``yurttunnel NAME``; ``text`` says in a line what it does."""
-
-    @property
-    def name(self) -> str:
-        """One or two words."""
-
-    @property
-    def text(self) -> str:
-        """What it does, in a line."""
-
-    def options(self) -> CommandOptions[Any]:
-        """Make its options."""
-
-    def run(self, arguments: Sequence[str]) -> None:
-        """Run it with what stands behind its name; how it ends is told by ``SystemExit``."""
 
 
 class UnknownCommand(Exception):
@@ -40,8 +25,14 @@ def all_commands() -> dict[str, tuple[Command, ...]]:
     """Return the commands by what they are about."""
     return {
         "Programs": PROGRAMS,
-        "What runs on this machine": (STATUS, *TOKENS, REVOKE, LOGS_LEVEL),
+        "What runs here, or in a cluster": (STATUS, *NODES),
+        "What runs on this machine": (*TOKENS, REVOKE, *FORWARDS, LOGS_LEVEL, DIAGNOSE),
+        "This command": shell_commands(_every),
     }
+
+
+def _every() -> Sequence[Command]:
+    return [each for group in all_commands().values() for each in group]
 
 
 def find(arguments: Sequence[str]) -> tuple[Command, Sequence[str]]:
@@ -49,7 +40,7 @@ def find(arguments: Sequence[str]) -> tuple[Command, Sequence[str]]:
 
     Raises :class:`UnknownCommand`.
     """
-    known = {each.name: each for group in all_commands().values() for each in group}
+    known = {each.name: each for each in _every()}
     for count in (2, 1):
         command = known.get(" ".join(arguments[:count]))
         if command is not None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from yurttunnel.cli import output
-from yurttunnel.cli.client import Process
-from yurttunnel.cli.finding import one, running
-from yurttunnel.cli.options import STATE_DIR, AskingCommand, AskingOptions
+from yurttunnel.cli.options import PROGRAM, STATE_DIR, ClientCommand, ClientOptions
 from yurttunnel.ops import flags
 from yurttunnel.ops.debug.log_level import DEFAULT_SECONDS, MOST_SECONDS
 from yurttunnel.ops.flag_table import Flag, Group
@@ -30,13 +28,6 @@ def _while(text: str) -> int:
     return seconds
 
 
-def _program(text: str) -> str:
-    """Parse which program is meant."""
-    if text not in ("server", "agent"):
-        raise ValueError(f"{text!r} is none of these: server, agent")
-    return text
-
-
 SET = Flag("set", Group.BASICS, _level, "Log from this level on: debug, info or warn.")
 FOR = Flag(
     "for",
@@ -45,12 +36,9 @@ FOR = Flag(
     "For how long; then it is as before.",
     default=f"{DEFAULT_SECONDS}s",
 )
-PROGRAM = Flag(
-    "program", Group.BASICS, _program, "Which one is meant, server or agent.", default="server"
-)
 
 
-class LogsLevelOptions(AskingOptions):
+class LogsLevelOptions(ClientOptions):
     """Options of ``yurttunnel logs-level``."""
 
     longdesc = """Says from which level on a server or agent logs, or has it log from another one
@@ -61,7 +49,7 @@ class LogsLevelOptions(AskingOptions):
 
 def logs_level(options: LogsLevelOptions) -> None:
     """Change it if that is wanted, and say what it is."""
-    process: Process = one(options.state_dir, options.value(PROGRAM), running())
+    process = options.process(options.value(PROGRAM))
     level = options.optional_value(SET, None)
     if level is None:
         told = process.get_text(PAGE)
@@ -70,6 +58,6 @@ def logs_level(options: LogsLevelOptions) -> None:
     print(output.shown(told.strip()))
 
 
-LOGS_LEVEL = AskingCommand(
+LOGS_LEVEL = ClientCommand(
     "logs-level", "how much a process logs, for a while", LogsLevelOptions, logs_level
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from yurttunnel import __version__
 from yurttunnel.cli.commands import UnknownCommand, all_commands, find
+from yurttunnel.cli.options import IN_CLUSTER
 from yurttunnel.ops.command_line import STATUS
 
 _BEGINNING = """Usage: yurttunnel COMMAND [flags]
@@ -30,7 +32,14 @@ def main() -> None:
     except UnknownCommand as error:
         print(f"yurttunnel: {error}", file=sys.stderr)
         raise SystemExit(STATUS) from None
+    if _is_plugin(sys.argv[0]) and IN_CLUSTER in command.options().table:
+        others = [f"--{IN_CLUSTER.name}", *others]
     command.run(others)
+
+
+def _is_plugin(path: str) -> bool:
+    """Return whether it is kubectl that runs this, which finds its plugins by their names."""
+    return os.path.basename(path).startswith("kubectl-")
 
 
 def _help() -> str:

@@ -1,4 +1,4 @@
-"""What the command lines of all commands have in common that ask a running process."""
+"""What the command lines of all commands have in common that are no programs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.python import usage
 
 from yurttunnel.cli.client import CommandFailed, Process
+from yurttunnel.cli.cluster import Kubectl, Server, servers
 from yurttunnel.cli.finding import one, running
 from yurttunnel.ops import flags
 from yurttunnel.ops.command_line import STATUS
-from yurttunnel.ops.flag_table import Flag, Group
+from yurttunnel.ops.flag_table import Entry, Flag, Group, Switch
 from yurttunnel.ops.options import CommandOptions
 
 
@@ -45,16 +46,62 @@ OUTPUT = Flag(
 )
 
 
-class AskingOptions(CommandOptions[None]):
-    """Options of a command that asks a running process.
+def _program(text: str) -> str:
+    """Parse which program is meant."""
+    if text not in ("server", "agent"):
+        raise ValueError(f"{text!r} is none of these: server, agent")
+    return text
 
-    ``words`` names the arguments that belong to no flag, which have to be given; flags may stand
-    behind them.
+
+PROGRAM = Flag(
+    "program", Group.BASICS, _program, "Which one is meant, server or agent.", default="server"
+)
+
+
+def _label(text: str) -> str:
+    """Parse the name of a namespace."""
+    if "." in (name := flags.host(text)) or ":" in name:
+        raise ValueError(f"{text!r} is not the name of a namespace")
+    return name
+
+
+IN_CLUSTER = Switch(
+    "in-cluster",
+    Group.CLUSTER,
+    "Ask the servers of a cluster through its API, by kubectl, and not a process on this machine;"
+    ' "kubectl yurttunnel" does so by itself. It takes the right to get pods/proxy, or to create'
+    " pods/portforward.",
+)
+
+NAMESPACE = Flag(
+    "namespace",
+    Group.CLUSTER,
+    _label,
+    "Where the servers are.",
+    default="kube-system",
+    short="n",
+)
+
+KUBECONFIG = Flag("kubeconfig", Group.CLUSTER, str, "The kubeconfig, as kubectl takes it.")
+
+CONTEXT = Flag("context", Group.CLUSTER, str, "The context in it, as kubectl takes it.")
+
+CLUSTER_TABLE: tuple[Entry, ...] = (IN_CLUSTER, NAMESPACE, KUBECONFIG, CONTEXT)
+"""The flags of commands that can ask a cluster."""
+
+
+class ClientOptions(CommandOptions[None]):
+    """Options of a command that ends by itself, and mostly asks a running process.
+
+    ``words`` names the arguments that belong to no flag, of which ``needed`` have to be given;
+    flags may stand behind them.
     """
 
     is_program = False
 
     words: Sequence[str] = ()
+
+    needed = 1
 
     def make_settings(self) -> None:
         """Check all values; what asks for them converts them."""
@@ -75,7 +122,7 @@ class AskingOptions(CommandOptions[None]):
 
     def parseArgs(self, *arguments: str) -> None:
         """Take the words."""
-        if len(arguments) < len(self.words):
+        if len(arguments) < min(self.needed, len(self.words)):
             raise usage.UsageError(f"{self.words[len(arguments)]} is missing: give it")
         super().parseArgs(*arguments[len(self.words) :])
         self.given = arguments
@@ -90,6 +137,22 @@ class AskingOptions(CommandOptions[None]):
         return one(self.state_dir, program, running())
 
     @property
+    def in_cluster(self) -> bool:
+        """Whether the servers of a cluster are to be asked."""
+        return IN_CLUSTER in self.table and bool(
+            self[IN_CLUSTER.name] or self[KUBECONFIG.name] or self[CONTEXT.name]
+        )
+
+    def servers(self) -> Sequence[Process | Server]:
+        """Return those that are to be asked: the one on this machine, or all of a cluster."""
+        if not self.in_cluster:
+            return [self.process("server")]
+        given = [
+            f"--{flag.name}={self[flag.name]}" for flag in (KUBECONFIG, CONTEXT) if self[flag.name]
+        ]
+        return servers(Kubectl(tuple(given)), self.value(NAMESPACE))
+
+    @property
     def state_dir(self) -> Path | None:
         """The state directory, if one is named."""
         named = self[STATE_DIR.name] or self._environment.get(STATE_DIR.variable)
@@ -102,13 +165,31 @@ def _written(flag: str, value: str) -> list[str]:
     return [f"{flag}={value}"] if flag.startswith("--") else [flag, value]
 
 
+class Command(Protocol):
+    """``yurttunnel NAME``; ``text`` says in a line what it does."""
+
+    @property
+    def name(self) -> str:
+        """One or two words."""
+
+    @property
+    def text(self) -> str:
+        """What it does, in a line."""
+
+    def options(self) -> CommandOptions[Any]:
+        """Make its options."""
+
+    def run(self, arguments: Sequence[str]) -> None:
+        """Run it with what stands behind its name; how it ends is told by ``SystemExit``."""
+
+
 @dataclass(frozen=True, slots=True)
-class AskingCommand:
-    """``yurttunnel NAME``, which asks a running process by ``act(options)``."""
+class ClientCommand:
+    """``yurttunnel NAME``, which does ``act(options)`` and ends; that may give the exit status."""
 
     name: str
     text: str
-    make_options: Callable[[], AskingOptions]
+    make_options: Callable[[], ClientOptions]
     act: Callable[[Any], int | None]
 
     def options(self) -> CommandOptions[Any]:
@@ -132,7 +213,7 @@ class AskingCommand:
             status = 130
         raise SystemExit(status)
 
-    def _options(self) -> AskingOptions:
+    def _options(self) -> ClientOptions:
         options = self.make_options()
         options.invocation = " ".join(("yurttunnel", self.name, *options.words))
         return options

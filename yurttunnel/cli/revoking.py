@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from yurttunnel.cli import output
-from yurttunnel.cli.options import OUTPUT, STATE_DIR, AskingCommand, AskingOptions
+from yurttunnel.cli.options import OUTPUT, STATE_DIR, ClientCommand, ClientOptions
 
 
-class RevokeOptions(AskingOptions):
+class RevokeOptions(ClientOptions):
     """Options of ``yurttunnel revoke``."""
 
     longdesc = """Revokes the certificates of a node at a server without a cluster, and ends its
@@ -23,4 +23,4 @@ def revoke(options: RevokeOptions) -> None:
     print(output.as_json(done) if options.as_json else f"{output.shown(done['done'])}\n", end="")
 
 
-REVOKE = AskingCommand("revoke", "take a node's access away", RevokeOptions, revoke)
+REVOKE = ClientCommand("revoke", "take a node's access away", RevokeOptions, revoke)

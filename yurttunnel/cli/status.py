@@ -6,23 +6,32 @@ from typing import Any
 
 from yurttunnel.cli import output
 from yurttunnel.cli.client import CommandFailed, Process
+from yurttunnel.cli.cluster import Server
 from yurttunnel.cli.finding import running
-from yurttunnel.cli.options import OUTPUT, STATE_DIR, AskingCommand, AskingOptions
+from yurttunnel.cli.options import (
+    CLUSTER_TABLE,
+    OUTPUT,
+    STATE_DIR,
+    ClientCommand,
+    ClientOptions,
+)
 from yurttunnel.ops.admin.service import SOCKET
 
 
-class StatusOptions(AskingOptions):
+class StatusOptions(ClientOptions):
     """Options of ``yurttunnel status``."""
 
     longdesc = """Shows the servers and agents that this user, or root, runs on this machine: since
     when, where the status page is, and what they find wrong. It ends with status 0 if all are
     ready, else 1."""
 
-    table = (STATE_DIR, OUTPUT)
+    table = (STATE_DIR, OUTPUT, *CLUSTER_TABLE)
 
 
 def status(options: StatusOptions) -> int:
     """Print it; give the exit status."""
+    if options.in_cluster:
+        return _of_cluster(options)
     named = options.state_dir
     processes = running() if named is None else [Process((named / SOCKET).absolute())]
     told = [_ask(each, silent=named is None) for each in processes]
@@ -37,6 +46,27 @@ def status(options: StatusOptions) -> int:
     else:
         print("\n".join(_described(each) for each in found), end="")
     return 0 if all(each["ready"] for each in found) else 1
+
+
+def _of_cluster(options: StatusOptions) -> int:
+    told: list[dict[str, Any]] = [
+        {
+            "pod": server.pod,
+            "checks": server.get_text("/readyz").splitlines(),
+            "sessions_connected": sum(bool(each["connected"]) for each in server.get("/agents")),
+        }
+        for server in options.servers()
+        if isinstance(server, Server)
+    ]
+    print(output.as_json(told) if options.as_json else "".join(map(_pod, told)), end="")
+    return 0 if all(each["checks"][-1:] == ["ready"] for each in told) else 1
+
+
+def _pod(told: dict[str, Any]) -> str:
+    *checks, state = told["checks"] or ["no answer"]
+    lines = [f"{told['pod']}: {state}, nodes connected: {told['sessions_connected']}"]
+    lines += (f"  {check}" for check in checks if not check.endswith(": ok"))
+    return "".join(f"{output.shown(line)}\n" for line in lines)
 
 
 def _ask(process: Process, silent: bool) -> dict[str, Any] | None:
@@ -71,4 +101,4 @@ def _described(told: dict[str, Any]) -> str:
     return "".join(f"{output.shown(line)}\n" for line in lines)
 
 
-STATUS = AskingCommand("status", "what runs here, and what is wrong with it", StatusOptions, status)
+STATUS = ClientCommand("status", "what runs here, and what is wrong with it", StatusOptions, status)

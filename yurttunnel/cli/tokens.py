@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from yurttunnel.cli import output
-from yurttunnel.cli.options import OUTPUT, STATE_DIR, AskingCommand, AskingOptions
+from yurttunnel.cli.options import OUTPUT, STATE_DIR, ClientCommand, ClientOptions
 from yurttunnel.ops import flags
 from yurttunnel.ops.flag_table import Flag, Group
 
@@ -18,7 +18,7 @@ LIFETIME = Flag(
 )
 
 
-class CreateOptions(AskingOptions):
+class CreateOptions(ClientOptions):
     """Options of ``yurttunnel token create``."""
 
     longdesc = """Makes a join token and prints it, and on standard error the command that has a
@@ -28,7 +28,7 @@ class CreateOptions(AskingOptions):
     table = (LIFETIME, STATE_DIR, OUTPUT)
 
 
-class ListOptions(AskingOptions):
+class ListOptions(ClientOptions):
     """Options of ``yurttunnel token list``."""
 
     longdesc = """Lists the join tokens that are good, by their ids, without the secrets. The one in
@@ -37,7 +37,7 @@ class ListOptions(AskingOptions):
     table = (STATE_DIR, OUTPUT)
 
 
-class RevokeOptions(AskingOptions):
+class RevokeOptions(ClientOptions):
     """Options of ``yurttunnel token revoke``."""
 
     longdesc = """Has a join token enrol nobody any more; ID is what stands before the first dot.
@@ -90,7 +90,7 @@ def revoke(options: RevokeOptions) -> None:
 
 
 TOKENS = (
-    AskingCommand("token create", "make a join token for a node", CreateOptions, create),
-    AskingCommand("token list", "list the join tokens that are good", ListOptions, list_tokens),
-    AskingCommand("token revoke", "have a join token enrol nobody more", RevokeOptions, revoke),
+    ClientCommand("token create", "make a join token for a node", CreateOptions, create),
+    ClientCommand("token list", "list the join tokens that are good", ListOptions, list_tokens),
+    ClientCommand("token revoke", "have a join token enrol nobody more", RevokeOptions, revoke),
 )

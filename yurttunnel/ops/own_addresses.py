@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv6Address
+import contextlib
+import socket
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from itertools import pairwise
 from pathlib import Path
 
 from yurttunnel.http.authority import Address
 
 _PROC = Path("/proc/net")
+
+_ELSEWHERE: tuple[Address, ...] = (IPv4Address("192.0.2.1"), IPv6Address("2001:db8::1"))
+"""Addresses that no machine has: TEST-NET-1 of RFC 5737, and RFC 3849."""
+
+_DISCARD = 9
+"""The port of RFC 863."""
 
 
 def own_addresses(proc: Path = _PROC) -> set[Address]:
@@ -36,6 +44,19 @@ def loopback_address(proc: Path = _PROC) -> str:
     """Return the address to listen on for this machine alone."""
     loopback = {str(address) for address in own_addresses(proc) if address.is_loopback}
     return "::1" if loopback == {"::1"} else "127.0.0.1"
+
+
+def outgoing_address(towards: Address | None = None) -> Address | None:
+    """Return the address with which this machine goes to another one, ``None`` without a way.
+
+    Nothing is sent: the kernel is asked. Without ``towards`` it is about the rest of the world.
+    """
+    for other in _ELSEWHERE if towards is None else (towards,):
+        family = socket.AF_INET if other.version == 4 else socket.AF_INET6
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(other), _DISCARD))
+            return ip_address(probe.getsockname()[0])
+    return None
 
 
 def _ipv4_addresses(lines: list[str]) -> list[IPv4Address]:

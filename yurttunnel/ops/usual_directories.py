@@ -5,9 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from twisted.python import usage
+
+from yurttunnel.ops.flag_table import Flag
+from yurttunnel.ops.options import CommandOptions
 
 SERVICE_DIRECTORIES = (Path("/var/lib/yurttunnel-server"), Path("/var/lib/yurttunnel-agent"))
 """Those that systemd makes for the units in ``deploy/systemd`` (``StateDirectory=``)."""
+
+
+def state_directory(
+    options: CommandOptions[Any], flag: Flag[Path], program: str, environment: Mapping[str, str]
+) -> Path:
+    """Return the value of ``flag``, or the usual directory; raises ``UsageError``."""
+    if options[flag.name] is not None:
+        return options.value(flag)
+    try:
+        return usual_state_directory(program, environment)
+    except ValueError as error:
+        raise usage.UsageError(f"--{flag.name} is missing: {error}") from None
 
 
 def usual_state_directory(program: str, environment: Mapping[str, str]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,8 @@ def _server_settings(settings: Settings, state: Path) -> TunnelServerSettings:
             *("--drain-timeout", DRAIN_TIMEOUT),
         ]
     )
-    return options.settings
+    # What to do next with a quickstart is something else, and it says so itself.
+    return replace(options.settings, greets=False)
 
 
 def _hub_settings(settings: Settings, state: Path) -> HubSettings:

@@ -8,6 +8,7 @@ from pathlib import Path
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.admin.service import AdminSocket, admin_socket
 from yurttunnel.ops.debug.pages import Page
+from yurttunnel.server.admin_forwards import ForwardPages
 from yurttunnel.server.admin_revocations import RevocationPages
 from yurttunnel.server.admin_tokens import TokenPages
 from yurttunnel.server.joining import agent_command
@@ -25,6 +26,7 @@ def server_socket(
     own: Mapping[str, Page],
 ) -> AdminSocket:
     """Make the socket in ``directory``; ``own`` are the pages of the mode."""
+    forwards = ForwardPages(lambda: process.forwards)
     return admin_socket(
         reactor,
         directory,
@@ -33,7 +35,7 @@ def server_socket(
         process.pages,
         process.debug_pages,
         lambda: {"status_page": status_page(settings)},
-        own,
+        {**forwards.pages(), **own},
     )
 
 

@@ -103,9 +103,9 @@ STATE_DIR = Flag(
     "state-dir",
     Group.BASICS,
     flags.path,
-    "With --standalone, and required then: directory for the authority, the certificates and"
-    " the join token, made with mode 0700. Keep it: without it every agent has to enrol"
-    " again.",
+    "With --standalone: directory for the authority, the certificates and the join token, made"
+    " with mode 0700. Keep it: without it every agent has to enrol again. [default:"
+    " /var/lib/yurttunnel-server/state for root, else ~/.local/state/yurttunnel/server]",
 )
 
 KUBE_CONFIG = Flag(

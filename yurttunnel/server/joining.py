@@ -6,11 +6,8 @@ import shlex
 import socket
 
 from yurttunnel.http.authority import join_authority
+from yurttunnel.ops.own_addresses import outgoing_address
 from yurttunnel.server.options import Settings
-
-_ELSEWHERE = ("192.0.2.1", 9)
-"""An address of no machine (TEST-NET-1 of RFC 5737): nothing is sent there, the kernel is asked
-which way it would go."""
 
 
 def agent_command(settings: Settings, *token: str) -> str:
@@ -28,14 +25,4 @@ def _address(settings: Settings) -> str:
         return given[0]
     if settings.bind_address not in ("0.0.0.0", "::"):
         return settings.bind_address
-    return outgoing_address() or socket.gethostname()
-
-
-def outgoing_address() -> str | None:
-    """Return the address with which this machine goes elsewhere by IPv4, ``None`` without one."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(_ELSEWHERE)
-        except OSError:
-            return None
-        return str(probe.getsockname()[0])
+    return str(outgoing_address() or socket.gethostname())

@@ -13,6 +13,7 @@ from yurttunnel.ops.diagnose.flags import bundle_path
 from yurttunnel.ops.help import Example
 from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
 from yurttunnel.ops.own_addresses import every_address, loopback_address
+from yurttunnel.ops.usual_directories import state_directory
 from yurttunnel.pki.authority import DEFAULT_NODE_LIFETIME
 from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME
@@ -121,6 +122,8 @@ class Settings:
     certificate_names: tuple[str, ...]
     certificate_addresses: tuple[_Address, ...]
     audit: AuditSettings | None = None
+    greets: bool = True
+    """Whether a server without a cluster says what to do next when it is ready."""
 
 
 class Options(CommandOptions[Settings]):
@@ -202,7 +205,7 @@ class Options(CommandOptions[Settings]):
                     " leave one of them out"
                 )
         return StandaloneSettings(
-            state_dir=self.value(flag_table.STATE_DIR),
+            state_dir=state_directory(self, flag_table.STATE_DIR, "server", self._environment),
             join_token_lifetime=self.optional_value(
                 flag_table.JOIN_TOKEN_LIFETIME, DEFAULT_TOKEN_LIFETIME
             ),

@@ -7,11 +7,12 @@ from functools import partial
 
 from twisted.application.service import IService
 
+from yurttunnel.ops.announcement import Announcement
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.threads import in_own_thread
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.directory import HeldDirectory
-from yurttunnel.server.admin import server_socket, standalone_pages
+from yurttunnel.server.admin import server_socket, standalone_pages, status_page
 from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end
 from yurttunnel.server.expected_nodes import EnrolledNodes
 from yurttunnel.server.frontends.kubelet.host_names import HostNames
@@ -20,6 +21,7 @@ from yurttunnel.server.frontends.kubelet.middleware import (
     find_middlewares,
     installed_makers,
 )
+from yurttunnel.server.greeting import greet, terminal
 from yurttunnel.server.kept_history import KeptHistory
 from yurttunnel.server.options import Settings, StandaloneSettings
 from yurttunnel.server.process import ServerProcess
@@ -67,12 +69,17 @@ def build(reactor: IReactor, settings: Settings, standalone: StandaloneSettings)
     readiness.add("node history", lambda: history.problem, required=False)
     parts = Supervised(reactor, readiness)
     pages = standalone_pages(reactor, settings, standalone.state_dir, kept)
+    say = partial(
+        greet, settings, standalone.state_dir, status_page(settings), kept.join_token, terminal()
+    )
+    greeting = Announcement(reactor, readiness, say) if settings.greets else None
     admin = server_socket(reactor, settings, standalone.state_dir, process, pages)
     # The trust ends after the sessions: a node can be revoked in a drain. The directory, and the
     # socket in it, are free as soon as that begins, when the history has been written: a
     # successor may start meanwhile.
-    for part in (process.meta, process.lag, kept, server, held, history, admin):
-        part.setServiceParent(parts)
+    for part in (process.meta, process.lag, kept, server, held, history, admin, greeting):
+        if part is not None:
+            part.setServiceParent(parts)
     return parts
 
 

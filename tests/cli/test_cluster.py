@@ -1,0 +1,122 @@
+"""The servers of a cluster, asked by a kubectl that answers what a test wants."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.cli.client import CommandFailed, Missing
+from yurttunnel.cli.cluster import Kubectl, servers
+
+KUBECTL = """#!{python} -I
+import http.server, json, sys
+from pathlib import Path
+
+here = Path(__file__).parent
+with open(here / "calls", "a") as calls:
+    calls.write(json.dumps(sys.argv[1:]) + "\\n")
+answers = json.loads((here / "answers").read_text())
+if "--raw" in sys.argv:
+    answer = answers["raw"].get(sys.argv[-1])
+    if answer is None:
+        sys.exit("Error from server (ServiceUnavailable):\\n connection refused")
+    print(answer)
+    sys.exit()
+
+class Pages(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        status, body = answers["forwarded"].get(self.path, [404, "no such page"])
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *arguments):
+        pass
+
+if answers["forwarded"] is None:
+    sys.exit("error: unable to forward port")
+server = http.server.HTTPServer(("127.0.0.1", 0), Pages)
+print(f"Forwarding from 127.0.0.1:{{server.server_port}} -> 10265", flush=True)
+server.serve_forever()
+"""
+
+PODS = "/api/v1/namespaces/ns/pods?labelSelector=k8s-app%3Dyurt-tunnel-server"
+
+
+def pod(name: str, phase: str = "Running") -> dict:
+    """Return a pod."""
+    return {"metadata": {"name": name}, "status": {"phase": phase}}
+
+
+class ClusterTests(SynchronousTestCase):
+    """How they are found and asked."""
+
+    def setUp(self) -> None:
+        """Put a kubectl before the others."""
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = Path(directory.name)
+        path = self.directory / "kubectl"
+        path.write_text(KUBECTL.format(python=sys.executable))
+        path.chmod(0o755)
+        self.patch(os, "environ", {**os.environ, "PATH": str(self.directory)})
+        self.raw: dict[str, str] = {PODS: json.dumps({"items": [pod("s-2"), pod("s-1")]})}
+
+    def answers(self, forwarded: dict | None = None) -> None:
+        """Have kubectl answer."""
+        answers = {"raw": self.raw, "forwarded": forwarded}
+        (self.directory / "answers").write_text(json.dumps(answers))
+
+    def calls(self) -> list[list[str]]:
+        """Return how kubectl was called."""
+        return [json.loads(line) for line in (self.directory / "calls").read_text().splitlines()]
+
+    def test_found(self) -> None:
+        """Those that run are asked, as the flags for kubectl say."""
+        self.raw[PODS] = json.dumps({"items": [pod("s-2"), pod("old", "Failed"), pod("s-1")]})
+        self.answers()
+        found = servers(Kubectl(("--context=c",)), "ns")
+        self.assertEqual(["s-1", "s-2"], [each.pod for each in found])
+        [call] = self.calls()
+        self.assertEqual(["--context=c", "--request-timeout=15s"], call[:2])
+
+    def test_none(self) -> None:
+        """It is said where there is none, and what kubectl says is wrong."""
+        self.raw[PODS] = json.dumps({"items": []})
+        self.answers()
+        with self.assertRaisesRegex(CommandFailed, "no server runs in namespace ns .*with -n"):
+            servers(Kubectl(), "ns")
+        self.raw.clear()
+        self.answers()
+        with self.assertRaisesRegex(CommandFailed, "^kubectl: Error from .*: connection refused$"):
+            servers(Kubectl(), "ns")
+        self.patch(os, "environ", {"PATH": "/nonexistent"})
+        with self.assertRaisesRegex(CommandFailed, "kubectl is not installed"):
+            servers(Kubectl(), "ns")
+
+    def test_proxy(self) -> None:
+        """A meta port that the API reaches is asked through it."""
+        self.raw["/api/v1/namespaces/ns/pods/s-1:10265/proxy/nodes"] = '{"nodes": []}'
+        self.answers()
+        self.assertEqual({"nodes": []}, servers(Kubectl(), "ns")[0].get("/nodes"))
+        self.assertEqual(2, len(self.calls()))
+
+    def test_forwarded(self) -> None:
+        """One on loopback is asked by a port that is forwarded, also when it is not ready."""
+        self.answers({"/nodes": [200, "[]"], "/readyz": [503, "not ready\n"]})
+        first = servers(Kubectl(), "ns")[0]
+        self.assertEqual([], first.get("/nodes"))
+        self.assertEqual("not ready\n", first.get_text("/readyz"))
+        self.assertRaises(Missing, first.get, "/nodes/nobody")
+        self.assertIn("port-forward", self.calls()[-1])
+
+    def test_not_reached(self) -> None:
+        """Where neither works it is said what kubectl says last."""
+        self.answers()
+        with self.assertRaisesRegex(CommandFailed, "s-1 cannot be asked: .*unable to forward port"):
+            servers(Kubectl(), "ns")[0].get("/nodes")

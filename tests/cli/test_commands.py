@@ -1,0 +1,123 @@
+"""Which command is meant, and what its words and flags are."""
+
+from __future__ import annotations
+
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.cli.client import CommandFailed
+from yurttunnel.cli.commands import UnknownCommand, all_commands, find
+from yurttunnel.cli.diagnosing import own_arguments
+from yurttunnel.cli.nodes import NodesOptions
+from yurttunnel.cli.options import IN_CLUSTER, NAMESPACE, OUTPUT
+from yurttunnel.cli.shell import ManOptions
+from yurttunnel.cli.tokens import RevokeOptions
+
+
+class FindTests(SynchronousTestCase):
+    """A command is found by its words."""
+
+    def test_found(self) -> None:
+        """By one or two of them; the others are its own."""
+        for words, name, others in (
+            (["server", "--v=2"], "server", ["--v=2"]),
+            (["token", "revoke", "x"], "token revoke", ["x"]),
+            (["node", "edge-1"], "node", ["edge-1"]),
+            (["nodes"], "nodes", []),
+        ):
+            command, rest = find(words)
+            self.assertEqual((name, others), (command.name, list(rest)))
+
+    def test_unknown(self) -> None:
+        """It is said which is meant, or how one begins."""
+        for words, sentence in (
+            (["nods"], "there is no command 'nods': did you mean nodes?"),
+            (["frobnicate"], "there is no command 'frobnicate': yurttunnel --help lists"),
+            (["forward"], "forward is the beginning of a command: forward add|rm|ls"),
+            (["token", "delete"], "token is the beginning of a command: token create|list|revoke"),
+        ):
+            error = self.assertRaises(UnknownCommand, find, words)
+            self.assertIn(sentence, str(error))
+
+    def test_every_command_has_help(self) -> None:
+        """Its help names each of its flags, and says in a line what it does."""
+        for commands in all_commands().values():
+            for command in commands:
+                self.assertTrue(command.text)
+                options = command.options()
+                text = options.help().whole(100)
+                for entry in options.table:
+                    self.assertIn(f"--{entry.name}", text, command.name)
+
+
+class OptionsTests(SynchronousTestCase):
+    """Words and flags may stand in any order."""
+
+    def parse(self, options, *arguments: str):
+        """Parse them."""
+        options.parseOptions(list(arguments))
+        return options
+
+    def test_order(self) -> None:
+        """Flags behind the words are flags."""
+        for arguments in (
+            ("id", "-o", "json"),
+            ("-o", "json", "id"),
+            ("--output=json", "id"),
+            ("-ojson", "--", "id"),
+        ):
+            options = self.parse(RevokeOptions({}), *arguments)
+            self.assertEqual((("id",), True), (options.given, options.as_json))
+
+    def test_words(self) -> None:
+        """What is missing and what is too much is said, and what is a bad value."""
+        for made, arguments, sentence in (
+            (RevokeOptions({}), (), "^ID is missing: give it"),
+            (RevokeOptions({}), ("a", "b"), "unexpected argument 'b'"),
+            (NodesOptions({}), ("edge-1",), "unexpected argument 'edge-1'"),
+            (NodesOptions({}), ("-o", "xml"), "^--output: 'xml' is none of these: text, json"),
+            (NodesOptions({}), ("--namespace=a.b",), "^--namespace: 'a.b' is not the name"),
+        ):
+            with self.assertRaisesRegex(UsageError, sentence):
+                self.parse(made, *arguments)
+        self.assertEqual((), self.parse(ManOptions({})).given)
+        self.assertEqual(("token", "list"), self.parse(ManOptions({}), "token", "list").given)
+
+    def test_cluster(self) -> None:
+        """A cluster is meant when it is said, or when a kubeconfig or context is named."""
+        for arguments, expected in (
+            ((), False),
+            ((f"--{IN_CLUSTER.name}",), True),
+            (("--context=c",), True),
+            (("--kubeconfig=k",), True),
+        ):
+            options = self.parse(NodesOptions({}), *arguments)
+            self.assertEqual(expected, options.in_cluster)
+        self.assertEqual("kube-system", options.value(NAMESPACE))
+        self.assertEqual("text", options.value(OUTPUT))
+
+    def test_directory(self) -> None:
+        """It is that of the flag, else of the variable; mostly there is none."""
+        variable = {"YURTTUNNEL_STATE_DIR": "/v"}
+        for environment, arguments, expected in (
+            ({}, (), "None"),
+            (variable, (), "/v"),
+            (variable, ("--state-dir=/f",), "/f"),
+        ):
+            options = self.parse(NodesOptions(environment), *arguments)
+            self.assertEqual(expected, str(options.state_dir))
+
+
+class OwnArgumentsTests(SynchronousTestCase):
+    """The flags of a process on its command line."""
+
+    def test_each_form(self) -> None:
+        """They stand behind the program's name, however it was started."""
+        for line in (
+            ["python", "/opt/bin/twist", "--log-level=warn", "yurttunnel-server", "--v=1"],
+            ["python", "/opt/bin/yurttunnel", "server", "--v=1"],
+            ["python", "-m", "yurttunnel.cli", "server", "--v=1"],
+        ):
+            self.assertEqual(["--v=1"], list(own_arguments("server", line)))
+        line = ["python", "/opt/bin/yurttunnel", "quickstart"]
+        self.assertRaises(CommandFailed, own_arguments, "server", line)

@@ -1,0 +1,82 @@
+"""Which process a command is about."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.cli import finding
+from yurttunnel.cli.client import CommandFailed, Process
+from yurttunnel.ops.admin.service import SOCKET
+
+TABLE = "Num       RefCount Protocol Flags    Type St Inode Path\n"
+LINE = "0000000000000000: 00000002 00000000 00010000 0001 01 12345 {}\n"
+
+
+class RunningTests(SynchronousTestCase):
+    """Sockets that the kernel lists."""
+
+    def setUp(self) -> None:
+        """Make a directory with a socket in it."""
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = Path(directory.name, "with blanks")
+        self.directory.mkdir()
+        self.path = self.directory / SOCKET
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(self.path))
+
+    def running(self, *paths: object) -> list[Path]:
+        """Return what is found when these are listed."""
+        table = self.directory / "unix"
+        table.write_text(TABLE + "".join(LINE.format(path) for path in paths) + LINE.format("\n"))
+        return [each.path for each in finding.running(table)]
+
+    def test_found(self) -> None:
+        """Each is found once, by its name, and others are not asked."""
+        other = self.directory / "docker.sock"
+        self.assertEqual([self.path], self.running(self.path, self.path, other, "@abstract"))
+
+    def test_not_ours(self) -> None:
+        """What is another user's, no socket, or gone is passed over."""
+        file = self.directory / "d" / SOCKET
+        file.parent.mkdir()
+        file.touch()
+        self.assertEqual([], self.running(file, self.directory / "gone" / SOCKET))
+        self.patch(os, "geteuid", lambda: os.getuid() + 4711)
+        expected = [self.path] if os.getuid() == 0 else []
+        self.assertEqual(expected, self.running(self.path))
+
+    def test_no_table(self) -> None:
+        """Where the kernel lists nothing, nothing is found."""
+        self.assertEqual([], finding.running(self.directory / "missing"))
+
+
+class OneTests(SynchronousTestCase):
+    """The one that is meant."""
+
+    def setUp(self) -> None:
+        """Have the processes say what they are by their directories."""
+        self.patch(finding, "program_of", lambda process: process.path.parent.name)
+
+    def one(self, *paths: str, state_dir: str | None = None) -> str:
+        """Return which server is meant."""
+        processes = [Process(Path(path)) for path in paths]
+        named = None if state_dir is None else Path(state_dir)
+        return str(finding.one(named, "server", processes).path)
+
+    def test_the_only_one(self) -> None:
+        """It is, beside an agent; a directory that is named counts before all."""
+        self.assertEqual("/1/server/s", self.one("/1/server/s", "/1/agent/s"))
+        self.assertEqual(f"/x/{SOCKET}", self.one("/1/server/s", state_dir="/x"))
+
+    def test_none_or_several(self) -> None:
+        """It is said what to name."""
+        with self.assertRaisesRegex(CommandFailed, "no server of yours runs .*--state-dir"):
+            self.one("/1/agent/s")
+        with self.assertRaisesRegex(CommandFailed, "choose one .*: /1/server, /2/server$"):
+            self.one("/1/server/s", "/2/server/s")

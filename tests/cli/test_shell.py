@@ -1,0 +1,125 @@
+"""Completion scripts in real shells, and pages of the manual."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from yurttunnel.cli import completion, manual
+from yurttunnel.cli.commands import all_commands
+from yurttunnel.ops.flag_table import Flag, Group, Switch
+
+TABLE = (
+    Flag("state-dir", Group.BASICS, str, "Where it's kept: a directory. And more."),
+    Switch("watch", Group.LIMITS, "Go on."),
+)
+COMMANDS = {
+    "server": ("the cloud end", TABLE),
+    "token create": ("make one", TABLE[:1]),
+    "token list": ("list them", ()),
+}
+
+
+def every():
+    """Return the tables of the real commands."""
+    commands = [each for group in all_commands().values() for each in group]
+    return {each.name: (each.text, each.options().table) for each in commands}
+
+
+def run(shell: str, script: str, *arguments: str) -> str:
+    """Run a script in a shell, if there is one."""
+    path = shutil.which(shell)
+    if path is None:
+        raise SkipTest(f"{shell} is not installed")
+    ended = subprocess.run(
+        [path, *arguments], input=script, capture_output=True, text=True, timeout=60
+    )
+    if ended.returncode or ended.stderr:
+        raise AssertionError(ended.stderr)
+    return ended.stdout
+
+
+class BashTests(SynchronousTestCase):
+    """What bash completes."""
+
+    def completed(self, *words: str) -> set[str]:
+        """Return what it offers for the last of these words."""
+        line = " ".join(f"'{word}'" for word in ("yurttunnel", *words))
+        script = (
+            f"{completion.bash(COMMANDS)}\nCOMP_WORDS=({line}) COMP_CWORD={len(words)}\n"
+            '_yurttunnel\nprintf "%s\\n" "${COMPREPLY[@]}"\n'
+        )
+        return set(run("bash", script, "--norc").split())
+
+    def test_commands(self) -> None:
+        """The first word is a command, the second one of some as well."""
+        self.assertEqual({"server", "token"}, self.completed(""))
+        self.assertEqual({"token"}, self.completed("to"))
+        self.assertEqual({"create", "list"}, self.completed("token", ""))
+
+    def test_flags(self) -> None:
+        """What follows are the command's own flags."""
+        self.assertEqual({"--state-dir", "--watch", "--help"}, self.completed("server", "--"))
+        self.assertEqual({"--state-dir"}, self.completed("token", "create", "--s"))
+        self.assertEqual({"--help"}, self.completed("token", "list", "-"))
+        self.assertEqual(set(), self.completed("unknown", "--"))
+
+    def test_every_command(self) -> None:
+        """The script of the real commands is one that bash reads."""
+        run("bash", f"{completion.bash(every())}\ncomplete -p yurttunnel >/dev/null", "--norc")
+
+
+class OtherShellsTests(SynchronousTestCase):
+    """Scripts for zsh and fish."""
+
+    def test_zsh(self) -> None:
+        """It reads the script."""
+        run("zsh", completion.zsh(every()), "-f", "-n")
+
+    def test_fish(self) -> None:
+        """It reads the script."""
+        run("fish", completion.fish(every()), "--no-execute")
+
+    def test_fish_script(self) -> None:
+        """Each flag has a line with its first sentence, and says whether it has a value."""
+        text = completion.fish(COMMANDS)
+        self.assertIn(
+            "-n '__fish_seen_subcommand_from server' -l state-dir -r -d 'Where it\\'s kept'", text
+        )
+        self.assertIn("-n '__fish_seen_subcommand_from server' -l watch -d 'Go on'", text)
+        self.assertIn(
+            "-n '__fish_seen_subcommand_from token; and not __fish_seen_subcommand_from create"
+            " list' -a create",
+            text,
+        )
+
+
+class ManualTests(SynchronousTestCase):
+    """Pages of the manual."""
+
+    def test_page(self) -> None:
+        """It has the name, the arguments, and each flag below its group."""
+        text = manual.page("token create", "make one", "Makes one.", ("NODE",), TABLE)
+        self.assertIn(".TH YURTTUNNEL\\-TOKEN\\-CREATE 1", text)
+        self.assertIn("yurttunnel token create NODE [flags]", text)
+        self.assertLess(text.index(".SH BASICS"), text.index(".B \\-\\-state\\-dir="))
+        self.assertLess(text.index(".SH LIMITS"), text.index(".B \\-\\-watch"))
+
+    def test_no_requests(self) -> None:
+        """Text that looks like a request of roff is shown."""
+        text = manual.page("x", ".so /etc/passwd", "'tricky \\fB", (), ())
+        self.assertIn("\n\\&'tricky \\efB\n", text)
+        requests = set(re.findall(r"^[.'](\w+)", text, flags=re.MULTILINE))
+        self.assertEqual({"TH", "SH"}, requests)
+
+    def test_every_command(self) -> None:
+        """The page of all of it names each command, and man reads each page without a word."""
+        named = manual.overview([(name, text) for name, (text, _) in every().items()])
+        for name, (text, table) in every().items():
+            self.assertIn(f".B {name}".replace("-", "\\-"), named)
+            page = manual.page(name, text, text, (), table)
+            if shutil.which("groff") is not None:
+                run("groff", page, "-man", "-Tascii", "-ww", "-z")

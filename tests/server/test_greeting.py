@@ -1,0 +1,73 @@
+"""What a server without a cluster says when it is ready."""
+
+from __future__ import annotations
+
+import io
+import shlex
+
+from twisted.logger import capturedLogs, formatEvent
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.pki.support import clock_now, state_directory
+from yurttunnel.agent.options import Options as AgentOptions
+from yurttunnel.pki.join_token import JoinTokenFile
+from yurttunnel.pki.records import NodeRecords
+from yurttunnel.pki.revocation import Revocations
+from yurttunnel.pki.token import JOIN_TOKEN_FILE, JoinToken, TokenStore
+from yurttunnel.server.greeting import greet
+from yurttunnel.server.options import Options
+
+PAGE = "http://127.0.0.1:10265/"
+
+
+class GreetingTests(SynchronousTestCase):
+    """It is complete for a person, and without a secret in a log."""
+
+    def setUp(self) -> None:
+        """Make a server with a join token."""
+        clock, self.directory = clock_now(), state_directory(self)
+        revocations = Revocations(clock, self.directory, NodeRecords(self.directory))
+        tokens = TokenStore(clock, self.directory, "5" * 64)
+        self.file = JoinTokenFile(clock, self.directory, tokens, revocations)
+        self.file.refresh()
+        options = Options({})
+        options.parseOptions(["--standalone", "--state-dir=S", "--cert-ips=203.0.113.10"])
+        self.settings = options.settings
+
+    def greet(self, terminal: io.StringIO | None) -> list[str]:
+        """Greet; what is logged."""
+        with capturedLogs() as events:
+            greet(self.settings, self.directory.path, PAGE, self.file, terminal)
+        return [formatEvent(event) for event in events]
+
+    def test_terminal(self) -> None:
+        """People get the page, the file, and a command that an agent takes as it is."""
+        screen = io.StringIO()
+        self.assertEqual([], self.greet(screen))
+        said = screen.getvalue()
+        self.assertIn(PAGE, said)
+        self.assertIn(str(self.directory.path.absolute() / JOIN_TOKEN_FILE), said)
+        [line] = [each for each in said.splitlines() if "yurttunnel agent" in each]
+        command = shlex.split(line)
+        agent = AgentOptions({"NODE_NAME": "edge-1", "NODE_IP": "192.0.2.7", "HOME": "/home/me"})
+        agent.parseOptions(command[2:])
+        self.assertEqual((("203.0.113.10", 10262),), agent.settings.servers)
+        given = JoinToken.parse(agent.settings.mode.join_token)
+        self.assertEqual(self.file.read(), given)
+
+    def test_log(self) -> None:
+        """Where nobody sits there it is a message that names the file, without what it holds."""
+        [said] = self.greet(None)
+        self.assertIn(PAGE, said)
+        self.assertIn(str(self.directory.path.absolute() / JOIN_TOKEN_FILE), said)
+        self.assertIn("yurttunnel agent --standalone --tunnelserver-addr 203.0.113.10:10262", said)
+        self.assertNotIn(self.file.read().secret, said)
+
+    def test_no_token(self) -> None:
+        """A file that is not a secret any more is not shown, and what is wrong is said."""
+        path = self.directory.path / JOIN_TOKEN_FILE
+        path.chmod(0o644)
+        screen = io.StringIO()
+        [said] = self.greet(screen)
+        self.assertEqual("", screen.getvalue())
+        self.assertIn("chmod 0600 it", said)

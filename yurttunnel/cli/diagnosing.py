@@ -1,0 +1,95 @@
+"""``yurttunnel diagnose``: what ``--diagnose`` does, for the process that runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from twisted.python import usage
+
+from yurttunnel.cli.client import CommandFailed
+from yurttunnel.cli.options import PROGRAM, STATE_DIR, ClientCommand, ClientOptions
+from yurttunnel.ops import flags
+from yurttunnel.ops.diagnose.command import Subject
+from yurttunnel.ops.flag_table import Flag, Group
+
+BUNDLE = Flag(
+    "output",
+    Group.BASICS,
+    flags.path,
+    "The file to make. [default: one with the time in its name, in the working directory]",
+    short="o",
+)
+
+
+class DiagnoseOptions(ClientOptions):
+    """Options of ``yurttunnel diagnose``."""
+
+    longdesc = """Collects what there is to know of the server or agent that runs here into a
+    .tar.gz without keys and tokens, and says what looks wrong; it ends with status 0 if nothing
+    does. For a process that does not run, give --diagnose with its own flags."""
+
+    table = (BUNDLE, PROGRAM, STATE_DIR)
+
+
+def diagnose(options: DiagnoseOptions) -> int:
+    """Diagnose it by the command line that it was started with; give the exit status."""
+    from yurttunnel.ops.diagnose.command import diagnose as write_diagnosis
+
+    program = options.value(PROGRAM)
+    bundle = options.optional_value(BUNDLE, None)
+    if bundle is not None:
+        bundle = bundle.absolute()
+    here = Path.cwd()
+    directory = Path(f"/proc/{options.process(program).pid()}")
+    try:
+        arguments = (directory / "cmdline").read_text("utf-8", "surrogateescape").split("\0")[:-1]
+        environment = _environment((directory / "environ").read_text("utf-8", "surrogateescape"))
+        # The paths in its flags are relative to where it was started.
+        os.chdir(directory / "cwd")
+        subject = _subject(program, own_arguments(program, arguments), environment)
+    except OSError as error:
+        raise CommandFailed(f"{error.filename}: {error.strerror}: run this as its user") from None
+    finally:
+        if bundle is None:
+            os.chdir(here)
+    return write_diagnosis(subject, bundle, sys.stdout)
+
+
+def own_arguments(program: str, arguments: Sequence[str]) -> Sequence[str]:
+    """Return the flags of ``program`` on the command line ``arguments`` of its process."""
+    for position, word in enumerate(arguments):
+        if position and word in (program, f"yurttunnel-{program}"):
+            return arguments[position + 1 :]
+    raise CommandFailed(f"the process is no {program} that was started by itself")
+
+
+def _environment(text: str) -> Mapping[str, str]:
+    pairs = (each.partition("=") for each in text.split("\0") if each)
+    return {name: value for name, _, value in pairs}
+
+
+def _subject(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Subject:
+    try:
+        if program == "agent":
+            from yurttunnel.agent.diagnosis import subject as agent_subject
+            from yurttunnel.agent.options import Options as AgentOptions
+
+            agent = AgentOptions(environment)
+            agent.parseOptions(arguments)
+            return agent_subject(agent.settings)
+        from yurttunnel.server.diagnosis import subject as server_subject
+        from yurttunnel.server.options import Options as ServerOptions
+
+        server = ServerOptions(environment)
+        server.parseOptions(arguments)
+        return server_subject(server.settings)
+    except usage.UsageError as error:
+        raise CommandFailed(f"the flags of the process are not understood: {error}") from None
+
+
+DIAGNOSE = ClientCommand(
+    "diagnose", "collect what there is to know, and say what is wrong", DiagnoseOptions, diagnose
+)

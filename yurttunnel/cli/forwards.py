@@ -1,0 +1,91 @@
+"""``yurttunnel forward``: ports of a server that lead to targets behind agents."""
+
+from __future__ import annotations
+
+from yurttunnel.cli import output
+from yurttunnel.cli.options import OUTPUT, STATE_DIR, ClientCommand, ClientOptions
+from yurttunnel.ops.flag_table import Group, Switch
+
+REPLACE = Switch(
+    "replace",
+    Group.BASICS,
+    "Put it into the place of the one that listens there. Connections go on; who connects from"
+    " now on reaches the new target.",
+)
+
+_LASTS = """It lasts until the server ends, or its configuration says something else about that
+address: for good, put it into the configuration (--forward)."""
+
+
+class AddOptions(ClientOptions):
+    """Options of ``yurttunnel forward add``."""
+
+    longdesc = f"""Has a running server listen on a port and carry the connections to a target
+    behind an agent: LISTEN=NODE/HOST:PORT, as 127.0.0.1:9000=edge-1/127.0.0.1:80. PORT alone is a
+    port of the loopback address. {_LASTS}"""
+
+    words = ("FORWARD",)
+    table = (REPLACE, STATE_DIR, OUTPUT)
+
+
+class RemoveOptions(ClientOptions):
+    """Options of ``yurttunnel forward rm``."""
+
+    longdesc = f"""Has a running server listen no more at LISTEN, ADDRESS:PORT or PORT of the
+    loopback address. Connections that are open go on. {_LASTS}"""
+
+    words = ("LISTEN",)
+    table = (STATE_DIR, OUTPUT)
+
+
+class ListOptions(ClientOptions):
+    """Options of ``yurttunnel forward ls``."""
+
+    longdesc = """Lists the forwards that are open, who has opened each (the configuration or a
+    command), and how many connections it has."""
+
+    table = (STATE_DIR, OUTPUT)
+
+
+def add(options: AddOptions) -> None:
+    """Open one."""
+    replace = "true" if options[REPLACE.name] else "false"
+    process = options.process("server")
+    done = process.post("/v1/forwards", forward=options.given[0], replace=replace)
+    if options.as_json:
+        print(output.as_json(done), end="")
+    else:
+        print(f"{output.shown(done['listen'])} leads to {_target(done)}")
+
+
+def remove(options: RemoveOptions) -> None:
+    """Close one."""
+    done = options.process("server").post("/v1/forwards/remove", listen=options.given[0])
+    if options.as_json:
+        print(output.as_json(done), end="")
+    else:
+        print(f"{output.shown(done['listen'])} leads to {_target(done)} no more")
+
+
+def list_forwards(options: ListOptions) -> None:
+    """List them."""
+    told = options.process("server").get("/v1/forwards")
+    if options.as_json:
+        print(output.as_json(told), end="")
+        return
+    rows = [
+        (each["listen"], each["node"], each["target"], each["connections"], each["origin"])
+        for each in told["forwards"]
+    ]
+    print(output.table(("LISTEN", "NODE", "TARGET", "CONNECTIONS", "OPENED BY"), rows), end="")
+
+
+def _target(told: dict[str, str]) -> str:
+    return output.shown(f"{told['node']}/{told['target']}")
+
+
+FORWARDS = (
+    ClientCommand("forward add", "have a port lead to a target behind a node", AddOptions, add),
+    ClientCommand("forward rm", "close such a port", RemoveOptions, remove),
+    ClientCommand("forward ls", "list these ports", ListOptions, list_forwards),
+)

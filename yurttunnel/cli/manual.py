@@ -1,0 +1,55 @@
+"""``yurttunnel man``: pages of the manual in roff (man(7)), made from the tables of flags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from yurttunnel import __version__
+from yurttunnel.ops.flag_table import Entry, by_group, described, shown
+
+
+def page(
+    name: str, text: str, description: str, words: Sequence[str], table: Sequence[Entry]
+) -> str:
+    """Return the page of a command; ``words`` are its arguments that belong to no flag."""
+    title = "-".join(("yurttunnel", *name.split()))
+    synopsis = " ".join(("yurttunnel", name, *words, "[flags]"))
+    parts = [_head(title), *_section("NAME", f"{title} - {text}")]
+    parts += _section("SYNOPSIS", synopsis)
+    parts += _section("DESCRIPTION", description or text)
+    for group, entries in by_group(table).items():
+        parts.append(f".SH {_escaped(group.value.upper())}")
+        for entry in entries:
+            parts += (".TP", f".B {_escaped(shown(entry))}", _escaped(described(entry)))
+    parts += _section("SEE ALSO", "yurttunnel(1)")
+    return "\n".join(parts) + "\n"
+
+
+def overview(commands: Sequence[tuple[str, str]]) -> str:
+    """Return the page of the command itself; ``commands`` are names and what each does."""
+    parts = [
+        _head("yurttunnel"),
+        *_section("NAME", "yurttunnel - a reverse tunnel for machines that nobody can dial"),
+        *_section("SYNOPSIS", "yurttunnel COMMAND [flags]"),
+        ".SH COMMANDS",
+    ]
+    for name, text in commands:
+        parts += (".TP", f".B {_escaped(name)}", _escaped(text))
+    parts += _section(
+        "SEE ALSO", ", ".join(f"yurttunnel-{'-'.join(n.split())}(1)" for n, _ in commands)
+    )
+    return "\n".join(parts) + "\n"
+
+
+def _head(title: str) -> str:
+    return f'.TH {_escaped(title.upper())} 1 "" "yurttunnel {__version__}"'
+
+
+def _section(heading: str, text: str) -> tuple[str, str]:
+    return f".SH {heading}", _escaped(" ".join(text.split()))
+
+
+def _escaped(text: str) -> str:
+    """Return ``text`` as roff shows it: with its own hyphens, and no request at its beginning."""
+    escaped = text.replace("\\", "\\e").replace("-", "\\-")
+    return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped

@@ -1,0 +1,168 @@
+"""``yurttunnel nodes`` and ``node``: who is connected, who was lost, and who never came."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from yurttunnel.cli import output
+from yurttunnel.cli.client import CommandFailed, Missing, Process
+from yurttunnel.cli.cluster import Server
+from yurttunnel.cli.options import (
+    CLUSTER_TABLE,
+    OUTPUT,
+    STATE_DIR,
+    ClientCommand,
+    ClientOptions,
+)
+from yurttunnel.ops.flag_table import Group, Switch
+
+WATCH_SECONDS = 2.0
+"""Between two looks with --watch."""
+
+WATCH = Switch(
+    "watch",
+    Group.BASICS,
+    "Go on, and print the line of each node that has changed, until Ctrl-C.",
+)
+
+_HEADINGS = ("NODE", "STATE", "FOR", "RTT", "STREAMS", "VERSION", "ADDRESS", "WHY")
+
+_ORDER = ("absent", "lost", "waiting", "connected")
+"""Of states: of two servers' words the one that stands behind the other counts."""
+
+Node = dict[str, Any]
+
+
+class NodesOptions(ClientOptions):
+    """Options of ``yurttunnel nodes``."""
+
+    longdesc = """Lists the nodes that a server knows: those that are connected, those that are
+    waited for after a lost connection, those that were lost, with the reason, and those that are
+    enrolled (in a cluster: labelled as edge nodes) but absent. As "kubectl yurttunnel nodes" it
+    asks all servers of the cluster."""
+
+    table = (WATCH, STATE_DIR, OUTPUT, *CLUSTER_TABLE)
+
+
+class NodeOptions(ClientOptions):
+    """Options of ``yurttunnel node``."""
+
+    longdesc = """Tells what is known of a node: its identifiers, sessions, and how the last ones
+    have ended."""
+
+    words = ("NODE",)
+    table = (STATE_DIR, OUTPUT, *CLUSTER_TABLE)
+
+
+def nodes(options: NodesOptions) -> None:
+    """List them."""
+    servers = options.servers()
+
+    def look() -> list[Node]:
+        return merged([each.get("/nodes")["nodes"] for each in servers])
+
+    known = look()
+    if options.as_json:
+        print(output.as_json({"nodes": known}), end="", flush=True)
+    else:
+        print(output.table(_HEADINGS, [_row(each) for each in known]), end="", flush=True)
+    if options[WATCH.name]:
+        _watch(known, look, options.as_json)
+
+
+def _watch(before: list[Node], look: Callable[[], list[Node]], as_json: bool) -> None:
+    while True:
+        time.sleep(WATCH_SECONDS)
+        known = look()
+        for node in changed(before, known):
+            if as_json:
+                print(output.as_json(node), end="")
+            else:
+                print("  ".join(output.shown(cell) for cell in _row(node)).rstrip())
+        sys.stdout.flush()
+        before = known
+
+
+def changed(before: Sequence[Node], after: Sequence[Node]) -> Iterator[Node]:
+    """Yield the nodes whose state is another one than ``before``, or that are new."""
+    states = {each["node"]: (each["state"], each["since"]) for each in before}
+    for node in after:
+        if states.get(node["node"]) != (node["state"], node["since"]):
+            yield node
+
+
+def merged(told: Sequence[Sequence[Node]]) -> list[Node]:
+    """Return each node once, by its name, as the server tells that has the best of it."""
+    found: dict[str, Node] = {}
+    for node in (node for each in told for node in each):
+        present = found.get(node["node"])
+        if present is None or _goodness(node) > _goodness(present):
+            found[node["node"]] = node
+    return [found[name] for name in sorted(found)]
+
+
+def _goodness(node: Node) -> tuple[int, bool, str]:
+    state = node["state"]
+    # The server that has a session knows more than one that only knows the way.
+    return (
+        _ORDER.index(state) if state in _ORDER else -1,
+        node.get("through") is None,
+        node["since"] or "",
+    )
+
+
+def _row(node: Node) -> tuple[str, ...]:
+    rtt = node["rtt_seconds"]
+    return (
+        node["node"],
+        node["state"],
+        output.ago(node["since"], output.now()),
+        "-" if rtt is None else f"{rtt * 1000:.0f}ms",
+        "-" if node["streams"] is None else str(node["streams"]),
+        node["version"] or "-",
+        node["address"] or "-",
+        node["reason"] or "",
+    )
+
+
+def node(options: NodeOptions) -> None:
+    """Tell of one."""
+    name = options.given[0]
+    told = list(_told(options.servers(), f"/nodes/{quote(name, safe='')}"))
+    if not told:
+        raise CommandFailed(f"nothing is known of {name!r}: yurttunnel nodes lists what is")
+    best = max(told, key=_goodness)
+    if options.as_json:
+        print(output.as_json(best), end="")
+        return
+    for key, value in best.items():
+        if isinstance(value, list):
+            print(f"{output.shown(key.replace('_', ' '))}:{'' if value else ' none'}")
+            for each in value:
+                print(f"  - {_inline(each)}")
+        else:
+            print(f"{output.shown(key.replace('_', ' '))}: {_inline(value)}")
+
+
+def _told(servers: Sequence[Process | Server], page: str) -> Iterator[Node]:
+    for server in servers:
+        with contextlib.suppress(Missing):
+            yield server.get(page)
+
+
+def _inline(value: object) -> str:
+    """Return a value in a line; what is not known is ``-``."""
+    if isinstance(value, dict):
+        return ", ".join(f"{output.shown(key)} {_inline(each)}" for key, each in value.items())
+    return "-" if value is None else output.shown(value)
+
+
+NODES = (
+    ClientCommand("nodes", "which nodes are connected, lost or absent", NodesOptions, nodes),
+    ClientCommand("node", "what is known of one node", NodeOptions, node),
+)

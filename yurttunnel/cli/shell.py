@@ -1,0 +1,62 @@
+"""``yurttunnel completion`` and ``yurttunnel man``: what shells and manuals know of commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from twisted.python import usage
+
+from yurttunnel.cli import completion, manual
+from yurttunnel.cli.options import ClientCommand, ClientOptions, Command
+
+Commands = Callable[[], Sequence[Command]]
+
+
+class CompletionOptions(ClientOptions):
+    """Options of ``yurttunnel completion``."""
+
+    longdesc = """Prints the script by which a shell completes commands and flags: bash, zsh or
+    fish. For bash: source <(yurttunnel completion bash)."""
+
+    words = ("SHELL",)
+
+
+class ManOptions(ClientOptions):
+    """Options of ``yurttunnel man``."""
+
+    longdesc = """Prints the page of the manual of a command, or of all of it without one. To read
+    one: yurttunnel man server | man -l -. To keep one: yurttunnel man server >
+    /usr/local/share/man/man1/yurttunnel-server.1."""
+
+    words = ("COMMAND", "COMMAND")
+    needed = 0
+
+
+def shell_commands(commands: Commands) -> tuple[ClientCommand, ...]:
+    """Make both; ``commands()`` gives all that there are."""
+
+    def complete(options: CompletionOptions) -> None:
+        shell = options.given[0]
+        script = completion.SHELLS.get(shell)
+        if script is None:
+            raise usage.UsageError(f"{shell!r} is none of these: {', '.join(completion.SHELLS)}")
+        tables = {each.name: (each.text, each.options().table) for each in commands()}
+        print(script(tables), end="")
+
+    def man(options: ManOptions) -> None:
+        name = " ".join(options.given)
+        if not name:
+            print(manual.overview([(each.name, each.text) for each in commands()]), end="")
+            return
+        for each in commands():
+            if each.name == name:
+                made = each.options()
+                words = made.words if isinstance(made, ClientOptions) else ()
+                print(manual.page(name, each.text, made.longdesc, words, made.table), end="")
+                return
+        raise usage.UsageError(f"there is no command {name!r}: yurttunnel --help lists all")
+
+    return (
+        ClientCommand("completion", "complete commands in a shell", CompletionOptions, complete),
+        ClientCommand("man", "a page of the manual", ManOptions, man),
+    )

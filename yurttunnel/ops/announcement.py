@@ -1,0 +1,50 @@
+"""What a process says when it is ready for the first time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.application.service import Service
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from yurttunnel.ops.readiness import Readiness
+
+INTERVAL = 0.1
+"""Seconds between two looks whether it is."""
+
+
+class Announcement(Service):
+    """Calls ``say()`` once, when ``readiness`` is healthy for the first time."""
+
+    _log = Logger()
+
+    def __init__(
+        self, clock: IReactorTime, readiness: Readiness, say: Callable[[], object]
+    ) -> None:
+        self._readiness = readiness
+        self._say = say
+        self._looks = LoopingCall(self._look)
+        self._looks.clock = clock
+
+    def startService(self) -> None:
+        """Begin to look, when the reactor runs."""
+        super().startService()
+        _ = self._looks.start(INTERVAL, now=False).addErrback(self._defect)
+
+    def stopService(self) -> None:
+        """Look no more."""
+        super().stopService()
+        if self._looks.running:
+            self._looks.stop()
+
+    def _look(self) -> None:
+        findings = self._readiness.findings()
+        if all(each.problem is None for each in findings if each.required):
+            self._looks.stop()
+            self._say()
+
+    def _defect(self, failure: Failure) -> None:
+        self._log.failure("Defect: it is not said what to do next", failure)

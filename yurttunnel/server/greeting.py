@@ -1,0 +1,72 @@
+"""What a server without a cluster says when it is ready: where it is, and how a node joins."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TextIO
+
+from twisted.logger import Logger
+
+from yurttunnel.pki.directory import StateError
+from yurttunnel.pki.join_token import JoinTokenFile
+from yurttunnel.pki.token import JOIN_TOKEN_FILE
+from yurttunnel.server.joining import agent_command
+from yurttunnel.server.options import Settings
+
+_log = Logger()
+
+
+def greet(
+    settings: Settings,
+    state_dir: Path,
+    status_page: str,
+    token: JoinTokenFile,
+    terminal: TextIO | None,
+) -> None:
+    """Say it: on the terminal, with the join token; else in the log, with the file that has it.
+
+    A log is kept and passed on, so no secret is in it.
+    """
+    file = state_dir.absolute() / JOIN_TOKEN_FILE
+    if terminal is None:
+        _log.info(
+            "ready; status page: {page}; join token: {file}; with a copy of that file on a node:"
+            " {command}",
+            page=status_page,
+            file=str(file),
+            command=agent_command(settings, "--join-token-file", JOIN_TOKEN_FILE),
+        )
+        return
+    try:
+        held = token.read()
+    except StateError as error:
+        _log.warn("the join token cannot be shown: {error}", error=error)
+        return
+    if held is None:
+        # It is made anew with the next look at it.
+        return
+    command = agent_command(settings, "--join-token", str(held))
+    print(_text(status_page, file, command), file=terminal, flush=True)
+
+
+def terminal() -> TextIO | None:
+    """Return standard output if somebody sits there; what twist has put in its place is a log."""
+    screen = sys.__stdout__
+    return screen if screen is not None and screen.isatty() else None
+
+
+def _text(status_page: str, file: Path, command: str) -> str:
+    return f"""
+The server is ready. Its status page is {status_page}
+
+To add a node, run this on it. Whoever has the token in it can add one:
+
+  {command}
+
+The token is in {file}, too; the server replaces it in time. In another terminal:
+
+  yurttunnel nodes          which nodes are connected
+  yurttunnel forward add 9000=NODE/127.0.0.1:80    have a port lead to one
+  yurttunnel token create   another token
+"""
