@@ -34,7 +34,7 @@ from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.log_levels import ShownLevels
 from yurttunnel.ops.status import events, sessions, view
 from yurttunnel.pki import authority
-from yurttunnel.pki.renewal import CLUSTER_SCHEDULE
+from yurttunnel.pki.renewal_schedule import CLUSTER_SCHEDULE
 from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME, MAX_TOKENS
 from yurttunnel.server import audit_log as audit
 from yurttunnel.server import lost_nodes

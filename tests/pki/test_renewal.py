@@ -19,16 +19,12 @@ from yurttunnel.pki.certificate_store import DatedStore, open_certificate_direct
 from yurttunnel.pki.certificate_template import proxy_client_template, serving_template
 from yurttunnel.pki.cluster_issuer import ClusterIssuer
 from yurttunnel.pki.credentials import new_key
+from yurttunnel.pki.desired_template import SETTLE_TIME, TemplateUnknown
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.embedded_issuer import EmbeddedIssuer
 from yurttunnel.pki.issuer import CertificateTemplate, NotIssued
-from yurttunnel.pki.renewal import (
-    CLUSTER_SCHEDULE,
-    SETTLE_TIME,
-    STANDALONE_SCHEDULE,
-    CertificateRenewal,
-    TemplateUnknown,
-)
+from yurttunnel.pki.renewal import CertificateRenewal
+from yurttunnel.pki.renewal_schedule import CLUSTER_SCHEDULE, STANDALONE_SCHEDULE
 
 LIFE = 3600.0
 
@@ -293,7 +289,7 @@ class RotationTests(Kept):
         times = set()
         for _ in range(20):
             self.directory = open_certificate_directory(self.mktemp())
-            times.add(self.renewal()._held.renewal_at)
+            times.add(self.renewal()._in_use.held.renewal_at)
         self.assertEqual(len(times), 20)
 
     def test_short_lives(self):
@@ -696,7 +692,7 @@ class StandaloneTests(SynchronousTestCase):
     def test_spread(self):
         """Certificates of the same moment are not renewed at the same moment."""
         self.store.save(self.service.current)
-        due = {self.renewal()._held.renewal_at for _ in range(20)}
+        due = {self.renewal()._in_use.held.renewal_at for _ in range(20)}
         self.assertGreater(len(due), 15)
 
     def test_started_ahead(self):
@@ -789,7 +785,8 @@ class StandaloneTests(SynchronousTestCase):
             ),
         )
         self.issuer.problem = None
-        self.pass_time(60)
+        # The longest pause of such a life.
+        self.pass_time(LIFE / 50)
         self.assertEqual((self.service.problem(), self.service.warning()), (None, None))
 
     def test_not_stored(self):

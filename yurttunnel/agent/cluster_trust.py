@@ -21,7 +21,8 @@ from yurttunnel.pki.cluster_identity import cluster_identity
 from yurttunnel.pki.cluster_issuer import ClusterIssuer
 from yurttunnel.pki.identity import BadIdentity, Identifiers
 from yurttunnel.pki.metrics import ClusterTrustStats
-from yurttunnel.pki.renewal import CLUSTER_SCHEDULE, CertificateRenewal
+from yurttunnel.pki.renewal import CertificateRenewal
+from yurttunnel.pki.renewal_schedule import CLUSTER_SCHEDULE
 
 
 class ClusterAgentTrust(AgentTrust):

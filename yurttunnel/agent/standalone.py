@@ -17,7 +17,8 @@ from yurttunnel.pki.directory import HeldDirectory, StateDirectory
 from yurttunnel.pki.enrolment_client import ServerAddress
 from yurttunnel.pki.enrolment_issuer import EnrolledTemplate, EnrolmentIssuer, NodeStore
 from yurttunnel.pki.identity import Identifiers, check_node_name
-from yurttunnel.pki.renewal import STANDALONE_SCHEDULE, CertificateRenewal
+from yurttunnel.pki.renewal import CertificateRenewal
+from yurttunnel.pki.renewal_schedule import STANDALONE_SCHEDULE
 from yurttunnel.pki.token import BadToken, JoinToken
 from yurttunnel.tunnel.reactor import IReactor
 

@@ -64,9 +64,9 @@ from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.sections import MakeSection
 from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.threads import JobThread
+from yurttunnel.pki.desired_template import TemplateUnknown
 from yurttunnel.pki.directory import HeldDirectory, StateDirectory, StateError
 from yurttunnel.pki.metrics import cluster_trust_metrics
-from yurttunnel.pki.renewal import TemplateUnknown
 from yurttunnel.steering.netlink.worker import KernelWorker
 from yurttunnel.tunnel.reactor import IReactor
 

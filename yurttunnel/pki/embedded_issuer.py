@@ -12,7 +12,8 @@ from yurttunnel.pki.certificate_store import CertificateStore
 from yurttunnel.pki.credentials import is_issued_by
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.issuer import EXTENDED_USAGES, CertificateTemplate, Chain
-from yurttunnel.pki.renewal import STANDALONE_SCHEDULE, CertificateRenewal
+from yurttunnel.pki.renewal import CertificateRenewal
+from yurttunnel.pki.renewal_schedule import STANDALONE_SCHEDULE
 
 
 class EmbeddedIssuer:

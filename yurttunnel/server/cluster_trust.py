@@ -25,11 +25,13 @@ from yurttunnel.pki.certificate_template import (
 from yurttunnel.pki.cluster_identity import NodeIdentification
 from yurttunnel.pki.cluster_issuer import ClusterIssuer
 from yurttunnel.pki.contexts import ClientContexts
+from yurttunnel.pki.desired_template import TemplateUnknown
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.issuer import Address, CertificateTemplate
 from yurttunnel.pki.kubelets import CLUSTER_AUTHORITY
 from yurttunnel.pki.metrics import ClusterTrustStats
-from yurttunnel.pki.renewal import CLUSTER_SCHEDULE, CertificateRenewal, TemplateUnknown
+from yurttunnel.pki.renewal import CertificateRenewal
+from yurttunnel.pki.renewal_schedule import CLUSTER_SCHEDULE
 from yurttunnel.server.trust import ServerTrust, TrustSettings, joined
 from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
 from yurttunnel.tunnel.connection import SIBLING_ALPN as SIBLING_PROTOCOL

@@ -33,7 +33,8 @@ from yurttunnel.pki.directory import make_private
 from yurttunnel.pki.discovery import BootstrapToken
 from yurttunnel.pki.issuer import Address, CertificateTemplate
 from yurttunnel.pki.metrics import ClusterTrustStats
-from yurttunnel.pki.renewal import CLUSTER_SCHEDULE, CertificateRenewal
+from yurttunnel.pki.renewal import CertificateRenewal
+from yurttunnel.pki.renewal_schedule import CLUSTER_SCHEDULE
 from yurttunnel.tunnel.reactor import IReactor
 
 PKI_DIRECTORY = "pki"

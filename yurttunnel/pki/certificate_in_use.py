@@ -1,0 +1,146 @@
+"""The certificate in use: until when it is good, and what speaks for another one."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cryptography import x509
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.pki.authority import BACKDATED, utc_now
+from yurttunnel.pki.issuer import IssuedCertificate, Template
+from yurttunnel.pki.renewal_schedule import Schedule
+
+FIRST_FOREIGN_PAUSE = 60.0
+LONGEST_FOREIGN_PAUSE = 86400.0
+"""Seconds until a certificate is asked for again that none of the authorities has issued, or that
+begins in the future: doubled each time, since that is either the middle of a rotation or the
+cluster's configuration, and a clock that may stay as it is."""
+
+
+@dataclass(slots=True)
+class HeldCertificate:
+    """A certificate in use, with the time from which it is to be renewed.
+
+    ``is_foreign`` says that none of the authorities has issued it that those have who verify it.
+    ``began`` is when it was issued. What was wrong with it from the beginning is a reason for
+    another one from ``replaced_from`` on, which is in seconds of the clock that nobody sets.
+    """
+
+    issued: IssuedCertificate
+    began: datetime.datetime
+    renewal_at: datetime.datetime
+    is_foreign: bool
+    replaced_from: float
+
+    @property
+    def not_after(self) -> datetime.datetime:
+        """When it ends, in UTC."""
+        return self.issued.certificate.not_valid_after_utc
+
+    @property
+    def life(self) -> float:
+        """For how long it is good in all, in seconds."""
+        return max(1.0, (self.not_after - self.began).total_seconds())
+
+    def is_usable(self, now: datetime.datetime) -> bool:
+        """Return whether it has not expired."""
+        return now < self.not_after
+
+    def begins_later(self, now: datetime.datetime) -> bool:
+        """Return whether it is not good yet."""
+        return now < self.issued.certificate.not_valid_before_utc
+
+    def fault(self, now: datetime.datetime, seconds: float, desired: Template | None) -> str | None:
+        """Complete "the one in use ..." when another is needed; ``desired`` may be left out."""
+        if not self.is_usable(now):
+            return "has expired"
+        if seconds >= self.replaced_from:
+            if self.begins_later(now):
+                # A clock that went ahead has made it: to others it is not good yet.
+                return "begins in the future"
+            if self.is_foreign:
+                return "is not from an authority of the cluster"
+        problem = None if desired is None else desired.problem(self.issued.certificate)
+        if problem is None and now >= self.renewal_at:
+            return "is near its end"
+        return problem
+
+
+class CertificateInUse:
+    """The certificate in use, ``held``, ``None`` before the first one.
+
+    ``authorities`` are those from which certificates have to be, ``None`` for any.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        schedule: Schedule,
+        authorities: Sequence[x509.Certificate] | None,
+        stored: IssuedCertificate | None,
+    ) -> None:
+        self._clock = clock
+        self._schedule = schedule
+        self._authorities = authorities
+        self._foreign_pause = FIRST_FOREIGN_PAUSE
+        self.held = None if stored is None else self._loaded(stored)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether there is a certificate that has not expired."""
+        return self.held is not None and self.held.is_usable(utc_now(self._clock))
+
+    @property
+    def life_left(self) -> tuple[float, float]:
+        """How long its life is and what is left of that, in seconds; 0 while there is none."""
+        if self.held is None:
+            return 0.0, 0.0
+        left = self.held.not_after - utc_now(self._clock)
+        return self.held.life, left.total_seconds()
+
+    def replaced_because(self, settled: Template | None) -> str | None:
+        """Return why a certificate is to be asked for; ``None`` when the one in use does."""
+        if self.held is None:
+            return "there is none"
+        fault = self.held.fault(utc_now(self._clock), self._clock.seconds(), settled)
+        return None if fault is None else f"the one in use {fault}"
+
+    def authorities_changed(self, authorities: Sequence[x509.Certificate]) -> None:
+        """Have it replaced unless it is from one of the new ``authorities``."""
+        self._authorities = authorities
+        self._foreign_pause = FIRST_FOREIGN_PAUSE
+        if self.held is not None:
+            self.held.is_foreign = self._is_foreign(self.held.issued)
+            self.held.replaced_from = 0.0
+
+    def take_up(self, issued: IssuedCertificate) -> HeldCertificate:
+        """Use one that was issued just now.
+
+        Its life begins now: certificates are dated back, and of a short one the most could be
+        over already. If it is foreign or begins later, the next one will do so, too, unless the
+        cluster changes its signer meanwhile, or somebody the clock.
+        """
+        now = utc_now(self._clock)
+        replaced_from = self._clock.seconds() + self._foreign_pause
+        renewal_at = self._schedule.renewal_at(now, issued.certificate.not_valid_after_utc)
+        held = HeldCertificate(issued, now, renewal_at, self._is_foreign(issued), replaced_from)
+        if held.is_foreign or held.begins_later(now):
+            self._foreign_pause = min(2 * self._foreign_pause, LONGEST_FOREIGN_PAUSE)
+        else:
+            self._foreign_pause = FIRST_FOREIGN_PAUSE
+        self.held = held
+        return held
+
+    def _loaded(self, issued: IssuedCertificate) -> HeldCertificate:
+        """Take up one of an earlier run, perhaps of an authority that is no more."""
+        certificate = issued.certificate
+        began = certificate.not_valid_before_utc
+        end = certificate.not_valid_after_utc
+        renewal_at = self._schedule.renewal_at(min(began + BACKDATED, end), end)
+        return HeldCertificate(issued, began, renewal_at, self._is_foreign(issued), 0.0)
+
+    def _is_foreign(self, issued: IssuedCertificate) -> bool:
+        return self._authorities is not None and not issued.is_from(self._authorities)
