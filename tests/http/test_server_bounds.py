@@ -1,0 +1,329 @@
+"""The side that serves: deadlines, too many connections, and callers that end half of theirs."""
+
+from __future__ import annotations
+
+import socket
+
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.fakes import MemoryConnection
+from tests.http.serving import ServerTestCase, hello
+from tests.http.support import (
+    Server,
+    Sink,
+    request,
+    responses,
+    settle,
+)
+from tests.tunnel.memory import User
+from yurttunnel.http.interfaces import ExchangeFailed
+from yurttunnel.http.server import ServerSettings
+
+
+class DeadlineTests(ServerTestCase):
+    """Clients that take their time."""
+
+    def test_body_held_back(self):
+        """A client that waits for 100 has as much time as whoever is to say it."""
+        head = request(b"/", b"Content-Length: 5", b"Expect: 100-continue", method=b"PUT")
+        self.send(head)
+        sink = Sink()
+        self.exchange.deliver_body(sink)
+        self.pass_time(150)
+        self.assertEqual(b"", self.client.sent)
+        self.exchange.send_informational(100)
+        self.pass_time(130)
+        self.assertIn(b" 408 ", self.client.sent)
+
+    def test_silent_client(self):
+        """A connection on which nothing comes is closed without an answer."""
+        self.pass_time(10)
+        self.assertEqual(b"", self.client.sent)
+        self.assertTrue(self.client.write_ended)
+        self.pass_time(5)
+        self.assertIsNotNone(self.client.closed_with)
+        self.assertEqual({}, self.server.factory.refusals)
+
+    def test_slow_head(self):
+        """A head that trickles in is answered with 408 in the end, however steadily it comes."""
+        for byte in request(b"/long-enough-for-this")[:39]:
+            self.client.receive(bytes([byte]))
+            self.clock.advance(0.25)
+            self.settle()
+        self.assertEqual(b"", self.client.sent)
+        self.clock.advance(0.25)
+        self.assertEqual(408, self.responses(closed=True)[0][0])
+        self.assertEqual({408: 1}, self.server.factory.refusals)
+
+    def test_slow_second_head(self):
+        """The second head has its time from its first byte."""
+        self.handler.answer = hello
+        self.send(request())
+        self.pass_time(60)
+        self.send(request()[:10])
+        self.pass_time(9.75)
+        self.assertEqual(1, len(self.responses()))
+        self.pass_time(0.25)
+        self.assertEqual([200, 408], [a[0] for a in self.responses("GET", "GET", closed=True)])
+
+    def test_idle_connection(self):
+        """A connection on which no further request comes is closed without an answer."""
+        self.handler.answer = hello
+        self.send(request())
+        self.pass_time(74)
+        self.send(request())
+        self.pass_time(74)
+        self.assertFalse(self.client.write_ended)
+        self.pass_time(1)
+        self.assertTrue(self.client.write_ended)
+        self.assertEqual(2, len(self.responses("GET", "GET")))
+
+    def test_slow_answer(self):
+        """An exchange has all the time that its handler takes."""
+        self.send(request())
+        self.pass_time(1000)
+        hello(self.exchange)
+        self.assertEqual(200, self.responses()[0][0])
+
+    def test_no_timer_for_each_request(self):
+        """However many requests come, the clock has a handful of calls."""
+        self.handler.answer = hello
+        for _ in range(100):
+            self.send(request())
+        self.assertLess(len(self.clock.getDelayedCalls()), 5)
+
+
+class FullTests(SynchronousTestCase):
+    """More connections than a server takes: two, and as many that it waits for to close."""
+
+    def setUp(self):
+        """Answer at once what is asked, and keep how often the bounds have had an effect."""
+        self.server = Server(ServerSettings(max_connections=2))
+        self.factory = self.server.factory
+        self.server.handler.answer = hello
+        self.clients = []
+        self.told = []
+        self.factory.on_full = lambda: self.told.append("full")
+        self.addCleanup(self.factory.close)
+
+    def connect(self, sent=b""):
+        """Connect a client that sends something, a second after all that was before."""
+        self.server.clock.advance(1)
+        client = self.server.connect()
+        self.clients.append(client)
+        self.send(client, sent)
+        return client
+
+    def send(self, client, data):
+        """Have a client send."""
+        if data:
+            client.receive(data)
+        settle(self.server.clock, *self.clients)
+
+    def busy(self, *fields):
+        """Connect a client whose request is not answered yet."""
+        self.server.handler.answer = None
+        client = self.connect(request(b"/", *fields))
+        self.server.handler.answer = hello
+        return client
+
+    def statuses(self, client, requests=1, closed=False):
+        """Return those of its answers."""
+        return [each[0] for each in responses(client.sent, *["GET"] * requests, closed=closed)]
+
+    def test_idle(self):
+        """Of clients between two requests the one that has asked longest ago makes room."""
+        first, second = (self.connect(request()) for _ in range(2))
+        self.send(first, request())
+        self.assertEqual([], self.told)
+        third = self.connect(request())
+        self.assertEqual([False, True], [first.write_ended, second.write_ended])
+        self.assertEqual([200], self.statuses(third))
+        self.connect()
+        self.assertEqual([True, False], [first.write_ended, third.write_ended])
+        self.assertEqual((["full"] * 2, {}), (self.told, self.factory.refusals))
+
+    def test_an_answer_that_is_not_taken_yet(self):
+        """Who makes room can take the rest of its answer, as anybody whose connection ends."""
+        slow = self.server.connect()
+        slow.receive(request())
+        for _ in range(2):
+            self.connect(request())
+        self.assertEqual(b"", slow.sent)
+        settle(self.server.clock, slow)
+        self.assertEqual([200], self.statuses(slow, closed=True))
+
+    def test_without_a_head(self):
+        """Silent clients make room, and those that do not end a head, begun first or later."""
+        silent, slow = self.connect(), self.connect(request())
+        self.send(slow, b"GET /")
+        idle = self.connect(request())
+        self.assertEqual([True, False], [silent.write_ended, slow.write_ended])
+        newest = self.connect()
+        self.assertEqual([True, False], [slow.write_ended, idle.write_ended])
+        self.send(newest, request())
+        self.assertEqual([200], self.statuses(newest))
+        self.assertEqual([200], self.statuses(idle))
+
+    def test_who_waits_longest(self):
+        """Whether for its first request or for another."""
+        idle, silent = self.connect(request()), self.connect()
+        self.connect()
+        self.assertEqual([True, False], [idle.write_ended, silent.write_ended])
+
+    def test_requests_under_way(self):
+        """They are never cut off, nor are streams: one too many is told so, and so are others."""
+        asking = self.busy()
+        upgraded = self.busy(b"Connection: Upgrade", b"Upgrade: spdy/3.1")
+        exchange = self.server.handler.exchange
+        exchange.switch(101, b"Switching Protocols", [(b"Upgrade", b"spdy/3.1")], User())
+        for refused in [self.connect() for _ in range(2)]:
+            self.assertEqual([503], self.statuses(refused, closed=True))
+        self.assertEqual(({503: 2}, ["full"] * 2), (self.factory.refusals, self.told))
+        self.assertEqual([False, False], [asking.aborted, upgraded.aborted])
+        hello(self.server.handler.exchanges[0])
+        settle(self.server.clock, asking)
+        self.assertEqual([200], self.statuses(self.connect(request())))
+        self.assertEqual([True, False], [asking.write_ended, upgraded.write_ended])
+
+    def test_one_that_closes(self):
+        """It makes room, so that nobody else has to."""
+        first, second = self.busy(), self.busy()
+        first.break_off(ConnectionLost())
+        self.assertEqual([200], self.statuses(self.connect(request())))
+        self.assertEqual([], self.told)
+        self.assertFalse(second.aborted)
+
+    def test_clients_that_do_not_close(self):
+        """Who has its last answer takes no room of others; of too many the oldest is cut off."""
+        idle = self.connect(request())
+        clients = [self.connect(request(b"/", b"Connection: close")) for _ in range(2)]
+        clients.append(self.connect(b"nonsense\r\n\r\n"))
+        self.assertEqual([True, False, False], [client.aborted for client in clients])
+        self.assertEqual([[200], [200], [400]], [self.statuses(c, closed=True) for c in clients])
+        self.assertFalse(idle.write_ended)
+        self.assertEqual([], self.told)
+
+    def test_the_end(self):
+        """Who makes room is waited for no more, and who closes still is."""
+        evicted, idle = (self.connect(request()) for _ in range(2))
+        self.connect(request(b"/", b"Connection: close"))
+        self.assertTrue(evicted.write_ended)
+        drained = self.factory.drain()
+        for client in (evicted, idle):
+            client.receive_end()
+            self.send(client, b"")
+        self.assertNoResult(drained)
+        self.factory.close()
+        self.successResultOf(drained)
+        self.assertEqual([], self.server.clock.getDelayedCalls())
+
+
+class HalfCloseTests(ServerTestCase):
+    """Clients that end their direction."""
+
+    def test_behind_a_request(self):
+        """A client that ends its direction behind its request gets its answer."""
+        self.send(request())
+        self.client.receive_end()
+        self.pass_time(9)
+        hello(self.exchange)
+        self.assertEqual(b"close", self.responses()[0][1][b"connection"])
+        self.assertIsInstance(self.client.closed_with, ConnectionDone)
+
+    def test_for_good(self):
+        """After ten seconds it is taken for one that has left."""
+        self.send(request())
+        self.client.receive_end()
+        self.pass_time(10)
+        self.assertTrue(self.client.aborted)
+        self.assertIsInstance(self.handler.ends[0][1], ExchangeFailed)
+
+    def test_behind_several_requests(self):
+        """All that it has sent is answered."""
+        self.send(request(b"/1") + request(b"/2"))
+        self.client.receive_end()
+        hello(self.exchange)
+        self.settle()
+        hello(self.exchange)
+        answers = self.responses("GET", "GET")
+        self.assertEqual([b"/1", b"/2"], [answer[1][b"x-target"] for answer in answers])
+        self.assertNotIn(b"connection", answers[0][1])
+        self.assertEqual(b"close", answers[1][1][b"connection"])
+        self.assertIsNotNone(self.client.closed_with)
+
+    def test_in_a_head(self):
+        """A head that will never be complete is dropped, also behind another request."""
+        self.send(request()[:10])
+        self.client.receive_end()
+        self.settle()
+        self.assertIsInstance(self.client.closed_with, ConnectionDone)
+        self.client = self.server.connect()
+        self.send(request() + request()[:10])
+        self.client.receive_end()
+        hello(self.exchange)
+        self.settle()
+        self.assertIsInstance(self.client.closed_with, ConnectionDone)
+
+    def test_behind_what_is_held(self):
+        """An end that is told while something is held counts when that has been used."""
+        self.send(request() + request()[:10])
+        self.client.protocol.readConnectionLost()
+        hello(self.exchange)
+        self.settle()
+        self.assertIsNotNone(self.client.closed_with)
+
+    def test_in_a_body(self):
+        """A body that will never be complete fails the exchange at once."""
+        self.send(request(b"/", b"Content-Length: 10", method=b"PUT", body=b"12"))
+        sink = Sink()
+        self.exchange.deliver_body(sink)
+        self.settle()
+        self.client.receive_end()
+        self.assertIn("broke off", str(self.handler.ends[0][1]))
+        self.assertTrue(self.client.aborted)
+        self.assertFalse(sink.finished)
+
+    def test_in_a_body_that_is_wanted_later(self):
+        """So it does when the body is asked for after the end has come."""
+        self.send(request(b"/", b"Content-Length: 10", method=b"PUT"))
+        self.client.receive_end()
+        self.assertEqual([], self.handler.ends)
+        self.exchange.deliver_body(Sink())
+        self.assertIn("broke off", str(self.handler.ends[0][1]))
+
+    def test_idle(self):
+        """A connection that idles is closed at its client's end."""
+        self.handler.answer = hello
+        self.send(request())
+        self.client.receive_end()
+        self.settle()
+        self.assertIsInstance(self.client.closed_with, ConnectionDone)
+        self.assertEqual(set(), self.server.factory.connections)
+
+    def test_client_breaks(self):
+        """A client that is gone fails the exchange at once."""
+        self.send(request())
+        self.client.break_off(ConnectionLost("reset"))
+        error = self.handler.ends[0][1]
+        self.assertIn("closed the connection", str(error))
+        self.assertIsInstance(error.__cause__, ConnectionLost)
+
+    def test_hung_up(self):
+        """A client whose connection has ended both ways, as the kernel knows, is not waited for."""
+
+        class Socket(MemoryConnection):
+            def __init__(self, reactor):
+                super().__init__(reactor)
+                self.near, self.far = socket.socketpair()
+
+            def getHandle(self):
+                return self.near
+
+        client = self.server.connect(Socket)
+        self.addCleanup(client.near.close)
+        client.receive(request())
+        client.far.close()
+        client.receive_end()
+        self.assertEqual(1, len(self.handler.ends))

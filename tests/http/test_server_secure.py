@@ -1,0 +1,262 @@
+"""The side that serves: TLS and its handshake."""
+
+from __future__ import annotations
+
+from twisted.internet.error import ConnectionLost
+from twisted.internet.interfaces import (
+    IHandshakeListener,
+)
+from twisted.internet.protocol import Factory
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from tests.http.serving import CLOSE, ServerTestCase, hello
+from tests.http.support import (
+    Handler,
+    Receiver,
+    SecureConnection,
+    Server,
+    request,
+    responses,
+    settle,
+)
+from tests.tunnel.certificates import ClientTLS, ServerTLS
+from tests.tunnel.memory import User
+from tests.tunnel.test_connection import Link
+from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.interfaces import ExchangeFailed
+from yurttunnel.http.server import HTTPFactory, ServerSettings
+from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.direct.reactor import with_transports
+
+
+class SecureTests(ServerTestCase):
+    """Over TLS."""
+
+    kind = SecureConnection
+
+    def test_secure(self):
+        """An exchange tells that it came by TLS."""
+        self.send(request())
+        self.assertTrue(self.exchange.secure)
+
+    def test_end_is_an_end(self):
+        """A client that ends its direction has left."""
+        self.send(request())
+        self.client.receive_end()
+        self.settle()
+        self.assertIsInstance(self.handler.ends[0][1], ExchangeFailed)
+
+    def test_close(self):
+        """A connection is closed whole after its last response, and aborted in the end."""
+        self.handler.answer = hello
+        self.send(request(b"/", CLOSE))
+        self.assertEqual(200, self.responses()[0][0])
+        self.assertIsNotNone(self.client.closed_with)
+
+    def test_peer_that_does_not_close(self):
+        """One that never answers the end of TLS is aborted."""
+        self.client.loseConnection = lambda: None
+        self.send(b"nonsense\r\n\r\n")
+        self.pass_time(5)
+        self.assertTrue(self.client.aborted)
+
+
+class HandshakeTests(SynchronousTestCase):
+    """Connections that are in their TLS handshake."""
+
+    def setUp(self):
+        """Serve two connections and three handshakes at once."""
+        self.server = Server(ServerSettings(max_connections=2, max_handshakes=3))
+        self.server.handler.answer = hello
+        self.factory = self.server.factory
+        self.told = []
+        self.factory.on_full = lambda: self.told.append("full")
+        self.addCleanup(self.factory.close)
+
+    def begin(self):
+        """Connect somebody whose handshake is not over."""
+        return SecureConnection(self.server.clock).open(self.factory.buildProtocol(None))
+
+    def complete(self, client):
+        """End the handshake, and make a request."""
+        client.protocol.handshakeCompleted()
+        client.receive(request())
+        settle(self.server.clock, client)
+
+    def status(self, client, **options):
+        """Return that of the only answer."""
+        return responses(client.sent, "GET", **options)[0][0]
+
+    def test_interface(self):
+        """A connection provides what TLS tells that the handshake is over."""
+        self.assertTrue(verifyObject(IHandshakeListener, self.begin().protocol))
+
+    def test_handshaken(self):
+        """A connection tells whether its handshake is over; without TLS there is none."""
+        client = self.begin()
+        self.assertFalse(client.protocol.handshaken)
+        client.protocol.handshakeCompleted()
+        self.assertTrue(client.protocol.handshaken)
+        self.assertTrue(self.server.connect().protocol.handshaken)
+
+    def test_handshakes_are_no_connections(self):
+        """However many handshakes do not end, a client whose handshake ends is served."""
+        for _ in range(3):
+            self.begin()
+        self.assertEqual(set(), self.factory.connections)
+        for _ in range(2):
+            client = self.begin()
+            self.complete(client)
+            self.assertEqual(200, self.status(client))
+        self.assertEqual({}, self.factory.refusals)
+
+    def test_too_many_connections(self):
+        """One connection too many is told so when its handshake is over."""
+        self.server.handler.answer = None
+        for _ in range(2):
+            self.complete(self.begin())
+        client = self.begin()
+        self.assertEqual([], self.told)
+        self.complete(client)
+        self.assertEqual(503, self.status(client, closed=True))
+        self.assertEqual(({503: 1}, ["full"]), (self.factory.refusals, self.told))
+
+    def test_who_makes_room(self):
+        """Who has not ended its handshake is not taken for a connection that waits."""
+        oldest = self.begin()
+        idle = [self.begin() for _ in range(2)]
+        for client in idle:
+            self.complete(client)
+        newest = self.begin()
+        self.complete(newest)
+        self.assertEqual(200, self.status(newest))
+        settle(self.server.clock, *idle)
+        self.assertFalse(oldest.aborted)
+        self.assertEqual([True, False], [client.closed_with is not None for client in idle])
+
+    def test_flood(self):
+        """For one handshake too many the oldest one is aborted, and whoever runs it is told."""
+        flood = [self.begin() for _ in range(3)]
+        self.assertEqual([], self.told)
+        flood += [self.begin() for _ in range(10)]
+        self.assertEqual([True] * 10 + [False] * 3, [client.aborted for client in flood])
+        self.assertEqual(["full"] * 10, self.told)
+        self.complete(flood[-3])
+        self.assertEqual(200, self.status(flood[-3]))
+
+    def test_room(self):
+        """Handshakes that end, in one way or the other, make room for others."""
+        first, second, third = (self.begin() for _ in range(3))
+        first.protocol.handshakeCompleted()
+        second.break_off(ConnectionLost())
+        others = [self.begin() for _ in range(2)]
+        self.assertFalse(third.aborted)
+        self.begin()
+        self.assertTrue(third.aborted)
+        self.assertFalse(first.aborted)
+        self.assertEqual([False, False], [client.aborted for client in others])
+
+    def test_overdue(self):
+        """A handshake has the time of the first head, which it leaves less of."""
+        client, late = self.begin(), self.begin()
+        self.server.clock.advance(9)
+        client.protocol.handshakeCompleted()
+        client.receive(request()[:10])
+        self.server.clock.advance(1)
+        settle(self.server.clock, client, late)
+        self.assertEqual(408, self.status(client, closed=True))
+        self.assertEqual(b"", late.sent)
+        self.assertIsNotNone(late.closed_with)
+
+    def test_drain(self):
+        """A drain waits for no handshake: it closes it."""
+        client = self.begin()
+        drained = self.factory.drain()
+        self.assertNoResult(drained)
+        settle(self.server.clock, client)
+        self.assertIsNotNone(client.closed_with)
+        self.successResultOf(drained)
+
+    def test_close(self):
+        """Closing aborts handshakes, too."""
+        client = self.begin()
+        self.factory.close()
+        self.assertTrue(client.aborted)
+        self.assertEqual([], self.server.clock.getDelayedCalls())
+
+
+class SecureHandshakeContract:
+    """The same with real TLS."""
+
+    transports: str
+
+    def setUp(self):
+        """Serve one connection and two handshakes at once."""
+        self.clock = Clock()
+        self.reactor = with_transports(self.clock, self.transports)
+        handler = Handler()
+        handler.answer = hello
+        settings = ServerSettings(max_connections=1, max_handshakes=2)
+        self.factory = HTTPFactory(self.clock, handler, settings)
+        self.addCleanup(self.factory.close)
+        self.server_side = tls.server_side(self.reactor, ServerTLS([b"http/1.1"]), self.factory)
+
+    def silent(self):
+        """Connect somebody who does not even begin the handshake."""
+        link = Link(self.clock, User(), self.server_side.buildProtocol(None))
+        link.settle()
+        return link
+
+    def ask(self):
+        """Make a request on a new connection, and give the status of its answer."""
+        connection = ClientConnection(self.clock)
+        factory = tls.client_side(
+            self.reactor,
+            ClientTLS([b"http/1.1"], "edge-1"),
+            Factory.forProtocol(lambda: connection),
+        )
+        client = factory.buildProtocol(None)
+        link = Link(self.clock, client, self.server_side.buildProtocol(None))
+        receiver = Receiver()
+        connection.when_ready().addCallback(
+            lambda _: setattr(
+                receiver,
+                "exchange",
+                connection.request(b"GET", b"/", [(b"Host", b"node")], receiver),
+            )
+        )
+        link.settle()
+        return receiver.head.status
+
+    def test_silent_clients(self):
+        """Clients that are silent keep nobody out; the oldest of too many is cut."""
+        silent = [self.silent() for _ in range(4)]
+        self.assertEqual(200, self.ask())
+        for link in silent:
+            link.settle()
+        told = [link.client_io.protocol.told for link in silent]
+        self.assertEqual([["made", "lost"]] * 3 + [["made"]], told)
+        self.assertEqual(1, len(self.factory.connections))
+
+    def test_too_many_connections(self):
+        """One that is idle makes room; where none is, who is one too many can read that."""
+        self.assertEqual([200, 200], [self.ask(), self.ask()])
+        self.assertEqual({}, self.factory.refusals)
+        (connection,) = self.factory.connections
+        self.factory.idle.discard(connection)
+        self.assertEqual(503, self.ask())
+        self.assertEqual({503: 1}, self.factory.refusals)
+
+
+class TwistedHandshakeTests(SecureHandshakeContract, SynchronousTestCase):
+    """Twisted's TLS."""
+
+    transports = "twisted"
+
+
+class DirectHandshakeTests(SecureHandshakeContract, SynchronousTestCase):
+    """This project's TLS."""
+
+    transports = "direct"
