@@ -9,13 +9,12 @@ from zope.interface import implementer
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.errors import ApiFailure, RequestFailed
 from yurttunnel.http.interfaces import IExchange, IRequestHandler
-from yurttunnel.hub.filters.accept import json_forms
 from yurttunnel.hub.filters.interfaces import IFilters
 from yurttunnel.hub.filters.relist import end_when_changed
 from yurttunnel.hub.forwarding.forwarding import Forwarder
 from yurttunnel.hub.interfaces import IOffline
 from yurttunnel.hub.limits import TOO_MANY, Limits
-from yurttunnel.hub.request.accept import forms_of
+from yurttunnel.hub.request.accept import forms_of, json_forms
 from yurttunnel.hub.request.callers import caller_of
 from yurttunnel.hub.request.failures import tell
 from yurttunnel.hub.request.pages import check_not_of_a_page

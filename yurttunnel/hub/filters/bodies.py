@@ -18,6 +18,8 @@ import msgspec
 
 from yurttunnel.hub.filters.interfaces import Change
 from yurttunnel.hub.media.interfaces import IMedia, Item, ListMeta, WatchEvent
+from yurttunnel.hub.media.json_lists import list_members
+from yurttunnel.hub.media.json_shapes import Objects
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -61,19 +63,8 @@ class ListChange:
 
     def finish(self, meta: ListMeta) -> bytes:
         """Return the last piece."""
-        metadata: dict[str, str | int] = {"resourceVersion": meta.version}
-        if meta.continue_token:
-            metadata["continue"] = meta.continue_token
-        if meta.remaining is not None:
-            metadata["remainingItemCount"] = meta.remaining
-        said = _encode(
-            {
-                "kind": f"{meta.type.kind}List",
-                "apiVersion": meta.type.api_version,
-                "metadata": metadata,
-            }
-        )
-        return (b"]," if self._begun else b'{"items":[],') + said[1:]
+        said = list_members(Objects().list_type(meta.type), meta)
+        return (b"]," if self._begun else b'{"items":[],') + said + b"}"
 
 
 class WatchChange:

@@ -87,7 +87,7 @@ class IFilters(Interface):
         """Return what the answer goes through, ``None`` when nothing applies.
 
         Where something does, the API is asked for JSON, whatever else the client accepts
-        (:mod:`yurttunnel.hub.filters.accept`).
+        (:mod:`yurttunnel.hub.request.accept`).
         """
 
     def follow(

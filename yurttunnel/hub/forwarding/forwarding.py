@@ -33,12 +33,12 @@ from yurttunnel.http.fields import Fields
 from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IBodySource
 from yurttunnel.http.relay import ForwardedRequest, Relay, RelaySettings
 from yurttunnel.http.repeatable_body import RepeatableBody
-from yurttunnel.hub.filters.accept import json_only
 from yurttunnel.hub.filters.interfaces import Change
 from yurttunnel.hub.forwarding.answers import Answers, Plan
 from yurttunnel.hub.forwarding.kept_answer import KeptAnswer
 from yurttunnel.hub.forwarding.seen_tokens import SeenTokens
 from yurttunnel.hub.interfaces import IOffline
+from yurttunnel.hub.request.accept import json_only
 from yurttunnel.hub.request.dry_run import may_be_dry_run
 from yurttunnel.hub.request.failures import tell
 from yurttunnel.hub.request.requests import HubCall

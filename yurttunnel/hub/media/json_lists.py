@@ -198,13 +198,7 @@ class JsonListWriter:
     def __init__(self, shape: Objects, meta: ListMeta, sizes: Sequence[int]) -> None:
         type = shape.list_type(meta.type)
         columns = b'"columnDefinitions":%b,' % meta.columns if meta.columns else b""
-        self.head = b'{"kind":%b,"apiVersion":%b,"metadata":%b,%b"%b":[' % (
-            text_form(type.kind),
-            text_form(type.api_version),
-            _meta_form(meta),
-            columns,
-            shape.items.encode(),
-        )
+        self.head = b'{%b,%b"%b":[' % (list_members(type, meta), columns, shape.items.encode())
         self.tail = b"]}\n"
         commas = max(len(sizes) - 1, 0)
         self.length = len(self.head) + sum(sizes) + commas + len(self.tail)
@@ -219,10 +213,15 @@ class JsonListWriter:
         return separator + joined
 
 
-def _meta_form(meta: ListMeta) -> bytes:
+def list_members(type: TypeMeta, meta: ListMeta) -> bytes:
+    """Return what a list of this type says of itself, as members of its JSON object."""
     members: dict[str, str | int] = {"resourceVersion": meta.version}
     if meta.continue_token:
         members["continue"] = meta.continue_token
     if meta.remaining is not None:
         members["remainingItemCount"] = meta.remaining
-    return msgspec.json.encode(members)
+    return b'"kind":%b,"apiVersion":%b,"metadata":%b' % (
+        text_form(type.kind),
+        text_form(type.api_version),
+        msgspec.json.encode(members),
+    )

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from yurttunnel.hub.filters.accept import json_forms
 from yurttunnel.hub.filters.bodies import changed_body
 from yurttunnel.hub.filters.interfaces import Change
 from yurttunnel.hub.media.forms import media_for
 from yurttunnel.hub.media.interfaces import IMedia, Item, ListMeta, TypeMeta
 from yurttunnel.hub.media.tables import Conversion, conversion
+from yurttunnel.hub.request.accept import json_forms
 from yurttunnel.hub.request.requests import Form
 
 

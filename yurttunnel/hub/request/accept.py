@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from yurttunnel.http.errors import RequestFailed
+from yurttunnel.http.fields import Fields
 from yurttunnel.http.head import RequestHead
 from yurttunnel.hub.request.requests import Form
 
@@ -44,6 +45,29 @@ def forms_of(head: RequestHead) -> tuple[Form, ...]:
 
 
 _JSON = (Form("json"),)
+
+
+def json_forms(forms: Iterable[Form]) -> tuple[Form, ...]:
+    """Return those of the forms that a filter can look into; with none, the answer is 406.
+
+    A Table is left out although it can be JSON: of objects it has the metadata only, so nothing
+    could be changed or hidden by what they specify. Who asks for Tables, as kubectl does, takes
+    objects, too. ``PartialObjectMetadata`` stays: it has nothing that filters change but what hides
+    by name.
+    """
+    return tuple(form for form in forms if form.media == "json" and form.transform != "Table")
+
+
+def json_only(fields: Fields) -> list[tuple[bytes, bytes]]:
+    """Return a request's fields, whose ``Accept`` asks for :func:`json_forms` only."""
+    accept = b",".join(value for name, value in fields if name.lower() == b"accept")
+    others = [field for field in fields if field[0].lower() != b"accept"]
+    kept = [
+        ";".join(["application/json", *(f"{name}={value}" for name, value in parameters.items())])
+        for media_type, parameters in _ranges(accept)
+        if _MEDIA.get(media_type) == "json" and parameters.get("as") != "Table"
+    ]
+    return [*others, (b"Accept", ",".join(kept or ["application/json"]).encode("latin-1"))]
 
 
 @lru_cache(256)
