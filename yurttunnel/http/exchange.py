@@ -55,7 +55,8 @@ class ServerExchange(ExchangeSide):
         self.head = head
         self.secure: bool = connection.secure
         self.transport = connection.transport
-        self.has_body = framing.announces_body
+        self._reader = BodyReader(framing)
+        self.has_body = not self._reader.ended
         self.head_sent = False
         self.status = 0
         self.bytes_sent = 0
@@ -66,7 +67,6 @@ class ServerExchange(ExchangeSide):
         self._state = _State.WAITING
         self._persistent = False
         self._bodiless = False
-        self._reader = BodyReader(framing)
         self._delivering = False
         self._sink: IBodySink
         self._callbacks: list[Callable[[ExchangeFailed | None], object]] = []

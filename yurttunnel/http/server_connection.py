@@ -90,7 +90,8 @@ class ServerConnection(HTTPConnection):
         factory = self._factory
         factory.connections.add(self)
         settings = factory.settings
-        if len(factory.heads) - len(factory.handshakes) > settings.max_unread_heads:
+        unread, most = len(factory.heads), settings.max_unread_heads
+        if unread > most and unread - len(factory.handshakes) > most:
             factory.make_room(self, factory.heads)
         full = len(factory.connections) > settings.max_connections
         if full and not factory.make_room(self, factory.idle, factory.heads):

@@ -144,8 +144,8 @@ class TunnelSession:
         self._ending: list[TunnelStream] = []
         self._drained = False
         self.wire = Session(side, local, peer, self, self.clock.seconds(), context.budget)
-        window, memory = local.limits.stream_window, self.wire.memory
-        most = min(peer.limits.max_streams, memory.limit // window)
+        self._memory = self.wire.memory
+        most = min(peer.limits.max_streams, self._memory.limit // local.limits.stream_window)
         self.shares = Shares(f"to {self.peer_name}", most, self._room, context.shares)
         self._counters.sessions_started += 1
 
@@ -229,10 +229,6 @@ class TunnelSession:
         opened = stream.opening(wire)
         self.request_flush()
         return opened
-
-    def give_back(self, holder: Holder) -> None:
-        """Count a stream that this end has opened no more."""
-        self.shares.give_back(holder)
 
     def finish(self, stream: TunnelStream, wire: Stream) -> None:
         """End ``stream``'s direction and have it told, later, once the FIN has been sent."""
@@ -356,10 +352,11 @@ class TunnelSession:
 
     def _room(self) -> int:
         """Count how many more streams the peer takes, and this end's memory for it allows."""
-        memory, limits = self.wire.memory, self.wire.peer.limits
-        window = self.wire.local.limits.stream_window
+        memory, wire = self._memory, self.wire
+        window = wire.local.limits.stream_window
         return min(
-            limits.max_streams - self.shares.held.total(), (memory.limit - memory.used) // window
+            wire.peer.limits.max_streams - self.shares.used,
+            (memory.limit - memory.used) // window,
         )
 
     # -- flushing ------------------------------------------------------------------------------

@@ -21,12 +21,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_network
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORTS
 from yurttunnel.wire.credit import RESERVE
-
-Key = TypeVar("Key")
 
 ENTRY: Final = 2
 CALLER: Final = 16
@@ -157,17 +155,19 @@ class Shares:
     """Who holds how many of the streams ``where``, of which there may be ``most``.
 
     ``room()`` is how many more there is room for. All are also streams of ``within``, where these
-    are a part of others. ``held`` counts the streams of each kind.
+    are a part of others. ``held`` counts the streams of each kind, ``used`` all of them.
     """
 
     def __init__(
         self, where: str, most: int, room: Callable[[], int], within: Shares | None = None
     ) -> None:
         self.held: Counter[Kind] = Counter()
+        self.used = 0
         self._where = where
         self._most = most
         self._room = room
-        self._within = within
+        # These and all that they are a part of; one loop over them, since each dial comes here.
+        self._all: tuple[Shares, ...] = (self,) if within is None else (self, *within._all)
         self._to_kubelets = 0
         # Plain dictionaries: a counter calls a function for each key that it has not.
         self._entries: dict[tuple[Kind, int], int] = {}
@@ -175,41 +175,47 @@ class Shares:
 
     def check(self, holder: Holder) -> None:
         """Raise :class:`ShareUsedUp` if ``holder`` is to have no more."""
-        share = self._used_up(holder)
-        if share is not None:
-            used = self.held.total()
-            left = self._room()
-            room = used + max(0, left)
-            sentence = _NO_MEMORY if left <= 0 and used < self._most else _SENTENCES[share]
-            text = sentence.format(
-                where=self._where,
-                most=self._most if room >= self._most else f"the {room} that there is memory for",
-                used=used,
-                entries=self._entries.get(holder[:2], 0),
-                callers=self._callers.get(holder[:3], 0),
-            )
-            raise ShareUsedUp(share, text)
-        if self._within is not None:
-            self._within.check(holder)
+        for each in self._all:
+            share = each._used_up(holder)
+            if share is not None:
+                raise ShareUsedUp(share, each._why(share, holder))
 
     def take(self, holder: Holder) -> None:
         """Count a stream of ``holder``."""
-        self.held[holder.kind] += 1
-        self._to_kubelets += holder.to_kubelet
         entry, caller = holder[:2], holder[:3]
-        self._entries[entry] = self._entries.get(entry, 0) + 1
-        self._callers[caller] = self._callers.get(caller, 0) + 1
-        if self._within is not None:
-            self._within.take(holder)
+        for each in self._all:
+            each.used += 1
+            each.held[holder.kind] += 1
+            each._to_kubelets += holder.to_kubelet
+            each._entries[entry] = each._entries.get(entry, 0) + 1
+            each._callers[caller] = each._callers.get(caller, 0) + 1
 
     def give_back(self, holder: Holder) -> None:
         """Count it no more."""
-        self.held[holder.kind] -= 1
-        self._to_kubelets -= holder.to_kubelet
-        _take_one(self._entries, holder[:2])
-        _take_one(self._callers, holder[:3])
-        if self._within is not None:
-            self._within.give_back(holder)
+        entry, caller = holder[:2], holder[:3]
+        for each in self._all:
+            each.used -= 1
+            each.held[holder.kind] -= 1
+            each._to_kubelets -= holder.to_kubelet
+            entries, callers = each._entries, each._callers
+            entries[entry] -= 1
+            if not entries[entry]:
+                del entries[entry]
+            callers[caller] -= 1
+            if not callers[caller]:
+                del callers[caller]
+
+    def _why(self, share: Share, holder: Holder) -> str:
+        used, left = self.used, self._room()
+        room = used + max(0, left)
+        sentence = _NO_MEMORY if left <= 0 and used < self._most else _SENTENCES[share]
+        return sentence.format(
+            where=self._where,
+            most=self._most if room >= self._most else f"the {room} that there is memory for",
+            used=used,
+            entries=self._entries.get(holder[:2], 0),
+            callers=self._callers.get(holder[:3], 0),
+        )
 
     def _used_up(self, holder: Holder) -> Share | None:
         reserve = self._most // RESERVE
@@ -238,11 +244,3 @@ class Shares:
 def _digest(text: str, bits: int) -> int:
     digest = sha256(text.encode("utf-8", "surrogateescape")).digest()
     return int.from_bytes(digest, "big") >> 8 * len(digest) - bits
-
-
-def _take_one(counts: dict[Key, int], key: Key) -> None:
-    left = counts[key] - 1
-    if left:
-        counts[key] = left
-    else:
-        del counts[key]

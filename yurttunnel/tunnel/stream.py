@@ -258,12 +258,13 @@ class TunnelStream:
     def stream_closed(self, code: Code, text: str) -> None:
         """Notify the protocol, or whoever waits for the opening, that it is over."""
         if self._holder is not None:
-            self._session.give_back(self._holder)
+            self._session.shares.give_back(self._holder)
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
         producer = self._producer
-        self.unregisterProducer()
+        if producer is not None:
+            self.unregisterProducer()
         self._end = connectionDone if code is Code.DONE else Failure(StreamFailed(code, text))
         opened, self._opened = self._opened, None
         if opened is not None:
