@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 
+from twisted.internet.testing import MemoryReactor
+
 from tests.steering.netlink.support import KernelTestCase, command
 from yurttunnel.proxy.kernel.packet_log import PacketLog
 
@@ -12,15 +14,6 @@ GROUP, COPIED = 31099, 64
 OWN = "10.20.0.9"
 PORT = 4000
 MANY = 500
-
-
-class Readers:
-    """A reactor that is asked to wait, and does not."""
-
-    def __init__(self):
-        self.readers = []
-        self.addReader = self.readers.append
-        self.removeReader = self.readers.remove
 
 
 class PacketLogTests(KernelTestCase):
@@ -35,7 +28,7 @@ class PacketLogTests(KernelTestCase):
                 f" priority 0; }}; add rule ip logs output udp dport {PORT} log group {GROUP}"
                 f" snaplen {COPIED} queue-threshold 1")  # fmt: skip
         self.told = []
-        self.reactor = Readers()
+        self.reactor = MemoryReactor()
         self.log = PacketLog(self.reactor, GROUP, COPIED, self.told.append)
         self.log.start()
         self.addCleanup(self.log.stop)
@@ -79,4 +72,4 @@ class PacketLogTests(KernelTestCase):
         self.log.stop()
         self.send(b"late")
         self.assertEqual([], self.read())
-        self.assertEqual([], self.reactor.readers)
+        self.assertEqual([], self.reactor.getReaders())

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.e2e.network.namespaces import wait_for_ipv6
 from tests.steering.netlink.support import KernelTestCase, command, run_at_once
 from yurttunnel.steering.interfaces import SteeringFailed
-from yurttunnel.steering.netlink import own_table, tracking
+from yurttunnel.steering.netlink import expressions, own_table
 from yurttunnel.steering.netlink.tracking import TABLE, Tracking
 
 FLAG = "--enable-iptables"
@@ -115,7 +115,7 @@ class KernelTests(KernelTestCase):
 
     def test_kernels_without_it(self):
         """What a kernel refuses is told, with what it takes; nothing of it stays."""
-        for module, name, bad in ((own_table, "_OWNER", 1 << 30), (tracking, "_STATE", 99)):
+        for module, name, bad in ((own_table, "_OWNER", 1 << 30), (expressions, "CT_STATE", 99)):
             self.patch(module, name, bad)
             refused = Tracking(run_at_once, FLAG)
             with capturedLogs() as logged:

@@ -1,80 +1,89 @@
 """The end of refusals that no client is to see, as long as there is a process that acts on them.
 
-The rules mark such a packet. What drops it is in a table that ends with the process, even when it
-is killed: who then speaks to an endpoint that refuses is told so, and need not wait in vain.
+They are those that :mod:`yurttunnel.proxy.kernel.watching` tells of. What drops them is in a table
+that ends with the process, even when it is killed: who then speaks to an endpoint that refuses is
+told so, and need not wait in vain.
 """
 
 from __future__ import annotations
 
+import socket
 import struct
 from collections.abc import Callable
 
-from yurttunnel.proxy.kernel.marks import REFUSAL
+from yurttunnel.proxy.kernel.marks import RETRIED
 from yurttunnel.steering.interfaces import SteeringFailed
-from yurttunnel.steering.netlink.messages import NESTED, attribute
-from yurttunnel.steering.netlink.own_table import (
-    OUTPUT,
-    PREROUTING,
-    OwnChain,
-    OwnTable,
-    expression,
-    number,
-)
+from yurttunnel.steering.netlink import expressions as nft
+from yurttunnel.steering.netlink.own_table import OUTPUT, PREROUTING, OwnChain, OwnTable
 from yurttunnel.steering.netlink.worker import Run
 
 TABLE = "yurtproxy-"
 """What the table's name begins with."""
 
 PRIORITY = -149
-"""Just behind the chains that mark, and before those that take the mark away."""
+"""Just behind the chains that tell of them."""
 
-# Of linux/netfilter/nf_tables.h: NFTA_META_*, _BITWISE_*, _CMP_*, _IMMEDIATE_*, _DATA_*.
-_META_REGISTER, _META_KEY = 1, 2
-_BITWISE_FROM, _BITWISE_TO, _BITWISE_LENGTH, _BITWISE_MASK, _BITWISE_XOR = 1, 2, 3, 4, 5
-_CMP_REGISTER, _CMP_HOW, _CMP_DATA = 1, 2, 3
-_IMMEDIATE_REGISTER, _IMMEDIATE_DATA = 1, 2
-_VALUE, _VERDICT, _VERDICT_CODE = 1, 2, 1
+_RELATED = 1 << 2
+"""Of the states of connections, those of errors (``NF_CT_STATE_BIT(IP_CT_RELATED)``)."""
 
-_MARK, _NOT_EQUAL, _DROP = 3, 1, 0
-"""``NFT_META_MARK``, ``NFT_CMP_NEQ`` and ``NF_DROP``."""
+_SEEN_REPLY, _ASSURED = 1 << 1, 1 << 2
+"""``IPS_*`` of linux/netfilter/nf_conntrack_common.h."""
 
-_VERDICTS, _FIRST = 0, 8
-"""Registers: ``NFT_REG_VERDICT`` and ``NFT_REG32_00``."""
+_REPLY = 1
+"""``IP_CT_DIR_REPLY``."""
+
+_NUMBER_AT, _FLAGS_AT = 4, 13
+_FLAGS, _RESET = 0x17, 0x14
+"""Of the header of TCP (RFC 9293, 3.1): FIN, SYN, RST and ACK, and of these RST and ACK."""
+
+_UNREACHABLE = ((socket.IPPROTO_ICMP, 3), (socket.IPPROTO_ICMPV6, 1))
+"""Protocols, and the type of such an error (RFC 792, RFC 4443)."""
 
 
 def dropped_refusals(run: Run, refused: Callable[[SteeringFailed], object]) -> OwnTable:
     """Return what drops them while it runs; see :class:`OwnTable`."""
+    rules = (_resets(), *(_unreachable(protocol, kind) for protocol, kind in _UNREACHABLE))
     hooks = (("prerouting", PREROUTING), ("output", OUTPUT))
-    chains = [OwnChain(name, "filter", hook, PRIORITY, _drop_marked()) for name, hook in hooks]
+    chains = [OwnChain(name, "filter", hook, PRIORITY, rules) for name, hook in hooks]
     return OwnTable(run, TABLE, chains, "cannot keep refusals from clients", refused)
 
 
-def _drop_marked() -> tuple[bytes, ...]:
-    """Return ``meta mark & REFUSAL != 0 drop``."""
-    register = number(_FIRST)
-    nothing, bit = (struct.pack("=I", each) for each in (0, REFUSAL))
-    drop = attribute(_VERDICT | NESTED, attribute(_VERDICT_CODE, number(_DROP)))
-    return (
-        expression(
-            "meta", attribute(_META_REGISTER, register), attribute(_META_KEY, number(_MARK))
-        ),
-        expression(
-            "bitwise",
-            attribute(_BITWISE_FROM, register),
-            attribute(_BITWISE_TO, register),
-            attribute(_BITWISE_LENGTH, number(len(bit))),
-            attribute(_BITWISE_MASK | NESTED, attribute(_VALUE, bit)),
-            attribute(_BITWISE_XOR | NESTED, attribute(_VALUE, nothing)),
-        ),
-        expression(
-            "cmp",
-            attribute(_CMP_REGISTER, register),
-            attribute(_CMP_HOW, number(_NOT_EQUAL)),
-            attribute(_CMP_DATA | NESTED, attribute(_VALUE, nothing)),
-        ),
-        expression(
-            "immediate",
-            attribute(_IMMEDIATE_REGISTER, number(_VERDICTS)),
-            attribute(_IMMEDIATE_DATA | NESTED, drop),
-        ),
+def _resets() -> bytes:
+    return b"".join(
+        (
+            _retried(socket.IPPROTO_TCP),
+            *(nft.ct(nft.CT_STATUS), nft.masked(_bits(_ASSURED)), nft.equals(_bits(0))),
+            *(nft.transport(_FLAGS_AT, 1), nft.masked(bytes([_FLAGS]))),
+            nft.equals(bytes([_RESET])),
+            *(nft.transport(_NUMBER_AT, 4), nft.equals(bytes(4))),
+            nft.drop(),
+        )
     )
+
+
+def _unreachable(protocol: int, kind: int) -> bytes:
+    return b"".join(
+        (
+            _retried(protocol),
+            *(nft.ct(nft.CT_STATE), nft.masked(_bits(_RELATED)), nft.differs(_bits(0))),
+            *(nft.ct(nft.CT_STATUS), nft.masked(_bits(_SEEN_REPLY)), nft.equals(_bits(0))),
+            *(nft.transport(0, 1), nft.equals(bytes([kind]))),
+            nft.drop(),
+        )
+    )
+
+
+def _retried(protocol: int) -> bytes:
+    """Return what the rules have in common: an answer, while there is another endpoint."""
+    return b"".join(
+        (
+            *(nft.meta(nft.META_L4PROTO), nft.equals(bytes([protocol]))),
+            *(nft.ct(nft.CT_DIRECTION), nft.equals(bytes([_REPLY]))),
+            *(nft.ct(nft.CT_MARK), nft.masked(_bits(RETRIED)), nft.differs(_bits(0))),
+        )
+    )
+
+
+def _bits(of: int) -> bytes:
+    """Return a number as registers have it."""
+    return struct.pack("=I", of)

@@ -1,6 +1,6 @@
-"""Bits in the marks of connections that are led to endpoints (``ct mark``), and of packets.
+"""Bits in the marks of connections that the kernel leads to endpoints (``ct mark``).
 
-No routing, and nobody else's masquerading, depends on those of connections.
+They are not those of packets: no routing, and nobody else's masquerading, depends on them.
 """
 
 RETRIED = 0x2000
@@ -9,11 +9,6 @@ RETRIED = 0x2000
 MASQUERADED = 0x4000
 """Of one whose client's address is replaced: the bit that kube-proxy marks packets with
 (``--iptables-masquerade-bit``)."""
-
-
-REFUSAL = 0x2000
-"""Of a packet (``meta mark``) that no client is to see: it has the bit from one chain to the next
-only, at hooks before it is routed."""
 
 
 def set_mark(bit: int) -> str:

@@ -1,14 +1,15 @@
 """Rules by which the kernel tells of connections that get no answer, or a refusal.
 
-They cost nothing but a comparison where all goes well. A refusal is marked, and dropped while this
-process is there (:mod:`yurttunnel.proxy.kernel.dropping`): to the client that is a packet that was
-lost, and TCP sends its first one again after 1 s (RFC 6298). By then another endpoint gets it.
+They cost nothing but a comparison where all goes well. A refusal is dropped while this process is
+there (:mod:`yurttunnel.proxy.kernel.dropping` has the same conditions): to the client that is a
+packet that was lost, and TCP sends its first one again after 1 s (RFC 6298). By then another
+endpoint gets it.
 """
 
 from __future__ import annotations
 
 from yurttunnel.proxy.kernel.dropping import PRIORITY
-from yurttunnel.proxy.kernel.marks import REFUSAL, RETRIED, has_mark
+from yurttunnel.proxy.kernel.marks import RETRIED, has_mark
 from yurttunnel.proxy.rules.nftables.parts import Part
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, chain
 
@@ -32,9 +33,6 @@ _SAMPLED, _REFUSING = "sampled", "refusing"
 
 _FORGET = "10s"
 """After which an endpoint that nobody speaks to is no longer in them."""
-
-_MARKED = f"meta mark set meta mark or {REFUSAL:#x}"
-_AS_BEFORE = f"meta mark set meta mark and {0xFFFFFFFF ^ REFUSAL:#x}"
 
 _UNREACHABLE = {
     4: "icmp type destination-unreachable",
@@ -68,8 +66,8 @@ def watching_chains(version: int) -> Part:
     )
     chains = {
         "watch-refused": refused,
-        "watch-reset": chain(f"update @{_REFUSING} {{ {by} {_SAMPLES} }} {_MOST} {_LOG}", _MARKED),
-        "watch-unreachable": chain(f"{_MOST} {_LOG}", _MARKED),
+        "watch-reset": chain(f"update @{_REFUSING} {{ {by} {_SAMPLES} }} {_MOST} {_LOG}"),
+        "watch-unreachable": chain(f"{_MOST} {_LOG}"),
         "watch-tried": tried,
         # Before addresses are translated back: the endpoint's is what counts.
         "watch-prerouting": chain(
@@ -79,13 +77,6 @@ def watching_chains(version: int) -> Part:
         "watch-output": chain(
             "ct direction reply jump watch-refused",
             hook=f"type filter hook output priority {PRIORITY - 1};",
-        ),
-        # What is still there is nobody's to drop.
-        "watch-prerouting-end": chain(
-            _AS_BEFORE, hook=f"type filter hook prerouting priority {PRIORITY + 1};"
-        ),
-        "watch-output-end": chain(
-            _AS_BEFORE, hook=f"type filter hook output priority {PRIORITY + 1};"
         ),
         # After they are translated: that is how the endpoint sees the client.
         "watch-postrouting": chain(

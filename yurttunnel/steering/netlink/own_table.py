@@ -26,6 +26,7 @@ from twisted.python.failure import Failure
 
 from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.netlink.conversation import CHANGE, GET, Conversation
+from yurttunnel.steering.netlink.expressions import number
 from yurttunnel.steering.netlink.generation import NFNL_SUBSYS_NFTABLES
 from yurttunnel.steering.netlink.messages import NESTED, attribute, raw_request
 from yurttunnel.steering.netlink.refusals import as_steering_failed
@@ -38,12 +39,11 @@ done as a whole, or not at all."""
 _INET = 1
 """``NFPROTO_INET`` of linux/netfilter.h: both families."""
 
-# NFTA_* of linux/netfilter/nf_tables.h: of a table, a chain and its hook, a rule, an expression.
+# NFTA_* of linux/netfilter/nf_tables.h: of a table, a chain and its hook, a rule.
 _TABLE_NAME, _TABLE_FLAGS = 1, 2
 _CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_TYPE = 1, 3, 4, 7
 _HOOK_NUMBER, _HOOK_PRIORITY = 1, 2
 _RULE_TABLE, _RULE_CHAIN, _RULE_EXPRESSIONS = 1, 2, 4
-_ELEMENT, _EXPRESSION_NAME, _EXPRESSION_DATA = 1, 1, 2
 
 _OWNER = 2
 """``NFT_TABLE_F_OWNER``."""
@@ -59,7 +59,7 @@ _MEANINGS = dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class OwnChain:
-    """A base chain with one rule, which is made of what :func:`expression` returns.
+    """A base chain with ``rules``, each the :mod:`~yurttunnel.steering.netlink.expressions` of one.
 
     ``kind`` is ``filter`` or ``nat``, ``hook`` one of the numbers above.
     """
@@ -68,7 +68,7 @@ class OwnChain:
     kind: str
     hook: int
     priority: int
-    rule: tuple[bytes, ...]
+    rules: tuple[bytes, ...]
 
 
 class OwnTable(Service):
@@ -120,20 +120,6 @@ class OwnTable(Service):
         self._refused(failure.value)  # type: ignore[arg-type]
 
 
-def expression(name: str, *content: bytes) -> bytes:
-    """Return one step of a rule: ``content`` are its attributes, numbers in network order."""
-    return attribute(
-        _ELEMENT | NESTED,
-        attribute(_EXPRESSION_NAME, _text(name))
-        + attribute(_EXPRESSION_DATA | NESTED, b"".join(content)),
-    )
-
-
-def number(of: int) -> bytes:
-    """Return a number as attributes have it."""
-    return struct.pack("!I", of)
-
-
 def _make(prefix: str, chains: Sequence[OwnChain], what: str) -> Conversation:
     """Make the table; it is there until the conversation is closed."""
     with as_steering_failed(what, _MEANINGS):
@@ -148,7 +134,6 @@ def _make(prefix: str, chains: Sequence[OwnChain], what: str) -> Conversation:
 
 def _batch(table: bytes, chains: Sequence[OwnChain]) -> bytes:
     """Make the messages; only that of the last rule is acknowledged."""
-    *_, last = chains
     messages = [
         _message(_BATCH_BEGIN, GET, socket.AF_UNSPEC, NFNL_SUBSYS_NFTABLES),
         _change(
@@ -161,24 +146,27 @@ def _batch(table: bytes, chains: Sequence[OwnChain]) -> bytes:
     for chain in chains:
         hook = attribute(_HOOK_NUMBER, number(chain.hook))
         hook += attribute(_HOOK_PRIORITY, struct.pack("!i", chain.priority))
-        name = _text(chain.name)
         messages += [
             _change(
                 NFT_MSG_NEWCHAIN,
                 GET,
                 attribute(_CHAIN_TABLE, table),
-                attribute(_CHAIN_NAME, name),
+                attribute(_CHAIN_NAME, _text(chain.name)),
                 attribute(_CHAIN_HOOK | NESTED, hook),
                 attribute(_CHAIN_TYPE, _text(chain.kind)),
-            ),
+            )
+        ]
+    rules = [(chain, rule) for chain in chains for rule in chain.rules]
+    for place, (chain, rule) in enumerate(rules, 1):
+        messages.append(
             _change(
                 NFT_MSG_NEWRULE,
-                CHANGE if chain is last else GET,
+                CHANGE if place == len(rules) else GET,
                 attribute(_RULE_TABLE, table),
-                attribute(_RULE_CHAIN, name),
-                attribute(_RULE_EXPRESSIONS | NESTED, b"".join(chain.rule)),
-            ),
-        ]
+                attribute(_RULE_CHAIN, _text(chain.name)),
+                attribute(_RULE_EXPRESSIONS | NESTED, rule),
+            )
+        )
     messages.append(_message(_BATCH_END, GET, socket.AF_UNSPEC, NFNL_SUBSYS_NFTABLES))
     return b"".join(messages)
 

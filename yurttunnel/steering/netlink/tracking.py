@@ -13,21 +13,15 @@ from __future__ import annotations
 from twisted.logger import Logger
 
 from yurttunnel.steering.interfaces import SteeringFailed
-from yurttunnel.steering.netlink.messages import attribute
-from yurttunnel.steering.netlink.own_table import OUTPUT, OwnChain, OwnTable, expression, number
+from yurttunnel.steering.netlink import expressions
+from yurttunnel.steering.netlink.own_table import OUTPUT, OwnChain, OwnTable
 from yurttunnel.steering.netlink.worker import Run
 
 TABLE = "yurttunnel-"
 """What the name of the table begins with."""
 
-# NFTA_CT_* of linux/netfilter/nf_tables.h.
-_CT_REGISTER, _CT_KEY = 1, 2
-
 _LAST = 100
 """A priority behind the rules of iptables (``NF_IP_PRI_NAT_DST``)."""
-
-_REGISTER, _STATE = 8, 0
-"""``NFT_REG32_00`` and ``NFT_CT_STATE``: the rule reads the state, and does nothing with it."""
 
 
 class Tracking(OwnTable):
@@ -40,9 +34,9 @@ class Tracking(OwnTable):
 
     def __init__(self, run: Run, flag: str) -> None:
         self._flag = flag
-        register = attribute(_CT_REGISTER, number(_REGISTER))
-        state = expression("ct", register, attribute(_CT_KEY, number(_STATE)))
-        keep = OwnChain("keep", "nat", OUTPUT, _LAST, (state,))
+        # It reads the state, and does nothing with it.
+        rule = expressions.ct(expressions.CT_STATE)
+        keep = OwnChain("keep", "nat", OUTPUT, _LAST, (rule,))
         super().__init__(run, TABLE, [keep], "cannot keep connections tracked", self._tell)
 
     def _tell(self, error: SteeringFailed) -> None:
