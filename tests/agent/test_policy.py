@@ -179,6 +179,19 @@ class DefaultTests(SynchronousTestCase):
         self.assertTrue(reaches(decides, "192.0.2.1", 22))
         self.assertTrue(reaches(decides, "10.0.0.5", 10250))
 
+    def test_patterns_are_replaced_while_the_agent_runs(self) -> None:
+        """Neither the old ones count any more nor, if that is wanted, the default."""
+        decides = policy("192.0.2.1:22")
+        decides.use([parse_pattern("192.0.2.2:22")], True)
+        self.assertFalse(reaches(decides, "192.0.2.1", 22))
+        self.assertTrue(reaches(decides, "192.0.2.2", 22))
+        self.assertTrue(reaches(decides, "10.0.0.5", 10250))
+        decides.use([], False)
+        self.assertFalse(reaches(decides, "10.0.0.5", 10250))
+        self.assertEqual([], decides.described())
+        decides.use([], True)
+        self.assertTrue(reaches(decides, "127.0.0.1", 10250))
+
     def test_without_the_default_the_patterns_are_all_there_is(self) -> None:
         """The own addresses and loopback need a pattern, too."""
         decides = policy("192.0.2.1:22", keep_default=False)

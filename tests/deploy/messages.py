@@ -23,7 +23,7 @@ from pathlib import Path
 
 LOG_METHODS = {"warn", "error", "critical", "failure"}
 
-START_ERRORS = {"SystemExit", "UsageError", "CannotListen"}
+START_ERRORS = {"SystemExit", "UsageError", "CannotListen", "BadConfiguration", "FlagMissing"}
 
 REASONS = {
     "StateError",
@@ -43,6 +43,8 @@ REASONS = {
     "BadToken",
     "NotIssued",
     "RequestFailed",
+    "ForwardRefused",
+    "ChangeRefused",
 }
 
 HANDED_ON = {

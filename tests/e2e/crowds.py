@@ -67,6 +67,10 @@ class EvictingSet:
         self._connect = connect
         self._clients: list[Trickle] = []
 
+    def __len__(self) -> int:
+        """Return how many have been opened."""
+        return len(self._clients)
+
     async def gather(self, size: int) -> None:
         """Open the streams."""
         while len(self._clients) < size:

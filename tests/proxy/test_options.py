@@ -86,12 +86,14 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual((ip_network("10.244.0.0/16"),), pods)
 
     def test_a_manifest_of_kube_proxy(self) -> None:
-        """Its flags are taken, those that mean nothing with a warning each."""
+        """Its flags are taken, those that mean nothing, and its file, with a warning each."""
+        file = Path(self.mktemp())
+        file.write_text("kind: KubeProxyConfiguration\nmode: iptables\n")
         told: list[str] = []
         globalLogPublisher.addObserver(observer := lambda event: told.append(formatEvent(event)))
         self.addCleanup(globalLogPublisher.removeObserver, observer)
         settings = parse(
-            "--config=/var/lib/kube-proxy/config.conf",
+            f"--config={file}",
             "--hostname-override=edge-2",
             "--proxy-mode",
             "iptables",

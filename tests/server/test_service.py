@@ -272,7 +272,7 @@ class ServiceTests(ListenerTests):
 
     def test_no_drain(self):
         """With a drain timeout of zero streams end at once."""
-        self.service._drain_timeout = 0.0
+        self.service.drain_timeout = 0.0
         self.service.startService()
         user = self.stream(self.connected())
         stopped = self.stop()

@@ -14,6 +14,7 @@ from yurttunnel.agent.settings import ClusterSettings, Settings
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.loading import load_configuration
+from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.ops.services import ClosedAtTheEnd
@@ -27,7 +28,12 @@ EXPECTED_SERVERS = 2
 """With how many servers to begin; the first that answers says how many there are."""
 
 
-def build(reactor: IReactor, settings: Settings, mode: ClusterSettings) -> IService:
+def build(
+    reactor: IReactor,
+    settings: Settings,
+    mode: ClusterSettings,
+    following: Following[Settings] | None = None,
+) -> IService:
     """Compose the agent.
 
     Raises ``BadKubeConfiguration``, ``BadBundle``, ``StateError`` and ``BadIdentity``. An API
@@ -54,6 +60,7 @@ def build(reactor: IReactor, settings: Settings, mode: ClusterSettings) -> IServ
         # Whatever the API says of addresses, every replica has a certificate for this name.
         server_name=None if settings.servers else f"{SERVICE_NAME}.{mode.namespace}.svc",
         expected=EXPECTED_SERVERS,
+        following=following,
     )
     process.metrics.add(cluster_trust_metrics("yurttunnel_agent_"), trust.stats)
     parts = Supervised(reactor, process.readiness)

@@ -11,6 +11,7 @@ from yurttunnel.agent.options import Options
 from yurttunnel.agent.process import check_identifiers
 from yurttunnel.agent.settings import Settings, StandaloneSettings
 from yurttunnel.ops.clocks import make_steady
+from yurttunnel.ops.configuration.following import Following, follow_file
 from yurttunnel.ops.ending import stop_once
 from yurttunnel.ops.log import forward_standard_logging
 from yurttunnel.pki.directory import StateError
@@ -30,7 +31,8 @@ def makeService(options: Options) -> IService:
     if options["diagnose"]:
         _diagnose(options)
     try:
-        return build(with_transports(reactor, settings.transport), settings)
+        prepared = with_transports(reactor, settings.transport)
+        return build(prepared, settings, follow_file(reactor, options))
     except (StateError, BadIdentity) as error:
         raise SystemExit(f"{_directory_flag(settings)}: {error}") from None
 
@@ -43,12 +45,14 @@ def _diagnose(options: Options) -> NoReturn:
     run_diagnosis(subject(options.settings), options.bundle)
 
 
-def build(reactor: IReactor, settings: Settings) -> IService:
+def build(
+    reactor: IReactor, settings: Settings, following: Following[Settings] | None = None
+) -> IService:
     """Compose the agent's parts."""
     check_identifiers(settings)
     mode = settings.mode
     if isinstance(mode, StandaloneSettings):
-        service = standalone.build(reactor, settings, mode)
+        service = standalone.build(reactor, settings, mode, following)
     else:
         # What only a cluster needs costs memory: an agent without one does not load it.
         from yurttunnel.agent import cluster
@@ -56,7 +60,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
         from yurttunnel.pki.authorities import BadBundle
 
         try:
-            service = cluster.build(reactor, settings, mode)
+            service = cluster.build(reactor, settings, mode, following)
         except BadKubeConfiguration as error:
             raise SystemExit(
                 f"the Kubernetes API: {error}; see --kube-config, or add --standalone where there"

@@ -18,7 +18,7 @@ from yurttunnel.ops import flags
 from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE, bundle_path
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
 from yurttunnel.ops.help import Example
-from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
+from yurttunnel.ops.options import CONFIG, USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
 from yurttunnel.ops.own_addresses import outgoing_address
 from yurttunnel.ops.usual_directories import state_directory
 from yurttunnel.pki.cluster_identity import check_cluster_node_name
@@ -270,6 +270,7 @@ TABLE: tuple[Entry, ...] = (
     META_HOST,
     META_PORT,
     ALLOW_DESTINATION,
+    CONFIG,
     *DIAGNOSE_TABLE,
 )
 

@@ -216,15 +216,19 @@ class DestinationPolicy:
         is_here: Callable[[Address], bool] = is_of_this_machine,
     ) -> None:
         self._node = node
-        self._patterns = tuple(patterns)
-        self._own: frozenset[Address] = frozenset()
-        self._loopback_ports: frozenset[int] = frozenset()
         self._node_addresses = frozenset(map(_connected_address, own_addresses))
         self._meta_port = meta_port
         self._is_here = is_here
+        self.use(patterns, keep_default)
+
+    def use(self, patterns: Sequence[Pattern], keep_default: bool) -> None:
+        """Decide by these from now on; connections that there are stay."""
+        self._patterns = tuple(patterns)
+        self._own: frozenset[Address] = frozenset()
+        self._loopback_ports: frozenset[int] = frozenset()
         if keep_default:
             self._own = self._node_addresses
-            self._loopback_ports = KUBELET_PORTS.union(LOCALHOST_PROXY_PORTS) - {meta_port}
+            self._loopback_ports = KUBELET_PORTS.union(LOCALHOST_PROXY_PORTS) - {self._meta_port}
 
     def described(self) -> list[str]:
         """Return what may be connected to, one thing in a line."""

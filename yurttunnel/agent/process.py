@@ -11,6 +11,7 @@ from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint
 
 from yurttunnel import __version__
+from yurttunnel.agent import options
 from yurttunnel.agent.connection_group import MOST_SERVERS, ClientSettings
 from yurttunnel.agent.connector import EndpointWithDeadline
 from yurttunnel.agent.dialer import Dialer
@@ -25,6 +26,7 @@ from yurttunnel.agent.trust import AgentTrust
 from yurttunnel.http.authority import join_authority
 from yurttunnel.metrics import Metric, MetricRegistry, histogram
 from yurttunnel.ops.admin.service import AdminSocket, admin_socket
+from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.freed_memory import FreedMemory
 from yurttunnel.ops.lag import ReactorLag
@@ -57,6 +59,9 @@ from yurttunnel.wire.hello import Limits
 
 MEMORY_BUDGET = 256 * 1024 * 1024
 """What the streams of all sessions may be promised together, bytes."""
+
+LIVE_FLAGS = (options.ALLOW_DESTINATION, options.DRAIN_TIMEOUT)
+"""Those that change while the agent runs."""
 
 SERVERS = PeerWords("server", "servers", "about to return")
 
@@ -91,8 +96,9 @@ class AgentProcess:
 
     ``trust`` and ``addresses`` are the mode's. ``claim()`` gives the identifiers that servers are
     told. Servers are verified by ``server_name``, or, when that is ``None``, by what was dialed.
-    ``expected`` is as :class:`ServerSet` has it. ``agent``, ``lag`` and ``meta`` are services;
-    what else is there to see is added to ``readiness`` and ``metrics``.
+    ``expected`` is as :class:`ServerSet` has it. ``following`` follows the file of the settings,
+    if there is one. ``agent``, ``lag`` and ``meta`` are services; what else is there to see is
+    added to ``readiness`` and ``metrics``.
     """
 
     def __init__(
@@ -105,6 +111,7 @@ class AgentProcess:
         *,
         server_name: str | None = None,
         expected: int | None = None,
+        following: Following[Settings] | None = None,
     ) -> None:
         self._reactor = reactor
         self._settings = settings
@@ -179,6 +186,19 @@ class AgentProcess:
         self.meta = StoppedInTurn()
         for part in (status, PortService(listen), debug, FreedMemory(reactor)):
             part.setServiceParent(self.meta)
+        if following is not None:
+            self._follow(following, policy)
+
+    def _follow(self, following: Following[Settings], policy: DestinationPolicy) -> None:
+        """Use what changes in the file of ``--config`` while the agent runs."""
+
+        def use(settings: Settings) -> None:
+            policy.use(settings.allowed_destinations, settings.keep_default_destinations)
+            self.agent.drain_timeout = settings.drain_timeout
+
+        following.follow(LIVE_FLAGS, use)
+        following.tell(self.readiness)
+        following.setServiceParent(self.meta)
 
     def admin_socket(self, directory: Path) -> AdminSocket:
         """Make the socket in ``directory`` by which the commands reach this process."""

@@ -47,7 +47,7 @@ class AgentService(Service):
         self._addresses = addresses
         self._make_servers = make_servers
         self._dialer = dialer
-        self._drain_timeout = drain_timeout
+        self.drain_timeout = drain_timeout
         self._servers: ServerSet | None = None
         self._beginning: Deferred[None] | None = None
         self._draining = False
@@ -116,7 +116,7 @@ class AgentService(Service):
         ended = [session.ended() for session in self.sessions()]
         if self._servers is not None:
             self._servers.drain("the agent is about to stop")
-        if not await within(self._reactor, self._drain_timeout, ended):
+        if not await within(self._reactor, self.drain_timeout, ended):
             self._log.warn("streams were still open after --drain-timeout; they are ended")
         self._dialer.stop()
         if self._servers is not None:

@@ -12,6 +12,7 @@ from yurttunnel.agent.process import AgentProcess, server_endpoint
 from yurttunnel.agent.server_addresses import FixedAddresses
 from yurttunnel.agent.settings import Settings, StandaloneSettings
 from yurttunnel.agent.trust import AgentTrust
+from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.pki.directory import HeldDirectory, StateDirectory
 from yurttunnel.pki.enrolment_client import ServerAddress
@@ -23,7 +24,12 @@ from yurttunnel.pki.token import BadToken, JoinToken
 from yurttunnel.tunnel.reactor import IReactor
 
 
-def build(reactor: IReactor, settings: Settings, mode: StandaloneSettings) -> IService:
+def build(
+    reactor: IReactor,
+    settings: Settings,
+    mode: StandaloneSettings,
+    following: Following[Settings] | None = None,
+) -> IService:
     """Compose the agent; raises ``StateError`` and ``BadIdentity``."""
     held = HeldDirectory(mode.state_dir)
     servers = [
@@ -55,6 +61,7 @@ def build(reactor: IReactor, settings: Settings, mode: StandaloneSettings) -> IS
         trust,
         FixedAddresses(settings.servers),
         lambda: settings.identifiers,
+        following=following,
     )
     parts = Supervised(reactor, process.readiness)
     admin = process.admin_socket(mode.state_dir)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
+from yurttunnel.cli.config import CONFIG_CHECK
 from yurttunnel.cli.diagnosing import DIAGNOSE
 from yurttunnel.cli.forwards import FORWARDS
 from yurttunnel.cli.logs import LOGS_LEVEL
@@ -27,6 +28,7 @@ def all_commands() -> dict[str, tuple[Command, ...]]:
         "Programs": PROGRAMS,
         "What runs here, or in a cluster": (STATUS, *NODES),
         "What runs on this machine": (*TOKENS, REVOKE, *FORWARDS, LOGS_LEVEL, DIAGNOSE),
+        "Files": (CONFIG_CHECK,),
         "This command": shell_commands(_every),
     }
 

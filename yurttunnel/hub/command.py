@@ -11,6 +11,7 @@ from twisted.application.service import IService
 from yurttunnel.hub.filters.chain import BadFilter
 from yurttunnel.hub.options import Options
 from yurttunnel.ops.clocks import make_steady
+from yurttunnel.ops.configuration.following import follow_file
 from yurttunnel.ops.ending import stop_once
 from yurttunnel.ops.log import forward_standard_logging
 from yurttunnel.pki.directory import StateError
@@ -33,7 +34,8 @@ def makeService(options: Options) -> IService:
     from yurttunnel.hub.process import build
 
     try:
-        service = build(with_transports(reactor, "direct"), settings)
+        prepared = with_transports(reactor, "direct")
+        service = build(prepared, settings, follow_file(reactor, options))
     except StateError as error:
         raise SystemExit(f"--root-dir: {error}") from None
     except BadFilter as error:

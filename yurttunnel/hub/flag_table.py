@@ -10,6 +10,7 @@ from yurttunnel.hub.settings import BootstrapMode, LoadBalancing
 from yurttunnel.ops import flags
 from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated
+from yurttunnel.ops.options import CONFIG
 from yurttunnel.pki.certificate_template import HUB_ADDRESS, HUB_ADDRESS_6
 from yurttunnel.pki.cluster_identity import check_cluster_node_name
 from yurttunnel.pki.discovery import BootstrapToken, parse_pin
@@ -450,5 +451,6 @@ TABLE: tuple[Entry, ...] = (
     DISABLED_FILTERS,
     POOL_TOPOLOGY,
     DUMP_CACHE,
+    CONFIG,
     *DIAGNOSE_TABLE,
 )

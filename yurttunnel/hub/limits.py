@@ -32,7 +32,7 @@ class Limits:
 
     def __init__(self, clock: IReactorTime, max_requests: int, max_watches: int) -> None:
         self._clock = clock
-        self._most = {False: max_requests, True: max_watches}
+        self.use(max_requests, max_watches)
         self._taken: Counter[tuple[bool, bool]] = Counter()
         self.in_hand: Counter[str] = Counter()
         """Requests now, by verb."""
@@ -40,6 +40,10 @@ class Limits:
         """How many were too many since the start."""
         self.durations = Durations(_BOUNDS)
         """How long those took that are over soon, from their heads to the ends of their answers."""
+
+    def use(self, max_requests: int, max_watches: int) -> None:
+        """Have these count for requests that come from now on."""
+        self._most = {False: max_requests, True: max_watches}
 
     def take(self, call: HubCall) -> bool:
         """Count a request until it ends; return whether there was room."""

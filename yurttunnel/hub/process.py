@@ -14,6 +14,7 @@ from twisted.internet.defer import Deferred
 
 from yurttunnel.cluster.services import ServiceAddresses, service_addresses
 from yurttunnel.http.authority import Address, join_authority
+from yurttunnel.hub import flag_table
 from yurttunnel.hub.cache.metrics import METRICS as CACHE_METRICS
 from yurttunnel.hub.cache.store import Cache
 from yurttunnel.hub.configuration import HubConfiguration
@@ -50,6 +51,7 @@ from yurttunnel.kube.interfaces import InformerSpec
 from yurttunnel.kube.resources import PODS, SERVICES, Object
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.clocks import time_of_day
+from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.freed_memory import FreedMemory
 from yurttunnel.ops.http_site import LimitedSite
@@ -78,12 +80,19 @@ PREFIX = "yurthub_"
 
 PLACEHOLDER_KEY = "placeholder-tokens.key"
 
+LIVE_FLAGS = (flag_table.MAX_REQUESTS, flag_table.MAX_WATCHES)
+"""Those that change while the hub runs."""
+
 API_SERVICE = InformerSpec(SERVICES, service_addresses, namespace="default", name="kubernetes")
 """The Service by which pods ask the API, and so the hub."""
 
 
-def build(reactor: IReactor, settings: Settings) -> IService:
+def build(
+    reactor: IReactor, settings: Settings, following: Following[Settings] | None = None
+) -> IService:
     """Compose the hub; raises ``StateError`` and ``BadFilter``.
+
+    ``following`` follows the file of the settings, if there is one.
 
     Nothing here waits for the cloud: what an earlier run has left is enough to answer from.
     """
@@ -192,10 +201,14 @@ def build(reactor: IReactor, settings: Settings) -> IService:
         health, limits, lambda: cache.stats, settings.cache_bytes, offline.stats
     )
     meta = _meta(reactor, settings, readiness, metrics, identity, pods, lag, sections)
+    if following is not None:
+        following.follow(LIVE_FLAGS, lambda now: limits.use(now.max_requests, now.max_watches))
+        following.tell(readiness)
     parts = Supervised(reactor, readiness)
     # The ports come first: when one is taken, nothing else has begun. What ends first is last.
     for part in (
         meta,
+        following,
         ClosedAtTheEnd(hub.close),
         ClosedAtTheEnd(forwarder.close),
         cache,

@@ -5,17 +5,22 @@ from __future__ import annotations
 import getopt
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from collections import ChainMap, Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar, cast
 
-from twisted.logger import Logger
+from twisted.logger import Logger, LogLevel
 from twisted.python import usage
 
 from yurttunnel import __version__
+from yurttunnel.ops import flags
 from yurttunnel.ops.command_line import ending_in_one_line, explained
+from yurttunnel.ops.configuration.file import OWN_KEY, State, read_file, state_of
+from yurttunnel.ops.configuration.sources import ON, Given, Source, environment
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
 from yurttunnel.ops.help import Example, Help
-from yurttunnel.ops.log_levels import shown_levels
+from yurttunnel.ops.log_levels import ShownLevels, shown_levels
 from yurttunnel.ops.log_output import FORMATS, take_over_log
 
 USE_LOG_LEVEL = "use --v, or twist's --log-level"
@@ -43,7 +48,20 @@ VERBOSITY = Flag(
     short="v",
 )
 
+CONFIG = Flag(
+    OWN_KEY,
+    Group.BASICS,
+    flags.path,
+    "File (TOML) in which each flag but this one is a key. What stands on the command line or in a"
+    " variable YURTTUNNEL_... counts instead of it. It is followed: what can change without a"
+    " restart does, and the log says what cannot (docs/configuration.md).",
+)
+
 _OF_ALL = (LOG_FORMAT, VERBOSITY)
+
+
+class FlagMissing(usage.UsageError):
+    """A flag is required and has no value."""
 
 
 class CommandOptions(usage.Options, Generic[Settings]):
@@ -54,6 +72,9 @@ class CommandOptions(usage.Options, Generic[Settings]):
 
     What is wrong with a command line is a ``UsageError`` of one line. Under ``twist``, which would
     add its help to that, it ends the process.
+
+    A value is what the command line says, else a variable, else the file of ``--config``, else
+    the default.
     """
 
     invocation = ""
@@ -104,6 +125,14 @@ class CommandOptions(usage.Options, Generic[Settings]):
         self._environment = environment
         self._ignored: dict[str, str] = {}
         self._repeated: dict[str, list[str]] = {}
+        self._command_line: Source = {}
+        self._variables: Source = {}
+        self._given: Source = {}
+        self._usual_level: Any = LogLevel.info
+        self.file: Path | None = None
+        """The one of ``--config``, for those who have that flag."""
+        self.file_state: State = ""
+        """Its state when it was read."""
         self._settings: Settings | None = None
 
     @property
@@ -122,22 +151,15 @@ class CommandOptions(usage.Options, Generic[Settings]):
         return bool(self[entry.name])
 
     def value(self, flag: Flag[_Parsed]) -> _Parsed:
-        """Return the value of ``flag``, or of the variable that stands in for it.
+        """Return the value of ``flag``.
 
         Raises ``UsageError`` that names the flag where there is none, or a bad one.
         """
-        source = f"--{flag.name}"
-        variable, text = flag.variable, self[flag.name]
-        if text is None and self._environment.get(variable):
-            source = f"${variable} (or --{flag.name})"
-            text = self._environment[variable]
+        text = self[flag.name]
         if text is None:
-            instead = f" or set {variable}" if variable else ""
-            raise usage.UsageError(f"--{flag.name} is missing: give it{instead}")
-        try:
-            return flag.parse(text)
-        except ValueError as reason:
-            raise usage.UsageError(f"{source}: {reason}") from None
+            instead = f" or set {flag.variable}" if flag.variable else ""
+            raise FlagMissing(f"--{flag.name} is missing: give it{instead}")
+        return self._parsed(flag, text)
 
     def optional_value(self, flag: Flag[_Parsed], default: _Parsed) -> _Parsed:
         """Return the value of ``flag``; without the flag it is ``default``."""
@@ -145,11 +167,23 @@ class CommandOptions(usage.Options, Generic[Settings]):
 
     def all_values(self, flag: Repeated[_Parsed]) -> tuple[_Parsed, ...]:
         """Return the values of a flag in their order; raises ``UsageError`` for a bad one."""
-        given = self._repeated.get(flag.name, [])
+        return tuple(self._parsed(flag, text) for text in self.texts(flag))
+
+    def texts(self, entry: Entry) -> tuple[str, ...]:
+        """Return what the values of a flag are parsed from: none, one, or several."""
+        given = self._given.get(entry.name)
+        if given is not None:
+            return given.texts
+        default = entry.default if isinstance(entry, Flag) else None
+        return () if default is None else (default,)
+
+    def _parsed(self, flag: Flag[_Parsed] | Repeated[_Parsed], text: str) -> _Parsed:
+        given = self._given.get(flag.name)
+        source = f"--{flag.name}" if given is None else given.source
         try:
-            return tuple(flag.parse(text) for text in given)
+            return flag.parse(text)
         except ValueError as reason:
-            raise usage.UsageError(f"--{flag.name}: {reason}") from None
+            raise usage.UsageError(f"{source}: {reason}") from None
 
     def help(self) -> Help:
         """Return what there is to say of the command and its flags."""
@@ -190,6 +224,8 @@ class CommandOptions(usage.Options, Generic[Settings]):
 
     def _parse(self, arguments: Sequence[str]) -> None:
         kept = self._meant(arguments)
+        # Defaults come behind everything else that may be said.
+        self.opts.update((each.name, None) for each in self.table if isinstance(each, Flag))
         try:
             super().parseOptions(kept)
         except usage.UsageError as error:
@@ -230,14 +266,91 @@ class CommandOptions(usage.Options, Generic[Settings]):
         """Warn of what is ignored, and make the settings; raises ``UsageError``."""
         for name, instead in self._ignored.items():
             self._log.warn("--{flag} is ignored: {instead}", flag=name, instead=instead)
+        self._command_line = dict(self._read_command_line())
+        self._variables = environment(self.table, self._environment, self.is_program)
+        self._use({})
+        if CONFIG in self.table:
+            self.file = self.optional_value(CONFIG, None)
+        if self.file is not None:
+            self.file_state = state_of(self.file)
+            self._use(self.read_file(self.file))
         self._settings = self.make_settings()
         if not self.is_program:
             return
         format = self.value(LOG_FORMAT)
-        verbosity = None if self[VERBOSITY.name] is None else self.value(VERBOSITY)
+        verbosity = self.optional_value(VERBOSITY, None)
         # Under twist, that is: the quickstart parses without a parent, and twistd logs otherwise.
         if self.parent is not None and "fileLogObserverFactory" in self.parent:
+            self._usual_level = self.parent["logLevel"]
             take_over_log(self.parent, format, verbosity, shown_levels)
+
+    def read_file(self, path: Path) -> Source:
+        """Return what a file of ``--config`` says; raises ``UsageError``."""
+        return read_file(path, self.table)
+
+    def check_values(self, file: Source) -> None:
+        """Raise ``UsageError`` unless all values of a file can be parsed, each by itself."""
+        self._use(file)
+        for entry in self.table:
+            if entry.name in file and isinstance(entry, Flag | Repeated):
+                for text in self.texts(entry):
+                    self._parsed(entry, text)
+
+    def read_anew(self) -> Self:
+        """Return the same with what the file says now; raises ``UsageError``."""
+        if self.file is None:
+            raise RuntimeError("there is no file to read")
+        anew = type(self)(self._environment)
+        anew.file, anew._usual_level = self.file, self._usual_level
+        anew._command_line, anew._variables = self._command_line, self._variables
+        anew._use(self.read_file(self.file))
+        anew._settings = anew.make_settings()
+        for flag in (LOG_FORMAT, VERBOSITY):
+            anew.optional_value(flag, None)
+        return anew
+
+    def show(self, levels: ShownLevels) -> None:
+        """Have that shown which ``--v`` says, or twist's ``--log-level`` where it says nothing."""
+        verbosity = self.optional_value(VERBOSITY, None)
+        if verbosity is None:
+            levels.set(self._usual_level, requests=True)
+        else:
+            levels.set_verbosity(verbosity)
+
+    def _read_command_line(self) -> Iterator[tuple[str, Given]]:
+        for entry in self.table:
+            source = f"--{entry.name}"
+            match entry:
+                case Switch():
+                    if self[entry.name]:
+                        yield entry.name, Given((ON,), source)
+                case Repeated():
+                    if texts := self._repeated.get(entry.name):
+                        yield entry.name, Given(tuple(texts), source)
+                case Flag():
+                    if self[entry.name] is not None:
+                        yield entry.name, Given((self[entry.name],), source)
+
+    def _use(self, file: Source) -> None:
+        """Have the values that count when the file says that; raises ``UsageError``."""
+        self._given = ChainMap(
+            *(cast(dict[str, Given], each) for each in (self._command_line, self._variables, file))
+        )
+        for entry in self.table:
+            texts = self.texts(entry)
+            match entry:
+                case Switch():
+                    self.opts[entry.name] = int(texts == (ON,))
+                case Repeated():
+                    self._check_repeated(entry, texts)
+                case Flag():
+                    self.opts[entry.name] = texts[0] if texts else None
+
+    def _check_repeated(self, flag: Repeated[object], texts: Sequence[str]) -> None:
+        if flag.once_each and len(texts) > len(set(texts)):
+            twice, _ = Counter(texts).most_common(1)[0]
+            source = self._given[flag.name].source
+            raise usage.UsageError(f"{source} {twice} is given twice")
 
 
 def _log_format(text: str) -> str:
@@ -259,10 +372,7 @@ def _collector(flag: Repeated[object]) -> Callable[[CommandOptions[object], str]
     """Make the method by which ``usage.Options`` hands over each value."""
 
     def collect(self: CommandOptions[object], text: str) -> None:
-        given = self._repeated.setdefault(flag.name, [])
-        if flag.once_each and text in given:
-            raise usage.UsageError(f"--{flag.name} {text} is given twice")
-        given.append(text)
+        self._repeated.setdefault(flag.name, []).append(text)
 
     collect.__doc__ = flag.text
     return collect

@@ -7,6 +7,7 @@ from typing import NoReturn
 from twisted.application.service import IService
 
 from yurttunnel.ops.clocks import make_steady
+from yurttunnel.ops.configuration.following import follow_file
 from yurttunnel.ops.ending import stop_once
 from yurttunnel.ops.log import forward_standard_logging
 from yurttunnel.proxy.options import Options
@@ -29,7 +30,7 @@ def makeService(options: Options) -> IService:
     from yurttunnel.proxy.process import build
 
     try:
-        service = build(reactor, settings)
+        service = build(reactor, settings, follow_file(reactor, options))
     except BadKubeConfiguration as error:
         raise SystemExit(f"the Kubernetes API: {error}; see --kubeconfig and --master") from None
     forward_standard_logging()

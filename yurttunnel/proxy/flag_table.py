@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from yurttunnel.ops import flags
 from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Switch
+from yurttunnel.ops.options import CONFIG
 from yurttunnel.pki.cluster_identity import check_cluster_node_name
 from yurttunnel.proxy.settings import BackEnd, Mode
 from yurttunnel.proxy.state.virtual_services import Network
@@ -238,5 +239,6 @@ TABLE: tuple[Entry, ...] = (
     HEALTHZ_BIND_ADDRESS,
     METRICS_BIND_ADDRESS,
     DRAIN_TIMEOUT,
+    CONFIG,
     *DIAGNOSE_TABLE,
 )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from ipaddress import ip_address
+from pathlib import Path
 
+from twisted.logger import Logger
 from twisted.python import usage
 
+from yurttunnel.ops.configuration.sources import Source
 from yurttunnel.ops.diagnose.flags import bundle_path
 from yurttunnel.ops.help import Example
 from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
@@ -25,11 +29,11 @@ from yurttunnel.proxy.settings import (
 _NO_IPVS = "there is no mode ipvs"
 _NO_SYSCTLS = "limits of conntrack are the machine's: set them by sysctl"
 _USE_ADDRESSES = "use --healthz-bind-address and --metrics-bind-address"
+_OF_KUBE_PROXY = b"kind: KubeProxyConfiguration"
 _ONE_WATCH = "a change is one event of a watch, whatever the rate"
 
 # Of kube-proxy up to 1.35, and of its logging library.
 _IGNORED_FLAGS = {
-    "config": "there is no file of flags: give them here (docs/migration.md)",
     "proxy-mode": "use --mode and --proxy-backend",
     "config-sync-period": "the API is followed, and asked anew only when that breaks",
     "conntrack-max-per-core": _NO_SYSCTLS,
@@ -100,6 +104,20 @@ class Options(CommandOptions[Settings]):
     ignored_switches = _IGNORED_SWITCHES
 
     table = flag_table.TABLE
+
+    _log = Logger()
+
+    def read_file(self, path: Path) -> Source:
+        """See :class:`CommandOptions`; the file of kube-proxy's own ``--config`` says nothing."""
+        with suppress(OSError):
+            if _OF_KUBE_PROXY in path.read_bytes():
+                self._log.warn(
+                    "--config {file} is ignored: it is kube-proxy's; give flags, or a file of them"
+                    " (docs/configuration.md)",
+                    file=str(path),
+                )
+                return {}
+        return super().read_file(path)
 
     def make_settings(self) -> Settings:
         """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 
 from twisted.application.service import IService
@@ -12,6 +13,7 @@ from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import KubeConfiguration, without_credentials
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.loading import load_configuration
+from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.deferred_start import DeferredStart
 from yurttunnel.ops.freed_memory import FreedMemory
@@ -26,6 +28,7 @@ from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.threads import JobThread
+from yurttunnel.proxy import flag_table
 from yurttunnel.proxy.balancing.balancer import LoadBalancer
 from yurttunnel.proxy.carrying import Carrier, find_carrier
 from yurttunnel.proxy.connection_table import METRICS as CONNECTION_METRICS
@@ -54,10 +57,16 @@ WAITING = "it is being found out what this machine has to lead Services here"
 class ProxyProcess:
     """Makes the parts; those that serve when it is known what this machine has for them."""
 
-    def __init__(self, reactor: IReactor, settings: Settings) -> None:
+    def __init__(
+        self,
+        reactor: IReactor,
+        settings: Settings,
+        following: Following[Settings] | None,
+    ) -> None:
         """Make what is there from the start; raises ``BadKubeConfiguration``."""
         self._reactor = reactor
         self._settings = settings
+        self._sync = settings.sync
         self._worker = KernelWorker(reactor)
         self._client: KubeClient | None = None
         self._informers: Informers | None = None
@@ -90,6 +99,16 @@ class ProxyProcess:
         self._readiness.add("services", self._warning, required=False)
         self._readiness.add("retry", self._retry_problem, required=False)
         self._lag = ReactorLag(reactor)
+        self._following = following
+        if following is not None:
+            following.follow((flag_table.DRAIN_TIMEOUT,), self._use)
+            following.tell(self._readiness)
+
+    def _use(self, settings: Settings) -> None:
+        """Use what changes in the file of the settings."""
+        self._sync = replace(self._sync, drain=settings.sync.drain)
+        if self._proxier is not None:
+            self._proxier.settings = self._sync
 
     def service(self) -> IService:
         """Return all parts as one."""
@@ -97,6 +116,7 @@ class ProxyProcess:
         # The ports come first: when one is taken, nothing else has begun. What ends first is last.
         every: list[IService | None] = [
             self._meta(),
+            self._following,
             self._health_port(),
             None if self._client is None else ClosedAtTheEnd(self._client.close),
             self._lag,
@@ -126,7 +146,7 @@ class ProxyProcess:
         )
         proxier = Proxier(
             self._reactor,
-            self._settings.sync,
+            self._sync,
             self._sources,
             placement,
             carrier.claims,
@@ -218,12 +238,16 @@ class ProxyProcess:
         return listen_tcp(self._reactor, flag, host, port, site)
 
 
-def build(reactor: IReactor, settings: Settings) -> IService:
+def build(
+    reactor: IReactor, settings: Settings, following: Following[Settings] | None = None
+) -> IService:
     """Compose the proxy; raises ``BadKubeConfiguration``.
+
+    ``following`` follows the file of the settings, if there is one.
 
     Nothing here waits for the API: it may be a hub that is not there yet.
     """
-    return ProxyProcess(reactor, settings).service()
+    return ProxyProcess(reactor, settings, following).service()
 
 
 def _configuration(sources: SourceSettings) -> KubeConfiguration:

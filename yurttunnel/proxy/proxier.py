@@ -98,7 +98,7 @@ class Proxier(Service):
         health: SyncHealth,
     ) -> None:
         self._clock = clock
-        self._settings = settings
+        self.settings = settings
         self._source = source
         self._placement = placement
         self._claims = claims
@@ -241,7 +241,7 @@ class Proxier(Service):
         now = {each.service.key: each for each in placed}
         repaired = bool(applied.differences) and now == self._placed
         await self._forget_flows(now)
-        closed = self._placement.leave(services, self._settings.drain)
+        closed = self._placement.leave(services, self.settings.drain)
         if closed and self._placement.lacks_ports:
             # What has stopped may have left its port to one of those that have none.
             self._reconciler.trigger()
@@ -281,11 +281,11 @@ class Proxier(Service):
 
     async def _end(self) -> None:
         await self._reconciler.stopService()
-        if self._settings.removes_rules:
+        if self.settings.removes_rules:
             await self._remove_rules()
         await self._checks.stop()
         self._claims.release()
-        await self._placement.stop(self._settings.drain)
+        await self._placement.stop(self.settings.drain)
 
     async def _remove_rules(self) -> None:
         removing = Deferred.fromCoroutine(self._removed())

@@ -114,7 +114,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
 def _server_settings(settings: Settings, state: Path) -> TunnelServerSettings:
     """Return the settings that the server would have of its command line."""
     ports = settings.ports
-    options = ServerOptions()
+    options = ServerOptions({})
     options.parseOptions(
         [
             "--standalone",
@@ -134,7 +134,7 @@ def _server_settings(settings: Settings, state: Path) -> TunnelServerSettings:
 def _hub_settings(settings: Settings, state: Path) -> HubSettings:
     """Return the settings that the hub would have of its command line."""
     ports = settings.ports
-    options = HubOptions()
+    options = HubOptions({})
     options.parseOptions(
         [
             *("--node-name", settings.node_name),

@@ -109,22 +109,25 @@ def cloud_end(
 
     ``passthrough`` is --passthrough-port with what takes connections there, if there is one.
     """
+    live = process.live
     gates = tuple(each for each in middlewares if IGate.providedBy(each))
+    permissions = Permissions(live.now.connect_permissions)
 
     def guard(caller: Dialer) -> None:
         caller.audit = process.audit
         caller.gates = (*caller.gates, *gates)
 
     callers: dict[str, ConnectFactory | DialingFactory] = {
-        flag: _connect_factory(reactor, process.registry, settings)
-        for flag, _ in settings.connect_endpoints
+        flag: ConnectFactory(reactor, process.registry) for flag, _ in settings.connect_endpoints
     }
+    for caller in callers.values():
+        caller.gates = (permissions,)
     if passthrough is not None:
         callers["--passthrough-port"] = passthrough[1]
     for flag, caller in callers.items():
         caller.flag = flag
         guard(caller)
-    forwards = process.forwards = _forwards(reactor, process.registry, settings, guard)
+    forwards = process.forwards = _forwards(reactor, process.registry, live.now, guard)
     interception = Interception(
         reactor,
         process.registry,
@@ -143,7 +146,7 @@ def cloud_end(
         passing = _on_both_families(
             reactor, settings, "--passthrough-port", settings.bind_address, port, factory
         )
-    return ServerService(
+    server = ServerService(
         reactor,
         [
             *_listeners(reactor, settings, trust, agents, callers),
@@ -153,8 +156,16 @@ def cloud_end(
         ],
         [agents, *others],
         [interception, *callers.values(), forwards],
-        settings.drain_timeout,
+        live.now.drain_timeout,
     )
+
+    def use(changed: Settings) -> None:
+        permissions.permissions = changed.connect_permissions
+        server.drain_timeout = changed.drain_timeout
+
+    live.follow(lambda changed: forwards.configure(changed.forwards))
+    live.follow(use)
+    return server
 
 
 def _forwards(
@@ -171,15 +182,6 @@ def _forwards(
         return factory
 
     return Forwards(make, partial(listen_tcp, reactor), settings.forwards)
-
-
-def _connect_factory(
-    reactor: IReactor, registry: SessionRegistry, settings: Settings
-) -> ConnectFactory:
-    factory = ConnectFactory(reactor, registry)
-    if settings.connect_permissions:
-        factory.gates = (Permissions(settings.connect_permissions),)
-    return factory
 
 
 def _listeners(

@@ -7,6 +7,7 @@ from typing import NoReturn
 from twisted.application.service import IService
 
 from yurttunnel.ops.clocks import make_steady
+from yurttunnel.ops.configuration.following import Following, follow_file
 from yurttunnel.ops.ending import stop_once
 from yurttunnel.ops.log import forward_standard_logging
 from yurttunnel.pki.authorities import BadBundle
@@ -37,7 +38,8 @@ def makeService(options: Options) -> IService:
             raise SystemExit(0)
         if settings.cleanup_iptables:
             return _cleanup(reactor)
-        return build(with_transports(reactor, settings.transport, _prepare(mode)), settings)
+        prepared = with_transports(reactor, settings.transport, _prepare(mode))
+        return build(prepared, settings, follow_file(reactor, options))
     except StateError as error:
         raise SystemExit(f"{_directory_flag(settings)}: {error}") from None
     except RevocationFailed as error:
@@ -70,18 +72,20 @@ def _diagnose(options: Options) -> NoReturn:
     run_diagnosis(subject(options.settings), options.bundle)
 
 
-def build(reactor: IReactor, settings: Settings) -> IService:
+def build(
+    reactor: IReactor, settings: Settings, following: Following[Settings] | None = None
+) -> IService:
     """Compose the server's parts."""
     mode = settings.mode
     if isinstance(mode, StandaloneSettings):
-        server = standalone.build(reactor, settings, mode)
+        server = standalone.build(reactor, settings, mode, following)
     else:
         # What a cluster needs takes time and memory to import.
         from yurttunnel.kube.configuration import BadKubeConfiguration
         from yurttunnel.server import in_cluster
 
         try:
-            server = in_cluster.build(reactor, settings, mode)
+            server = in_cluster.build(reactor, settings, mode, following)
         except BadKubeConfiguration as error:
             raise SystemExit(
                 f"the Kubernetes API: {error}, or add --standalone where there is no cluster"

@@ -7,6 +7,7 @@ from ipaddress import IPv4Address, IPv6Address
 from yurttunnel.ops import flags
 from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
+from yurttunnel.ops.options import CONFIG
 from yurttunnel.pki.identity import BadIdentity, check_node_name
 from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.server.audit_options import AUDIT_TABLE
@@ -388,5 +389,6 @@ TABLE: tuple[Entry, ...] = (
     MIDDLEWARE,
     *AUDIT_TABLE,
     *STEERING_TABLE,
+    CONFIG,
     *DIAGNOSE_TABLE,
 )

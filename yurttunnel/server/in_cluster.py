@@ -25,6 +25,7 @@ from yurttunnel.kube.events import EventRecorder
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.lease import LeaderElection
 from yurttunnel.kube.loading import load_configuration
+from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.deferred_start import DeferredStart
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
@@ -80,7 +81,13 @@ APPROVER_LEASE = "yurt-tunnel-approver"
 class ClusterServer:
     """Makes the parts, those of the second phase when the certificates are there."""
 
-    def __init__(self, reactor: IReactor, settings: Settings, cluster: ClusterSettings) -> None:
+    def __init__(
+        self,
+        reactor: IReactor,
+        settings: Settings,
+        cluster: ClusterSettings,
+        following: Following[Settings] | None = None,
+    ) -> None:
         """Make those of the first phase.
 
         Raises ``BadKubeConfiguration``, ``StateError``, ``BadBundle`` and ``BadMiddleware``. An
@@ -113,7 +120,7 @@ class ClusterServer:
             cluster.accept_common_certificates,
         )
         self._process = ServerProcess(
-            reactor, settings, self._trust.certificates, ClusterNodes(self._nodes)
+            reactor, settings, self._trust.certificates, ClusterNodes(self._nodes), following
         )
         self._process.registry.is_anothers = self._nodes.is_anothers
         self._election = self._make_approver(instance)
@@ -313,9 +320,14 @@ class ClusterServer:
         return parts
 
 
-def build(reactor: IReactor, settings: Settings, cluster: ClusterSettings) -> IService:
+def build(
+    reactor: IReactor,
+    settings: Settings,
+    cluster: ClusterSettings,
+    following: Following[Settings] | None = None,
+) -> IService:
     """Compose the server's parts; see :class:`ClusterServer` for what is raised."""
-    return ClusterServer(reactor, settings, cluster).service()
+    return ClusterServer(reactor, settings, cluster, following).service()
 
 
 def _revoke_deleted(agents: AgentListener, old: Node | None, new: Node | None) -> None:

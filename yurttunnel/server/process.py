@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from yurttunnel.metrics import Metric, MetricRegistry, counter, gauge, histogram
+from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.freed_memory import FreedMemory
 from yurttunnel.ops.lag import ReactorLag
@@ -27,6 +28,7 @@ from yurttunnel.server.audit_log import AuditLog
 from yurttunnel.server.audit_sinks import AuditSettings, open_sink
 from yurttunnel.server.expected_nodes import ExpectedNodes
 from yurttunnel.server.frontends.forwards import Forwards
+from yurttunnel.server.live_settings import LIVE_FLAGS, LiveSettings
 from yurttunnel.server.lost_nodes import LostNodes, lost_section
 from yurttunnel.server.node_history import NodeHistory
 from yurttunnel.server.node_pages import NodePages
@@ -117,6 +119,7 @@ class ServerProcess:
     gives those that there are with agents, into ``forwards`` those of ``--forward``, into
     ``steering``, one that tells how callers are led here, and added to ``readiness`` and
     ``metrics``. ``audit`` is where to write what callers do, ``None`` where that is not wanted.
+    ``live`` has the settings that change, by ``following`` their file where there is one.
     ``pages`` are those of the meta port, ``debug_pages`` the ones of ``/debug``.
     """
 
@@ -126,6 +129,7 @@ class ServerProcess:
         settings: Settings,
         certificates: Callable[[], Mapping[str, datetime.datetime]],
         expected: ExpectedNodes,
+        following: Following[Settings] | None = None,
     ) -> None:
         counters = TunnelCounters()
         budget = MemoryBudget(MEMORY_BUDGET)
@@ -136,6 +140,7 @@ class ServerProcess:
         self.sessions: Callable[[], Iterable[TunnelSession]] = tuple
         self.forwards: Forwards | None = None
         self.steering: Callable[[], SteeringReport | None] = lambda: None
+        self.live = LiveSettings(settings)
         self.readiness = Readiness()
         self.lag = ReactorLag(reactor)
         self.metrics = server_registry(
@@ -175,6 +180,10 @@ class ServerProcess:
         self.pages, self.debug_pages = site.root, debug.pages.first
         listen = partial(listen_tcp, reactor, "--meta-port", address, port, site)
         self.meta = StoppedInTurn()
+        if following is not None:
+            following.follow(LIVE_FLAGS, self.live.use)
+            following.tell(self.readiness)
+            following.setServiceParent(self.meta)
         self.audit: Audit | None = None
         if settings.audit is not None:
             self.audit = self._open_audit(reactor, settings.audit)

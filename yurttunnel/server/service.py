@@ -79,7 +79,7 @@ class ServerService(Service):
         self._listeners = listeners
         self._holders = holders
         self._callers = callers
-        self._drain_timeout = drain_timeout
+        self.drain_timeout = drain_timeout
         self._ports: dict[str, Listening] = {}
         self._draining = False
 
@@ -111,12 +111,12 @@ class ServerService(Service):
         self._draining = True
         super().stopService()
         closing = self._close_ports()
-        deadline = self._clock.seconds() + self._drain_timeout
+        deadline = self._clock.seconds() + self.drain_timeout
         ended = [session.ended() for session in self._sessions()]
         answered = [caller.drain() for caller in self._callers]
         for holder in self._holders:
             holder.drain("the server is about to stop")
-        if await within(self._clock, self._drain_timeout, ended):
+        if await within(self._clock, self.drain_timeout, ended):
             # A stream has ended before a caller that reads slowly has the last of it.
             left = max(0.0, deadline - self._clock.seconds())
             if not await within(self._clock, left, answered):

@@ -8,6 +8,7 @@ from functools import partial
 from twisted.application.service import IService
 
 from yurttunnel.ops.announcement import Announcement
+from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.threads import in_own_thread
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
@@ -29,13 +30,18 @@ from yurttunnel.server.standalone_trust import StandaloneServerTrust
 from yurttunnel.tunnel.reactor import IReactor
 
 
-def build(reactor: IReactor, settings: Settings, standalone: StandaloneSettings) -> IService:
+def build(
+    reactor: IReactor,
+    settings: Settings,
+    standalone: StandaloneSettings,
+    following: Following[Settings] | None = None,
+) -> IService:
     """Compose the server's parts; raises ``StateError``, ``BadBundle`` and ``BadMiddleware``."""
     held = HeldDirectory(standalone.state_dir)
     plugins = _plugins(reactor, settings.middlewares)
     kept = _open_trust(reactor, settings, standalone)
     enrolled = EnrolledNodes(kept.records, kept.revocations)
-    process = ServerProcess(reactor, settings, kept.certificates, enrolled)
+    process = ServerProcess(reactor, settings, kept.certificates, enrolled, following)
     process.registry.is_anothers = kept.ownership.is_anothers
     process.registry.nodes_with = kept.ownership.nodes_with
     trust = Trust(

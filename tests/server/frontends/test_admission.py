@@ -160,6 +160,20 @@ class AdmissionTests(AdmissionTestCase):
         )
         self.assert_refused("edge-1:10250")
 
+    def test_others_from_now_on(self):
+        """When permissions are replaced, calls that come then need one of the new ones."""
+        self.allow("address:127.0.0.1=edge-1/*:10250")
+        self.assert_let_through("edge-1:10250")
+        (gate,) = self.factory.gates
+        gate.permissions = [parse_permission("address:127.0.0.1=edge-1/*:22")]
+        self.assert_refused("edge-1:10250")
+        self.assert_let_through("edge-1:22")
+
+    def test_no_permission_at_all(self):
+        """Whoever can connect reaches everything."""
+        self.allow()
+        self.assert_let_through("edge-1:10250", "edge-1:22")
+
     def test_any(self):
         """A star is every node, host or port; one permission of several is enough."""
         self.allow("address:127.0.0.1=edge-2/*:*", "address:127.0.0.1=*/*:10250")

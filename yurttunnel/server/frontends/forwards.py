@@ -26,11 +26,12 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from yurttunnel.http.authority import join_authority
+from yurttunnel.ops.configuration.following import ChangeRefused
 from yurttunnel.ops.listen import CannotListen
 from yurttunnel.server.frontends.forward import Forward, ForwardFactory, Listen
 
 
-class ForwardRefused(Exception):
+class ForwardRefused(ChangeRefused):
     """A forward cannot be opened, or there is none to close; a sentence says why."""
 
 

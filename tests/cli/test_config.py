@@ -1,0 +1,72 @@
+"""``yurttunnel config check``."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.cli.commands import find
+
+
+class ConfigCheckTests(SynchronousTestCase):
+    """It says of a file what a start would say."""
+
+    def setUp(self):
+        """Name a file."""
+        self.path = Path(self.mktemp())
+
+    def check(self, text, *flags):
+        """Check a file that says ``text``; standard output, standard error and status."""
+        self.path.write_text(text)
+        output, errors = io.StringIO(), io.StringIO()
+        self.patch(sys, "stdout", output)
+        self.patch(sys, "stderr", errors)
+        command, arguments = find(["config", "check", str(self.path), *flags])
+        ended = self.assertRaises(SystemExit, command.run, arguments)
+        texts = [each.getvalue().replace(str(self.path), "FILE") for each in (output, errors)]
+        return (*texts, ended.code)
+
+    def test_a_file_in_order(self):
+        """It is said for which program: the one whose flags its keys are."""
+        server = 'standalone = true\nstate-dir = "S"\nforward = ["9000=edge-1/a:80"]'
+        agent = 'node-name = "n"\nnode-ip = "192.0.2.1"\nallow-destination = ["a:80"]'
+        hub = 'node-name = "n"\nserver-addr = "https://192.0.2.1"\nmax-watches = 5'
+        proxy = 'master = "http://127.0.0.1:10261"\nudp-timeout = "5s"'
+        for name, text in (("server", server), ("agent", agent), ("hub", hub), ("proxy", proxy)):
+            self.assertEqual((f"FILE is in order for yurttunnel {name}\n", "", 0), self.check(text))
+
+    def test_what_a_program_needs_beside_it(self):
+        """It may stand on the command line."""
+        output, errors, status = self.check("v = 2", "--program=agent")
+        self.assertEqual(("", 0), (errors, status))
+        self.assertIn("--node-name is missing", output)
+
+    def test_what_is_wrong(self):
+        """One line names the file and the key."""
+        for text, expected in {
+            'forwards = ["a"]\nstandalone = true': (
+                "FILE: forwards: there is no such key: did you mean forward?"
+            ),
+            "forward = 1": 'FILE: forward: write an array of texts, as forward = ["..."],',
+            'forward = ["a"]': "FILE: forward: 'a' is not a forward: write LISTEN=NODE/HOST:PORT",
+            "forward = ": "FILE: it is not TOML: ",
+            'allow-connect = ["user:1=*/*:*"]': "--allow-connect has no effect without",
+            # Each value is looked at, also where another one is missing.
+            'node-ip = "x"\nallow-destination = []': "FILE: node-ip: 'x' is not an IP address",
+        }.items():
+            output, errors, status = self.check(text)
+            self.assertEqual(("", 64), (output, status))
+            self.assertTrue(errors.startswith(f"yurttunnel config check: {expected}"), errors)
+            self.assertEqual(1, errors.count("\n"))
+
+    def test_a_file_that_is_not_there(self):
+        """It is said so."""
+        self.path.write_text("")
+        command, arguments = find(["config", "check", f"{self.path}-"])
+        errors = io.StringIO()
+        self.patch(sys, "stderr", errors)
+        self.assertRaises(SystemExit, command.run, arguments)
+        self.assertIn("it cannot be read: No such file or directory", errors.getvalue())

@@ -1,0 +1,106 @@
+"""A file of ``--config`` that changes while streams and requests go on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+
+from benchmarks.ports import free_ports, is_free
+from tests.e2e.clients import Echo, EchoClient, Sink
+from tests.e2e.crowds import EvictingSet
+from tests.e2e.leaks import LeakTestCase
+from yurttunnel.ops.configuration.following import LOOK_SECONDS
+
+STREAMS = 200
+
+CYCLES, AT_ONCE = 3, 34
+"""How often forwards are added and removed, and how many: more than a hundred together."""
+
+CALLERS, INTERVAL = 12, 0.012
+"""Who make requests, and the seconds between two of theirs: 1,000 a second where there is time."""
+
+PATIENCE = 20 * LOOK_SECONDS
+"""Seconds in which a changed file is in use on a busy machine; on an idle one it is three looks."""
+
+
+class LiveConfigurationTests(LeakTestCase):
+    """What is changed is in use without a restart, and nothing ends for it."""
+
+    timeout = 240
+
+    def write(self, text: str) -> None:
+        """Replace the file."""
+        new = self.path.with_suffix(".new")
+        new.write_text(text)
+        os.replace(new, self.path)
+
+    def write_forwards(self, *ports: int) -> None:
+        """Have the file say that these lead to the sink, after a comment."""
+        entries = "".join(f'  "{port}=edge-1/127.0.0.1:{self.sink.port}",\n' for port in ports)
+        self.write(f"# the forwards\nforward = [\n{entries}]\n")
+
+    async def readiness_says(self, program, words: str, there: bool = True) -> None:
+        """Wait until /readyz has these words, or has them no more; it is always ready."""
+
+        async def says() -> bool:
+            status, body = await program.get("/readyz")
+            self.assertEqual(200, status, body)
+            return (words in body) is there
+
+        await self.eventually(says, f"/readyz and {words!r}", PATIENCE, 0.1)
+
+    async def test_forwards_come_and_go_under_load(self) -> None:
+        """200 streams and 1,000 requests/s lose nothing, also by a file that is broken."""
+        self.path = Path(self.directory, "server.toml")
+        self.sink, echo = self.listen(Sink), self.listen(Echo)
+        standing = free_ports.take()
+        self.write_forwards(standing)
+        tunnel = await self.start_tunnel(server_extra=("--config", str(self.path)))
+        server = tunnel.server
+        await self.watch(server, tunnel.agent, streams=STREAMS + CALLERS)
+
+        callers = [
+            await self.connected(tunnel, echo, EchoClient(reactor, INTERVAL))
+            for _ in range(CALLERS)
+        ]
+        done = False
+        calling = gatherResults(
+            [Deferred.fromCoroutine(each.run(lambda: not done)) for each in callers],
+            consumeErrors=True,
+        )
+        began = reactor.seconds()
+
+        ports = [standing]
+        crowd = EvictingSet(self, self.sink, lambda one: self.dial(ports[-1], one))
+        await crowd.gather(STREAMS - CYCLES * AT_ONCE)
+        for _ in range(CYCLES):
+            others = [free_ports.take() for _ in range(AT_ONCE)]
+            self.write_forwards(standing, *others)
+            await self.eventually(
+                lambda others=others: not any(map(is_free, others)), "all are open", PATIENCE
+            )
+            for port in others:
+                ports.append(port)
+                await crowd.gather(len(crowd) + 1)
+            self.write_forwards(standing)
+            await self.eventually(
+                lambda others=others: all(map(is_free, others)), "all are closed", PATIENCE
+            )
+        self.write('forward = [ "cut off')
+        await self.readiness_says(server, "it is not TOML")
+        ports.append(standing)
+        await crowd.gather(len(crowd) + 1)
+        self.write_forwards(standing)
+        await self.readiness_says(server, "it is not TOML", there=False)
+
+        await crowd.goes_on()
+        done = True
+        latencies = await calling
+        count = sum(len(each.samples) for each in latencies)
+        print(f"\n{count / (reactor.seconds() - began):.0f} requests/s")
+        await crowd.ends_well()
+        self.assertEqual(len(crowd), STREAMS + 1)
+        self.assertEqual(server.log.count("it is not TOML"), 1, server.log[-2000:])

@@ -1,0 +1,96 @@
+"""What may stand in the file of ``--config``, and what is said of anything else."""
+
+from __future__ import annotations
+
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.ops.configuration.program import TABLE, ConfigurationFile
+from yurttunnel.ops.configuration.file import MOST_BYTES, read_file
+
+
+class FileTests(ConfigurationFile, SynchronousTestCase):
+    """``read_file`` gives the texts that flags would be given."""
+
+    def read(self, text):
+        """Return the texts that a file says, by key."""
+        self.write(text)
+        return {name: given.texts for name, given in read_file(self.path, TABLE).items()}
+
+    def problem(self, text):
+        """Return what is said of a file, behind its name."""
+        self.write(text)
+        error = self.assertRaises(UsageError, read_file, self.path, TABLE)
+        name, sentence = str(error).split(": ", 1)
+        self.assertEqual(str(self.path), name)
+        self.assertNotIn("\n", sentence)
+        return sentence
+
+    def test_each_kind_of_flag(self):
+        """Texts and numbers, arrays for repeated flags, and true or false for switches."""
+        self.assertEqual({}, self.read("# nothing\n"))
+        self.assertEqual(
+            {
+                "node-name": ("edge-1",),
+                "resume-window": ("1m",),
+                "even": ("false",),
+                "target": ("a", "192.0.2.1"),
+                "standalone": ("true",),
+            },
+            self.read(
+                'node-name = "edge-1"  # a comment\n"resume-window" = "1m"\neven = false\n'
+                'target = [\n  "a",\n  "192.0.2.1",\n]\nstandalone = true\n'
+            ),
+        )
+        self.assertEqual({"resume-window": ("30",)}, self.read("resume-window = 30"))
+        self.assertEqual({"resume-window": ("2.5",)}, self.read("resume-window = 2.5"))
+        self.assertEqual(
+            {"target": (), "standalone": ("false",)}, self.read("target = []\nstandalone = false")
+        )
+
+    def test_where_a_value_comes_from(self):
+        """Messages name the file and the key."""
+        self.write('node-name = "x"')
+        self.assertEqual(f"{self.path}: node-name", read_file(self.path, TABLE)["node-name"].source)
+
+    def test_unknown_keys(self):
+        """A similar one is proposed; tables are keys, too, and the file names no other one."""
+        for text, expected in {
+            'node-nam = "x"': "node-nam: there is no such key: did you mean node-name?",
+            'node_name = "x"': "node_name: there is no such key: did you mean node-name?",
+            "frob = 1": "frob: there is no such key: keys are the names of the flags",
+            "[frontend]\na = 1": "frontend: there is no such key: keys are the names of the flags",
+            'config = "x"': "config: there is no such key: keys are the names of the flags",
+        }.items():
+            self.assertEqual(expected, self.problem(text))
+
+    def test_wrong_types(self):
+        """The key is named, and what is expected of it."""
+        for text, expected in {
+            "node-name = []": "node-name: write one text or number, not an array",
+            'node-name = {a = "b"}': "node-name: write one text or number, not a table",
+            "node-name = 2026-11-23": "node-name: write one text or number, not a date or time",
+            'standalone = "yes"': "standalone: write true or false, not a text",
+            "standalone = 1": "standalone: write true or false, not a number",
+            'target = "a"': 'target: write an array of texts, as target = ["..."], not a text',
+            "target = [[1]]": (
+                'target: write an array of texts, as target = ["..."], not such an array'
+            ),
+        }.items():
+            self.assertEqual(expected, self.problem(text))
+
+    def test_what_is_no_file_of_toml(self):
+        """The place is told, or why it cannot be read."""
+        sentence = self.problem("v = 1\nnode-name = edge-1")
+        self.assertEqual("it is not TOML: Invalid value (at line 2, column 13)", sentence)
+        self.assertIn("Cannot overwrite a value", self.problem("v = 1\nv = 2"))
+        self.assertEqual(
+            f"it is longer than {MOST_BYTES} bytes", self.problem("#" * (MOST_BYTES + 1))
+        )
+        self.assertIn("it is not TOML", self.problem("a = " + "[" * 50_000))
+        self.path.write_bytes(b"a = '\xff'")
+        error = self.assertRaises(UsageError, read_file, self.path, TABLE)
+        self.assertEqual(f"{self.path}: it is not UTF-8 from byte 5 on", str(error))
+        self.path.unlink()
+        error = self.assertRaises(UsageError, read_file, self.path, TABLE)
+        self.assertEqual(f"{self.path}: it cannot be read: No such file or directory", str(error))

@@ -1,0 +1,204 @@
+"""The file of ``--config`` while a program runs."""
+
+from __future__ import annotations
+
+import os
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel, formatEvent, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hub.cache.caches import HeldJobs
+from tests.ops.configuration.program import ALONE, TARGET, WINDOW, ConfigurationFile, Options
+from yurttunnel.ops.configuration.following import LOOK_SECONDS, ChangeRefused, Following
+from yurttunnel.ops.log_levels import ShownLevels
+from yurttunnel.ops.readiness import Finding, Readiness
+
+KEPT = "what the configuration said before stays in use"
+
+
+class FollowingTests(ConfigurationFile, SynchronousTestCase):
+    """``Following`` gives parts what concerns them."""
+
+    def setUp(self):
+        """Begin with one target; a part follows targets, another one the window."""
+        super().setUp()
+        self.used = []
+        self.lines = []
+        globalLogPublisher.addObserver(self.note)
+        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        self.levels = ShownLevels()
+        self.clock, self.jobs = Clock(), HeldJobs()
+        self.start('node-name = "n"\ntarget = ["a"]')
+
+    def start(self, text, *arguments):
+        """Start a program whose file says that."""
+        self.write(text)
+        options = Options({})
+        options.parseOptions([f"--config={self.path}", *arguments])
+        self.following = Following(self.clock, self.read, options, options.file, self.levels)
+        self.following.follow((TARGET,), lambda settings: self.use(settings.targets))
+        self.following.follow((WINDOW,), lambda settings: self.use(settings.window))
+        self.following.startService()
+        self.addCleanup(self.following.stopService)
+
+    def read(self, function, argument):
+        """Read at once, or as soon as the disk works."""
+        return self.jobs.run(lambda: function(argument))
+
+    def use(self, value):
+        """Note what a part is given."""
+        self.used.append(value)
+
+    def note(self, event):
+        """Keep what is logged."""
+        if event.get("log_namespace", "").startswith("yurttunnel"):
+            text = formatEvent(event).replace(str(self.path), "FILE")
+            self.lines.append(f"{event['log_level'].name}: {text}")
+
+    def look(self, times=2):
+        """Let the next looks come: by the second one a file that changes is read."""
+        for _ in range(times):
+            self.clock.advance(LOOK_SECONDS)
+
+    def change(self, text):
+        """Write another file, and let it be seen."""
+        self.write(text)
+        self.look()
+
+    def problem(self):
+        """Return what is said of it."""
+        problem = self.following.problem()
+        return None if problem is None else problem.replace(str(self.path), "FILE")
+
+    def test_parts_are_given_what_concerns_them(self):
+        """Only those one of whose flags is another; and the log says which."""
+        self.change('node-name = "n"\ntarget = ["a", "b"]')
+        self.assertEqual([("a", "b")], self.used)
+        self.assertEqual(["info: changed in FILE, and in use: --target"], self.lines)
+        self.change('node-name = "n"\ntarget = ["a", "b"]\nresume-window = "5"')
+        self.change('# with a comment\nnode-name = "n"\ntarget = ["a", "b"]\nresume-window = 5')
+        self.assertEqual([("a", "b"), 5.0], self.used)
+        self.change('node-name = "n"')
+        self.assertEqual([(), 30.0], self.used[2:])
+        self.assertIsNone(self.problem())
+
+    def test_what_the_command_line_says_counts(self):
+        """The file may say what it wants of it."""
+        self.following.stopService()
+        self.start('node-name = "n"', "--target=x", "--resume-window=1")
+        self.change('node-name = "n"\ntarget = ["y"]\nresume-window = 2')
+        self.assertEqual(([], []), (self.used, self.lines))
+
+    def test_a_file_is_read_when_nobody_writes_it_any_more(self):
+        """As long as it is another one at each look, nothing is read; nor is it when it rests."""
+        for number in range(5):
+            self.write(f'node-name = "n"\ntarget = ["{"x" * number}"]')
+            self.look(1)
+        self.assertEqual([], self.used)
+        self.look(1)
+        self.assertEqual([("xxxx",)], self.used)
+        os.chmod(self.path, 0)
+        self.patch(Options, "read_anew", None)
+        self.look(10)
+        self.assertEqual((None, 1), (self.problem(), len(self.used)))
+
+    def test_a_broken_file_changes_nothing(self):
+        """It is said, once in the log and as long as it lasts for /readyz; mended it is used."""
+        self.change("target = ")
+        self.look(5)
+        sentence = f"FILE: it is not TOML: Invalid value (at end of document); {KEPT}"
+        self.assertEqual(sentence, self.problem())
+        self.assertEqual([f"error: {sentence}"], self.lines)
+        self.change('node-name = "n"\ntarget = [1, 1]')
+        self.assertEqual(
+            f"FILE: target 1 is given twice; {KEPT}",
+            self.problem(),
+        )
+        self.change('node-name = "n"\ntarget = ["b"]')
+        self.assertIsNone(self.problem())
+        self.assertEqual([("b",)], self.used)
+        self.assertEqual("info: FILE is in use again", self.lines[-1])
+
+    def test_a_file_that_is_gone(self):
+        """Everything stays until it is there again."""
+        self.path.unlink()
+        self.look()
+        self.assertEqual(
+            f"FILE: it cannot be read: No such file or directory; {KEPT}",
+            self.problem(),
+        )
+        self.change('node-name = "n"\ntarget = ["a"]')
+        self.assertEqual((None, []), (self.problem(), self.used))
+
+    def test_what_needs_a_restart(self):
+        """It is said until the file is as at the start, and everything else is used."""
+        self.change('node-name = "m"\ntarget = ["b"]\nstandalone = true')
+        self.assertEqual([("b",)], self.used)
+        sentence = "changed in FILE, needs a restart: --node-name, --standalone"
+        self.assertEqual(sentence, self.problem())
+        self.assertIn(f"warn: {sentence}", self.lines)
+        self.change('node-name = "m"\ntarget = ["c"]\nstandalone = true')
+        self.assertEqual(1, self.lines.count(f"warn: {sentence}"))
+        self.change('node-name = "n"\ntarget = ["c"]')
+        self.assertIsNone(self.problem())
+
+    def test_a_part_that_refuses(self):
+        """Nothing is changed, and it is tried again until the part takes it."""
+        refusal = [ChangeRefused("the port is taken")]
+
+        async def refuse(settings):
+            if refusal:
+                raise refusal[0]
+            self.use("at last")
+
+        self.following._parts.clear()
+        self.following.follow((ALONE,), refuse)
+        self.following.follow((WINDOW,), lambda settings: self.use(settings.window))
+        self.change('node-name = "n"\ntarget = ["a"]\nstandalone = true\nresume-window = 7')
+        self.look(3)
+        self.assertEqual(f"the port is taken; {KEPT}", self.problem())
+        self.assertEqual([], self.used)
+        refusal.clear()
+        self.look(1)
+        self.assertEqual((["at last", 7.0], None), (self.used, self.problem()))
+
+    def test_a_part_that_takes_its_time(self):
+        """The next look waits for it."""
+        under_way = Deferred()
+        self.following._parts.clear()
+        self.following.follow((TARGET,), lambda settings: under_way)
+        self.change('node-name = "n"\ntarget = ["b"]')
+        self.change('node-name = "n"\ntarget = ["c"]')
+        self.assertEqual([], self.lines)
+        under_way.callback(None)
+        self.assertEqual(["info: changed in FILE, and in use: --target"], self.lines)
+
+    def test_the_level_of_the_log(self):
+        """--v is followed; without it counts what twist was told."""
+        self.change('node-name = "n"\ntarget = ["a"]\nv = 4')
+        self.assertEqual(LogLevel.debug, self.levels.level)
+        self.change('node-name = "n"\ntarget = ["a"]\nv = 0')
+        self.assertEqual((LogLevel.info, False), (self.levels.level, self.levels.requests))
+        self.change('node-name = "n"\ntarget = ["a"]')
+        self.assertEqual((LogLevel.info, True), (self.levels.level, self.levels.requests))
+
+    def test_nothing_is_unready_for_it(self):
+        """Readiness tells of it all the same."""
+        readiness = Readiness()
+        self.following.tell(readiness)
+        self.assertEqual([Finding("configuration", None, False)], readiness.findings())
+        self.change("target = 1")
+        (finding,) = readiness.findings()
+        self.assertIn("write an array of texts", finding.problem)
+        self.assertFalse(finding.required)
+
+    def test_a_disk_that_hangs(self):
+        """Looks wait for it; a stop does not."""
+        self.jobs.holds = True
+        self.change('node-name = "n"\ntarget = ["b"]')
+        self.look(5)
+        self.assertTrue(self.successResultOf(self.following.stopService()))
+        self.jobs.release()
+        self.assertEqual(([], []), (self.used, self.clock.getDelayedCalls()))

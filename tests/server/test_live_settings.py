@@ -1,0 +1,57 @@
+"""What of a server's settings changes while it runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.server.test_process import settings
+from yurttunnel.ops.configuration.following import ChangeRefused
+from yurttunnel.server.frontends.admission import parse_permission
+from yurttunnel.server.live_settings import LiveSettings
+
+
+class LiveSettingsTests(SynchronousTestCase):
+    """``LiveSettings`` gives each change to those who follow."""
+
+    def setUp(self):
+        """Follow those of a command line."""
+        self.first = settings()
+        self.live = LiveSettings(self.first)
+        self.used = []
+
+    def change(self, **values):
+        """Change them."""
+        return Deferred.fromCoroutine(self.live.use(replace(self.live.now, **values)))
+
+    def test_everybody_who_follows_is_told_in_turn(self):
+        """What is now is what was given last."""
+        self.assertIs(self.first, self.live.now)
+        self.live.follow(lambda now: self.used.append(("first", now.drain_timeout)))
+        self.live.follow(lambda now: self.used.append(("second", now.drain_timeout)))
+        self.successResultOf(self.change(drain_timeout=7.0))
+        self.assertEqual([("first", 7.0), ("second", 7.0)], self.used)
+        self.assertEqual(7.0, self.live.now.drain_timeout)
+
+    def test_who_refuses_keeps_the_others_from_it(self):
+        """Nothing is changed then."""
+
+        async def refuse(now):
+            raise ChangeRefused("the port is taken")
+
+        self.live.follow(refuse)
+        self.live.follow(self.used.append)
+        self.failureResultOf(self.change(drain_timeout=7.0), ChangeRefused)
+        self.assertEqual(([], self.first), (self.used, self.live.now))
+
+    def test_the_last_permission_stays(self):
+        """What was restricted does not become open to everybody by a file that is cut off."""
+        one, other = (parse_permission(f"user:{number}=*/*:*") for number in (1, 2))
+        self.successResultOf(self.change(connect_permissions=(one,)))
+        self.successResultOf(self.change(connect_permissions=(other,)))
+        self.live.follow(self.used.append)
+        failure = self.failureResultOf(self.change(connect_permissions=()), ChangeRefused)
+        self.assertIn("needs a restart", str(failure.value))
+        self.assertEqual(((other,), []), (self.live.now.connect_permissions, self.used))

@@ -1,0 +1,62 @@
+"""``yurttunnel config check``: whether a file is what ``--config`` of a program takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from yurttunnel.cli import output
+from yurttunnel.cli.options import ClientCommand, ClientOptions
+from yurttunnel.cli.programs import PROGRAMS
+from yurttunnel.ops.configuration.check import Programs, check_file, program_of
+from yurttunnel.ops.flag_table import Flag, Group
+
+
+def _program(text: str) -> str:
+    """Parse which program a file is for."""
+    if text not in NAMES:
+        raise ValueError(f"{text!r} is none of these: {', '.join(NAMES)}")
+    return text
+
+
+NAMES = ("server", "agent", "hub", "proxy")
+
+PROGRAM = Flag(
+    "program",
+    Group.BASICS,
+    _program,
+    "Which program the file is for: server, agent, hub or proxy. [default: the one that knows most"
+    " of its keys]",
+)
+
+
+class ConfigCheckOptions(ClientOptions):
+    """Options of ``yurttunnel config check``."""
+
+    longdesc = """Looks at a file for --config without running anything: whether it is TOML, whether
+    its keys are flags, whether their values can be read and go together. What is wrong is one line
+    that names file and key, and the status is 64."""
+
+    words = ("FILE",)
+    table = (PROGRAM,)
+
+
+def config_check(options: ConfigCheckOptions) -> None:
+    """Check it, and say for which program it is in order."""
+    path = Path(options.given[0])
+    programs = _programs()
+    name = options.optional_value(PROGRAM, None) or program_of(programs, path)
+    beside = check_file(programs[name], path)
+    print(output.shown(f"{path} is in order for yurttunnel {name}"))
+    if beside is not None:
+        print(output.shown(f"beside it, on the command line or in a variable: {beside}"))
+
+
+def _programs() -> Programs:
+    return {each.name: type(each.options()) for each in PROGRAMS if each.name in NAMES}
+
+
+CONFIG_CHECK = ClientCommand(
+    "config check",
+    "whether a file is what --config takes",
+    ConfigCheckOptions,
+    config_check,
+)

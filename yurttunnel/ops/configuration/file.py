@@ -1,0 +1,113 @@
+"""The file of ``--config``: TOML (toml.io, version 1.0), in which each flag is a key."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from twisted.python import usage
+
+from yurttunnel.ops.command_line import did_you_mean
+from yurttunnel.ops.configuration.sources import OFF, ON, Given, Source
+from yurttunnel.ops.flag_table import Entry, Flag, Repeated, Switch
+
+MOST_BYTES = 1024 * 1024
+"""A file with 10,000 forwards has half of that."""
+
+OWN_KEY = "config"
+"""The flag that names the file, which cannot be in it."""
+
+
+State = tuple[int, int, int] | str
+"""When a file was changed, which one it is and its size; or why that cannot be told."""
+
+
+class BadConfiguration(usage.UsageError):
+    """The file cannot be read or used; one line names it, the key and what is expected."""
+
+
+def state_of(path: Path) -> State:
+    """Return what is another when the file is."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        return str(error.strerror)
+    return status.st_mtime_ns, status.st_ino, status.st_size
+
+
+def read_file(path: Path, table: Sequence[Entry]) -> Source:
+    """Return what the file says of the flags in ``table``; raises :class:`BadConfiguration`."""
+    parsed = parse_file(path)
+    entries = {entry.name: entry for entry in table if entry.name != OWN_KEY}
+    return {name: _given(path, name, value, entries) for name, value in parsed.items()}
+
+
+def parse_file(path: Path) -> dict[str, object]:
+    """Return the values of a file by their keys; raises :class:`BadConfiguration`."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise BadConfiguration(f"{path}: it cannot be read: {error.strerror}") from None
+    if len(content) > MOST_BYTES:
+        raise BadConfiguration(f"{path}: it is longer than {MOST_BYTES} bytes")
+    # It takes memory, and most programs have no file.
+    import tomllib
+
+    try:
+        return tomllib.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise BadConfiguration(f"{path}: it is not UTF-8 from byte {error.start} on") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BadConfiguration(f"{path}: it is not TOML: {error}") from None
+
+
+def _given(path: Path, name: str, value: object, entries: dict[str, Entry]) -> Given:
+    entry = entries.get(name)
+    if entry is None:
+        meant = did_you_mean(name.replace("_", "-"), entries) or "keys are the names of the flags"
+        raise BadConfiguration(f"{path}: {name}: there is no such key: {meant}")
+    source = f"{path}: {name}"
+    match entry:
+        case Switch():
+            if not isinstance(value, bool):
+                raise BadConfiguration(f"{source}: write true or false, not {_shown(value)}")
+            return Given((ON if value else OFF,), source)
+        case Repeated():
+            if not isinstance(value, list) or None in (texts := [_text(each) for each in value]):
+                raise BadConfiguration(
+                    f'{source}: write an array of texts, as {name} = ["..."], not {_shown(value)}'
+                )
+            return Given(tuple(text for text in texts if text is not None), source)
+        case Flag():
+            text = _text(value)
+            if text is None:
+                raise BadConfiguration(f"{source}: write one text or number, not {_shown(value)}")
+            return Given((text,), source)
+
+
+def _text(value: object) -> str | None:
+    """Return what a flag would be given, ``None`` for what no flag can be given."""
+    match value:
+        case bool():
+            return ON if value else OFF
+        case int() | float() | str():
+            return str(value)
+    return None
+
+
+def _shown(value: object) -> str:
+    """Return what kind of value it is, in the terms of TOML."""
+    match value:
+        case bool():
+            return ON if value else OFF
+        case str():
+            return "a text"
+        case int() | float():
+            return "a number"
+        case list():
+            return "an array" if all(_text(each) is not None for each in value) else "such an array"
+        case dict():
+            return "a table"
+    return "a date or time"

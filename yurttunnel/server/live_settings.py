@@ -1,0 +1,44 @@
+"""What of a server's settings changes while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from yurttunnel.ops.configuration.following import ChangeRefused
+from yurttunnel.server import flag_table
+from yurttunnel.server.options import Settings
+
+LIVE_FLAGS = (flag_table.FORWARD, flag_table.ALLOW_CONNECT, flag_table.DRAIN_TIMEOUT)
+
+Use = Callable[[Settings], Awaitable[None] | None]
+
+
+class LiveSettings:
+    """The settings that count ``now``; of later ones the values of :data:`LIVE_FLAGS` do."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.now = settings
+        self._parts: list[Use] = []
+
+    def follow(self, use: Use) -> None:
+        """Have ``use(settings)`` called for each change.
+
+        Who may refuse one, by :class:`ChangeRefused`, has to come first.
+        """
+        self._parts.append(use)
+
+    async def use(self, settings: Settings) -> None:
+        """Change to ``settings``; raises :class:`ChangeRefused`, and then everything is as it was.
+
+        Permissions are not given up in passing: a file may have been cut off.
+        """
+        if self.now.connect_permissions and not settings.connect_permissions:
+            raise ChangeRefused(
+                "--allow-connect: without one whoever can connect reaches every node, which needs a"
+                " restart: leave one there"
+            )
+        for use in self._parts:
+            used = use(settings)
+            if used is not None:
+                await used
+        self.now = settings
