@@ -342,6 +342,15 @@ class LogLevelTests(DebugTestCase):
         self.reactor.advance(1)
         self.assertEqual(LogLevel.info, self.levels.level)
 
+    def test_the_usual_level_changes_meanwhile(self):
+        """What is shown for now stays; then the new one comes."""
+        self.change("level=debug&seconds=60")
+        self.levels.set(LogLevel.warn, requests=False)
+        self.assertEqual(LogLevel.debug, self.levels.level)
+        self.assertEqual(b"debug, in 60 s warn again\n", self.ask("/log-level").body)
+        self.reactor.advance(60)
+        self.assertEqual((LogLevel.warn, False), (self.levels.level, self.levels.requests))
+
     def test_requests(self):
         """What was said of single requests before is so again afterwards."""
         self.levels.set(LogLevel.info, requests=False)

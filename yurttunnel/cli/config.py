@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+
 from yurttunnel.cli import output
 from yurttunnel.cli.options import ClientCommand, ClientOptions
 from yurttunnel.cli.programs import PROGRAMS

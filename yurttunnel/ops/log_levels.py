@@ -50,14 +50,34 @@ class ShownLevels:
 
     Without ``requests``, what goes wrong with single requests is still shown: warnings and worse.
     Of Twisted's own messages those are, too, and all with the level ``debug``.
-    Both can be changed while the process runs, by :meth:`set`.
+    Both can be changed while the process runs, by :meth:`set`, and for a while by
+    :meth:`set_for_now`.
     """
 
     def __init__(self) -> None:
+        self._for_now = False
         self.set(LogLevel.info, requests=True)
 
     def set(self, level: LogLevel, requests: bool) -> None:
-        """Show what is of ``level``, a constant of ``LogLevel``, or worse."""
+        """Show what is of ``level``, a constant of ``LogLevel``, or worse.
+
+        Another one that is there for now stays until it ends.
+        """
+        self.usual = level, requests
+        if not self._for_now:
+            self._show(level, requests)
+
+    def set_for_now(self, level: LogLevel, requests: bool) -> None:
+        """Show what is of ``level`` until :meth:`go_back`."""
+        self._for_now = True
+        self._show(level, requests)
+
+    def go_back(self) -> None:
+        """Show the usual again."""
+        self._for_now = False
+        self._show(*self.usual)
+
+    def _show(self, level: LogLevel, requests: bool) -> None:
         self.level = level
         self.requests = requests
         self._shown = _from(level)

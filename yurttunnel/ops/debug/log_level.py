@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from twisted.application.service import Service
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger, LogLevel
@@ -18,16 +15,6 @@ MOST_SECONDS = 86_400
 _LEVELS = ("debug", "info", "warn")
 
 
-@dataclass(frozen=True, slots=True)
-class _Usual:
-    """What was shown before, and when that comes back."""
-
-    # A constant of LogLevel; they have no types.
-    level: Any
-    requests: bool
-    end: IDelayedCall
-
-
 class TemporaryLogLevel(Service):
     """Changes what of the log is shown, and changes it back by itself."""
 
@@ -36,7 +23,7 @@ class TemporaryLogLevel(Service):
     def __init__(self, clock: IReactorTime, levels: ShownLevels) -> None:
         self._clock = clock
         self._levels = levels
-        self._usual: _Usual | None = None
+        self._end: IDelayedCall | None = None
 
     def page(self) -> Page:
         """Make the page: GET tells, POST with ``?level=L`` and ``&seconds=N`` changes."""
@@ -53,11 +40,9 @@ class TemporaryLogLevel(Service):
             raise BadParameter(f"level is wanted: one of {', '.join(_LEVELS)}")
         seconds = number(parameters, "seconds", 1, MOST_SECONDS, DEFAULT_SECONDS)
         self._restore()
-        levels = self._levels
         level = LogLevel.levelWithName(name)
-        end = self._clock.callLater(seconds, self._go_back)
-        self._usual = _Usual(levels.level, levels.requests, end)
-        levels.set(level, requests=level < LogLevel.warn)
+        self._end = self._clock.callLater(seconds, self._go_back)
+        self._levels.set_for_now(level, requests=level < LogLevel.warn)
         self._log.warn(
             "log level {shown} for {seconds} s, by a request to /debug/log-level",
             shown=name,
@@ -70,14 +55,15 @@ class TemporaryLogLevel(Service):
         self._log.warn("log level {shown} again", shown=self._levels.level.name)
 
     def _restore(self) -> None:
-        usual, self._usual = self._usual, None
-        if usual is not None:
-            if usual.end.active():
-                usual.end.cancel()
-            self._levels.set(usual.level, usual.requests)
+        end, self._end = self._end, None
+        if end is not None:
+            if end.active():
+                end.cancel()
+            self._levels.go_back()
 
     def _state(self) -> str:
-        if self._usual is None:
+        if self._end is None:
             return f"{self._levels.level.name}\n"
-        left = self._usual.end.getTime() - self._clock.seconds()
-        return f"{self._levels.level.name}, in {left:.0f} s {self._usual.level.name} again\n"
+        left = self._end.getTime() - self._clock.seconds()
+        usual, _ = self._levels.usual
+        return f"{self._levels.level.name}, in {left:.0f} s {usual.name} again\n"
