@@ -85,6 +85,14 @@ class ContainerfileTests(unittest.SynchronousTestCase):
         self.assertIn("gcc", installed(self.building))
         self.assertNotIn("pip", str(self.final))
 
+    def test_nothing_of_ours_imports_what_is_left_out(self):
+        """No module is in a directory called test, or imports one of a library."""
+        self.assertTrue(any("-name test" in arguments for _, arguments in self.building))
+        sources = [*REPOSITORY.glob("yurttunnel/**/*.py"), *REPOSITORY.glob("twisted/**/*.py")]
+        for path in sources:
+            self.assertEqual(set(), {"test", "tests"} & set(path.relative_to(REPOSITORY).parts))
+            self.assertNotRegex(path.read_text(), r"(?m)^\s*(from|import) [\w.]*\.tests?\b")
+
     def test_the_list_of_plugins_is_written_before_the_user_changes(self):
         """``twist`` runs once as root, since nothing can be written later."""
         kinds = [name for name, _ in self.final]
