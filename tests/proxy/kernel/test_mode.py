@@ -11,6 +11,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import CancelledError, gatherResults
 from twisted.internet.error import ConnectionRefusedError, TimeoutError
 from twisted.internet.task import deferLater
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import TestCase
 
 from tests.proxy.kernel.lab import (
@@ -43,6 +44,7 @@ from yurttunnel.proxy.state.virtual_services import (
     Protocol,
     Scope,
 )
+from yurttunnel.steering.netlink import own_table
 from yurttunnel.steering.netlink.worker import KernelWorker
 from yurttunnel.steering.programs import Programs
 
@@ -472,6 +474,23 @@ class OtherKernelTests(KernelTestCase):
     async def test_without_nft(self):
         """It is said what is not installed."""
         self.assertIn("nft is not installed", await kernel_mode_available(FakePrograms()))
+
+    async def test_a_kernel_without_tables_of_processes(self):
+        """It is told, and refusals are kept from clients all the same."""
+        await self.mode.stopService()
+        self.patch(own_table, "_OWNER", 1 << 30)
+        self.mode = self.new()
+        with capturedLogs() as logged:
+            self.mode.startService()
+            self.serve(0)
+            await self.apply(self.service(numbers=[0, 1]))
+            await self.until(lambda: [each for each in logged if "Linux 5.12" in str(each)])
+            await self.until(lambda: "drop" in self.listed("watch-reset"))
+        await self.until_served_by({"0"})
+
+    def listed(self, chain):
+        """Return the rules of a chain."""
+        return self.lab.node.run("nft", "list", "chain", "ip", "yurtproxy", chain)
 
     async def test_another_process(self):
         """A second one does not watch, and says why, until the first has ended."""

@@ -79,14 +79,10 @@ class KernelMode(Service):
         self._packets = PacketLog(
             reactor, GROUP, COPIED, lambda payload: self._suspicion.told(told(payload))
         )
-        self._dropping = dropped_refusals(run, self._not_dropped)
-        self._unnoticed: str | None = None
-        self._undropped: str | None = None
-
-    @property
-    def problem(self) -> str | None:
-        """Why clients may see endpoints that do not answer; ``None`` where they do not."""
-        return self._unnoticed or self._undropped
+        self._dropping = dropped_refusals(run, self._drop_by_rules)
+        self._rules_drop = False
+        self.problem: str | None = None
+        """Why endpoints that do not answer are not noticed; ``None`` where they are."""
 
     def startService(self) -> None:
         """Begin to watch; where the kernel does not let that be, it is told, and all else goes."""
@@ -101,23 +97,24 @@ class KernelMode(Service):
             self._packets.start()
         except SteeringFailed as error:
             self._connections.stop()
-            if self._unnoticed is None:
+            if self.problem is None:
                 self._log.warn("{error}; it is tried again", error=error)
-            self._unnoticed = str(error)
+            self.problem = str(error)
             self._again = self._reactor.callLater(RETRY, self._begin)
             return
         self._watches = True
-        if self._unnoticed is not None:
-            self._unnoticed = None
+        if self.problem is not None:
+            self.problem = None
             self.rules.again()
 
-    def _not_dropped(self, error: SteeringFailed) -> None:
-        self._undropped = str(error)
+    def _drop_by_rules(self, error: SteeringFailed) -> None:
+        self._rules_drop = True
         self._log.warn(
-            "{error}. Clients are refused by endpoints that nobody listens at until these are left"
-            " out",
+            "{error}. Refusals are dropped by rules that stay if this process is killed: clients"
+            " of endpoints that refuse then wait until it is there again",
             error=error,
         )
+        self.rules.again()
 
     async def _stop(self) -> None:
         self._watches = False
@@ -149,5 +146,5 @@ class KernelMode(Service):
         common = kernel_chains(version)
         if not self._watches:
             return common
-        watching = watching_chains(version)
+        watching = watching_chains(version, drops=self._rules_drop)
         return Part({**common.chains, **watching.chains}, {**common.maps, **watching.maps})

@@ -40,8 +40,13 @@ _UNREACHABLE = {
 }
 
 
-def watching_chains(version: int) -> Part:
-    """Return the chains and sets for a version of IP."""
+def watching_chains(version: int, drops: bool = False) -> Part:
+    """Return the chains and sets for a version of IP.
+
+    They drop refusals themselves only where the kernel lets nothing else do it that ends with the
+    process.
+    """
+    drop = ("drop",) if drops else ()
     family = FAMILIES[version]
     address = "ipv4_addr" if version == 4 else "ipv6_addr"
     limited = (
@@ -66,8 +71,8 @@ def watching_chains(version: int) -> Part:
     )
     chains = {
         "watch-refused": refused,
-        "watch-reset": chain(f"update @{_REFUSING} {{ {by} {_SAMPLES} }} {_MOST} {_LOG}"),
-        "watch-unreachable": chain(f"{_MOST} {_LOG}"),
+        "watch-reset": chain(f"update @{_REFUSING} {{ {by} {_SAMPLES} }} {_MOST} {_LOG}", *drop),
+        "watch-unreachable": chain(f"{_MOST} {_LOG}", *drop),
         "watch-tried": tried,
         # Before addresses are translated back: the endpoint's is what counts.
         "watch-prerouting": chain(
