@@ -90,6 +90,24 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertIn("mod 1 map", self.transactions[1])
         self.assertEqual([({ONE}, 1), ({TWO}, 2)], self.forgotten)
 
+    def test_siblings(self):
+        """They are the other endpoints of all services that an endpoint has, as of the last call;
+        there are none of one that the kernel leads nothing to.
+        """
+        others = {each.endpoint for each in (TWO, THREE)}
+        self.assertEqual(others, self.rules.siblings(ONE))
+        self.assertIsNone(self.rules.siblings(Target(Protocol.UDP, ONE.endpoint)))
+        both = [
+            Placed(service([1, 4], key=key("web"), portals=(PORTAL,)), None),
+            Placed(service([1, 5], key=key("api")), None),
+            Placed(service([1, 6], key=key("socket")), 40000),
+            Placed(service([3], key=key("alone")), None),
+        ]
+        self.successResultOf(self.rules.apply(both))
+        self.assertEqual({endpoint(4), endpoint(5)}, self.rules.siblings(ONE))
+        self.assertIsNone(self.rules.siblings(THREE))
+        self.assertIsNone(self.rules.siblings(TWO))
+
     def test_a_kernel_that_does_not_forget(self):
         """It is told, and all of it is tried again."""
         self.forgetting = lambda: fail(SteeringFailed("it is locked"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
 
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -48,6 +49,8 @@ class KernelRules:
         self._limited = RateLimitedLog(clock, self._log)
         self._turn = DeferredLock()
         self._placed: Sequence[Placed] | None = None
+        # By their endpoints; it is made when the first one is asked for.
+        self._services: defaultdict[Target, list[Placed]] | None = None
         self._due = False
         self._changed: set[Target] = set()
         self._following: Deferred[None] | None = None
@@ -61,13 +64,13 @@ class KernelRules:
 
     def apply(self, placed: Sequence[Placed]) -> Deferred[Applied]:
         """See :class:`IRules`."""
-        self._placed = placed
+        self._place(placed)
         self._ejections.keep(lambda target: self.siblings(target) is not None)
         return self._turn.run(self._nftables.apply, placed)
 
     def remove(self) -> Deferred[bool]:
         """See :class:`IRules`; ejections change nothing from now on."""
-        self._placed = None
+        self._place(None)
         return self._turn.run(self._nftables.remove)
 
     def generation(self) -> int | None:
@@ -105,17 +108,20 @@ class KernelRules:
         self._tables.forget([placed.service.key for placed in self._placed or ()])
         return Deferred.fromCoroutine(self._apply_again())
 
-    def _with(self, target: Target) -> Iterator[Placed]:
-        """Yield the services that the kernel leads to an endpoint."""
-        address, port = target.endpoint.address, target.endpoint.port
-        for placed in self._placed or ():
-            key = placed.service.key
-            if key.protocol is not target.protocol or key.version != address.version:
-                continue
-            if is_carried(placed) and any(
-                each.port == port and each.address == address for each in placed.service.endpoints
-            ):
-                yield placed
+    def _place(self, placed: Sequence[Placed] | None) -> None:
+        self._placed = placed
+        self._services = None
+
+    def _with(self, target: Target) -> Sequence[Placed]:
+        """Return the services that the kernel leads to an endpoint."""
+        if self._services is None:
+            self._services = defaultdict(list)
+            for placed in self._placed or ():
+                if is_carried(placed):
+                    for endpoint in placed.service.endpoints:
+                        its = Target(placed.service.key.protocol, endpoint)
+                        self._services[its].append(placed)
+        return self._services.get(target, ())
 
     def _follow(self, target: Target) -> None:
         self._changed.add(target)
