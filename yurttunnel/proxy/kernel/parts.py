@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.kernel.affinity import EndpointNumbers, clients_set, is_known, remember
 from yurttunnel.proxy.kernel.marks import MASQUERADED, RETRIED, has_mark, set_mark
 from yurttunnel.proxy.rules.nftables.parts import Led, Part, elements, socket_of
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, Chain, chain
@@ -69,6 +70,7 @@ class KernelParts:
     def __init__(self, masquerade: Masquerade, is_ejected: IsEjected) -> None:
         self._masquerade = masquerade
         self._is_ejected = is_ejected
+        self._numbers = EndpointNumbers()
 
     def __call__(self, placed: Placed, internal: Placed | None) -> Part:
         """Return the part of a service that the kernel carries, or that has a proxy socket."""
@@ -133,20 +135,18 @@ class KernelParts:
             rule = f"{mark}meta l4proto {protocol} dnat to numgen random mod {len(chosen)} map {to}"
             chains[name] = chain(rule)
             return
-        family = FAMILIES[service.key.version]
-        address = "ipv4_addr" if service.key.version == 4 else "ipv6_addr"
+        version = service.key.version
+        clients = _name("clients", service.key)
+        # The time is the rule's, which is replaced when it changes; the set stays with its clients.
+        maps[clients] = clients_set(version)
         verdicts, known = [], []
-        for each in chosen:
+        for each, number in self._numbers.of(service.key, chosen).items():
             one = _name("ep", service.key, each)
-            clients = _name("clients", service.key, each)
-            # The time is the rule's, which is replaced when it changes; the set stays with its
-            # clients.
-            maps[clients] = f"set {{ type {address}; flags dynamic,timeout; }}"
             chains[one] = chain(
-                f"update @{clients} {{ {family} saddr timeout {service.affinity:.0f}s }}",
+                remember(version, number, clients, service.affinity),
                 f"{mark}meta l4proto {protocol} dnat to {_at(each, ':')}",
             )
-            known.append(f"{family} saddr @{clients} goto {one}")
+            known.append(f"{is_known(version, number, clients)} goto {one}")
             verdicts.append(f"goto {one}")
         chains[name] = chain(*known, f"numgen random mod {len(chosen)} vmap {_numbered(verdicts)}")
 
