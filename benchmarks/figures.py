@@ -90,6 +90,6 @@ class Figure:
         }
 
 
-def heading(name: str) -> str:
-    """Head the table of figures of the program ``name``."""
-    return _ROW.format("figure", "nginx", name, "judged", "quartiles", "reach", "").rstrip()
+def heading(name: str, peer: str = "nginx") -> str:
+    """Head the table of figures of ``name`` beside those of ``peer``."""
+    return _ROW.format("figure", peer, name, "judged", "quartiles", "reach", "").rstrip()

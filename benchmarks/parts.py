@@ -54,9 +54,12 @@ def measure(
     bench: AnyBench,
     chosen: argparse.Namespace,
     facts: Mapping[str, Any],
+    peer: str = "nginx",
 ) -> None:
-    """Measure the chosen parts of ``name``, print them, and record them with ``facts``."""
-    print(heading(name), flush=True)
+    """Measure the chosen parts of ``name`` beside ``peer``, print them, and record them with
+    ``facts``.
+    """
+    print(heading(name, peer), flush=True)
     measured: list[Figure] = []
     try:
         for title, part in parts.items():

@@ -33,8 +33,9 @@ type Command struct {
 	Fields []string `json:"fields"` // more fields of the head: "Name: value"
 	Answer string   `json:"answer"` // requests: the body that each answer has to have
 
-	Bytes int    `json:"bytes"` // download and upload: what each client carries; list: at most
-	Item  string `json:"item"`  // list: what each item has once
+	Bytes     int    `json:"bytes"`     // download and upload: what each client carries; list: at most
+	Elsewhere bool   `json:"elsewhere"` // upload: another process has the backend, nothing is checked
+	Item      string `json:"item"`      // list: what each item has once
 
 	Target string  `json:"target"` // link: where it leads
 	Delay  float64 `json:"delay"`  // seconds, each way

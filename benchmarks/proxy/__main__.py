@@ -10,11 +10,9 @@ from contextlib import ExitStack
 from benchmarks import machine, parts
 from benchmarks.nginx import Nginx
 from benchmarks.processes import working_directory
-from benchmarks.proxy.bench import Bench, Scale
+from benchmarks.proxy.bench import Bench
+from benchmarks.proxy.loads import FULL, QUICK
 from benchmarks.proxy.parts import PARTS
-
-FULL = Scale(seconds=3.0, warm_up=0.5, mebibytes=1024, repeats=7)
-QUICK = Scale(seconds=1.0, warm_up=0.3, mebibytes=512, repeats=3)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

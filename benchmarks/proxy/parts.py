@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.figures import Demand, Figure
 from benchmarks.parts import Parts
-from benchmarks.proxy.bench import Bench, Way
+from benchmarks.proxy.bench import Bench
+from benchmarks.proxy.loads import Way
 from benchmarks.run import Unit
 
 CLIENTS = 16

@@ -4,37 +4,44 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.ports import free_ports
 from benchmarks.tunnel import MetaProgram, twist
 
-_CLUSTER_IP = "10.96.0.10"
+CLUSTER_IP, PORT = "10.96.0.10", 80
+"""Of the Service, by TCP and UDP."""
 
 
-class ServiceProxy(MetaProgram):
-    """The proxy of one Service with one endpoint, at ``port`` by TCP and UDP.
+class _Proxy(MetaProgram):
+    """The proxy of one Service with endpoints at some ``addresses``; ``flags`` say how."""
 
-    Nothing leads there: clients speak to the port itself, as they do to that of nginx.
-    """
-
-    def __init__(self, directory: Path, address: str, backend: int, echo: int) -> None:
-        self.port = free_ports.take()
-        services = directory / "services.json"
-        services.write_text(json.dumps(manifest(address, backend, echo)))
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        addresses: Sequence[str],
+        backend: int,
+        echo: int,
+        flags: Sequence[str],
+    ) -> None:
+        services = directory / f"{name}.json"
+        services.write_text(json.dumps(manifest(addresses, backend, echo)))
         command = [
             sys.executable, *twist("epoll"), "yurtproxy",
             "--hostname-override", "bench",
             "--services-file", str(services),
-            "--mode", "user",
-            "--proxy-backend", "none",
-            "--proxy-port-range", f"{self.port}-{self.port}",
             "--healthz-bind-address", "",
             "--drain-timeout", "1s",
+            *flags,
         ]  # fmt: skip
         super().__init__(
-            command, directory / "proxy.log", flag="--metrics-bind-address=127.0.0.1:{}"
+            command, directory / f"{name}.log", flag="--metrics-bind-address=127.0.0.1:{}"
         )
+
+    def wait_until_ready(self) -> None:
+        """Wait, in its network namespace; end it where that is in vain."""
         try:
             self.wait_until(self.is_ready, "it was ready")
         except BaseException:
@@ -42,17 +49,38 @@ class ServiceProxy(MetaProgram):
             raise
 
 
-def manifest(address: str, backend: int, echo: int) -> dict[str, object]:
+class ServiceProxy(_Proxy):
+    """User mode, with one endpoint, at ``port``.
+
+    Nothing leads there: clients speak to the port itself, as they do to that of nginx.
+    """
+
+    def __init__(self, directory: Path, address: str, backend: int, echo: int) -> None:
+        self.port = free_ports.take()
+        own = ("--proxy-port-range", f"{self.port}-{self.port}")
+        flags = ("--mode", "user", "--proxy-backend", "none", *own)
+        super().__init__(directory, "proxy", [address], backend, echo, flags)
+        self.wait_until_ready()
+
+
+class KernelProxy(_Proxy):
+    """Kernel mode, at :data:`CLUSTER_IP`, in the network namespace of the thread."""
+
+    def __init__(self, directory: Path, addresses: Sequence[str], backend: int, echo: int) -> None:
+        super().__init__(directory, "kernel", addresses, backend, echo, ("--mode", "kernel"))
+
+
+def manifest(addresses: Sequence[str], backend: int, echo: int) -> dict[str, object]:
     """Return a Service and its endpoints, as ``kubectl apply -f`` takes them."""
     name = "bench"
-    ports = (("tcp", "TCP", 80, backend), ("udp", "UDP", 80, echo))
+    ports = (("tcp", "TCP", PORT, backend), ("udp", "UDP", PORT, echo))
     service = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": name, "namespace": name},
         "spec": {
-            "clusterIP": _CLUSTER_IP,
-            "clusterIPs": [_CLUSTER_IP],
+            "clusterIP": CLUSTER_IP,
+            "clusterIPs": [CLUSTER_IP],
             "ipFamilies": ["IPv4"],
             "ports": [
                 {"name": each, "protocol": protocol, "port": port}
@@ -72,6 +100,8 @@ def manifest(address: str, backend: int, echo: int) -> dict[str, object]:
         "ports": [
             {"name": each, "protocol": protocol, "port": port} for each, protocol, _, port in ports
         ],
-        "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+        "endpoints": [
+            {"addresses": [address], "conditions": {"ready": True}} for address in addresses
+        ],
     }
     return {"apiVersion": "v1", "kind": "List", "items": [service, endpoints]}

@@ -10,6 +10,8 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from benchmarks.proxy.__main__ import parse
+from benchmarks.proxy.kernel.__main__ import parse as parse_kernel
+from benchmarks.proxy.kernel.parts import PARTS as KERNEL_PARTS
 from benchmarks.proxy.parts import PARTS
 from benchmarks.proxy.proxy import manifest
 from yurttunnel.proxy.sources.manifests import read_manifests
@@ -32,6 +34,12 @@ class CommandLineTests(SynchronousTestCase):
         for name in PARTS:
             self.assertIn(name, said.getvalue())
 
+    def test_kernel_mode_has_parts_and_a_record_of_its_own(self) -> None:
+        """They are named as those of user mode, where it is the same that is done."""
+        self.assertEqual(parse_kernel(["--only", "retry"]).only, ["retry"])
+        self.assertEqual(parse_kernel([]).output, Path("build/proxy.kernel.json"))
+        self.assertEqual({"retry"}, KERNEL_PARTS.keys() - PARTS.keys())
+
 
 class ManifestTests(SynchronousTestCase):
     """The proxy gets a Service with one endpoint for each protocol."""
@@ -39,7 +47,7 @@ class ManifestTests(SynchronousTestCase):
     def test_the_proxy_takes_it_without_a_problem(self) -> None:
         """It is read as what a user would give it."""
         path = Path(self.mktemp()).with_suffix(".json")
-        path.write_text(json.dumps(manifest("192.0.2.1", 8080, 5353)))
+        path.write_text(json.dumps(manifest(["192.0.2.1"], 8080, 5353)))
         (found,) = read_manifests(path, {}).values()
         self.assertEqual(found.problems, ())
         self.assertEqual((len(found.services), len(found.slices)), (1, 1))

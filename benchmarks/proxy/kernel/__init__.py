@@ -1,0 +1,1 @@
+"""The benchmark of the service proxy in kernel mode."""

@@ -1,0 +1,125 @@
+"""Kernel mode beside no proxy: a client, a node and endpoints, each in a network namespace.
+
+Packets of both ways go through the node, and its kernel tracks the connections of both, as on any
+node with a firewall. Each way has a backend of its own, so that no connection of one takes the
+ports of another.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.certificates import Authority
+from benchmarks.load import Driver, build
+from benchmarks.processes import BenchmarkFailed
+from benchmarks.proxy.loads import Loads, Scale, Way
+from benchmarks.proxy.proxy import CLUSTER_IP, PORT, KernelProxy
+from tests.e2e.network.namespaces import Namespace
+from tests.proxy.kernel.lab import Lab
+
+LIVING, REFUSING, SILENT = range(3)
+"""The endpoints; only the first one is asked where no other is said to be."""
+
+_HOLE = """
+table ip hole {
+    chain input {
+        type filter hook input priority 0;
+        meta l4proto tcp drop
+    }
+}
+"""
+
+_PATIENCE = 30.0
+
+
+class Bench(Loads):
+    """Starts everything in ``directory``; it ends with ``stack``."""
+
+    def __init__(self, stack: ExitStack, directory: Path, scale: Scale) -> None:
+        super().__init__(scale)
+        if os.geteuid() != 0:
+            raise BenchmarkFailed("kernel mode is measured in network namespaces: run it as root")
+        here = Namespace(current=True)
+        self._lab = lab = Lab(3)
+        stack.callback(lab.close)
+        here.enter()
+        here.close()
+        self._directory = directory
+        lab.endpoints[SILENT].run("nft", "-f", "-", stdin=_HOLE)
+        self._addresses = [str(lab.address(number).address) for number in range(3)]
+        living = self._addresses[LIVING]
+        program = build(directory)
+        # The backend with TLS, which nobody asks here, wants a certificate.
+        identity = Authority(directory).issue("bench")
+
+        def driver(machine: Namespace, address: str) -> Driver:
+            with machine.inside():
+                return stack.enter_context(Driver(program, identity, address=address))
+
+        without = driver(lab.endpoints[LIVING], living)
+        self._behind = driver(lab.endpoints[LIVING], living)
+        load = driver(lab.client, "127.0.0.1")
+        self._load = load
+        self.direct = Way(load, living, without.plain_port, without.echo_port, elsewhere=True)
+        self._proxy: KernelProxy | None = None
+        self._endpoints: tuple[int, ...] = ()
+        stack.callback(self._stop)
+
+    @property
+    def ours(self) -> Way:
+        """The way by the cluster IP of a Service with one endpoint."""
+        if self._proxy is None or self._endpoints != (LIVING,):
+            self._start(LIVING)
+        assert self._proxy is not None
+        return Way(self._load, CLUSTER_IP, PORT, PORT, [self._proxy.pid], elsewhere=True)
+
+    def slowest_beside_dead(self, clients: int) -> float:
+        """Return after how many seconds the last of some clients was connected, two of three
+        endpoints being dead, by a proxy that does not know that yet.
+        """
+        self._start(LIVING, REFUSING, SILENT)
+        return max(self._connect(clients))
+
+    def _start(self, *endpoints: int) -> None:
+        """Have a new proxy of a Service with these endpoints; there is but one at a time."""
+        self._stop()
+        addresses = [self._addresses[each] for each in endpoints]
+        with self._lab.node.inside():
+            self._proxy = KernelProxy(
+                self._directory, addresses, self._behind.plain_port, self._behind.echo_port
+            )
+            self._proxy.wait_until_ready()
+        self._endpoints = endpoints
+
+    def _stop(self) -> None:
+        if self._proxy is not None:
+            self._proxy.stop()
+            self._proxy = None
+
+    def _connect(self, clients: int) -> list[float]:
+        begun = time.monotonic()
+        seconds: list[float] = []
+        with ExitStack() as stack, selectors.DefaultSelector() as waiting:
+            with self._lab.client.inside():
+                for _ in range(clients):
+                    client = stack.enter_context(socket.socket())
+                    client.setblocking(False)
+                    client.connect_ex((CLUSTER_IP, PORT))
+                    waiting.register(client, selectors.EVENT_WRITE)
+            while waiting.get_map():
+                for key, _ in waiting.select(_PATIENCE):
+                    connected = key.fileobj
+                    assert isinstance(connected, socket.socket)
+                    waiting.unregister(connected)
+                    error = connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                    if error:
+                        raise BenchmarkFailed(f"a client has failed: {os.strerror(error)}")
+                    seconds.append(time.monotonic() - begun)
+                if time.monotonic() - begun > _PATIENCE:
+                    raise BenchmarkFailed(f"clients were not connected within {_PATIENCE:.0f} s")
+        return seconds

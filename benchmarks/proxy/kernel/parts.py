@@ -1,0 +1,74 @@
+"""What is measured, part by part: kernel mode and a connection without a proxy in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from benchmarks.figures import Demand, Figure
+from benchmarks.parts import Parts
+from benchmarks.proxy.kernel.bench import Bench
+from benchmarks.proxy.parts import CLIENTS
+from benchmarks.run import Unit
+
+KEPT = 0.95
+"""What has to be left of what there is without a proxy."""
+
+BESIDE_DEAD, MOST_MILLISECONDS = 24, 1200.0
+"""Clients of which two of three endpoints are dead, and how long they wait at the most: a first
+packet is sent again after 1 s."""
+
+_MEGABYTE, _MILLISECOND = 1e6, 1e3
+
+
+def _many(work: str, title: str) -> Callable[..., Iterator[Figure]]:
+    """Make the part of small operations: their rate and their middle."""
+
+    def part(bench: Bench) -> Iterator[Figure]:
+        rate = Figure(Demand(title, Unit.RATE, KEPT, True, True))
+        p50 = Figure(Demand(f"{title}: p50", Unit.LATENCY, 1 / KEPT, True))
+        for _ in range(bench.scale.repeats):
+            peer = bench.many(bench.direct, work, CLIENTS)
+            ours = bench.many(bench.ours, work, CLIENTS)
+            rate.peer.append(peer.rate)
+            rate.ours.append(ours.rate)
+            p50.peer.append(peer.p50 * _MILLISECOND)
+            p50.ours.append(ours.p50 * _MILLISECOND)
+        yield from (rate, p50)
+
+    return part
+
+
+def _bulk(work: str, streams: int) -> Callable[..., Iterator[Figure]]:
+    """Make the part of downloads or uploads."""
+
+    def part(bench: Bench) -> Iterator[Figure]:
+        title = f"{work}, {streams} stream{'s' if streams > 1 else ''}"
+        figure = Figure(Demand(title, Unit.THROUGHPUT, KEPT, True, True))
+        for _ in range(bench.scale.repeats):
+            for way, values in ((bench.direct, figure.peer), (bench.ours, figure.ours)):
+                values.append(bench.bulk(way, work, streams) / _MEGABYTE)
+        yield figure
+
+    return part
+
+
+def retry(bench: Bench) -> Iterator[Figure]:
+    """How long clients wait at the most where one endpoint refuses, and one is a black hole."""
+    title = f"slowest of {BESIDE_DEAD} clients, 2 of 3 dead"
+    figure = Figure(Demand(title, Unit.LATENCY, MOST_MILLISECONDS))
+    for _ in range(bench.scale.repeats):
+        figure.ours.append(bench.slowest_beside_dead(BESIDE_DEAD) * _MILLISECOND)
+    yield figure
+
+
+PARTS: Parts[Bench] = {
+    "connections": _many("connections", f"new connections, {CLIENTS} clients"),
+    "requests": _many("requests", f"requests, {CLIENTS} clients"),
+    "download-1": _bulk("download", 1),
+    "download-8": _bulk("download", 8),
+    "upload-1": _bulk("upload", 1),
+    "upload-8": _bulk("upload", 8),
+    "datagrams": _many("datagrams", f"UDP echoes of 64 bytes, {CLIENTS} clients"),
+    "retry": retry,
+}
+"""The parts by their names on the command line, in the order in which they are measured."""

@@ -1,0 +1,89 @@
+"""Loads by one way after the other, and how much of them there is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.load import Driver
+
+MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is done.
+
+    Requests, connections and datagrams count for ``seconds``, after ``warm_up``; downloads and
+    uploads carry ``mebibytes`` in all. Everything is repeated ``repeats`` times.
+    """
+
+    seconds: float
+    warm_up: float
+    mebibytes: int
+    repeats: int
+
+
+FULL = Scale(seconds=3.0, warm_up=0.5, mebibytes=1024, repeats=7)
+QUICK = Scale(seconds=1.0, warm_up=0.3, mebibytes=512, repeats=3)
+
+
+@dataclass(frozen=True)
+class Way:
+    """Where a driver speaks to, and the processes that its load passes.
+
+    What is uploaded is checked unless it ends ``elsewhere``, in another process than the driver.
+    """
+
+    driver: Driver
+    address: str
+    port: int
+    echo_port: int
+    pids: list[int] = field(default_factory=list)
+    elsewhere: bool = False
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What came of many small operations: how many a second, and their middle in seconds."""
+
+    rate: float
+    p50: float
+
+
+class Loads:
+    """Has loads run; ``others_load`` is how many processors other programs kept busy at most."""
+
+    def __init__(self, scale: Scale) -> None:
+        self.scale = scale
+        self.others_load = 0.0
+
+    def many(self, way: Way, work: str, clients: int) -> Rate:
+        """Have clients do small work again and again: connections, requests or datagrams."""
+        result = self._ask(way, work, clients=clients, ended=True)
+        return Rate(result["operations"] / result["seconds"], result["p50"])
+
+    def bulk(self, way: Way, work: str, streams: int) -> float:
+        """Download or upload by streams at once; return the bytes a second of all of them."""
+        size = self.scale.mebibytes * MEBIBYTE // streams
+        result = self._ask(way, work, clients=streams, bytes=size)
+        return float(result["bytes"] / result["seconds"])
+
+    def _ask(self, way: Way, work: str, **command: Any) -> dict[str, Any]:
+        port = way.echo_port if work == "datagrams" else way.port
+        where = f"{way.address}:{port}"
+        result = way.driver.ask(
+            {
+                "work": work,
+                "way": {"kind": "tcp", "address": where, "host": where},
+                "seconds": self.scale.seconds,
+                "warm_up": self.scale.warm_up,
+                "tested": way.pids,
+                "elsewhere": way.elsewhere,
+                **command,
+            }
+        )
+        known = result["driver_cpu"] + sum(result["tested_cpu"].values())
+        others = (result["machine_cpu"] - known) / result["seconds"]
+        self.others_load = max(self.others_load, others)
+        return result
