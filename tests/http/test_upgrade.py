@@ -10,8 +10,8 @@ from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
 from zope.interface.verify import verifyObject
 
 from tests.fakes import FakeStream, MemoryConnection
+from tests.http.relaying import OK, SWITCHING, UPGRADE, RelayTestCase
 from tests.http.support import SecureConnection, request
-from tests.http.test_relay import OK, SWITCHING, UPGRADE, RelayTestCase
 from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.upgrade import join

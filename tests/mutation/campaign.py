@@ -33,7 +33,7 @@ _ABOVE_ROOMS = (Path("yurttunnel"), Path())
 ELSEWHERE = {
     "wire": ("tests.tunnel",),
     "tunnel": (
-        "tests.server.test_agents",
+        "tests.server.test_agents tests.server.test_agents_back tests.server.test_agents_replaced",
         "tests.server.frontends.test_connect",
         "tests.agent.test_client",
     ),
@@ -48,8 +48,17 @@ ELSEWHERE = {
         "tests.server",
         "tests.agent",
     ),
+    "metrics.py": (
+        "tests.ops.test_metrics tests.ops.test_exposition",
+        "tests.ops",
+        "tests.deploy.test_operations",
+        "tests.server",
+    ),
 }
 """Where else than in its own tests a package is tested without a process of its own; asked last."""
+
+_TESTED_WITH = {"metrics.py": "ops"}
+"""The package whose tests are those of a module that is in none."""
 
 TYPES = "mypy"
 """Asked after all tests: a defect of which the strict types tell does not get as far as them."""
@@ -97,7 +106,8 @@ class Results:
             file.write(json.dumps([self._key(verdict.mutant), verdict.result, verdict.by]) + "\n")
 
     def _key(self, mutant: Mutant) -> str:
-        tests = self._root / "tests" / room_of(mutant.path)
+        room = room_of(mutant.path)
+        tests = self._root / "tests" / _TESTED_WITH.get(room, room)
         digest = _digest([self._root / mutant.path, *sorted(tests.rglob("*.py"))])
         return f"{mutant.name} {digest}"
 
@@ -159,7 +169,10 @@ class Campaign:
 
 
 def room_of(path: str) -> str:
-    """Return the room of a module: a package below ``yurttunnel``, or ``yurtlab`` as a whole."""
+    """Return the room of a module: a package below ``yurttunnel``, or ``yurtlab`` as a whole.
+
+    A module that is in no package is one by itself.
+    """
     top, below, *_ = Path(path).parts
     return below if top == "yurttunnel" else top
 
@@ -180,7 +193,7 @@ def stages_for(path: str, root: Path) -> list[str]:
             if not stages and (importers := _importers(root, directory, module)):
                 stages.append(importers)
             stages.append(_dotted(directory))
-    return [*stages, *ELSEWHERE.get(room_of(path), ())] if stages else ["tests"]
+    return [*stages, *ELSEWHERE.get(room_of(path), ())] or ["tests"]
 
 
 def _importers(root: Path, directory: Path, module: Path) -> str:

@@ -9,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import EDGE, FakeInformers, node
 from tests.fakes import FakeSession
+from tests.server.agents import ListenerTests
 from tests.server.expectations import nothing_expected
-from tests.server.test_agents import ListenerTests
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.kube.resources import NODES
 from yurttunnel.pki.directory import StateDirectory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import formatEvent, globalLogPublisher
 
-from tests.server.test_agents import ListenerTests
+from tests.server.agents import ListenerTests
 from yurttunnel.ops.listen import CannotListen
 from yurttunnel.server.service import PORT_CLOSE_TIMEOUT, Listener, ServerService
 from yurttunnel.wire.codes import Code

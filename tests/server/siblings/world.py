@@ -14,7 +14,7 @@ from twisted.trial.unittest import TestCase
 from tests.kube.fakes import FakeKubeClient
 from tests.network import context_with
 from tests.pki.support import Issuer
-from tests.server.test_agents import Agent
+from tests.server.agents import Agent
 from tests.tunnel.memory import HalfCloseUser
 from tests.tunnel.test_connection import Link
 from yurttunnel.kube.informer import Informers

@@ -1,0 +1,117 @@
+"""A request that is forwarded to an origin, for the tests of that."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.fakes import MemoryConnection
+from tests.http.support import Server, responses, settle
+from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.pool import ConnectionPool, PoolSettings
+from yurttunnel.http.relay import (
+    BODY_PATIENCE,
+    ForwardedRequest,
+    Relay,
+    RelaySettings,
+)
+from yurttunnel.http.server import ServerSettings
+
+CHUNKED = b"Transfer-Encoding: chunked"
+UPGRADE = (b"Connection: Upgrade", b"Upgrade: SPDY/3.1")
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
+
+
+class RelayTestCase(SynchronousTestCase):
+    """A client, a server that forwards, and an origin: client and origin are played."""
+
+    settings = RelaySettings(response_timeout=30)
+    pool_settings = PoolSettings()
+    caller = None
+    patient = False
+    client_kind = MemoryConnection
+    origin_kind = MemoryConnection
+
+    def setUp(self):
+        """Connect the client."""
+        # Bodies come byte by byte here, and the time for that is not what is tested.
+        self.server = Server(ServerSettings(body_timeout=60, min_body_bytes=1))
+        self.clock = self.server.clock
+        self.relay = Relay(self.clock, self.settings)
+        self.pool = ConnectionPool(self.clock, self.connect, self.pool_settings)
+        self.origins = []
+        self.attempts = []
+        self.instant = True
+        self.server.handler.answer = self.forward
+        self.client = self.server.connect(self.client_kind)
+        self.addCleanup(self.server.factory.close)
+        self.addCleanup(self.pool.close)
+        self.addCleanup(self.relay.close)
+
+    def connect(self, key, caller):
+        """Connect to the origin, at once or when the test says so."""
+        attempt = Deferred()
+        self.attempts.append(attempt)
+        if self.instant:
+            self.succeed()
+        return attempt
+
+    def succeed(self):
+        """Have the newest attempt succeed."""
+        connection = ClientConnection(self.clock)
+        self.origins.append(self.origin_kind(self.clock).open(connection))
+        self.attempts[-1].callback(connection)
+
+    def forward(self, exchange):
+        """Forward a request."""
+        head = exchange.head
+        self.relay.forward(
+            exchange,
+            lambda **how: self.pool.acquire("node", caller=self.caller, **how),
+            ForwardedRequest(head.method, head.target, head.fields),
+            lambda failure: (502, f"edge-1 cannot be reached: {failure.type.__name__}"),
+            "the kubelet of edge-1",
+            patient=self.patient,
+        )
+
+    @property
+    def origin(self):
+        """The newest connection to the origin."""
+        return self.origins[-1]
+
+    @property
+    def ends(self):
+        """The errors with which exchanges have ended."""
+        return [error for _, error in self.server.handler.ends]
+
+    def settle(self):
+        """Let everything move."""
+        settle(self.clock, self.client, *self.origins)
+
+    def send(self, data):
+        """Have the client send."""
+        self.client.receive(data)
+        self.settle()
+
+    def send_slowly(self, data):
+        """Have the client send the beginning of a body that is not waited for any longer."""
+        self.send(data)
+        self.clock.advance(BODY_PATIENCE)
+        self.settle()
+
+    def answer(self, data):
+        """Have the origin send."""
+        self.origin.receive(data)
+        self.settle()
+
+    def responses(self, *methods, closed=False):
+        """Read what the client has got."""
+        self.settle()
+        return responses(self.client.sent, *(methods or ("GET",)), closed=closed)
+
+    def assert_refused(self, status, text, closed=False):
+        """Check the one response, a sentence."""
+        ((found, _, body, _),) = self.responses(closed=closed)
+        self.assertEqual(status, found)
+        self.assertIn(text, body)

@@ -1,0 +1,332 @@
+"""Forwarding: bodies of requests, slow ones and those that are expected first."""
+
+from __future__ import annotations
+
+from twisted.internet.error import ConnectionDone, ConnectionLost
+
+from tests.http.relaying import CHUNKED, OK, RelayTestCase
+from tests.http.support import request, settle
+from yurttunnel.http.pool import PoolSettings
+from yurttunnel.http.relay import (
+    BODY_BEGINNING,
+    BODY_PATIENCE,
+    Relay,
+)
+
+
+class BackPressureTests(RelayTestCase):
+    """A side that does not keep up stops the other, and nothing grows without bound."""
+
+    PIECE = 16 * 1024
+
+    def fill(self, source):
+        """Send while it is read; give how much went in."""
+        total = 0
+        while source.reading and total < 10_000_000:
+            source.receive(bytes(self.PIECE))
+            total += self.PIECE
+        return total
+
+    def test_stalled_client(self):
+        """A client that takes nothing stops the origin."""
+        self.send(request())
+        self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000\r\n\r\n")
+        total = self.fill(self.origin)
+        self.assertLessEqual(total, 64 * 1024 + 2 * self.PIECE)
+        self.settle()
+        self.assertTrue(self.origin.reading)
+        self.assertEqual(total, len(self.client.sent.partition(b"\r\n\r\n")[2]))
+
+    def test_stalled_origin(self):
+        """An origin that takes nothing stops the client."""
+        self.send(request(b"/", b"Content-Length: 10000000", method=b"PUT"))
+        total = self.fill(self.client)
+        self.assertLessEqual(total, 64 * 1024 + 2 * self.PIECE)
+        self.settle()
+        self.assertTrue(self.client.reading)
+        self.assertEqual(total, len(self.origin.sent.partition(b"\r\n\r\n")[2]))
+
+    def test_before_there_is_a_connection(self):
+        """While the origin is being connected one read of a body is taken."""
+        self.instant = False
+        self.send(request(b"/", b"Content-Length: 10000000", method=b"PUT"))
+        self.assertEqual(self.PIECE, self.fill(self.client))
+        self.succeed()
+        self.settle()
+        self.assertTrue(self.client.reading)
+        self.assertEqual(self.PIECE, len(self.origin.sent.partition(b"\r\n\r\n")[2]))
+
+    def test_client_leaves_while_stalled(self):
+        """A client that leaves while it is stalled takes the origin with it."""
+        self.send(request())
+        self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000\r\n\r\n")
+        self.fill(self.origin)
+        self.client.break_off(ConnectionLost("reset"))
+        self.assertTrue(self.origin.aborted)
+
+    def test_origin_closes_while_stalled(self):
+        """What the origin has sent still reaches a client that was stalled."""
+        self.send(request())
+        self.answer(b"HTTP/1.1 200 OK\r\n\r\n")
+        total = self.fill(self.origin)
+        self.origin.break_off(ConnectionDone())
+        self.assertEqual(total, len(self.responses()[0][2]))
+
+
+class StalledUploadTests(RelayTestCase):
+    """An origin that takes nothing of a request's body."""
+
+    def stall(self):
+        """Have the client send more than the origin takes."""
+        self.client.receive(request(b"/", b"Content-Length: 10000000", method=b"PUT"))
+        self.fill()
+
+    def fill(self):
+        """Have the client send while it is read."""
+        while self.client.reading:
+            self.client.receive(bytes(16 * 1024))
+
+    def assert_given_up(self, seconds=30):
+        """Check that both sides are given up after their time, not before."""
+        self.clock.advance(seconds - 1)
+        self.assertFalse(self.origin.aborted)
+        self.clock.advance(1)
+        self.assertTrue(self.origin.aborted)
+        self.assertEqual(0, self.pool.statistics.in_use)
+
+    def test_never_takes_it(self):
+        """It is given up in the time for an answer, and the client is told."""
+        self.stall()
+        self.assert_given_up()
+        settle(self.clock, self.client)
+        ((status, _, body, _),) = self.responses("PUT", closed=True)
+        self.assertEqual(504, status)
+        self.assertIn(b"edge-1: nothing of the request's body was taken for 30 seconds", body)
+        self.assertTrue(self.client.write_ended)
+
+    def test_patience(self):
+        """Patience is for the answer, not for the request."""
+        self.patient = True
+        self.stall()
+        self.assert_given_up()
+
+    def test_without_a_timeout(self):
+        """Also an origin that may take all the time for its answer has a minute for a body."""
+        self.relay = Relay(self.clock)
+        self.addCleanup(self.relay.close)
+        self.stall()
+        self.assert_given_up(60)
+
+    def test_slow_origin(self):
+        """An origin that takes some of it again and again has all the time."""
+        self.stall()
+        for _ in range(10):
+            self.clock.advance(29)
+            self.origin.turn()
+            self.assertTrue(self.client.reading)
+            self.fill()
+        self.assertFalse(self.origin.aborted)
+        self.assert_given_up()
+
+    def test_taken_in_the_end(self):
+        """Once the body has been taken, the time is that of the answer."""
+        self.send(request(b"/", b"Content-Length: 100000", method=b"PUT"))
+        self.client.receive(bytes(100_000))
+        self.clock.advance(29)
+        self.settle()
+        self.clock.advance(0.5)
+        self.answer(OK)
+        self.assertEqual(200, self.responses("PUT")[0][0])
+        self.clock.advance(100)
+        self.assertEqual([None], self.ends)
+
+    def test_patience_after_the_body(self):
+        """A body that has been read to its end is not waited for; patience begins there."""
+        self.patient = True
+        self.send(request(b"/", b"Content-Length: 100000", method=b"PUT"))
+        self.client.receive(bytes(100_000))
+        self.clock.advance(1000)
+        self.settle()
+        self.answer(OK)
+        self.assertEqual(200, self.responses("PUT")[0][0])
+
+    def test_client_that_has_left(self):
+        """A client whose end nobody can see is let go of."""
+        self.stall()
+        self.client.receive_end()
+        self.assertFalse(self.origin.aborted)
+        self.assert_given_up()
+        settle(self.clock, self.client)
+        self.clock.advance(5)
+        settle(self.clock, self.client)
+        self.assertEqual(set(), self.server.factory.connections)
+        self.assertEqual(1, len(self.ends))
+
+    def test_client_that_is_seen_to_leave(self):
+        """A client that is seen to leave leaves no deadline behind."""
+        self.stall()
+        self.client.break_off(ConnectionLost("reset"))
+        self.assertTrue(self.origin.aborted)
+        self.assertEqual(0, len(self.relay.uploads))
+
+    def test_after_the_answer_has_begun(self):
+        """It is so when the answer has begun; then both are cut."""
+        self.stall()
+        self.origin.receive(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        self.assert_given_up()
+        self.assertTrue(self.client.aborted)
+
+    def test_answer_ends_it(self):
+        """A complete answer ends the waiting."""
+        self.stall()
+        self.origin.receive(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
+        self.assertEqual(0, len(self.relay.uploads))
+        self.assertEqual(413, self.responses("PUT")[0][0])
+
+
+class BodyBeginningTests(RelayTestCase):
+    """A connection to the origin is asked for when the body is there, or will not be soon."""
+
+    pool_settings = PoolSettings(max_per_key=2, max_uploads_per_key=2)
+    caller = "somebody"
+
+    def begin(self, *fields, body=b"", target=b"/"):
+        """Have a new client begin a request with a body."""
+        self.client = self.server.connect()
+        self.send(request(target, *fields, method=b"PUT", body=body))
+
+    def test_a_small_body_holds_nothing_before_it_is_complete(self):
+        """Then it is sent whole, as a request like any other."""
+        self.begin(CHUNKED, body=b"2\r\nab\r\n")
+        self.send(b"1\r\nc\r\n0\r\n")
+        self.assertEqual([], self.attempts)
+        self.send(b"X-Checksum: v\r\n\r\n")
+        self.assertIn(b"\r\n\r\n3\r\nabc\r\n0\r\n", self.origin.sent)
+        self.answer(OK)
+        self.assertEqual(200, self.responses("PUT")[0][0])
+
+    def test_a_long_body_is_not_kept(self):
+        """What has come is bounded; more is read once there is a connection."""
+        self.instant = False
+        self.begin(b"Content-Length: 1000000", body=bytes(BODY_BEGINNING - 1))
+        self.assertEqual([], self.attempts)
+        self.assertTrue(self.client.reading)
+        self.send(b"x")
+        self.assertEqual(1, len(self.attempts))
+        self.assertFalse(self.client.reading)
+        self.succeed()
+        self.settle()
+        self.assertTrue(self.client.reading)
+        self.assertTrue(self.origin.sent.endswith(b"\0x"))
+
+    def test_a_body_that_ends_while_the_origin_is_connected(self):
+        """Nothing of it is lost, nor sent twice."""
+        self.instant = False
+        self.begin(b"Content-Length: 3", body=b"a")
+        self.clock.advance(BODY_PATIENCE)
+        self.send(b"bc")
+        self.succeed()
+        self.settle()
+        self.assertTrue(self.origin.sent.endswith(b"\r\n\r\nabc"))
+        self.assertEqual(1, len(self.attempts))
+
+    def test_unfinished_bodies_take_nothing_from_others(self):
+        """However many there are, with a length, in chunks, held back or following something."""
+        for fields in (
+            [b"Content-Length: 9"],
+            [CHUNKED],
+            [b"Content-Length: 9", b"Expect: 100-continue"],
+        ):
+            for _ in range(10):
+                self.begin(*fields)
+                self.begin(*fields, body=b"1")
+        self.clock.advance(BODY_PATIENCE)
+        self.settle()
+        self.assertEqual(1, len(self.origins), "the share of one caller")
+        self.client = self.server.connect()
+        self.send(request())
+        self.answer(OK)
+        self.assertEqual(200, self.responses()[0][0])
+        self.begin(b"Content-Length: 2", body=b"ab")
+        self.answer(OK)
+        self.assertEqual(200, self.responses("PUT")[0][0])
+
+    def test_a_client_that_leaves_first(self):
+        """Nobody is asked for anything for a client that is gone, or whose body is malformed."""
+        self.begin(b"Content-Length: 3", body=b"a")
+        self.client.receive_end()
+        self.begin(CHUNKED, body=b"xx\r\n")
+        self.assertEqual(400, self.responses("PUT", closed=True)[0][0])
+        self.clock.advance(2 * BODY_PATIENCE)
+        self.assertEqual([], self.attempts)
+
+    def test_patience_is_for_complete_requests(self):
+        """Who is to be answered at any time does not hold a body back for ever."""
+        self.patient = True
+        self.begin(b"Content-Length: 3", b"Expect: 100-continue")
+        self.clock.advance(30)
+        self.assertEqual(504, self.responses("PUT")[-1][0])
+        self.assertTrue(self.origin.aborted)
+
+
+class ExpectationTests(RelayTestCase):
+    """A client that holds its body back until it is told to go on."""
+
+    def expect(self, framing=b"Content-Length: 2"):
+        """Have a new client begin a request."""
+        self.client = self.server.connect()
+        self.send(request(b"/", framing, b"Expect: 100-continue", method=b"PUT"))
+
+    def assert_504_after(self, seconds):
+        """Check that so long nothing happens, and then the origin is given up."""
+        self.clock.advance(seconds - 1)
+        self.settle()
+        self.assertFalse(self.origin.aborted)
+        self.clock.advance(1)
+        self.assertEqual(504, self.responses("PUT")[-1][0])
+        self.assertTrue(self.origin.aborted)
+
+    def test_nobody_tells_it(self):
+        """It is told in the time for an answer that none came."""
+        for framing in (b"Content-Length: 2", CHUNKED):
+            self.expect(framing)
+            self.assert_504_after(30)
+
+    def test_told_to_go_on(self):
+        """Once it has been told, its upload has all the time."""
+        self.expect()
+        self.answer(b"HTTP/1.1 100 Continue\r\n\r\n")
+        for piece in (b"a", b"b"):
+            self.clock.advance(31)
+            self.send(piece)
+        self.assert_504_after(30)
+
+    def test_goes_on_by_itself(self):
+        """So has the upload of one that does not wait any longer."""
+        self.expect()
+        for piece in (b"a", b"b"):
+            self.clock.advance(20)
+            self.send(piece)
+        self.assertTrue(self.origin.sent.endswith(b"\r\n\r\nab"))
+        self.assert_504_after(30)
+
+    def test_empty_body(self):
+        """A body that turns out to be empty completes the request; others keep their time."""
+        self.expect(CHUNKED)
+        self.clock.advance(10)
+        other = self.server.connect()
+        other.receive(request())
+        self.clock.advance(10)
+        self.send(b"0\r\n\r\n")
+        origin, other_origin = self.origins
+        self.clock.advance(20)
+        self.assertEqual((False, True), (origin.aborted, other_origin.aborted))
+        self.clock.advance(10)
+        self.assertEqual(504, self.responses("PUT")[-1][0])
+
+    def test_not_expected(self):
+        """A 100 that nobody waits for gives an origin no more time."""
+        self.send(request(b"/", b"Content-Length: 2", method=b"PUT", body=b"ab"))
+        self.clock.advance(20)
+        self.answer(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.assert_504_after(10)

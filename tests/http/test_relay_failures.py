@@ -1,0 +1,367 @@
+"""Forwarding: clients that leave, origins that fail, and second attempts."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.error import ConnectError, ConnectionDone, ConnectionLost
+
+from tests.fakes import MemoryConnection
+from tests.http.relaying import CHUNKED, OK, SWITCHING, RelayTestCase
+from tests.http.support import request, settle
+from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.interfaces import ExchangeFailed
+from yurttunnel.http.pool import ConnectionPool, PoolSettings
+from yurttunnel.http.relay import (
+    ForwardedRequest,
+)
+
+
+class ClientLeavesTests(RelayTestCase):
+    """A client that leaves."""
+
+    def test_while_connecting(self):
+        """The attempt is canceled."""
+        self.instant = False
+        self.send(request())
+        self.client.break_off(ConnectionLost("reset"))
+        self.assertTrue(self.attempts[0].called)
+        self.assertEqual((1, 0), (self.pool.statistics.failed_connects, len(self.origins)))
+
+    def test_while_waiting_for_an_answer(self):
+        """The connection to the origin is aborted at once."""
+        self.send(request())
+        self.client.break_off(ConnectionLost("reset"))
+        self.assertTrue(self.origin.aborted)
+        self.assertEqual(0, self.pool.statistics.in_use)
+
+    def test_in_the_middle_of_its_body(self):
+        """So it is when a body breaks off."""
+        self.send_slowly(request(b"/", CHUNKED, method=b"POST", body=b"5\r\nab"))
+        self.client.receive_end()
+        self.assertTrue(self.origin.aborted)
+        self.assertFalse(self.origin.sent.endswith(b"0\r\n\r\n"))
+
+    def test_malformed_body(self):
+        """And when a body is malformed; the client is told."""
+        self.send_slowly(request(b"/", CHUNKED, method=b"POST", body=b"2\r\n"))
+        self.send(b"abc\r\n")
+        self.assertEqual(400, self.responses("POST", closed=True)[0][0])
+        self.assertTrue(self.origin.aborted)
+
+    def test_answered_by_somebody_else(self):
+        """An exchange that is answered otherwise lets go of the origin."""
+        self.send(request())
+        self.server.handler.exchange.fail(403, "no longer allowed")
+        self.assertTrue(self.origin.aborted)
+        self.assert_refused(403, b"no longer allowed")
+
+    def test_before_the_start(self):
+        """For an exchange that has ended already nothing is connected."""
+        self.server.handler.answer = None
+        self.send(request())
+        self.client.break_off(ConnectionLost("reset"))
+        self.forward(self.server.handler.exchange)
+        self.assertEqual([], self.attempts)
+
+
+class OriginFailsTests(RelayTestCase):
+    """An origin that does not do what it should."""
+
+    def test_cannot_be_connected(self):
+        """The caller's own words describe why there is no connection."""
+        self.instant = False
+        self.send(request())
+        self.attempts[0].errback(ConnectError())
+        self.assert_refused(502, b"edge-1 cannot be reached: ConnectError")
+        self.assertEqual([None], self.ends)
+
+    def test_pool_is_busy(self):
+        """Too many requests are 503."""
+        self.pool = ConnectionPool(
+            self.clock, self.connect, PoolSettings(max_per_key=1, max_waiting=0)
+        )
+        self.addCleanup(self.pool.close)
+        self.instant = False
+        other = self.server.connect()
+        other.receive(request())
+        self.send(request())
+        self.assert_refused(503, b"the kubelet of edge-1: too many requests wait")
+        other.break_off(ConnectionLost())
+
+    def test_connection_that_ends_at_once(self):
+        """A connection that is of no use any more when the pool has it is 502."""
+        self.instant = False
+        self.send(request())
+        self.attempts[0].errback(ExchangeFailed("the connection was closed at once"))
+        self.assert_refused(502, b"the kubelet of edge-1: the connection was closed at once")
+
+    def test_closes_without_an_answer(self):
+        """A new connection that is closed is 502, and the request is not sent again."""
+        self.send(request())
+        self.origin.receive_end()
+        self.assert_refused(502, b"the kubelet of edge-1: the connection was closed before")
+        self.assertEqual(1, len(self.attempts))
+
+    def test_nonsense(self):
+        """An answer that cannot be used is 502."""
+        self.send(request())
+        self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab")
+        self.assert_refused(502, b"the kubelet of edge-1: the answer cannot be used")
+        self.assertTrue(self.origin.aborted)
+
+    def test_unasked_switch(self):
+        """So is a change of protocol that nobody asked for."""
+        self.send(request())
+        self.answer(SWITCHING)
+        self.assert_refused(502, b"unasked")
+
+    def test_never_answers(self):
+        """No answer in time is 504."""
+        self.send(request())
+        self.clock.advance(29)
+        self.settle()
+        self.assertEqual(b"", self.client.sent)
+        self.clock.advance(1)
+        self.assert_refused(504, b"the kubelet of edge-1: no answer came within 30 seconds")
+        self.assertTrue(self.origin.aborted)
+
+    def test_time_begins_with_the_complete_request(self):
+        """The time of an upload does not count, that of the response's body neither."""
+        self.send(request(b"/", b"Content-Length: 3", method=b"PUT"))
+        for piece in (b"a", b"b", b"c"):
+            self.clock.advance(20)
+            self.send(piece)
+        self.clock.advance(29)
+        self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n")
+        self.clock.advance(1000)
+        self.answer(b"ok")
+        self.assertEqual(200, self.responses("PUT")[0][0])
+
+    def test_interim_responses_do_not_count(self):
+        """An origin that says again and again that it is busy does not get more time."""
+        self.send(request())
+        for _ in range(2):
+            self.clock.advance(14)
+            self.answer(b"HTTP/1.1 102 Processing\r\n\r\n")
+        self.clock.advance(2)
+        self.assertEqual([102, 102, 504], [a[0] for a in self.responses()])
+
+    def test_endless_interim_responses(self):
+        """An origin that sends nothing else is given up; only a few of them are passed on."""
+        self.send(request())
+        while not self.origin.closed_with:
+            self.origin.receive(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 100)
+        self.assertEqual([103] * 16 + [502], [a[0] for a in self.responses()])
+
+    def test_patience(self):
+        """A patient request has all the time for its answer."""
+        self.patient = True
+        self.send(request())
+        self.clock.advance(10_000)
+        self.answer(OK)
+        self.assertEqual(200, self.responses()[0][0])
+
+    def test_truncated(self):
+        """A response that breaks off is cut for the client, too."""
+        for end in (
+            lambda: self.origin.receive_end(),
+            lambda: self.origin.break_off(ConnectionLost("reset")),
+        ):
+            self.client = self.server.connect()
+            self.send(request())
+            self.answer(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
+            end()
+            self.settle()
+            self.assertTrue(self.client.aborted)
+            self.assertFalse(self.client.sent.endswith(b"0\r\n\r\n"))
+            self.assertIsInstance(self.ends[-1], ExchangeFailed)
+
+    def test_answers_early(self):
+        """An answer in the middle of an upload passes; both connections are then closed."""
+        self.send_slowly(request(b"/", b"Content-Length: 100000", method=b"PUT", body=b"begin"))
+        self.answer(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
+        ((status, fields, body, _),) = self.responses("PUT")
+        self.assertEqual((413, b"close", b"no"), (status, fields[b"connection"], body))
+        self.assertTrue(self.client.write_ended)
+        self.assertFalse(self.client.aborted)
+        self.assertTrue(self.origin.aborted)
+        self.send(bytes(50_000))
+        self.assertTrue(self.origin.sent.endswith(b"\r\n\r\nbegin"))
+
+    def test_answers_while_it_reads(self):
+        """An answer that begins in the middle of an upload does not stop the upload."""
+        self.send_slowly(request(b"/", b"Content-Length: 4", method=b"PUT", body=b"ab"))
+        self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nAB")
+        self.send(b"cd")
+        self.answer(b"CD")
+        self.assertTrue(self.origin.sent.endswith(b"abcd"))
+        self.assertEqual(b"ABCD", self.responses("PUT")[0][2])
+        self.assertEqual(1, self.pool.statistics.idle)
+
+    def test_connection_that_is_closed_already(self):
+        """A connection that cannot be used when it is there is 502."""
+
+        def acquire(**how):
+            connection = ClientConnection(self.clock)
+            MemoryConnection(self.clock).open(connection).break_off(ConnectionLost())
+            return succeed(connection)
+
+        self.server.handler.answer = lambda exchange: self.relay.forward(
+            exchange,
+            acquire,
+            ForwardedRequest(b"GET", b"/", exchange.head.fields),
+            lambda failure: (500, ""),
+        )
+        self.send(request())
+        self.assert_refused(502, b"the origin: the connection is closed")
+
+    def test_connection_that_comes_too_late(self):
+        """A connection that is there although it was canceled is closed."""
+        connection = ClientConnection(self.clock)
+        origin = MemoryConnection(self.clock).open(connection)
+        self.server.handler.answer = lambda exchange: self.relay.forward(
+            exchange,
+            lambda **how: Deferred(lambda canceled: canceled.callback(connection)),
+            ForwardedRequest(b"GET", b"/", exchange.head.fields),
+            lambda failure: (500, ""),
+        )
+        self.send(request())
+        self.client.break_off(ConnectionLost())
+        settle(self.clock, origin)
+        self.assertEqual((b"", ConnectionDone), (origin.sent, type(origin.closed_with)))
+
+    def test_defect_in_the_description(self):
+        """A failure that its caller cannot describe is a defect, and still answered."""
+        self.instant = False
+        self.server.handler.answer = lambda exchange: self.relay.forward(
+            exchange,
+            lambda **how: self.pool.acquire("node", **how),
+            ForwardedRequest(b"GET", b"/", []),
+            lambda failure: 1 / 0,
+        )
+        self.send(request())
+        self.attempts[0].errback(ConnectError())
+        self.assertEqual(500, self.responses()[0][0])
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+
+    def test_defect(self):
+        """A request that cannot be sent is a defect of the caller, and costs no connection."""
+        self.server.handler.answer = lambda exchange: self.relay.forward(
+            exchange,
+            lambda **how: self.pool.acquire("node", **how),
+            ForwardedRequest(b"GET", b"/ bad", []),
+            lambda failure: (502, ""),
+        )
+        self.send(request())
+        self.assertEqual(500, self.responses()[0][0])
+        self.assertEqual(0, self.pool.statistics.in_use)
+        self.assertEqual(1, len(self.flushLoggedErrors(ValueError)))
+
+
+class RetryTests(RelayTestCase):
+    """When a request is sent a second time."""
+
+    def reuse(self):
+        """Have a connection used, and kept."""
+        self.send(request(b"/first"))
+        self.answer(OK)
+        self.assertEqual(1, self.pool.statistics.idle)
+
+    def test_old_connection(self):
+        """A safe request on an old connection that turns out to be closed goes to a new one."""
+        for end in (
+            lambda: self.origin.receive_end(),
+            lambda: self.origin.break_off(ConnectionLost("reset")),
+        ):
+            self.client = self.server.connect()
+            self.reuse()
+            self.send(request(b"/second"))
+            before = len(self.origins)
+            end()
+            self.settle()
+            self.assertEqual(before + 1, len(self.origins))
+            self.assertEqual(request(b"/second"), self.origin.sent)
+            self.answer(OK)
+            self.assertEqual(2, len(self.responses("GET", "GET")))
+
+    def test_once(self):
+        """Not a third time."""
+        self.reuse()
+        self.send(request())
+        self.origin.receive_end()
+        self.settle()
+        self.origin.receive_end()
+        self.assertEqual([200, 502], [a[0] for a in self.responses("GET", "GET")])
+        self.assertEqual(2, len(self.origins))
+
+    def test_new_connection_every_time(self):
+        """The second attempt is not made on another old connection."""
+        other = self.server.connect()
+        self.send(request())
+        other.receive(request())
+        self.settle()
+        for origin in self.origins:
+            origin.receive(OK)
+        self.settle()
+        self.assertEqual(2, self.pool.statistics.idle)
+        self.send(request())
+        self.origin.receive_end()
+        self.settle()
+        self.assertEqual(3, len(self.origins))
+
+    def test_part_of_an_answer(self):
+        """Not after one byte of an answer."""
+        self.reuse()
+        self.send(request())
+        self.answer(b"H")
+        self.origin.receive_end()
+        self.assertEqual([200, 502], [a[0] for a in self.responses("GET", "GET")])
+        self.assertEqual(1, len(self.origins))
+
+    def test_unsafe_methods(self):
+        """Not with a method that does something."""
+        for method in (b"POST", b"PUT", b"DELETE", b"PATCH"):
+            self.client = self.server.connect()
+            self.reuse()
+            before = len(self.origins)
+            self.send(request(method=method))
+            self.origin.receive_end()
+            self.assertEqual(502, self.responses("GET", method.decode())[-1][0])
+            self.assertEqual(before, len(self.origins))
+
+    def test_with_a_body(self):
+        """Not with a body, even of a safe method."""
+        self.reuse()
+        self.send(request(b"/", b"Content-Length: 2", body=b"ab"))
+        self.origin.receive_end()
+        self.assertEqual([200, 502], [a[0] for a in self.responses("GET", "GET")])
+        self.assertEqual(1, len(self.origins))
+
+    def test_after_the_deadline(self):
+        """Not after the origin has had its time."""
+        self.reuse()
+        self.send(request())
+        self.clock.advance(30)
+        self.assertEqual([200, 504], [a[0] for a in self.responses("GET", "GET")])
+        self.assertEqual(1, len(self.origins))
+
+    def test_deadline_of_the_second(self):
+        """The second attempt has its own time."""
+        self.reuse()
+        self.send(request())
+        self.clock.advance(20)
+        self.origin.receive_end()
+        self.settle()
+        self.clock.advance(20)
+        self.settle()
+        self.assertEqual(1, len(self.responses()))
+        self.clock.advance(10)
+        self.assertEqual([200, 504], [a[0] for a in self.responses("GET", "GET")])
+
+    def test_client_leaves(self):
+        """Not for a client that has left."""
+        self.reuse()
+        self.send(request())
+        self.client.break_off(ConnectionLost("reset"))
+        self.settle()
+        self.assertEqual(1, len(self.origins))

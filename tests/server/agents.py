@@ -1,0 +1,203 @@
+"""Agents at a listener of the server, for the tests of that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from twisted.internet.defer import succeed
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.trial.unittest import TestCase
+from zope.interface import implementer
+
+from tests.network import MemoryNetwork, context_with
+from tests.pki.support import Issuer, clock_now
+from tests.tunnel.memory import Acceptor, HalfCloseUser
+from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL, ClientContexts, ServerContexts
+from yurttunnel.pki.identity import identity_from_certificate, parse_identifiers
+from yurttunnel.server.agents import (
+    AgentListener,
+    AgentListenerSettings,
+    RefuseStreams,
+)
+from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRegistry
+from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.connection import CLOSE_TIMEOUT, SessionConnection
+from yurttunnel.tunnel.session import PeerDescription, TunnelSession
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.hello import NO_SESSION, Hello, Limits, Refused
+from yurttunnel.wire.session import Side
+
+GRACE = 0.8
+WINDOW = 30.0
+PROCESS = b"a" * 16
+
+
+class Agent:
+    """An agent's end that sends the HELLO it is told to send, and keeps what comes of it.
+
+    ``answer`` is the server's HELLO, ``error`` why the last connection ended.
+    """
+
+    def __init__(self, clock, issuer, node="edge-1", identifiers=None, process=PROCESS):
+        self.clock = clock
+        self.acceptor = Acceptor()
+        self.context = context_with(clock, self.acceptor)
+        identifiers = parse_identifiers(identifiers or f"host={node}&ipv4=192.0.2.7")
+        self.credentials = issuer.node(node, identifiers, enrolment=node.encode().hex())
+        self.hello = Hello(Limits(), NO_SESSION, process, properties={"software": "test 1"})
+        self.session = None
+        self.answer = None
+        self.error = None
+        self.ends = []
+
+    def buildProtocol(self, addr):
+        """Make a connection."""
+        return SessionConnection(self.clock, self)
+
+    def doStart(self):
+        """Be a factory."""
+
+    doStop = doStart
+
+    def claim(self, identifiers):
+        """Say in the HELLO what the agent is to be chosen for."""
+        properties = {**self.hello.properties, "identifiers": identifiers}
+        self.hello = replace(self.hello, properties=properties)
+
+    def ask_to_resume(self):
+        """Ask in the next HELLO for the session to go on."""
+        wire = self.session.wire
+        self.hello = replace(self.hello, session=self.session.session_id, received=wire.received)
+
+    def connection_ready(self, connection):
+        """Say HELLO."""
+        connection.send_hello(self.hello)
+
+    def hello_received(self, connection, hello):
+        """Begin a session, or go on with the one there is."""
+        self.answer = hello
+        if self.session is None or self.session.session_id != hello.session:
+            description = PeerDescription("agent", "server", "server")
+            own = replace(self.hello, session=NO_SESSION, received=0)
+            self.session = TunnelSession(self.context, Side.AGENT, own, hello, description)
+            self.session.on_closed.append(lambda code, text: self.ends.append((code, text)))
+        connection.start(self.session, hello)
+
+    def connection_ended(self, connection, reason):
+        """Note why."""
+        self.error = reason.value
+
+
+@implementer(INodeSession)
+class Way:
+    """A way to a node by a sibling, which leads there."""
+
+    draining = False
+    connected = True
+
+    def __init__(self, node):
+        self.node = node
+        self.identifiers = parse_identifiers(f"host={node}")
+
+    def open_here(self, host, port, timeout, request_id, holder):
+        """Return what tells this way from others."""
+        return succeed("by the sibling")
+
+    open_stream = open_here
+
+    def snapshot(self):
+        """Nobody asks."""
+        raise NotImplementedError
+
+
+class ListenerTests(TestCase):
+    """What the tests share."""
+
+    grace = GRACE
+
+    def setUp(self):
+        """Make a server without agents."""
+        self.clock = clock_now()
+        self.issuer = Issuer.make(self, self.clock)
+        self.context = context_with(self.clock, RefuseStreams())
+        self.registry = SessionRegistry(self.clock)
+        self.revoked = set()
+        self.limits = Limits(resume_window=int(WINDOW * 1000))
+        self.identify = identity_from_certificate
+        self.replicas = None
+        self.listener = AgentListener(
+            self.context,
+            self.registry,
+            lambda identity: identity.enrolment in self.revoked,
+            AgentListenerSettings(self.limits, self.grace, "server", "test 2"),
+            {ENROLMENT_PROTOCOL: HalfCloseUser},
+            identify=lambda certificate: self.identify(certificate),
+            replicas=lambda: self.replicas,
+        )
+        contexts = ServerContexts(self.issuer.server(), optional=(ENROLMENT_PROTOCOL,))
+        self.network = MemoryNetwork(
+            self.clock, tls.server_side(self.clock, contexts, self.listener)
+        )
+        self.addCleanup(self.check_nothing_is_left)
+
+    def check_nothing_is_left(self):
+        """End everything; no session, connection or timer may remain."""
+        self.listener.close_sessions(Code.GOING_AWAY, "the test is over")
+        self.network.settle()
+        self.clock.advance(CLOSE_TIMEOUT)
+        self.network.settle()
+        self.assert_no_sessions()
+        self.assertEqual([], self.network.open_links)
+        self.clock.advance(2 * WINDOW)
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def assert_no_sessions(self):
+        """Neither listener nor registry has one."""
+        self.assertEqual([], self.listener.sessions())
+        for node in ("edge-1", "edge-2"):
+            self.assertRaises(NodeNotConnected, self.registry.find, node)
+
+    def agent(self, node="edge-1", **more):
+        """Make an agent."""
+        return Agent(self.clock, self.issuer, node, **more)
+
+    def dial(self, agent):
+        """Have an agent connect; give its connection."""
+        creator = ClientContexts(agent.credentials).creator("server.test")
+        self.network.connect(TLSMemoryBIOFactory(creator, True, agent, self.clock))
+        self.network.settle()
+        return self.network.links[-1]
+
+    def connected(self, node="edge-1", **more):
+        """Have a new agent connect, and give it."""
+        agent = self.agent(node, **more)
+        self.dial(agent)
+        self.assertIsNotNone(agent.session, agent.error)
+        return agent
+
+    def stream(self, agent):
+        """Open a stream to an agent; give the user of its near end."""
+        opened, user = [], HalfCloseUser()
+        found = self.registry.find("edge-1")
+        found.open_stream("192.0.2.80", 80, 15.0, "r").addCallback(opened.append)
+        self.network.settle()
+        agent.far = HalfCloseUser()
+        agent.acceptor.requests[-1].accept().attach(agent.far)
+        self.network.settle()
+        opened[0].attach(user)
+        return user
+
+    def refused(self, agent, code, *words):
+        """Check that an agent is refused, and nothing is kept of it."""
+        before = self.listener.sessions()
+        agent.session = None
+        self.dial(agent)
+        self.assertIsInstance(agent.error, Refused)
+        self.assertEqual(code, agent.error.code, agent.error.text)
+        for word in words:
+            self.assertIn(word, agent.error.text)
+        self.assertEqual(before, self.listener.sessions())
+
+    def serving(self, agent):
+        """Whether the registry leads to an agent's session."""
+        return self.registry.find("edge-1").tunnel.session_id == agent.session.session_id

@@ -1,0 +1,371 @@
+"""The agents' listener: agents that come back, that are away, and that know other servers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from twisted.logger import globalLogPublisher
+
+from tests.server.agents import GRACE, WINDOW, ListenerTests, Way
+from yurttunnel.agent.connection_group import FIRST_DELAY
+from yurttunnel.server.node_session import RETURN_PATIENCE
+from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.hello import NO_SESSION
+
+
+class ResumeTests(ListenerTests):
+    """Agents that come back."""
+
+    def lose(self, agent):
+        """Cut the agent's connection, and have it ask for its session."""
+        self.network.cut()
+        agent.ask_to_resume()
+
+    def assert_new(self, agent, before):
+        """Check that an agent has another session than before, its node's only one."""
+        self.assertNotEqual(before.session_id, agent.session.session_id)
+        self.assertTrue(self.serving(agent))
+
+    def test_same_agent(self):
+        """The same process of the same node gets its session, and its streams go on."""
+        agent = self.connected()
+        user = self.stream(agent)
+        before = agent.session
+        self.lose(agent)
+        self.dial(agent)
+        self.assertIs(before, agent.session)
+        self.assertTrue(agent.session.connected)
+        self.assertEqual(1, self.context.counters.resumptions)
+        user.transport.write(b"x")
+        self.network.settle()
+        self.assertEqual((["made"], []), (user.told, agent.ends))
+
+    def test_wrong_node(self):
+        """A node that names another's session gets a new one of its own; the other's stays."""
+        victim = self.connected()
+        thief = self.agent("edge-2")
+        thief.hello = replace(thief.hello, session=victim.session.session_id)
+        self.dial(thief)
+        self.assertNotEqual(victim.session.session_id, thief.session.session_id)
+        self.assertEqual(2, len(self.listener.sessions()))
+        self.assertTrue(self.serving(victim))
+        self.assertTrue(victim.session.connected)
+
+    def test_other_process(self):
+        """A restarted agent that knows the session id gets a new session."""
+        agent = self.connected()
+        before = agent.session
+        self.lose(agent)
+        agent.hello = replace(agent.hello, process=b"b" * 16)
+        self.dial(agent)
+        self.assert_new(agent, before)
+        self.assertEqual({Code.SESSION_LOST: 1}, dict(self.context.counters.session_ends))
+
+    def test_closed_session(self):
+        """A session that is over is not resumed; the new one begins on the same connection."""
+        agent = self.connected()
+        self.stream(agent)
+        before = agent.session
+        self.lose(agent)
+        self.clock.advance(GRACE + 0.1)
+        self.assertEqual([], self.listener.sessions())
+        self.assertGreater(agent.hello.received, 0)
+        self.dial(agent)
+        self.assert_new(agent, before)
+        self.assertTrue(agent.session.connected, agent.error)
+
+    def test_old_connection_seems_alive(self):
+        """A session moves to the new connection; the end of the old one does not disturb it."""
+        agent = self.connected()
+        user = self.stream(agent)
+        old = self.network.links[-1]
+        old.lost = True
+        agent.session.connection_silent()
+        agent.ask_to_resume()
+        self.assertTrue(self.registry.find("edge-1").tunnel.connected)
+        self.dial(agent)
+        self.assertTrue(agent.session.connected)
+        self.assertTrue(old.server_io.disconnecting)
+        old.cut()
+        user.transport.write(b"x")
+        self.network.pass_time(2)
+        self.assertTrue(self.registry.find("edge-1").tunnel.connected)
+        self.assertEqual(["made"], user.told)
+
+    def test_revoked_meanwhile(self):
+        """A node that has been revoked does not get its session back."""
+        agent = self.connected()
+        self.lose(agent)
+        self.revoked.add(b"edge-1".hex())
+        self.dial(agent)
+        self.assertEqual(Code.REVOKED, agent.error.code)
+
+    def test_impossible_position(self):
+        """An agent that has received what was never sent loses its session, and may begin anew."""
+        agent = self.connected()
+        self.lose(agent)
+        agent.hello = replace(agent.hello, received=1 << 40)
+        self.dial(agent)
+        # Found before the server has said HELLO, so CLOSE is the first thing it says.
+        self.assertEqual(Code.PROTOCOL, agent.error.code)
+        self.assert_no_sessions()
+        agent.hello = replace(agent.hello, session=NO_SESSION, received=0)
+        self.dial(agent)
+        self.assertTrue(self.serving(agent))
+
+    def test_description_follows(self):
+        """After a return the certificate and the enrolment are those that the agent shows now."""
+        agent = self.connected()
+        agent.credentials = self.issuer.node(lifetime=7200.0, enrolment="cd")
+        self.lose(agent)
+        self.dial(agent)
+        not_after = agent.credentials.certificate.not_valid_after_utc
+        snapshot = self.registry.find("edge-1").snapshot()
+        self.assertEqual((1, not_after), (snapshot.resumptions, snapshot.certificate_not_after))
+        self.revoked.add("cd")
+        self.listener.revoke("edge-1")
+        self.assertEqual([], self.listener.sessions())
+
+    def test_told_loss(self):
+        """An agent whose machine says that it is gone has GRACE to come back."""
+        user = self.stream(self.connected())
+        self.network.cut()
+        self.clock.advance(GRACE - 0.1)
+        self.assertEqual(["made"], user.told)
+        self.clock.advance(0.2)
+        self.assertEqual(Code.SESSION_LOST, user.reasons[0].value.code)
+        self.assert_no_sessions()
+
+    def test_silent_loss(self):
+        """One that falls silent has the whole resume window, from when that is noticed."""
+        user = self.stream(self.connected())
+        tunnel = self.registry.find("edge-1").tunnel
+        while tunnel.connected:
+            self.clock.advance(0.25)
+        self.network.cut()
+        self.clock.advance(WINDOW - 1)
+        self.assertEqual(["made"], user.told)
+        self.clock.advance(1.5)
+        self.assertEqual(Code.SESSION_LOST, user.reasons[0].value.code)
+        self.assertEqual([], self.listener.sessions())
+
+
+class AwayTests(ListenerTests):
+    """Dials to a node whose agent has lost its connection."""
+
+    def setUp(self):
+        """Have an agent fall silent, which leaves its session the whole resume window."""
+        super().setUp()
+        self.connected_agent = self.connected()
+        self.session = self.registry.direct("edge-1")
+        self.network.links[-1].lost = True
+        while self.session.connected:
+            self.clock.advance(0.25)
+        self.network.cut()
+
+    def dial_node(self):
+        """Open a stream to the node; give what becomes of it."""
+        return self.registry.find("edge-1").open_stream("192.0.2.80", 80, 15.0, "r")
+
+    def come_back(self):
+        """Have the agent resume its session."""
+        self.connected_agent.ask_to_resume()
+        self.dial(self.connected_agent)
+
+    def assert_failed(self, dial, seconds):
+        """Check that a dial has failed, with the node and the time in its text."""
+        error = self.failureResultOf(dial, StreamFailed).value
+        self.assertEqual(Code.SESSION_LOST, error.code)
+        self.assertIn("node edge-1", error.text)
+        self.assertIn(f"{seconds} s ago", error.text)
+
+    def accept(self):
+        """Have the agent accept the newest of the streams that it was asked for."""
+        self.connected_agent.acceptor.requests[-1].accept()
+        self.network.settle()
+
+    def test_soon_back(self):
+        """A dial waits for an agent that is back in time, and goes on."""
+        dial = self.dial_node()
+        self.clock.advance(RETURN_PATIENCE - 0.1)
+        self.assertNoResult(dial)
+        self.come_back()
+        self.accept()
+        self.successResultOf(dial)
+
+    def test_soon_back_beside_a_way_that_drains(self):
+        """Nor does it go by another server that has lost the agent as well, or is about to."""
+        way = Way("edge-1")
+        way.draining = True
+        self.registry.add_remote(way)
+        dial = self.dial_node()
+        self.session.connection_lost()
+        self.assertNoResult(dial)
+        self.come_back()
+        self.accept()
+        self.assertEqual([], self.connected_agent.ends)
+        self.assertNotEqual("by the sibling", self.successResultOf(dial))
+        self.registry.remove_remote(way)
+
+    def test_told_twice(self):
+        """The ends of two connections may be told in a row; its return is that of both."""
+        self.session.connection_lost()
+        self.come_back()
+        dial = self.dial_node()
+        self.network.settle()
+        self.clock.advance(RETURN_PATIENCE + 1)
+        self.accept()
+        self.successResultOf(dial)
+
+    def test_waited_for_too_long(self):
+        """Dials that wait fail together when the agent is not back in time."""
+        dials = [self.dial_node() for _ in range(3)]
+        self.clock.advance(RETURN_PATIENCE)
+        for dial in dials:
+            self.assert_failed(dial, 5)
+
+    def test_long_away(self):
+        """Later ones fail at once, and say for how long the agent has been away."""
+        self.clock.advance(12)
+        self.assert_failed(self.dial_node(), 12)
+        self.assertEqual(1, self.context.counters.dials[Code.SESSION_LOST])
+
+    def test_back_after_long(self):
+        """When the agent is back they are served again, also after a further short loss."""
+        self.clock.advance(12)
+        self.come_back()
+        for _ in range(2):
+            dial = self.dial_node()
+            self.network.settle()
+            self.accept()
+            self.successResultOf(dial)
+            self.network.cut()
+            self.come_back()
+
+    def test_streams_wait_on(self):
+        """Streams that were open have nothing to do with it."""
+        self.come_back()
+        user = self.stream(self.connected_agent)
+        self.network.links[-1].lost = True
+        while self.session.connected:
+            self.clock.advance(0.25)
+        self.network.cut()
+        self.clock.advance(2 * RETURN_PATIENCE)
+        self.assert_failed(self.dial_node(), 10)
+        self.come_back()
+        user.transport.write(b"goes on")
+        self.network.settle()
+        self.assertEqual(b"goes on", bytes(self.connected_agent.far.received))
+
+    def test_another_way(self):
+        """New dials go at once by a sibling that has the node, those that wait when it is time."""
+        waits = self.dial_node()
+        way = Way("edge-1")
+        self.registry.add_remote(way)
+        self.addCleanup(self.registry.remove_remote, way)
+        self.assertIs(way, self.registry.find("edge-1"))
+        self.clock.advance(RETURN_PATIENCE)
+        self.assertEqual("by the sibling", self.successResultOf(waits))
+
+    def test_session_ends_first(self):
+        """A dial that waits ends with the session, and nobody waits for the agent any more."""
+        dial = self.dial_node()
+        self.session.tunnel.close(Code.SESSION_LOST, "the agent has been restarted")
+        self.assertIn("restarted", self.failureResultOf(dial, StreamFailed).value.text)
+
+    def test_as_long_as_a_living_agent_takes(self):
+        """The time is that of an agent's first four attempts, and a moment for the last one."""
+        attempts = sum(FIRST_DELAY * 2**number for number in range(4))
+        self.assertEqual(4.5, attempts)
+        self.assertLess(attempts, RETURN_PATIENCE)
+
+
+class SeveralServersTests(ListenerTests):
+    """What agents say of other servers, and what they are told of them."""
+
+    def holding(self, agent, *processes):
+        """Have an agent say in its next HELLO with which processes it has sessions."""
+        held = ",".join(process.hex() for process in processes)
+        agent.hello = replace(agent.hello, properties={**agent.hello.properties, "held": held})
+
+    def test_already_connected(self):
+        """An agent that finds a server by a second address is refused, and keeps its session."""
+        first = self.connected()
+        user = self.stream(first)
+        second = self.agent()
+        self.holding(second, b"o" * 16, first.answer.process)
+        events = []
+        globalLogPublisher.addObserver(events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        self.refused(second, Code.ALREADY_CONNECTED, "another of its addresses")
+        self.assertEqual([], events, "that an agent looks for other servers is no news")
+        user.transport.write(b"goes on")
+        self.network.settle()
+        self.assertEqual((b"goes on", []), (bytes(first.far.received), first.ends))
+        self.assertTrue(self.serving(first))
+
+    def test_resumption_is_not_refused(self):
+        """A session goes on over a new connection whatever its agent says it has."""
+        agent = self.connected()
+        user = self.stream(agent)
+        self.holding(agent, agent.answer.process)
+        agent.ask_to_resume()
+        self.dial(agent)
+        user.transport.write(b"goes on")
+        self.network.settle()
+        self.assertEqual((b"goes on", []), (bytes(agent.far.received), agent.ends))
+
+    def test_other_servers(self):
+        """Sessions with other servers keep nobody out."""
+        agent = self.agent()
+        self.holding(agent, b"o" * 16)
+        self.dial(agent)
+        self.assertTrue(self.serving(agent))
+
+    def test_another_agent_of_the_node(self):
+        """A second agent of a node replaces the first, whatever it says it has."""
+        first = self.connected()
+        second = self.agent(process=b"b" * 16)
+        self.holding(second, first.answer.process)
+        self.dial(second)
+        self.assertEqual([Code.REPLACED], [code for code, _ in first.ends])
+        self.assertTrue(self.serving(second))
+
+    def test_session_that_the_server_does_not_have(self):
+        """An agent that takes itself for connected, and is not, is let in."""
+        first = self.connected()
+        process = first.answer.process
+        self.listener.close_sessions(Code.INTERNAL, "")
+        second = self.agent()
+        self.holding(second, process)
+        self.dial(second)
+        self.assertTrue(self.serving(second))
+
+    def test_draining_session(self):
+        """A session that its agent is about to end keeps no new one out."""
+        first = self.connected()
+        self.stream(first)
+        first.session.go_away("the agent is about to stop")
+        self.network.settle()
+        second = self.agent()
+        self.holding(second, first.answer.process)
+        self.dial(second)
+        self.assertTrue(self.serving(second))
+
+    def test_held_that_makes_no_sense(self):
+        """A list that is none is a violation of the protocol."""
+        agent = self.agent()
+        self.holding(agent, b"short")
+        self.refused(agent, Code.PROTOCOL, "held")
+
+    def test_number_of_servers(self):
+        """HELLO says how many servers there are at the moment, where that is known."""
+        agent = self.connected()
+        self.assertNotIn("servers", agent.answer.properties)
+        self.replicas = 3
+        agent.ask_to_resume()
+        self.dial(agent)
+        self.assertEqual("3", agent.answer.properties["servers"])
+        self.replicas = 2
+        self.assertEqual("2", self.connected("edge-2").answer.properties["servers"])

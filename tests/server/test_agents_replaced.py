@@ -1,0 +1,303 @@
+"""The agents' listener: one agent of a node after another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.server.agents import WINDOW, ListenerTests
+from yurttunnel.server.agents import (
+    MAX_SESSIONS_OF_NODE,
+)
+from yurttunnel.server.node_session import HESITATION, RETURN_PATIENCE
+from yurttunnel.wire.codes import Code
+
+
+class ReplacementTests(ListenerTests):
+    """Two sessions of one node."""
+
+    def test_same_process(self):
+        """A process that begins a new session finishes the streams of its old one beside it.
+
+        Its GOAWAY for the old one, on another connection, may come later than the new HELLO.
+        """
+        idle = []
+        self.listener.on_sessions_drain.append(idle.extend)
+        first = self.connected()
+        user = self.stream(first)
+        old = self.registry.direct("edge-1")
+        second = self.connected()
+        self.assertTrue(self.serving(second))
+        self.assertEqual([old], idle)
+        self.network.pass_time(2)
+        user.transport.write(b"still here")
+        self.network.settle()
+        self.assertEqual((b"still here", []), (bytes(first.far.received), first.ends))
+        self.assertTrue(first.session.going_away)
+        user.transport.abortConnection()
+        self.network.pass_time(1)
+        self.assertEqual([Code.GOING_AWAY], [code for code, _ in first.ends])
+        self.assertEqual(1, len(self.listener.sessions()))
+        self.assertTrue(self.serving(second))
+
+    def test_same_process_without_connection(self):
+        """An old session that its process has given up for a new one ends with REPLACED."""
+        user = self.stream(self.connected())
+        self.network.cut()
+        second = self.connected()
+        self.assertEqual(Code.REPLACED, user.reasons[0].value.code)
+        self.assertTrue(self.serving(second))
+        self.assertEqual(1, len(self.listener.sessions()))
+
+    def test_second_agent(self):
+        """A second agent of a node replaces the first, which is told so, and waits."""
+        first = self.connected()
+        second = self.connected(process=b"b" * 16)
+        self.assertEqual([Code.REPLACED], [code for code, _ in first.ends])
+        self.assertTrue(self.serving(second))
+
+    def test_restarted_agent(self):
+        """A restarted agent ends its predecessor's streams with SESSION_LOST."""
+        first = self.connected()
+        user = self.stream(first)
+        self.network.cut()
+        second = self.connected(process=b"b" * 16)
+        self.assertEqual(Code.SESSION_LOST, user.reasons[0].value.code)
+        self.assertTrue(self.serving(second))
+
+    def test_end_of_the_replaced(self):
+        """What happens to a replaced session later does not concern the registry."""
+        self.connected()
+        old = self.network.links[-1]
+        second = self.connected()
+        old.cut()
+        self.network.pass_time(2)
+        self.assertTrue(self.serving(second))
+        self.assertEqual(1, len(self.listener.sessions()))
+
+    def test_draining_predecessor(self):
+        """An agent that drains finishes its streams beside its successor."""
+        first = self.connected()
+        user = self.stream(first)
+        first.session.go_away("the agent is about to stop")
+        self.network.settle()
+        second = self.connected(process=b"b" * 16)
+        self.network.pass_time(2)
+        self.assertEqual(2, len(self.listener.sessions()))
+        self.assertTrue(self.serving(second))
+        user.transport.write(b"still here")
+        self.network.settle()
+        self.assertEqual(b"still here", bytes(first.far.received))
+        user.transport.abortConnection()
+        self.network.pass_time(1)
+        self.assertEqual([Code.GOING_AWAY], [code for code, _ in first.ends])
+        self.assertEqual(1, len(self.listener.sessions()))
+        self.assertTrue(self.serving(second))
+
+    def test_a_predecessor_serves_until_its_successor_is_there(self):
+        """What comes while an agent drains goes to it, and to the next one as soon as that is."""
+        first = self.connected()
+        user = self.stream(first)
+        first.session.go_away("the agent is about to stop")
+        self.network.pass_time(10)
+        self.stream(first).transport.abortConnection()
+        self.network.pass_time(1)
+        second = self.connected(process=b"b" * 16)
+        self.stream(second)
+        self.assertEqual(1, len(second.acceptor.requests))
+        self.assertEqual(["made"], user.told)
+
+    def test_abandoned_while_it_drains(self):
+        """A session that is cut while it drains waits for its agent for the sake of streams only.
+
+        A session that has a stream waits, and is found again.
+        """
+        for streams in (0, 1):
+            agent = self.connected(process=bytes([streams]) * 16)
+            users = [self.stream(agent) for _ in range(streams)]
+            # Everything of the last stream has arrived before.
+            self.network.pass_time(1)
+            agent.session.go_away("the agent is about to stop")
+            self.network.settle()
+            self.network.cut()
+            self.assertEqual(streams, len(self.listener.sessions()))
+        agent.ask_to_resume()
+        self.dial(agent)
+        self.assertEqual([["made"]], [user.told for user in users])
+
+    def test_last_words_of_a_session_that_drains(self):
+        """A session waits also for the sake of what may not have arrived of its last stream."""
+        agent = self.connected()
+        user = self.stream(agent)
+        agent.session.go_away("the agent is about to stop")
+        agent.far.transport.loseWriteConnection()
+        self.network.pass_time(1)
+        self.network.links[-1].lost = True
+        user.transport.write(b"last words")
+        user.transport.loseWriteConnection()
+        self.network.settle()
+        (session,) = self.listener.sessions()
+        self.assertFalse(session.wire.streams)
+        self.network.cut()
+        self.assertEqual([session], self.listener.sessions())
+        agent.ask_to_resume()
+        self.dial(agent)
+        self.assertEqual(b"last words", bytes(agent.far.received))
+        self.network.pass_time(1)
+
+    def test_sessions_of_one_node_are_limited(self):
+        """An agent that goes away and comes back as another one for ever replaces the oldest."""
+        agents = []
+        for number in range(MAX_SESSIONS_OF_NODE + 3):
+            agents.append(self.connected(process=bytes([number]) * 16))
+            agents[-1].user = self.stream(agents[-1])
+            agents[-1].session.go_away("the agent is about to stop")
+            self.network.settle()
+        self.assertEqual(MAX_SESSIONS_OF_NODE, len(self.listener.sessions()))
+        reasons = [[reason.value.code for reason in agent.user.reasons] for agent in agents]
+        self.assertEqual([[Code.REPLACED]] * 3 + [[]] * MAX_SESSIONS_OF_NODE, reasons)
+        self.assertTrue(self.serving(agents[-1]))
+        self.connected("edge-2")
+        self.assertEqual(MAX_SESSIONS_OF_NODE + 1, len(self.listener.sessions()))
+
+    def test_sessions_that_wait_do_not_pile_up(self):
+        """A node that connects with a new session each time has one."""
+        for number in range(20):
+            self.connected(process=bytes([number]) * 16)
+            self.network.cut()
+            self.assertEqual(1, len(self.listener.sessions()))
+
+    def test_told_of_draining(self):
+        """Who wants to know learns which session an agent is about to end."""
+        drained = []
+        self.listener.on_sessions_drain.append(drained.extend)
+        agent = self.connected()
+        self.assertEqual([], drained)
+        agent.session.go_away("the agent is about to stop")
+        self.network.settle()
+        (session,) = drained
+        self.assertEqual("edge-1", session.node)
+        self.assertTrue(session.draining)
+
+    def test_other_nodes(self):
+        """The sessions of other nodes are left alone."""
+        other = self.connected("edge-2")
+        self.connected()
+        self.connected()
+        self.network.pass_time(1)
+        self.assertEqual([], other.ends)
+        self.assertEqual(2, len(self.listener.sessions()))
+
+
+class SuccessionTests(ListenerTests):
+    """An agent that drains, its successor, and what happens to either meanwhile."""
+
+    grace = WINDOW
+
+    def setUp(self):
+        """Have an agent drain with a stream."""
+        super().setUp()
+        self.first = self.connected()
+        self.link = self.network.links[-1]
+        self.user = self.stream(self.first)
+        self.first.session.go_away("the agent is about to stop")
+        self.network.settle()
+
+    def test_a_predecessor_serves_when_its_successor_has_left(self):
+        """An agent that drains is found again when the next one ends before it."""
+        second = self.connected(process=b"b" * 16)
+        second.session.go_away("this agent is about to stop, too")
+        self.network.pass_time(1)
+        self.assertEqual([Code.GOING_AWAY], [code for code, _ in second.ends])
+        self.stream(self.first).transport.abortConnection()
+        self.assertEqual((["made"], []), (self.user.told, self.first.ends))
+
+    def test_a_predecessor_serves_when_its_successor_is_lost(self):
+        """Dials wait for the next one a moment, and then go by the one that drains."""
+        second = self.connected(process=b"b" * 16)
+        self.network.links[-1].cut()
+        self.network.settle()
+        found = self.registry.find("edge-1")
+        waits = found.open_stream("192.0.2.80", 80, 15.0, "r")
+        self.assertTrue(self.serving(second))
+        changed = []
+        self.registry.on_direct_changed.append(changed.append)
+        self.clock.advance(HESITATION - 0.1)
+        self.assertTrue(self.serving(second))
+        self.clock.advance(0.2)
+        self.assertEqual(["edge-1"], changed, "siblings are told")
+        self.assertTrue(self.serving(self.first))
+        self.network.settle()
+        self.first.acceptor.requests[-1].accept()
+        self.network.settle()
+        self.successResultOf(waits).abort(Code.CANCELLED, "")
+        self.stream(self.first).transport.abortConnection()
+        second.ask_to_resume()
+        self.dial(second)
+        self.assertTrue(self.serving(second))
+        self.assertEqual(["made"], self.user.told)
+
+    def test_a_predecessor_that_drained_is_killed_first(self):
+        """Its streams end when it could be back and its successor is there."""
+        self.network.cut()
+        self.clock.advance(1)
+        self.connected(process=b"b" * 16)
+        self.clock.advance(RETURN_PATIENCE - 1.1)
+        self.assertEqual([], self.user.reasons)
+        self.clock.advance(0.2)
+        self.assert_restarted()
+
+    def test_a_predecessor_that_drained_is_long_away(self):
+        """Its streams end as soon as its successor comes."""
+        self.network.cut()
+        self.clock.advance(RETURN_PATIENCE + 1)
+        self.assertEqual([], self.user.reasons)
+        self.connected(process=b"b" * 16)
+        self.assert_restarted()
+
+    def test_a_predecessor_that_drains_is_killed_later(self):
+        """Its streams end in the same time when its successor has been there before."""
+        self.connected(process=b"b" * 16)
+        self.network.pass_time(3)
+        self.link.cut()
+        self.network.settle()
+        self.clock.advance(RETURN_PATIENCE - 0.1)
+        self.assertEqual([], self.user.reasons)
+        self.clock.advance(0.2)
+        self.assert_restarted()
+
+    def test_a_predecessor_that_drains_comes_back(self):
+        """An agent that lives has its streams, whoever has come meanwhile."""
+        self.connected(process=b"b" * 16)
+        self.link.cut()
+        self.network.settle()
+        self.clock.advance(RETURN_PATIENCE - 0.1)
+        self.first.ask_to_resume()
+        self.dial(self.first)
+        self.network.pass_time(RETURN_PATIENCE)
+        self.assertEqual([], self.user.reasons)
+
+    def test_a_further_session_of_a_process_ends_none_of_its_own(self):
+        """One that drains waits for its agent beside another session of the same process."""
+        self.connected()
+        self.link.cut()
+        self.network.settle()
+        self.clock.advance(RETURN_PATIENCE + 1)
+        self.assertEqual([], self.user.reasons)
+
+    def test_the_successors_own_session_is_known_while_it_does_not_serve(self):
+        """Its agent is refused when it finds the server by a second address, as at other times."""
+        second = self.connected(process=b"b" * 16)
+        self.network.links[-1].cut()
+        self.network.settle()
+        self.clock.advance(HESITATION)
+        self.assertTrue(self.serving(self.first))
+        again = self.agent(process=b"b" * 16)
+        held = {"held": second.answer.process.hex()}
+        again.hello = replace(again.hello, properties={**again.hello.properties, **held})
+        self.refused(again, Code.ALREADY_CONNECTED, "another of its addresses")
+
+    def assert_restarted(self):
+        """Check that the stream has ended because its agent has been restarted."""
+        (reason,) = self.user.reasons
+        self.assertEqual(Code.SESSION_LOST, reason.value.code)
+        self.assertIn("has been restarted", reason.value.text)
