@@ -19,7 +19,11 @@ NAMED = Path(__file__).with_name("named.toml")
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 
 LAB = "yurtlab"
-ROOMS = sorted([LAB, *(path.parent.name for path in (ROOT / "yurttunnel").glob("*/__init__.py"))])
+METRICS = "metrics.py"
+ROOMS = sorted(
+    [LAB, METRICS, *(path.parent.name for path in (ROOT / "yurttunnel").glob("*/__init__.py"))]
+)
+"""All packages, and the module beside them."""
 
 
 def chosen(packages: list[str], sample: int, seed: int) -> list[Mutant]:
@@ -31,7 +35,7 @@ def chosen(packages: list[str], sample: int, seed: int) -> list[Mutant]:
     everything = [
         mutant
         for package in packages
-        for path in sorted((ROOT / _directory(package)).rglob("*.py"))
+        for path in _modules(ROOT / _place(package))
         for mutant in mutants_of(str(path.relative_to(ROOT)), path.read_bytes())
         if mutant.name not in equivalent
     ]
@@ -46,11 +50,19 @@ def _lot(mutant: Mutant, seed: int) -> bytes:
 
 def below(mutants: list[Mutant], packages: list[str]) -> list[Mutant]:
     """Return those of a sample whose module is below one of the packages (``server/siblings``)."""
-    desired = {_directory(package) for package in packages}
-    return [mutant for mutant in mutants if not desired.isdisjoint(Path(mutant.path).parents)]
+    desired = {_place(package) for package in packages}
+    return [
+        mutant
+        for mutant in mutants
+        if not desired.isdisjoint([Path(mutant.path), *Path(mutant.path).parents])
+    ]
 
 
-def _directory(package: str) -> Path:
+def _modules(place: Path) -> list[Path]:
+    return [place] if place.is_file() else sorted(place.rglob("*.py"))
+
+
+def _place(package: str) -> Path:
     return Path(package) if Path(package).parts[0] == LAB else Path("yurttunnel", package)
 
 

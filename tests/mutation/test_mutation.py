@@ -101,6 +101,14 @@ class MutantTests(SynchronousTestCase):
         self.assertTrue(siblings)
         self.assertTrue(all(one.path.startswith("yurttunnel/server/siblings/") for one in siblings))
 
+    def test_a_module_beside_the_packages(self) -> None:
+        """What declares metrics is drawn from, too, and the tests of metrics are asked first."""
+        sample = chosen(["metrics.py", "wire"], 400, 1)
+        drawn = below(sample, ["metrics.py"])
+        self.assertEqual({mutant.path for mutant in drawn}, {"yurttunnel/metrics.py"})
+        first, *_ = stages_for("yurttunnel/metrics.py", ROOT)
+        self.assertIn("tests.ops.test_metrics", first.split())
+
     def test_named(self) -> None:
         """Those that were written by hand fit the program as it is, and are programs."""
         for mutant in named_mutants(NAMED, ROOT):
