@@ -23,11 +23,13 @@ from yurttunnel.hub import process as hub
 from yurttunnel.hub.options import Options as HubOptions
 from yurttunnel.hub.settings import Settings as HubSettings
 from yurttunnel.ops.listen import listen_tcp
+from yurttunnel.ops.log_levels import shown_levels
 from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
 from yurttunnel.quickstart import orders
 from yurttunnel.quickstart.access import NodeAndMasters
 from yurttunnel.quickstart.edge import EdgeNode
 from yurttunnel.quickstart.options import ADDRESS, Settings
+from yurttunnel.quickstart.outage import Outage
 from yurttunnel.quickstart.reach import TunneledNodes
 from yurttunnel.quickstart.service import CheckRun, Guide, HTTPService, OwnState, Replaceable
 from yurttunnel.quickstart.trust import QuickstartTrust
@@ -73,6 +75,8 @@ def build(reactor: IReactor, settings: Settings) -> IService:
 
     api_port = Replaceable(partial(served, ports.api, trust.api, api.handler))
 
+    outage = Outage(reactor, api_port, shown_levels)
+
     async def reboot_node(namespace: str, pod: str) -> None:
         await node.reboot()
         await node.runs(namespace, pod)
@@ -80,8 +84,8 @@ def build(reactor: IReactor, settings: Settings) -> IService:
     check = CheckRun(
         (str(kubeconfig), hub_url),
         {
-            orders.STOP_API: api_port.take_away,
-            orders.START_API: api_port.put_back,
+            orders.STOP_API: outage.begin,
+            orders.START_API: outage.end,
             orders.REBOOT_NODE: reboot_node,
         },
     )
