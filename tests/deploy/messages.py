@@ -52,7 +52,8 @@ HANDED_ON = {
     "yurttunnel/hub/identity/authorities.py": {"_not_stored"},
     "yurttunnel/hub/network/interface.py": set(),
     "yurttunnel/hub/upstream/health.py": set(),
-    "yurttunnel/pki/renewal.py": {"_without_store", "_with_clock", "_FOREIGN"},
+    "yurttunnel/pki/kept_certificate.py": {"_without_store"},
+    "yurttunnel/pki/renewal.py": {"_with_clock", "_FOREIGN"},
     "yurttunnel/pki/directory.py": {"_explanation"},
     "yurttunnel/pki/problems.py": {
         *("_ERRORS", "_AT_THE_SERVER", "_AGENT_DISTRUSTS", "_SERVER_REFUSES", "_AFTER_REFUSAL"),

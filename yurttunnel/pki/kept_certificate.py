@@ -64,9 +64,7 @@ class KeptCertificate:
 
     def warning(self) -> str | None:
         """Return why the certificate in use would not be there after a restart."""
-        if self.problem is None:
-            return None
-        return f"the {self._name} is in use but not kept for a restart: {self.problem}"
+        return None if self.problem is None else self._without_store(self.problem)
 
     def _save(self, issued: IssuedCertificate) -> None:
         try:
@@ -74,8 +72,11 @@ class KeptCertificate:
         except StateError as error:
             known, self.problem = self.problem, error
             if str(error) != str(known):
-                self._log.error("{problem}", problem=self.warning())
+                self._log.error("{problem}", problem=self._without_store(error))
             self._to_store = issued
             self._next_storing = self._clock.seconds() + self._pause
         else:
             self._to_store = self.problem = None
+
+    def _without_store(self, error: StateError) -> str:
+        return f"the {self._name} is in use but not kept for a restart: {error}"
