@@ -38,7 +38,7 @@ class EndpointNumbers:
     def of(self, key: Key, endpoints: Collection[Endpoint]) -> dict[Endpoint, int]:
         """Return those of the endpoints that a service has from now on."""
         present = frozenset(endpoints)
-        for gone in self._present.pop(key, frozenset()) - present:
+        for gone in sorted(self._present.pop(key, frozenset()) - present):
             self._returns[key, gone] = self._returns.pop((key, gone), 0) + 1
         self._present[key] = present
         _keep_newest(self._returns, MOST_GONE)
