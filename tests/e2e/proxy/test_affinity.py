@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 
 from tests.e2e.proxy.network import CLIENT, OTHER_CLIENT, address
@@ -59,11 +60,18 @@ class Affinity:
             self.assertEqual(len(got), 1, got)
 
     async def it_slides(self, host: str) -> None:
-        """Require that a client which comes back again and again keeps its endpoint."""
+        """Require that a client which comes back again and again keeps its endpoint.
+
+        One that a busy machine has made come too late may get another one.
+        """
         kept = (await self.served(host)).endpoint
         for _ in range(4):
+            before = reactor.seconds()
             await self.pause(SHORT / 2)
-            self.assertEqual((await self.served(host)).endpoint, kept)
+            found = (await self.served(host)).endpoint
+            if reactor.seconds() - before < 0.9 * SHORT:
+                self.assertEqual(found, kept)
+            kept = found
 
     async def it_ends(self, host: str) -> None:
         """Require that a client which stays away for long is treated as a new one."""
