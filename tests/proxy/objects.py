@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from yurttunnel.proxy.state.endpoint_slices import endpoint_slice_from
+from yurttunnel.proxy.state.endpoint_slices import TRIGGERED, endpoint_slice_from
 from yurttunnel.proxy.state.services import service_from
 from yurttunnel.proxy.state.virtual_services import NodeFacts, PortalKind
 
@@ -66,8 +66,13 @@ def endpoint(address="10.1.0.1", node="", zone="", for_zones=(), for_nodes=(), *
     return found
 
 
-def endpoint_slice(*endpoints, of="web", name=None, ports=None, version=4, namespace="default"):
-    """Return an EndpointSlice of the Service ``of``; an endpoint may be just an address."""
+def endpoint_slice(
+    *endpoints, of="web", name=None, ports=None, version=4, namespace="default", triggered=None
+):
+    """Return an EndpointSlice of the Service ``of``; an endpoint may be just an address.
+
+    ``triggered`` is when what has changed it came, as the API writes it.
+    """
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -75,6 +80,7 @@ def endpoint_slice(*endpoints, of="web", name=None, ports=None, version=4, names
             "name": name or f"{of}-abcde",
             "namespace": namespace,
             "labels": {"kubernetes.io/service-name": of},
+            **({"annotations": {TRIGGERED: triggered}} if triggered else {}),
         },
         "addressType": f"IPv{version}",
         "ports": [port(8080)] if ports is None else list(ports),

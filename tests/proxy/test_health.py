@@ -92,6 +92,39 @@ class NodeTests(SynchronousTestCase):
         self.clock.advance(61)
         self.assertEqual((503, 503), self.statuses())
 
+    def programming(self):
+        """Give how many changes of endpoints count, and the seconds that they took."""
+        return sum(self.health.programming.buckets), self.health.programming.total_seconds
+
+    def test_how_long_changes_of_endpoints_take(self):
+        """From their reasons on, to the first sync behind them that goes well; each counts once."""
+        self.health.queued([1000.5, 1001])
+        self.clock.advance(2)
+        for _ in range(2):
+            self.health.begun()
+            self.health.queued([1002])
+        self.assertEqual((0, 0), self.programming())
+        self.clock.advance(1)
+        self.health.synced()
+        self.assertEqual((3, 2.5 + 2 + 1), self.programming())
+        self.health.begun()
+        self.health.synced()
+        self.assertEqual((4, 6.5), self.programming())
+
+    def test_changes_of_before(self):
+        """What was so before this process began has not waited for it."""
+        self.health.queued([999])
+        self.health.begun()
+        self.health.synced()
+        self.assertEqual((0, 0), self.programming())
+
+    def test_a_clock_that_is_ahead(self):
+        """Whoever has changed endpoints has another one."""
+        self.health.queued([2000])
+        self.health.begun()
+        self.health.synced()
+        self.assertEqual((1, 0), self.programming())
+
     def test_a_node_that_is_about_to_go(self):
         """Load balancers leave it; nobody restarts the proxy for that."""
         self.eligible = False

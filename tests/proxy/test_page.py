@@ -166,6 +166,12 @@ class MetricTests(SynchronousTestCase):
         registry = MetricRegistry()
         registry.add(METRICS, lambda: ProxyStats(Figures, health, [WELL, ILL, NONE], totals))
         health.queued()
+        health.begun()
+        health.queued([0.5])
+        clock.advance(1)
+        health.begun()
+        health.synced()
+        health.queued()
         clock.advance(3)
         lines = set(exposition(registry).decode().splitlines())
         for line in (
@@ -183,6 +189,9 @@ class MetricTests(SynchronousTestCase):
             'yurtproxy_received_bytes_total{protocol="TCP"} 2048',
             'yurtproxy_received_bytes_total{protocol="UDP"} 0',
             "yurtproxy_forgotten_flows_total 7",
-            "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds 0.0",
+            "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds 1.0",
+            'kubeproxy_network_programming_duration_seconds_bucket{le="0.25"} 0',
+            'kubeproxy_network_programming_duration_seconds_bucket{le="0.5"} 1',
+            "kubeproxy_network_programming_duration_seconds_sum 0.5",
         ):
             self.assertIn(line, lines)

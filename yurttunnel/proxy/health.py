@@ -7,18 +7,24 @@ The pages are those of kube-proxy (``pkg/proxy/healthcheck/proxy_health.go`` of 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import Resource
 
-from yurttunnel.metrics import Metric, counter, counts_of
+from yurttunnel.metrics import Durations, Metric, counter, counts_of
 from yurttunnel.ops.clocks import time_of_day, timestamp
 from yurttunnel.ops.http_site import PageRequest
 
 PERIODS = 2
 """How many sync periods a change may wait, as for kube-proxy."""
+
+PROGRAMMING_BOUNDS = (0.25, 0.5, *range(1, 60), *range(60, 120, 5), *range(120, 301, 30))
+"""Seconds; the buckets of kube-proxy's histogram (``pkg/proxy/metrics`` of Kubernetes)."""
+
+MOST_TRIGGERED = 10_000
+"""Changes of endpoints whose time is kept until a sync goes well; the oldest ones go."""
 
 _CODES = ("200", "503")
 
@@ -36,14 +42,24 @@ class SyncHealth:
         self._queued: float | None = None
         # Of what the sync takes up that is under way, or has failed.
         self._taken: float | None = None
+        self._started = time_of_day(clock)
+        # When what has led to changes came: of those that wait, and of those that were taken up.
+        self._triggered: deque[float] = deque(maxlen=MOST_TRIGGERED)
+        self._in_sync: deque[float] = deque(maxlen=MOST_TRIGGERED)
+        self.programming = Durations(PROGRAMMING_BOUNDS)
+        """From what has led to a change of endpoints to the sync that has made it count."""
         self.last_queued: float | None = None
         """When a change came, in seconds since 1970."""
         self.last_synced: float | None = None
         """When a sync went well."""
 
-    def queued(self) -> None:
-        """Note that something has changed."""
+    def queued(self, triggered: Iterable[float] = ()) -> None:
+        """Note that something has changed, for what came at these times (seconds since 1970).
+
+        What came before this process has not waited for it.
+        """
         self.last_queued = time_of_day(self._clock)
+        self._triggered.extend(each for each in triggered if each > self._started)
         if self._queued is None:
             self._queued = self._clock.seconds()
 
@@ -52,11 +68,17 @@ class SyncHealth:
         if self._taken is None:
             self._taken = self._clock.seconds() if self._queued is None else self._queued
         self._queued = None
+        self._in_sync.extend(self._triggered)
+        self._triggered.clear()
 
     def synced(self) -> None:
         """Note that it went well."""
         self._taken = None
-        self.last_synced = time_of_day(self._clock)
+        now = self.last_synced = time_of_day(self._clock)
+        for each in self._in_sync:
+            # The clock of whoever wrote it may be ahead.
+            self.programming.observe(max(0.0, now - each))
+        self._in_sync.clear()
 
     def waits(self) -> float:
         """Return for how many seconds the oldest change has been waiting."""

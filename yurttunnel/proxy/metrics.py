@@ -62,6 +62,11 @@ METRICS: tuple[Metric[ProxyStats], ...] = (
         "When a change of Services or endpoints came last, in seconds since 1970.",
         lambda stats: stats.health.last_queued,
     ),
+    histogram(
+        "kubeproxy_network_programming_duration_seconds",
+        "From what has changed endpoints, as a pod that is ready, to the sync that made it count.",
+        lambda stats: stats.health.programming,
+    ),
     gauge(
         "yurtproxy_change_age_seconds",
         "For how long the oldest change has been waiting for a sync; 0 where none waits.",

@@ -172,7 +172,7 @@ class Proxier(Service):
         state = self._source.state()
         if state is None:
             return
-        self._health.queued()
+        self._health.queued(state.triggered)
         self._placement.update(state.services)
         # Not sooner: a sync of nothing would be a reason to rest.
         if self._reconciler.running:

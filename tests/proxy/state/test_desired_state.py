@@ -462,6 +462,23 @@ class MemoryTests(SynchronousTestCase):
         self.assertEqual(["default/s3 TCP IPv4"], differing)
         self.assertEqual(desired_state(services, slices, HERE), after)
 
+    def triggered(self, memory, *objects):
+        """Return when the reasons came of what has changed."""
+        return desired_state(*taken(service(), *objects), HERE, memory).triggered
+
+    def test_reasons(self):
+        """Those of slices that are new or others are told once; what serves may be the same."""
+        memory, one = Memory(), endpoint_slice("10.1.0.1", triggered="2026-01-01T00:00:00.5Z")
+        self.assertEqual((1767225600.5,), self.triggered(memory, one))
+        self.assertEqual((), self.triggered(memory, one))
+        later = "2026-01-01T00:00:10Z"
+        # By the reason alone nothing has changed.
+        self.assertEqual((), self.triggered(memory, endpoint_slice("10.1.0.1", triggered=later)))
+        other = endpoint_slice("10.1.0.2", name="b", triggered=later)
+        self.assertEqual((1767225610,), self.triggered(memory, one, other))
+        self.assertEqual((), self.triggered(memory, one))
+        self.assertEqual((), self.triggered(memory, endpoint_slice("10.1.0.3")))
+
     def test_loops(self):
         """So it is with a Service that has an endpoint which is a portal."""
         memory = Memory()

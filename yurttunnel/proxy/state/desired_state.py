@@ -43,6 +43,7 @@ class Memory:
     """
 
     def __init__(self) -> None:
+        self._triggered: list[float] = []
         # With and without what leads to portals.
         self._kept: dict[tuple[_Name, bool], _Remembered] = {}
 
@@ -63,9 +64,21 @@ class Memory:
             known.loops,
         ):
             return known.state
+        if not loops:
+            former = () if known is None else known.slices
+            self._triggered += [
+                each.triggered
+                for each in slices
+                if each.triggered is not None and each not in former
+            ]
         state = service_state(service, slices, place, loops)
         self._kept[key] = _Remembered(service, slices, place, loops, state)
         return state
+
+    def take_triggered(self) -> tuple[float, ...]:
+        """Return since when slices are what they are that were asked for anew, each time once."""
+        taken, self._triggered = tuple(self._triggered), []
+        return taken
 
     def forget_all_but(self, names: Collection[_Name]) -> None:
         """Forget the Services that are gone."""
@@ -99,7 +112,7 @@ def desired_state(
     states = [memory.state(*each) for each in inputs]
     for index, loops in _loops(states, node.addresses):
         states[index] = memory.state(*inputs[index], loops)
-    return _merged(ordered, states)
+    return replace(_merged(ordered, states), triggered=memory.take_triggered())
 
 
 def _by_service(slices: Iterable[EndpointSlice]) -> dict[_Name, list[EndpointSlice]]:

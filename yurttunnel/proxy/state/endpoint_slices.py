@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from sys import intern
 from typing import Any
 
 from yurttunnel.cluster.fields import mapping, objects, text
+from yurttunnel.kube.durations import seconds_of
 from yurttunnel.kube.interfaces import InformerSpec
 from yurttunnel.kube.resources import ENDPOINT_SLICES, Object
 from yurttunnel.proxy.state.reading import (
@@ -26,6 +27,10 @@ from yurttunnel.proxy.state.virtual_services import Address, Problem, Protocol
 
 SERVICE_NAME = "kubernetes.io/service-name"
 """The label that says whose endpoints they are."""
+
+TRIGGERED = "endpoints.kubernetes.io/last-change-trigger-time"
+"""The annotation with the time of the change, of a pod or a Service, that is the reason of the
+slice's last one (``EndpointsLastChangeTriggerTime`` of k8s.io/api core/v1)."""
 
 _VERSIONS = {"IPv4": 4, "IPv6": 6}
 
@@ -65,7 +70,11 @@ class SlicePort:
 
 @dataclass(frozen=True, slots=True)
 class EndpointSlice:
-    """What is kept of an EndpointSlice; ``version`` is of IP, ``service`` in its namespace."""
+    """What is kept of an EndpointSlice; ``version`` is of IP, ``service`` in its namespace.
+
+    ``triggered`` is when the reason of its last change came, in seconds since 1970, where that is
+    known; of two that differ in nothing else, none is new.
+    """
 
     namespace: str
     name: str
@@ -74,6 +83,7 @@ class EndpointSlice:
     ports: tuple[SlicePort, ...] = ()
     endpoints: tuple[SliceEndpoint, ...] = ()
     problems: tuple[Problem, ...] = ()
+    triggered: float | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         """Return ``namespace/name``."""
@@ -104,6 +114,7 @@ def endpoint_slice_from(obj: Object) -> EndpointSlice | None:
         ports=tuple(_ports(obj, problems)) if version else (),
         endpoints=tuple(_endpoints(obj, version, problems)) if version else (),
         problems=problems.all(),
+        triggered=seconds_of(mapping(metadata.get("annotations")).get(TRIGGERED)),
     )
 
 

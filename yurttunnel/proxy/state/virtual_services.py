@@ -185,8 +185,13 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """All that is to be served."""
+    """All that is to be served.
+
+    ``triggered`` are the times, in seconds since 1970, of what has led to the changes of endpoints
+    since the state before, as far as they say so.
+    """
 
     services: Mapping[Key, VirtualService] = field(default_factory=dict)
     health_checks: Mapping[int, HealthCheckNodePort] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
+    triggered: tuple[float, ...] = field(default=(), compare=False)
