@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from yurtlab.api.columns import NONE, Cell, value_at
+from yurtlab.api.columns import NONE, Cell, shortened, value_at
 from yurttunnel.kube.durations import duration
-
-_MANY = 3
-"""How many addresses or ports are shown of an EndpointSlice."""
 
 
 def _condition(request: dict[str, Any], now: float) -> str:
@@ -41,22 +38,6 @@ def _subjects(kind: str) -> Cell:
 def _role(binding: dict[str, Any], now: float) -> str:
     reference = binding.get("roleRef") or {}
     return f"{reference.get('kind', '')}/{reference.get('name', '')}"
-
-
-def _slice_ports(one: dict[str, Any], now: float) -> str:
-    ports = [str(port["port"]) if port.get("port") else "*" for port in one.get("ports") or []]
-    return _shortened(ports) if ports else "<unset>"
-
-
-def _slice_endpoints(one: dict[str, Any], now: float) -> str:
-    endpoints = one.get("endpoints") or []
-    addresses = [str(each) for endpoint in endpoints for each in endpoint.get("addresses") or []]
-    return _shortened(addresses) if addresses else "<unset>"
-
-
-def _shortened(texts: list[str]) -> str:
-    shown = ",".join(texts[:_MANY])
-    return shown if len(texts) <= _MANY else f"{shown} + {len(texts) - _MANY} more..."
 
 
 def _ready(deployment: dict[str, Any], now: float) -> str:
@@ -97,7 +78,7 @@ def _endpoint_addresses(endpoints: dict[str, Any], now: float) -> str:
         texts += [_with_port(address, port) for port in ports for address in addresses]
         if not ports:
             texts += addresses
-    return _shortened(texts) if texts else NONE
+    return shortened(texts) if texts else NONE
 
 
 def _with_port(address: str, port: int) -> str:
@@ -119,7 +100,5 @@ CELLS: Mapping[str, Cell] = {
     "requested_duration": _requested_duration,
     "role": _role,
     "selector": _labels("spec.selector.matchLabels"),
-    "slice_endpoints": _slice_endpoints,
-    "slice_ports": _slice_ports,
 }
 """The cells that show more than a value, by the names that ``kinds.json`` has for them."""

@@ -8,7 +8,6 @@ from tests.apiserver.kinds import (
     CERTIFICATE_SIGNING_REQUESTS,
     DAEMON_SETS,
     DEPLOYMENTS,
-    ENDPOINT_SLICES,
     ENDPOINTS,
     POD_DISRUPTION_BUDGETS,
     ROLE_BINDINGS,
@@ -93,20 +92,6 @@ class GroupTests(SynchronousTestCase):
             shown,
         )
         self.assertEqual(BEFORE, cells(ROLES)["Created At"])
-
-    def test_slices(self):
-        """Three ports and three addresses are shown, and how many more there are."""
-        for count, more in ((3, ""), (4, " + 1 more...")):
-            shown = cells(
-                ENDPOINT_SLICES,
-                addressType="IPv6",
-                ports=[{"port": number} for number in range(1, count + 1)],
-                endpoints=[{"addresses": [f"::{number}"]} for number in range(1, count + 1)],
-            )
-            self.assertEqual(
-                ("IPv6", f"1,2,3{more}", f"::1,::2,::3{more}"),
-                (shown["AddressType"], shown["Ports"], shown["Endpoints"]),
-            )
 
     def test_endpoints(self):
         """Endpoints show three addresses, and how many more there are."""

@@ -24,11 +24,11 @@ class DocumentTests(ApiTestCase):
         self.assertEqual(
             [
                 "coordination.k8s.io",
+                "discovery.k8s.io",
                 "apps",
                 "batch",
                 "certificates.k8s.io",
                 "rbac.authorization.k8s.io",
-                "discovery.k8s.io",
                 "policy",
                 "authentication.k8s.io",
                 "authorization.k8s.io",

@@ -19,6 +19,7 @@ from twisted.internet.task import deferLater
 
 from benchmarks.ports import free_ports
 from tests.e2e.programs import Program
+from yurttunnel.quickstart.options import PORT_COUNT
 
 FOLDERS = ("/usr/lib/google-cloud-sdk/bin", os.path.expanduser("~/google-cloud-sdk/bin"))
 """Where the Google Cloud SDK keeps kubectl in several versions, as kubectl.1.NN."""
@@ -69,12 +70,10 @@ class Quickstart(Program):
     ``proxied`` gets the port where the server takes in agents, and gives the one to dial.
     """
 
-    PORTS = 10
-
     def __init__(
         self, reactor, directory: str, *, proxied: Callable[[int], int] | None = None
     ) -> None:
-        self.first_port = free_ports.take_row(self.PORTS)
+        self.first_port = free_ports.take_row(PORT_COUNT)
         self.state = os.path.join(directory, "Q")
         self.kubeconfig = os.path.join(self.state, "kubeconfig")
         self.directory = directory

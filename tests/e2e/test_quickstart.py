@@ -11,8 +11,20 @@ from twisted.internet import reactor
 from benchmarks.ports import free_ports
 from tests.e2e.programs import Program
 from tests.e2e.support import EndToEndTestCase
+from yurttunnel.quickstart.options import PORT_COUNT
 
-STEPS = ("run", "logs", "exec", "attach", "port-forward", "cp", "metrics", "autonomy", "delete")
+STEPS = (
+    "run",
+    "logs",
+    "exec",
+    "attach",
+    "port-forward",
+    "cp",
+    "metrics",
+    "service",
+    "autonomy",
+    "delete",
+)
 
 
 class QuickstartTests(EndToEndTestCase):
@@ -27,7 +39,7 @@ class QuickstartTests(EndToEndTestCase):
     def program(self, *flags: str) -> Program:
         """Prepare the command with a row of free ports."""
         os.environ["TMPDIR"] = self.directory
-        first = free_ports.take_row(10)
+        first = free_ports.take_row(PORT_COUNT)
         log_path = f"{self.directory}/quickstart.log"
         program = Program(
             reactor, ["yurttunnel-quickstart", "--port", str(first), *flags], log_path, first + 5

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import runpy
 import signal
+import socket
 import sys
 import tarfile
+import threading
 import warnings
 from types import SimpleNamespace
 
 from kubernetes import client, config
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.quickstart import check
+from yurttunnel.quickstart import called_service, check, expecting
+from yurttunnel.quickstart.called_service import CALLS
+
+WHERE = ("http://127.0.0.1:1", "127.0.0.1:2")
+"""Hub and service proxy, as nobody asks for them."""
 
 
 class MainTests(SynchronousTestCase):
@@ -30,7 +37,7 @@ class MainTests(SynchronousTestCase):
         """It checks what it is given, and ends without a word when nobody reads on (head(1))."""
         signals, given = [], []
         self.patch(signal, "signal", lambda *handled: signals.append(handled))
-        self.patch(sys, "argv", ["check", "kubeconfig", "http://127.0.0.1:1"])
+        self.patch(sys, "argv", ["check", "kubeconfig", *WHERE])
         self.patch(config, "load_kube_config", given.append)
         self.patch(client, "CoreV1Api", lambda connections: 1 / 0)
         with warnings.catch_warnings():
@@ -43,7 +50,7 @@ class MainTests(SynchronousTestCase):
     def run_steps(self, *steps):
         """Run them, and give the exit status."""
         self.patch(check.Check, "steps", lambda self: list(steps))
-        return check.main("kubeconfig", "http://127.0.0.1:1")
+        return check.main("kubeconfig", *WHERE)
 
     def test_all_work(self):
         """When all steps work there is a line for each, and status 0."""
@@ -57,7 +64,7 @@ class MainTests(SynchronousTestCase):
         """A step that fails is told in one line, the others are tried, and the status is 1."""
 
         def fails():
-            raise check.CheckFailed("it is\nnot so")
+            raise expecting.CheckFailed("it is\nnot so")
 
         self.assertEqual(self.run_steps(("one", fails), ("two", lambda: "seen")), 1)
         first, second = self.said.getvalue().splitlines()
@@ -77,6 +84,8 @@ class Edge:
         self.pods = set()
         self.events = ["started"]
         self.file = b""
+        self.services = {}
+        self.called = []
         self.orders = []
 
     def fact(self, name, truth):
@@ -96,7 +105,8 @@ class Edge:
         if name not in self.fact("pods", self.pods):
             raise client.ApiException(404, "Not Found")
         phase, node = self.fact("phase", "Running"), self.fact("node", "edge-1")
-        status, spec = SimpleNamespace(phase=phase), SimpleNamespace(node_name=node)
+        status = SimpleNamespace(phase=phase, pod_ip="127.0.0.1")
+        spec = SimpleNamespace(node_name=node)
         return SimpleNamespace(status=status, spec=spec)
 
     def list_pod_for_all_namespaces(self, field_selector, **_):
@@ -121,6 +131,26 @@ class Edge:
         """Show what it has printed."""
         return self.fact("log", "listening on port 4711\n")
 
+    def create_namespaced_service(self, namespace, body, **_):
+        """Keep it."""
+        self.services[body["metadata"]["name"]] = []
+
+    def delete_namespaced_service(self, name, namespace, **_):
+        """Forget it."""
+        del self.services[name]
+
+    def create_namespaced_endpoint_slice(self, namespace, body, **_):
+        """Keep the endpoints of its Service."""
+        self.fact("slice", None)
+        (port,) = body["ports"]
+        self.services[body["metadata"]["labels"]["kubernetes.io/service-name"]] = [
+            f"{address}:{port['port']}" for one in body["endpoints"] for address in one["addresses"]
+        ]
+
+    def delete_namespaced_endpoint_slice(self, name, namespace, **_):
+        """Forget them."""
+        self.services[name] = []
+
     def connect_get_node_proxy_with_path(self, node, path, **_):
         """Show the metrics of the node."""
         return self.fact("metrics", f"# HELP a\na 1\nnode {{{node}}} 2\n")
@@ -142,6 +172,20 @@ class Edge:
         self.fact(words[0], None)
         if words == ("start-api",):
             self.events.append(f"restarted-{len(self.orders)}")
+
+    # What the service proxy shows, and carries
+
+    def carried(self, proxy):
+        """Show what it serves, and where."""
+        return [
+            {"service": f"default/{name}", "endpoints": endpoints, "proxy_port": 4712}
+            for name, endpoints in self.fact("carried", self.services).items()
+        ]
+
+    def connect(self, port):
+        """Connect to a port of it."""
+        self.called.append(port)
+        return contextlib.closing(EchoSocket(self, "called"))
 
     # What kubernetes.stream makes of them
 
@@ -208,10 +252,11 @@ class Streams:
 
 
 class EchoSocket:
-    """A connection to the port of a pod."""
+    """A connection to the port of a pod; ``fact`` is what comes back."""
 
-    def __init__(self, edge):
+    def __init__(self, edge, fact="echo"):
         self._edge = edge
+        self._fact = fact
         self._data = b""
 
     def settimeout(self, seconds):
@@ -224,7 +269,7 @@ class EchoSocket:
     def recv(self, size):
         """Return what was sent."""
         piece, self._data = self._data[:size], self._data[size:]
-        return self._edge.fact("echo", piece)
+        return self._edge.fact(self._fact, piece)
 
     def close(self):
         """Do nothing."""
@@ -270,6 +315,11 @@ LIES = [
     ("metrics", "metrics", fails),
     ("metrics", "metrics", instead("")),
     ("metrics", "metrics", instead("# HELP a\n# TYPE a counter\n\n")),
+    ("service", "slice", fails),
+    ("service", "carried", instead({})),
+    ("service", "carried", lambda services: {name: [] for name in services}),
+    ("service", "called", instead(b"")),
+    ("service", "called", flipped),
     ("autonomy", "the node's pods", fails),
     ("autonomy", "the node's pods", instead(())),
     ("autonomy", "the node's name", instead("edge-2")),
@@ -291,12 +341,16 @@ class LiarTests(SynchronousTestCase):
         self.edge = Edge()
         self.patch(check.config, "load_kube_config", lambda path: None)
         self.patch(check.client, "CoreV1Api", lambda connections: self.edge)
+        self.patch(check.client, "DiscoveryV1Api", lambda connections: self.edge)
+        self.patch(called_service, "carried", self.edge.carried)
+        self.patch(called_service, "connect", self.edge.connect)
         self.patch(check, "stream", self.edge.stream)
         self.patch(check, "portforward", self.edge.portforward)
         self.patch(check.orders, "order", self.edge.order)
         self.patch(check, "CP_BYTES", 65536)
         clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
         self.patch(check, "time", clock)
+        self.patch(expecting, "time", clock)
 
     def sleep(self, seconds):
         """Let time pass."""
@@ -306,9 +360,9 @@ class LiarTests(SynchronousTestCase):
         """Run it; give the exit status, and the steps that have failed."""
         self.said = io.StringIO()
         self.patch(sys, "stdout", self.said)
-        status = check.main("kubeconfig", "http://127.0.0.1:1")
+        status = check.main("kubeconfig", *WHERE)
         said = self.said.getvalue()
-        self.assertEqual(9, len(re.findall(r"(?m)^(?:ok|FAIL) ", said)), said)
+        self.assertEqual(10, len(re.findall(r"(?m)^(?:ok|FAIL) ", said)), said)
         return status, re.findall(r"(?m)^FAIL +([a-z-]+) ", said)
 
     def test_truth(self):
@@ -320,14 +374,25 @@ class LiarTests(SynchronousTestCase):
         for step, fact, lie in LIES:
             self.edge.lies = {fact: lie}
             found = self.check()
-            # Without a pod that runs there is none that outlives the API.
-            failed = ["run", "autonomy"] if step == "run" else [step]
+            failed = [step]
+            if step == "run":
+                # There is no pod that outlives the API, or even none that could be called.
+                failed = ["run", *(["service"] if fact == "create" else []), "autonomy"]
             self.assertEqual((1, failed), found, (fact, self.said.getvalue()))
 
     def test_each_step_is_lied_to(self):
         """No step is left out."""
-        steps = [name for name, _ in check.Check(None, None, None).steps()]
+        steps = [name for name, _ in check.Check(None, None, None, None).steps()]
         self.assertEqual(set(steps), {step for step, _, _ in LIES})
+
+    def test_service(self):
+        """It is called at the proxy's port, again and again, and nothing of it stays."""
+        self.check()
+        self.assertEqual([4712] * CALLS, self.edge.called)
+        self.assertEqual({}, self.edge.services)
+        self.edge.lies = {"called": instead(b"")}
+        self.check()
+        self.assertEqual({}, self.edge.services)
 
     def test_outage(self):
         """The API is away while the node starts anew, and comes back whatever has failed."""
@@ -353,6 +418,38 @@ class LiarTests(SynchronousTestCase):
         status, failed = self.check()
         self.assertEqual(1, status)
         self.assertEqual(["logs", "exec", "attach", "port-forward", "cp", "metrics"], failed)
+
+
+class PageTests(SynchronousTestCase):
+    """What the service proxy shows, by a real connection."""
+
+    def serve(self, status, body):
+        """Answer one request as the proxy might; return where."""
+        listening = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listening.close)
+
+        def answer():
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(
+                    b"HTTP/1.1 %d x\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
+                )
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        self.addCleanup(answering.join)
+        return f"127.0.0.1:{listening.getsockname()[1]}"
+
+    def test_what_it_carries(self):
+        """It is what the page has."""
+        self.assertEqual([{"a": 1}], called_service.carried(self.serve(200, b'[{"a": 1}]')))
+
+    def test_another_answer(self):
+        """It is told."""
+        where = self.serve(503, b"not now")
+        error = self.assertRaises(expecting.CheckFailed, called_service.carried, where)
+        self.assertIn("/services answers with 503", str(error))
 
 
 class Stubborn(set):

@@ -46,7 +46,7 @@ class OptionsTests(SynchronousTestCase):
         theirs = (ports.agents, ports.secure, ports.insecure, ports.server_meta, ports.agent_meta)
         self.assertEqual(theirs, (10262, 10263, 10264, 10265, 10266))
         self.assertEqual((ports.hub, ports.hub_meta, ports.hub_secure), (10261, 10267, 10268))
-        self.assertEqual((ports.api, ports.kubelet), (10260, 10269))
+        self.assertEqual((ports.api, ports.kubelet, ports.proxy_meta), (10260, 10269, 10270))
 
     def test_next_row_of_ports(self):
         """When one of the usual ports is taken, another row is used."""

@@ -18,6 +18,9 @@ Cell = Callable[[dict[str, Any], float], Any]
 
 NONE = "<none>"
 
+_MANY = 3
+"""How many entries of a list of addresses or ports are shown."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -245,6 +248,23 @@ def _pod_gates(pod: dict[str, Any], now: float) -> str:
     return f"{passed}/{len(gates)}" if gates else NONE
 
 
+def _slice_ports(one: dict[str, Any], now: float) -> str:
+    ports = [str(port["port"]) if port.get("port") else "*" for port in one.get("ports") or []]
+    return shortened(ports) if ports else "<unset>"
+
+
+def _slice_endpoints(one: dict[str, Any], now: float) -> str:
+    endpoints = one.get("endpoints") or []
+    addresses = [str(each) for endpoint in endpoints for each in endpoint.get("addresses") or []]
+    return shortened(addresses) if addresses else "<unset>"
+
+
+def shortened(texts: list[str]) -> str:
+    """Write a list of which some entries are enough."""
+    shown = ",".join(texts[:_MANY])
+    return shown if len(texts) <= _MANY else f"{shown} + {len(texts) - _MANY} more..."
+
+
 CELLS: Mapping[str, Cell] = {
     "event_first": _event_first,
     "event_last": _event_last,
@@ -262,5 +282,7 @@ CELLS: Mapping[str, Cell] = {
     "service_addresses": _service_addresses,
     "service_ports": _service_ports,
     "service_selector": _service_selector,
+    "slice_endpoints": _slice_endpoints,
+    "slice_ports": _slice_ports,
 }
 """The cells that show more than a value, by the names that ``kinds.json`` has for them."""

@@ -136,6 +136,7 @@ RESOURCES = load_kinds(Path(__file__).with_name("kinds.json"), CELLS)
 _BY_NAME = {kind.plural: kind for kind in RESOURCES}
 
 CONFIG_MAPS = _BY_NAME["configmaps"]
+ENDPOINT_SLICES = _BY_NAME["endpointslices"]
 EVENTS = _BY_NAME["events"]
 LEASES = _BY_NAME["leases"]
 NAMESPACES = _BY_NAME["namespaces"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import ip_address
 
 from twisted.application.service import IService
 from twisted.logger import Logger
@@ -36,7 +35,7 @@ from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import BackEnd, Mode, Settings
 from yurttunnel.proxy.sockets.limits import most_connections
-from yurttunnel.proxy.sockets.ports import WILDCARDS, PortAllocator
+from yurttunnel.proxy.sockets.ports import LOOPBACKS, WILDCARDS, PortAllocator
 from yurttunnel.proxy.sockets.proxy_sockets import ProxySockets
 from yurttunnel.proxy.sockets.tcp import TcpProxySockets, tcp_context
 from yurttunnel.proxy.sockets.udp import UdpSockets
@@ -181,7 +180,8 @@ def proxy_sockets(
     What these share ends with a service, to be stopped when all of them have been.
     """
     descriptors = DescriptorSet(reactor)
-    ports = PortAllocator(settings.proxy_ports, is_claimed, _addresses(settings.bind_address))
+    addresses = LOOPBACKS if settings.serves_itself else WILDCARDS
+    ports = PortAllocator(settings.proxy_ports, is_claimed, addresses)
     # It raises the limit of descriptors, by which the other is told.
     tcp = tcp_context(descriptors, ports, most_connections())
     table = UdpClientTable(
@@ -192,10 +192,3 @@ def proxy_sockets(
     )
     sockets = ProxySockets(TcpProxySockets(tcp), UdpSockets(descriptors, ports, table))
     return sockets, ClosedAtTheEnd(tcp.close)
-
-
-def _addresses(bind_address: str) -> dict[int, str]:
-    """Return where to listen in each family."""
-    if ip_address(bind_address).is_loopback:
-        return {4: "127.0.0.1", 6: "::1"}
-    return dict(WILDCARDS)

@@ -56,7 +56,7 @@ class ThisNode(MultiService):
 
     Without them, or as long as they know no such Node, it is in no zone. The machine's addresses
     are asked for at the start, each ``period`` seconds, and when :meth:`look` is called; ``run`` is
-    where the kernel is waited for.
+    where the kernel is waited for. ``node_port_networks`` and ``loopback`` are facts that stay.
     """
 
     def __init__(
@@ -67,9 +67,10 @@ class ThisNode(MultiService):
         period: float,
         informers: IInformers | None = None,
         node_port_networks: tuple[Network, ...] = (),
+        loopback: bool = False,
     ) -> None:
         super().__init__()
-        self.facts = NodeFacts(name, node_port_networks=node_port_networks)
+        self.facts = NodeFacts(name, node_port_networks=node_port_networks, loopback=loopback)
         """What is known now."""
         self.looked = False
         """Whether the addresses are known, or it is known that they cannot be asked for."""

@@ -80,6 +80,7 @@ class ProxyProcess:
             settings.sync.period,
             self._informers,
             settings.node_port_networks,
+            settings.serves_itself,
         )
         self._sources = Sources(
             reactor,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 from yurttunnel.proxy.kernel.parts import Masquerade
@@ -97,3 +98,8 @@ class Settings:
     udp: UdpSettings
     sync: SyncSettings
     cleanup: bool
+
+    @property
+    def serves_itself(self) -> bool:
+        """Whether nobody but programs of this machine can be a client."""
+        return ip_address(self.bind_address).is_loopback

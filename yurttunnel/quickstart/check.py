@@ -1,8 +1,8 @@
 """Everything that a cluster's users do to a node, tried once through the tunnel.
 
-It is a program of its own, ``python -m yurttunnel.quickstart.check KUBECONFIG HUB``, because the
-client of the ``kubernetes`` package blocks. The exit status is 0 only if all worked. What it has
-done to the API and the node it orders of the quickstart (:mod:`yurttunnel.quickstart.orders`).
+It is a program of its own, ``python -m yurttunnel.quickstart.check KUBECONFIG HUB PROXY``, because
+the client of the ``kubernetes`` package blocks. The exit status is 0 only if all worked. What it
+has done to the API and the node it orders of the quickstart (:mod:`yurttunnel.quickstart.orders`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import io
 import os
 import re
 import signal
-import socket
 import sys
 import tarfile
 import time
@@ -24,11 +23,10 @@ from kubernetes import client, config
 from kubernetes.stream import portforward, stream
 
 from yurttunnel.quickstart import orders
+from yurttunnel.quickstart.called_service import CalledService
+from yurttunnel.quickstart.expecting import PATIENCE, CheckFailed, echoed, require, until
 
 NAMESPACE = "default"
-
-PATIENCE = 15.0
-"""Seconds for one step."""
 
 CP_BYTES = 8 * 1024 * 1024
 ECHO_BYTES = 256 * 1024
@@ -68,22 +66,24 @@ with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
 """
 
 
-class CheckFailed(Exception):
-    """A step gave another result than it has to; one line that says which."""
-
-
 class Check:
     """The steps, each of which returns a few words on what it has seen.
 
     ``api`` is the core API of a cluster with one node that is reached through the tunnel, ``hub``
-    the same as the node sees it. ``order(*words)`` has something done to them, and waits for it.
+    the same as the node sees it, and ``service`` calls a Service on the node. ``order(*words)`` has
+    something done to them, and waits for it.
     """
 
     def __init__(
-        self, api: client.CoreV1Api, hub: client.CoreV1Api, order: Callable[..., None]
+        self,
+        api: client.CoreV1Api,
+        hub: client.CoreV1Api,
+        service: CalledService,
+        order: Callable[..., None],
     ) -> None:
         self._api = api
         self._hub = hub
+        self._service = service
         self._order = order
         self._pod = f"check-{os.urandom(3).hex()}"
         self._node = ""
@@ -99,6 +99,7 @@ class Check:
             ("port-forward", self.forward_port),
             ("cp", self.copy),
             ("metrics", self.scrape),
+            ("service", self.call_service),
             ("autonomy", self.outlive_the_api),
             ("delete", self.delete),
         ]
@@ -116,12 +117,12 @@ class Check:
             spec=client.V1PodSpec(containers=[container], termination_grace_period_seconds=1),
         )
         self._api.create_namespaced_pod(NAMESPACE, body, _request_timeout=PATIENCE)
-        self._node = _until(self._node_that_runs_it, "the pod runs")
+        self._node = until(self._node_that_runs_it, "the pod runs")
         return f"pod {self._pod} on node {self._node}"
 
     def logs(self) -> str:
         """Read what the pod's process has printed."""
-        printed = _until(self._first_line, "the pod has printed its port")
+        printed = until(self._first_line, "the pod has printed its port")
         self._port = int(printed[1])
         return repr(printed[0])
 
@@ -132,7 +133,7 @@ class Check:
             shell.write_stdin(b"hello\n")
             shell.run_forever(timeout=PATIENCE)
             seen = (shell.read_stdout(), shell.read_stderr(), shell.returncode)
-        _require(seen, (b"out hello\n", b"err hello\n", 42), "standard output, error, exit code")
+        require(seen, (b"out hello\n", b"err hello\n", 42), "standard output, error, exit code")
         return "input, output, error output, exit code 42"
 
     def attach(self) -> str:
@@ -140,7 +141,7 @@ class Check:
         with self._stream(self._api.connect_get_namespaced_pod_attach) as attached:
             attached.write_stdin(b"knock knock\n")
             answer = attached.readline_stdout(timeout=PATIENCE)
-        _require(answer, b"heard knock knock", "the answer of the process")
+        require(answer, b"heard knock knock", "the answer of the process")
         return repr(answer.decode())
 
     def forward_port(self) -> str:
@@ -154,9 +155,9 @@ class Check:
         sent = os.urandom(ECHO_BYTES)
         connection = forwarded.socket(self._port)
         connection.settimeout(PATIENCE)
-        received = _echoed(connection, sent)
+        received = echoed(connection, sent)
         connection.close()
-        _require(_sha256(received), _sha256(sent), "the SHA-256 of what came back")
+        require(_sha256(received), _sha256(sent), "the SHA-256 of what came back")
         return f"{ECHO_BYTES // 1024} KiB there and back, SHA-256 equal"
 
     def copy(self) -> str:
@@ -164,7 +165,7 @@ class Check:
         content = os.urandom(CP_BYTES)
         self._upload("check.bin", content)
         returned = self._download("check.bin")
-        _require(_sha256(returned), _sha256(content), "the SHA-256 of the file")
+        require(_sha256(returned), _sha256(content), "the SHA-256 of the file")
         return f"{CP_BYTES // 1024 // 1024} MiB there and back, SHA-256 equal"
 
     def scrape(self) -> str:
@@ -176,6 +177,11 @@ class Check:
         if not samples:
             raise CheckFailed("the node's metrics are empty")
         return f"{len(samples)} samples of {self._node}"
+
+    def call_service(self) -> str:
+        """Call the pod by a Service: the node's proxy finds it among its endpoints."""
+        pod: Any = self._api.read_namespaced_pod(self._pod, NAMESPACE, _request_timeout=PATIENCE)
+        return self._service.call(self._pod, pod.status.pod_ip, self._port)
 
     def outlive_the_api(self) -> str:
         """Stop the API: the node reads on, also after a reboot, and its events come later."""
@@ -189,16 +195,16 @@ class Check:
             self._read_as_the_node()
         finally:
             self._order(orders.START_API)
-        kept = _until(lambda: self._events() - told, "the events of the outage have arrived")
+        kept = until(lambda: self._events() - told, "the events of the outage have arrived")
         return f"{self._pod} ran again without the API, {len(kept)} events came later"
 
     def _read_as_the_node(self) -> None:
         pods = self._hub.list_pod_for_all_namespaces(
             field_selector=f"spec.nodeName={self._node}", _request_timeout=PATIENCE
         )
-        _require(self._pod in {_name(pod) for pod in pods.items}, True, "the node's pods")
+        require(self._pod in {_name(pod) for pod in pods.items}, True, "the node's pods")
         node = self._hub.read_node(self._node, _request_timeout=PATIENCE)
-        _require(_name(node), self._node, "the node's name")
+        require(_name(node), self._node, "the node's name")
 
     def _events(self) -> set[str]:
         events = self._api.list_namespaced_event(
@@ -211,7 +217,7 @@ class Check:
     def delete(self) -> str:
         """Delete the pod and wait until it is gone."""
         self._api.delete_namespaced_pod(self._pod, NAMESPACE, _request_timeout=PATIENCE)
-        _until(self._pod_is_gone, "the pod is gone")
+        until(self._pod_is_gone, "the pod is gone")
         return f"pod {self._pod}"
 
     def _node_that_runs_it(self) -> str | None:
@@ -270,12 +276,12 @@ class Check:
             for start in range(0, len(data), 65536):
                 unpacking.write_stdin(bytes(data[start : start + 65536]))
             unpacking.run_forever(timeout=PATIENCE)
-            _require(unpacking.returncode, 0, f"the exit code, after {unpacking.read_stderr()!r}")
+            require(unpacking.returncode, 0, f"the exit code, after {unpacking.read_stderr()!r}")
 
     def _download(self, name: str) -> bytes:
         with self._execute(sys.executable, "-c", _PACK, name) as packing:
             packing.run_forever(timeout=PATIENCE)
-            _require(packing.returncode, 0, f"the exit code, after {packing.read_stderr()!r}")
+            require(packing.returncode, 0, f"the exit code, after {packing.read_stderr()!r}")
             packed = packing.read_stdout()
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
             file = archive.extractfile(name)
@@ -287,34 +293,6 @@ def _name(found: Any) -> str:
     return name
 
 
-def _until(condition: Callable[[], Any], what: str) -> Any:
-    """Ask ``condition`` until it is true, and give what it gave."""
-    deadline = time.monotonic() + PATIENCE
-    while not (result := condition()):
-        if time.monotonic() > deadline:
-            raise CheckFailed(f"after {PATIENCE:g} s it was still not so that {what}")
-        time.sleep(0.05)
-    return result
-
-
-def _echoed(connection: socket.socket, sent: bytes) -> bytes:
-    """Send in pieces, each of which has come back before the next: no buffer has to hold all."""
-    received = bytearray()
-    for start in range(0, len(sent), 32768):
-        connection.sendall(sent[start : start + 32768])
-        while len(received) < min(start + 32768, len(sent)):
-            piece = connection.recv(65536)
-            if not piece:
-                raise CheckFailed(f"the connection ended after {len(received)} bytes")
-            received += piece
-    return bytes(received)
-
-
-def _require(seen: object, desired: object, what: str) -> None:
-    if seen != desired:
-        raise CheckFailed(f"{what}: {desired!r} was expected, {seen!r} came")
-
-
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -323,13 +301,15 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or repr(error)
 
 
-def main(kubeconfig: str, hub: str) -> int:
+def main(kubeconfig: str, hub: str, proxy: str) -> int:
     """Take all steps, print a line for each, and give the exit status."""
     config.load_kube_config(kubeconfig)
     with client.ApiClient() as connections, client.ApiClient(_without_credentials(hub)) as node:
         # It is the node that reads.
         node.user_agent = "kubelet/check"
-        check = Check(client.CoreV1Api(connections), client.CoreV1Api(node), orders.order)
+        api, discovery = client.CoreV1Api(connections), client.DiscoveryV1Api(connections)
+        service = CalledService(api, discovery, proxy, NAMESPACE)
+        check = Check(api, client.CoreV1Api(node), service, orders.order)
         status = _try_all(check.steps())
         for each in (connections, node):
             each.rest_client.pool_manager.clear()
@@ -361,4 +341,4 @@ def _try_all(steps: list[tuple[str, Callable[[], str]]]) -> int:
 if __name__ == "__main__":
     # Whoever reads no further, as head(1), ends this without a word.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    sys.exit(main(sys.argv[1], sys.argv[2]))
+    sys.exit(main(*sys.argv[1:]))

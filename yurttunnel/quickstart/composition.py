@@ -25,6 +25,9 @@ from yurttunnel.hub.settings import Settings as HubSettings
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
 from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
+from yurttunnel.proxy import process as proxy
+from yurttunnel.proxy.options import Options as ProxyOptions
+from yurttunnel.proxy.settings import Settings as ProxySettings
 from yurttunnel.quickstart import orders
 from yurttunnel.quickstart.access import NodeAndMasters
 from yurttunnel.quickstart.edge import EdgeNode
@@ -82,7 +85,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
         await node.runs(namespace, pod)
 
     check = CheckRun(
-        (str(kubeconfig), hub_url),
+        (str(kubeconfig), hub_url, f"{ADDRESS}:{ports.proxy_meta}"),
         {
             orders.STOP_API: outage.begin,
             orders.START_API: outage.end,
@@ -106,6 +109,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
         ClosedAtTheEnd(api.stop),
         api_port,
         hub.build(reactor, _hub_settings(settings, state)),
+        proxy.build(reactor, _proxy_settings(settings, hub_url)),
         served(ports.kubelet, trust.node, node),
         node,
         tunnel,
@@ -158,6 +162,26 @@ def _hub_settings(settings: Settings, state: Path) -> HubSettings:
     return options.settings
 
 
+def _proxy_settings(settings: Settings, hub_url: str) -> ProxySettings:
+    """Return the settings that the service proxy would have of its command line.
+
+    The firewall of this machine stays as it is: whoever calls a Service speaks to the proxy's port.
+    """
+    options = ProxyOptions({})
+    options.parseOptions(
+        [
+            *("--hostname-override", settings.node_name),
+            *("--master", hub_url),
+            *("--proxy-backend", "none"),
+            *("--bind-address", ADDRESS),
+            *("--metrics-bind-address", f"{ADDRESS}:{settings.ports.proxy_meta}"),
+            *("--healthz-bind-address", ""),
+            *("--drain-timeout", DRAIN_TIMEOUT),
+        ]
+    )
+    return options.settings
+
+
 def _agent_settings(settings: Settings, state: Path) -> AgentSettings:
     """Return the settings that the agent would have of its command line."""
     ports = settings.ports
@@ -197,5 +221,7 @@ tunnel. In another terminal:
   kubectl exec -it web -- sh
 
 The node has no images: a container is a process of this machine, run as you. What the server knows
-of its agents is on http://{ADDRESS}:{ports.server_meta}/agents. Ctrl-C ends everything.
+of its agents is on http://{ADDRESS}:{ports.server_meta}/agents; at which ports Services are served,
+those with a cluster IP and EndpointSlices, on http://{ADDRESS}:{ports.proxy_meta}/. Ctrl-C ends
+everything.
 """

@@ -19,7 +19,7 @@ ADDRESS = "127.0.0.1"
 """Where everything listens: whoever reaches the API runs programs as the user who started it."""
 
 USUAL_PORT = 10260
-PORT_COUNT = 10
+PORT_COUNT = 11
 _BLOCK_STEP = 1000
 _BLOCKS = 40
 
@@ -82,6 +82,11 @@ class Ports:
     def kubelet(self) -> int:
         """The edge node, HTTPS."""
         return self.first + 9
+
+    @property
+    def proxy_meta(self) -> int:
+        """The service proxy's pages and metrics."""
+        return self.first + 10
 
     def first_taken(self) -> int | None:
         """Return the first of the ports on which another process listens, if any."""
@@ -184,7 +189,8 @@ PORT = Flag(
     Group.BASICS,
     _asked_ports,
     f"The first of {PORT_COUNT} ports in a row, on {ADDRESS}: API, hub, those of server and agent,"
-    f" the hub's others, node. [default: {USUAL_PORT}, or the next row that is free]",
+    f" the hub's others, node, service proxy. [default: {USUAL_PORT}, or the next row that is"
+    " free]",
 )
 
 NODE_NAME = Flag(
@@ -211,10 +217,10 @@ class Options(CommandOptions[Settings]):
 
     longdesc = """Everything on one machine, without a cluster: an embedded Kubernetes API (in
     memory), the two ends of the tunnel and an edge node, behind a hub, whose pods are processes
-    of this machine. It writes a kubeconfig for kubectl and says where. What the API wants from
-    the node (logs, exec, attach, port-forward, cp, metrics) goes through the tunnel and nowhere
-    else. It runs pods; there are no controllers for what makes pods, such as deployments. To be
-    spared its log, run it as "twist --log-level=warn yurttunnel-quickstart"."""
+    of this machine, with a service proxy. It writes a kubeconfig for kubectl and says where. What
+    the API wants from the node (logs, exec, attach, port-forward, cp, metrics) goes through the
+    tunnel and nowhere else. It runs pods; there are no controllers for what makes pods, such as
+    deployments. To be spared its log, run it as "twist --log-level=warn yurttunnel-quickstart"."""
 
     examples = (
         Example("To try kubectl through the tunnel"),

@@ -422,6 +422,41 @@ class LinkLocalTests(SynchronousTestCase):
         self.assertEqual(2, len(made.endpoints))
 
 
+class LoopbackTests(SynchronousTestCase):
+    """Endpoints at loopback addresses, which are another machine's on each."""
+
+    slices = endpoint_slice(endpoint("127.0.0.1", node="here"), endpoint("10.1.0.1"))
+
+    def test_where_others_are_clients(self):
+        """They are not used, and not counted for load balancers: who reaches a portal would reach
+        what listens for this machine alone.
+        """
+        balanced = service(
+            type="LoadBalancer", externalTrafficPolicy="Local", healthCheckNodePort=32000
+        )
+        state = of(balanced, self.slices)
+        self.assertEqual(["10.1.0.1:8080"], shown(state)["default/web TCP IPv4"][1])
+        self.assertEqual(0, state.health_checks[32000].local_endpoints)
+        self.assertEqual(
+            [
+                "default/web: the endpoint 127.0.0.1:8080 has a loopback address, which would lead"
+                " others to what is for this machine: it is not used"
+            ],
+            told(state),
+        )
+        six = service("six", "fd00::1")
+        state = of(six, endpoint_slice("::1", of="six", version=6))
+        self.assertEqual([], shown(state)["default/six TCP IPv6"][1])
+
+    def test_where_nobody_else_is(self):
+        """They are endpoints as others are."""
+        state = of(service(), self.slices, node=replace(HERE, loopback=True))
+        self.assertEqual(
+            ["10.1.0.1:8080", "127.0.0.1:8080"], shown(state)["default/web TCP IPv4"][1]
+        )
+        self.assertEqual([], told(state))
+
+
 class ProblemTests(SynchronousTestCase):
     """What is wrong in one object harms no other."""
 
@@ -429,13 +464,13 @@ class ProblemTests(SynchronousTestCase):
         """Problems of a Service and of its slices are told; the rest of both is served."""
         state = of(
             service(ports=[port(80, "http"), port(70_000, "bad")]),
-            endpoint_slice("10.1.0.1", "127.0.0.1", ports=[port(8080, "http")]),
+            endpoint_slice("10.1.0.1", "224.0.0.1", ports=[port(8080, "http")]),
         )
         self.assertEqual(["10.1.0.1:8080"], shown(state)["default/web:http TCP IPv4"][1])
         self.assertEqual(
             [
                 "default/web:bad: 70000 is no port number from 1 to 65535: it is not served",
-                "endpointslice default/web-abcde: the endpoint 127.0.0.1 is a loopback address: it"
+                "endpointslice default/web-abcde: the endpoint 224.0.0.1 is a multicast address: it"
                 " is not used",
             ],
             told(state),

@@ -6,6 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurtlab.api.resources import (
     CONFIG_MAPS,
+    ENDPOINT_SLICES,
     EVENTS,
     LEASES,
     NAMESPACES,
@@ -247,6 +248,24 @@ class KindTests(SynchronousTestCase):
         self.assertEqual("1.2.3.4,4.3.2.1", balanced["External-IP"])
         named = {"type": "ExternalName", "externalName": "example.com"}
         self.assertEqual("example.com", cells(SERVICES, spec=named)["External-IP"])
+
+
+class SliceTests(SynchronousTestCase):
+    """EndpointSlices."""
+
+    def test_slices(self):
+        """Three ports and three addresses are shown, and how many more there are."""
+        for count, more in ((3, ""), (4, " + 1 more...")):
+            shown = cells(
+                ENDPOINT_SLICES,
+                addressType="IPv6",
+                ports=[{"port": number} for number in range(1, count + 1)],
+                endpoints=[{"addresses": [f"::{number}"]} for number in range(1, count + 1)],
+            )
+            self.assertEqual(
+                ("IPv6", f"1,2,3{more}", f"::1,::2,::3{more}"),
+                (shown["AddressType"], shown["Ports"], shown["Endpoints"]),
+            )
 
 
 class TableTests(SynchronousTestCase):

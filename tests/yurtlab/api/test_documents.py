@@ -30,7 +30,7 @@ class DiscoveryTests(ApiTestCase):
         }
         self.assertIn(group, groups["groups"])
         self.assertEqual(
-            ["coordination.k8s.io", "apps", "batch"],
+            ["coordination.k8s.io", "discovery.k8s.io", "apps", "batch"],
             [group["name"] for group in groups["groups"]],
         )
         _, one = self.call("GET", "/apis/coordination.k8s.io")

@@ -22,6 +22,9 @@ _KINDS = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
 WILDCARDS: Mapping[int, str] = {4: "0.0.0.0", 6: "::"}
 """The address of each family that is every address of this machine."""
 
+LOOPBACKS: Mapping[int, str] = {4: "127.0.0.1", 6: "::1"}
+"""The address of each family at which nobody but this machine is."""
+
 
 class PortAllocator:
     """Opens sockets at a port of ``ports``; the kernel chooses one where that is ``None``.

@@ -101,6 +101,7 @@ def desired_state(
         node.name,
         node.zone,
         frozenset(each for each in node.addresses if each.version == 4 and each.is_link_local),
+        node.loopback,
     )
     grouped = _by_service(slices)
     # The oldest first: it keeps what others want, too.

@@ -143,7 +143,7 @@ def _endpoints(obj: Object, version: int, problems: Problems) -> Iterator[SliceE
         first = addresses[0] if isinstance(addresses, list) and addresses else None
         try:
             # A hub shows its own as the endpoint of default/kubernetes: it is link-local.
-            address = unicast_address(first, or_link_local=True)
+            address = unicast_address(first, or_own=True)
             if address.version != version:
                 raise Unusable(f"{address} is not of its addressType IPv{version}")
         except Unusable as error:

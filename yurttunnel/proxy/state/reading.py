@@ -82,26 +82,26 @@ def port_number(value: object) -> int:
     raise Unusable(f"{quoted(value)} is no port number from 1 to 65535")
 
 
-def unicast_address(value: object, or_link_local: bool = False) -> Address:
+def unicast_address(value: object, or_own: bool = False) -> Address:
     """Return an address that means one machine, the same one everywhere.
 
     Raises :class:`Unusable` for what is none, and for what the API takes neither for an external
     IP nor for an endpoint (``ValidateNonSpecialIP`` of k8s.io/kubernetes pkg/apis/core/validation);
-    with ``or_link_local`` a link-local one of IPv4 will do.
+    with ``or_own`` those will do that mean this machine on it: loopback, and link-local of IPv4.
     """
     if not isinstance(value, str):
         raise Unusable(f"{quoted(value)} is not an IP address")
-    return _unicast_address(value, or_link_local)
+    return _unicast_address(value, or_own)
 
 
 # All endpoints of a slice come anew with each change of one, and reading them is most of the work.
 @lru_cache(maxsize=1 << 14)
-def _unicast_address(text: str, or_link_local: bool) -> Address:
+def _unicast_address(text: str, or_own: bool) -> Address:
     address = address_in(text)
     if address is None:
         raise Unusable(f"{quoted(text)} is not an IP address")
     for kind, words in _SPECIAL.items():
-        allowed = kind == "link_local" and or_link_local and address.version == 4
-        if getattr(address, f"is_{kind}") and not allowed:
+        means_own = kind == "loopback" or (kind == "link_local" and address.version == 4)
+        if getattr(address, f"is_{kind}") and not (or_own and means_own):
             raise Unusable(f"{address} is {words}")
     return address

@@ -35,11 +35,21 @@ class Place:
     """Where this is, as far as the choice of endpoints depends on it.
 
     ``link_local`` are addresses of this machine: on another one they would be something else.
+    ``loopback`` is whether endpoints may be loopback addresses.
     """
 
     node: str
     zone: str
     link_local: frozenset[Address] = frozenset()
+    loopback: bool = False
+
+    def why_not(self, address: Address) -> str | None:
+        """Return why ``address`` is none that an endpoint may have here."""
+        if address.is_link_local and address not in self.link_local:
+            return "has a link-local address, which this machine has not"
+        if address.is_loopback and not self.loopback:
+            return "has a loopback address, which would lead others to what is for this machine"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +90,12 @@ def service_state(
         name = ServicePortName(service.namespace, service.name, port.name)
         for version in dict.fromkeys(address.version for address in service.cluster_ips):
             candidates = _candidates(service, port, version, slices)
-            _leave_out(loops, place.link_local, candidates, str(name), problems)
+            _leave_out(loops, place, candidates, str(name), problems)
             endpoints.update(candidates)
             for made in _virtual_services(service, port, name, version, candidates, place):
                 services[made.key] = made
     portals = [(key.protocol, portal) for key, made in services.items() for portal in made.portals]
-    health_check = _health_check(service, slices, place.node)
+    health_check = _health_check(service, slices, place)
     of_slices = (problem for each in slices for problem in each.problems)
     return ServiceState(
         services=services,
@@ -118,17 +128,17 @@ def _claims(
 
 def _leave_out(
     loops: Collection[Endpoint],
-    link_local: Collection[Address],
+    place: Place,
     candidates: dict[Endpoint, SliceEndpoint],
     name: str,
     problems: Problems,
 ) -> None:
     for endpoint in list(candidates):
         if endpoint in loops:
-            why = "is a portal of a Service, whose connections would come back here"
-        elif endpoint.address.is_link_local and endpoint.address not in link_local:
-            why = "has a link-local address, which this machine has not"
+            why: str | None = "is a portal of a Service, whose connections would come back here"
         else:
+            why = place.why_not(endpoint.address)
+        if why is None:
             continue
         del candidates[endpoint]
         problems.add(f"the endpoint {endpoint} {why}: it is not used", name)
@@ -234,7 +244,7 @@ def _sources(service: Service, version: int) -> tuple[Network, ...] | None:
 
 
 def _health_check(
-    service: Service, slices: Iterable[EndpointSlice], node: str
+    service: Service, slices: Iterable[EndpointSlice], place: Place
 ) -> HealthCheckNodePort | None:
     """Return what a load balancer is told; a pod that ends is not counted (KEP-1669)."""
     if not service.health_check_node_port:
@@ -243,7 +253,9 @@ def _health_check(
         one.address
         for each in slices
         for one in each.endpoints
-        if one.node == node and (one.condition is Condition.READY or service.publish_not_ready)
+        if one.node == place.node
+        and (one.condition is Condition.READY or service.publish_not_ready)
+        and place.why_not(one.address) is None
     }
     # A pod has an address of each family.
     count = max(sum(address.version == version for address in here) for version in (4, 6))

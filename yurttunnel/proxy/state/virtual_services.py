@@ -173,7 +173,8 @@ class NodeFacts:
 
     ``addresses`` are all of this machine. ``node_port_networks`` are those whose addresses serve
     node ports; empty is all of them. ``eligible`` is whether load balancers should send here: the
-    Node is not being deleted, and has not the autoscaler's taint.
+    Node is not being deleted, and has not the autoscaler's taint. ``loopback`` is whether nobody
+    but programs of this machine are clients, to whom loopback addresses are open anyway.
     """
 
     name: str
@@ -181,6 +182,7 @@ class NodeFacts:
     addresses: frozenset[Address] = frozenset()
     node_port_networks: tuple[Network, ...] = ()
     eligible: bool = True
+    loopback: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,121 @@
+"""The Service of the check: made for a pod, called by way of the service proxy, and removed."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from typing import Any
+
+from kubernetes import client
+
+from yurttunnel.quickstart.expecting import PATIENCE, CheckFailed, echoed, require, until
+
+CLUSTER_IP = "10.96.0.10"
+"""Where it would be reached with rules: the proxy of the quickstart makes none."""
+
+PORT = 80
+
+NOBODY = "127.0.0.2"
+"""An address of this machine at which no pod listens."""
+
+CALLS = 6
+"""Of which half would go to the endpoint that refuses."""
+
+_BYTES = 4096
+
+# What is answered to a deletion is the object or a status, which the client cannot tell apart.
+_UNREAD: dict[str, Any] = {"_request_timeout": PATIENCE, "_preload_content": False}
+
+
+class CalledService:
+    """Makes Services in ``namespace`` by ``api``, with slices by ``discovery``.
+
+    ``proxy`` is where the pages of the service proxy are, as HOST:PORT.
+    """
+
+    def __init__(
+        self,
+        api: client.CoreV1Api,
+        discovery: client.DiscoveryV1Api,
+        proxy: str,
+        namespace: str,
+    ) -> None:
+        self._api = api
+        self._discovery = discovery
+        self._proxy = proxy
+        self._namespace = namespace
+
+    def call(self, name: str, address: str, port: int) -> str:
+        """Make one of what echoes at ``address`` and of an endpoint that refuses, and call it."""
+        namespace = self._namespace
+        self._api.create_namespaced_service(namespace, _service(name), _request_timeout=PATIENCE)
+        try:
+            slice_ = _slice(name, [address, NOBODY], port)
+            self._discovery.create_namespaced_endpoint_slice(
+                namespace, slice_, _request_timeout=PATIENCE
+            )
+            try:
+                proxy_port = until(lambda: self._proxy_port(name), "the proxy serves the Service")
+                for _ in range(CALLS):
+                    _call(proxy_port)
+            finally:
+                self._discovery.delete_namespaced_endpoint_slice(name, namespace, **_UNREAD)
+        finally:
+            self._api.delete_namespaced_service(name, namespace, **_UNREAD)
+        return (
+            f"{CALLS} calls of {CLUSTER_IP}:{PORT} by port {proxy_port}, past an endpoint that"
+            " refuses"
+        )
+
+    def _proxy_port(self, name: str) -> int | None:
+        """Return where the proxy listens for a Service, once it has both endpoints."""
+        for each in carried(self._proxy):
+            if each["service"] == f"{self._namespace}/{name}" and len(each["endpoints"]) == 2:
+                port: int | None = each["proxy_port"]
+                return port
+        return None
+
+
+def carried(proxy: str) -> list[dict[str, Any]]:
+    """Return what the proxy says of all Services (its page ``/services``)."""
+    connection = http.client.HTTPConnection(proxy, timeout=PATIENCE)
+    try:
+        connection.request("GET", "/services")
+        answer = connection.getresponse()
+        body = answer.read()
+    finally:
+        connection.close()
+    if answer.status != 200:
+        raise CheckFailed(f"the proxy's page /services answers with {answer.status}")
+    found: list[dict[str, Any]] = json.loads(body)
+    return found
+
+
+def connect(port: int) -> socket.socket:
+    """Connect to a port of the proxy."""
+    return socket.create_connection(("127.0.0.1", port), PATIENCE)
+
+
+def _call(port: int) -> None:
+    sent = os.urandom(_BYTES)
+    with connect(port) as connection:
+        require(echoed(connection, sent) == sent, True, "what was sent comes back")
+
+
+# The client takes what is written as the API has it, which its types do not say.
+def _service(name: str) -> Any:
+    return {
+        "metadata": {"name": name},
+        "spec": {"clusterIP": CLUSTER_IP, "clusterIPs": [CLUSTER_IP], "ports": [{"port": PORT}]},
+    }
+
+
+def _slice(name: str, addresses: list[str], port: int) -> Any:
+    return {
+        "metadata": {"name": name, "labels": {"kubernetes.io/service-name": name}},
+        "addressType": "IPv4",
+        "ports": [{"name": "", "protocol": "TCP", "port": port}],
+        "endpoints": [{"addresses": [each], "conditions": {"ready": True}} for each in addresses],
+    }
