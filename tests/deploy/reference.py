@@ -40,7 +40,8 @@ _FLAGS_HEADER = "| flag | default | what it does |\n|---|---|---|"
 _FLAGS_BEGIN = """# Flags
 
 Made from the code by `python -m tests.deploy.reference`. Each command shows Basics and In a cluster
-by `--help`, and all by `--help-all`. What became of the flags of yurttunnel 1.2 is in
+by `--help`, and all by `--help-all`. Each can be said by a variable or in a file, too
+([configuration.md](configuration.md)). What became of the flags of yurttunnel 1.2 is in
 [migration.md](migration.md)."""
 
 METRICS = REPOSITORY / "docs" / "metrics.md"
