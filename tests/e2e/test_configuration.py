@@ -12,6 +12,7 @@ from benchmarks.ports import free_ports, is_free
 from tests.e2e.clients import Echo, EchoClient, Sink
 from tests.e2e.crowds import EvictingSet
 from tests.e2e.leaks import LeakTestCase
+from yurttunnel.agent.options import SERVER_CONNECTIONS
 from yurttunnel.ops.configuration.following import LOOK_SECONDS
 
 STREAMS = 200
@@ -51,6 +52,26 @@ class LiveConfigurationTests(LeakTestCase):
             return (words in body) is there
 
         await self.eventually(says, f"/readyz and {words!r}", PATIENCE, 0.1)
+
+    async def test_what_an_agent_may_dial(self) -> None:
+        """A target is allowed without a restart; what needs one is said, and is not done."""
+        self.path = Path(self.directory, "agent.toml")
+        self.write('allow-destination = ["no-default"]\n')
+        tunnel = await self.start_tunnel(agent_extra=("--config", str(self.path)))
+        echo, agent = self.listen(Echo), tunnel.agent
+        target = f"127.0.0.1:{echo.port}"
+        refused = await self.connect(tunnel, target, EchoClient(reactor))
+        self.assertEqual(403, refused.status, refused.body)
+        self.write(f'allow-destination = ["no-default", "{target}"]\nserver-connections = 7\n')
+        await self.readiness_says(agent, f"needs a restart: --{SERVER_CONNECTIONS.name}")
+        client = await self.connected(tunnel, echo, EchoClient(reactor))
+        await client.round_trip()
+        # What runs goes on when it is allowed no more.
+        self.write('allow-destination = ["no-default"]\n')
+        await self.readiness_says(agent, "needs a restart", there=False)
+        refused = await self.connect(tunnel, target, EchoClient(reactor))
+        self.assertEqual(403, refused.status, refused.body)
+        await client.round_trip()
 
     async def test_forwards_come_and_go_under_load(self) -> None:
         """200 streams and 1,000 requests/s lose nothing, also by a file that is broken."""

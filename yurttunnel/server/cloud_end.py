@@ -133,7 +133,7 @@ def cloud_end(
         process.registry,
         trust.kubelets,
         middlewares,
-        settings.response_timeout or None,
+        live.now.response_timeout or None,
         audit=process.audit,
     )
     agents.on_sessions_drain.append(interception.sessions_drain)
@@ -162,6 +162,7 @@ def cloud_end(
     def use(changed: Settings) -> None:
         permissions.permissions = changed.connect_permissions
         server.drain_timeout = changed.drain_timeout
+        interception.use_response_timeout(changed.response_timeout or None)
 
     live.follow(lambda changed: forwards.configure(changed.forwards))
     live.follow(use)

@@ -8,7 +8,12 @@ from yurttunnel.ops.configuration.following import ChangeRefused
 from yurttunnel.server import flag_table
 from yurttunnel.server.options import Settings
 
-LIVE_FLAGS = (flag_table.FORWARD, flag_table.ALLOW_CONNECT, flag_table.DRAIN_TIMEOUT)
+LIVE_FLAGS = (
+    flag_table.FORWARD,
+    flag_table.ALLOW_CONNECT,
+    flag_table.DRAIN_TIMEOUT,
+    flag_table.RESPONSE_TIMEOUT,
+)
 
 Use = Callable[[Settings], Awaitable[None] | None]
 

@@ -585,6 +585,18 @@ class LimitTests(World):
         self.answer(OK)
         self.assertEqual([(200, b"ok")], self.answered())
 
+    def test_other_bounds_from_now_on(self):
+        """What is in hand goes on; what comes then is held to the new ones."""
+        self.limited.use(1, 1)
+        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+        first, self.client = self.client, self.server.connect()
+        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+        self.assertEqual(429, self.answered()[0][0])
+        self.limited.use(0, 2)
+        self.client = self.server.connect()
+        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+        self.assertEqual((b"", b""), (first.sent, self.client.sent))
+
     def test_places_are_given_back(self):
         """With the end of a request the next one has its place."""
         for _ in range(5):

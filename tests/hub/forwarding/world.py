@@ -168,6 +168,7 @@ class World(SynchronousTestCase):
             SeenTokens(self.clock, self.cache, self.user_of),
             self.offline,
         )
+        self.limited = Limits(self.clock, *self.limits)
         self.hub = Hub(
             self.clock,
             self.health,
@@ -175,7 +176,7 @@ class World(SynchronousTestCase):
             self.offline,
             self.filters,
             self.kubelet_lease,
-            Limits(self.clock, *self.limits),
+            self.limited,
         )
         self.server.handler.answer = lambda exchange: Entrance(
             self.hub, self.local

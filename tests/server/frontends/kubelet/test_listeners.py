@@ -589,6 +589,19 @@ class TimeTests(World):
         self.pass_time(2)
         self.answered(caller, 504, "edge-1", "no answer came within 60 seconds")
 
+    def test_another_response_timeout_from_now_on(self):
+        """A request that is under way keeps its own; later ones have the new one."""
+        before, after = self.dial(), self.dial()
+        self.ask(before)
+        self.interception.use_response_timeout(5.0)
+        self.ask(after)
+        self.pass_time(8)
+        self.answered(after, 504, "no answer came within 5 seconds")
+        self.assertEqual(b"", before.received)
+        self.interception.use_response_timeout(60.0)
+        self.pass_time(60)
+        self.answered(before, 504, "no answer came within 60 seconds")
+
     def test_follow(self):
         """One that has something followed has time."""
         caller = self.dial()

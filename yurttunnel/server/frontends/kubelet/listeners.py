@@ -45,6 +45,7 @@ class Interception:
     ``secure`` is for the port under TLS that verifies callers, ``insecure`` for the other one.
     Kubelets are spoken to as callers are, with TLS or without. ``middlewares`` come after the
     server's own, ``trace`` and ``metrics``. What becomes of requests is written to ``audit``.
+    ``response_timeout`` is in seconds, ``None`` for ever; ``use_response_timeout`` changes it.
     """
 
     _log = Logger()
@@ -68,6 +69,7 @@ class Interception:
             together=lambda key: key.session,
         )
         self._proxy = KubeletProxy(reactor, registry, kubelets, self._pool, response_timeout)
+        self.use_response_timeout = self._proxy.use_response_timeout
         own: list[IMiddleware] = [Trace(reactor), RequestMetrics(reactor, self._counters)]
         if audit is not None:
             own.insert(0, RequestAudit(audit))

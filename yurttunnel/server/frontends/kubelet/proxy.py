@@ -60,7 +60,17 @@ class KubeletProxy:
         self._registry = registry
         self._contexts = contexts
         self._pool = pool
-        self._relay = Relay(clock, RelaySettings(response_timeout=response_timeout))
+        self._clock = clock
+        # By timeout: what is under way ends by the one with which it began.
+        self._relays: dict[float | None, Relay] = {}
+        self.use_response_timeout(response_timeout)
+
+    def use_response_timeout(self, seconds: float | None) -> None:
+        """Have it count for requests that come from now on."""
+        if seconds not in self._relays:
+            settings = RelaySettings(response_timeout=seconds)
+            self._relays[seconds] = Relay(self._clock, settings)
+        self._relay = self._relays[seconds]
 
     def handle(self, request: InterceptedRequest) -> None:
         """Forward a request, or answer why that cannot be."""
@@ -96,7 +106,8 @@ class KubeletProxy:
 
     def close(self) -> None:
         """Stop the timers."""
-        self._relay.close()
+        for relay in self._relays.values():
+            relay.close()
 
 
 def _caller_of(request: InterceptedRequest) -> str:
