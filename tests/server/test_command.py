@@ -277,7 +277,7 @@ class CommandTests(SynchronousTestCase):
         """What is wrong with the trust toward kubelets is told, and no reason not to be ready."""
         server = self.start()
         [trust] = [part for part in server if isinstance(part, StandaloneServerTrust)]
-        trust.client.not_stored = StateError("the disk is full")
+        trust.client._kept.problem = StateError("the disk is full")
         status, body = self.reactor.get(META, "/readyz")
         self.assertEqual(200, status)
         self.assertIn("the disk is full", body)
