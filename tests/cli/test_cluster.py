@@ -80,7 +80,7 @@ class ClusterTests(SynchronousTestCase):
         """Those that run are asked, as the flags for kubectl say."""
         self.raw[PODS] = json.dumps({"items": [pod("s-2"), pod("old", "Failed"), pod("s-1")]})
         self.answers()
-        found = servers(Kubectl(("--context=c",)), "ns")
+        found = servers(Kubectl(("--context=c",)), "ns", 10265)
         self.assertEqual(["s-1", "s-2"], [each.pod for each in found])
         [call] = self.calls()
         self.assertEqual(["--context=c", "--request-timeout=15s"], call[:2])
@@ -90,26 +90,26 @@ class ClusterTests(SynchronousTestCase):
         self.raw[PODS] = json.dumps({"items": []})
         self.answers()
         with self.assertRaisesRegex(CommandFailed, "no server runs in namespace ns .*with -n"):
-            servers(Kubectl(), "ns")
+            servers(Kubectl(), "ns", 10265)
         self.raw.clear()
         self.answers()
         with self.assertRaisesRegex(CommandFailed, "^kubectl: Error from .*: connection refused$"):
-            servers(Kubectl(), "ns")
+            servers(Kubectl(), "ns", 10265)
         self.patch(os, "environ", {"PATH": "/nonexistent"})
         with self.assertRaisesRegex(CommandFailed, "kubectl is not installed"):
-            servers(Kubectl(), "ns")
+            servers(Kubectl(), "ns", 10265)
 
     def test_proxy(self) -> None:
         """A meta port that the API reaches is asked through it."""
         self.raw["/api/v1/namespaces/ns/pods/s-1:10265/proxy/nodes"] = '{"nodes": []}'
         self.answers()
-        self.assertEqual({"nodes": []}, servers(Kubectl(), "ns")[0].get("/nodes"))
+        self.assertEqual({"nodes": []}, servers(Kubectl(), "ns", 10265)[0].get("/nodes"))
         self.assertEqual(2, len(self.calls()))
 
     def test_forwarded(self) -> None:
         """One on loopback is asked by a port that is forwarded, also when it is not ready."""
         self.answers({"/nodes": [200, "[]"], "/readyz": [503, "not ready\n"]})
-        first = servers(Kubectl(), "ns")[0]
+        first = servers(Kubectl(), "ns", 10265)[0]
         self.assertEqual([], first.get("/nodes"))
         self.assertEqual("not ready\n", first.get_text("/readyz"))
         self.assertRaises(Missing, first.get, "/nodes/nobody")
@@ -119,4 +119,4 @@ class ClusterTests(SynchronousTestCase):
         """Where neither works it is said what kubectl says last."""
         self.answers()
         with self.assertRaisesRegex(CommandFailed, "s-1 cannot be asked: .*unable to forward port"):
-            servers(Kubectl(), "ns")[0].get("/nodes")
+            servers(Kubectl(), "ns", 10265)[0].get("/nodes")

@@ -5,25 +5,51 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
+import re
 import shlex
 import signal
 import socket
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from twisted.internet import reactor
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionRefusedError as RefusedConnection
+from twisted.internet.threads import deferToThread
 from twisted.internet.utils import getProcessOutputAndValue
 from twisted.trial.unittest import SkipTest
 
 from benchmarks.ports import free_ports
 from tests.e2e.clients import Echo, EchoClient
+from tests.e2e.kubectl import Kubectl, Quickstart, find_kubectls
 from tests.e2e.programs import ROOT, Program
 from tests.e2e.support import EndToEndTestCase, which
+from yurttunnel.cli.client import Process
 
 CHATTER = ("starting on", "Main loop terminated", "Starting reactor", "Port 1", "[-]")
+
+
+REQUEST = b"POST /v1/revocations?node=edge-7 HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"
+
+
+def mutants(choice: random.Random, count: int) -> Iterator[bytes]:
+    """Yield requests of which some bytes are others, cut off or there twice."""
+    for _ in range(count):
+        data = bytearray(REQUEST)
+        for _ in range(choice.randrange(1, 4)):
+            place = choice.randrange(len(data))
+            match choice.randrange(3):
+                case 0:
+                    data[place] = choice.randrange(256)
+                case 1:
+                    data = data[: place + 1]
+                case _:
+                    data[place:place] = data[: choice.randrange(len(data))]
+        yield bytes(data)
 
 
 class CommandCase(EndToEndTestCase):
@@ -249,6 +275,44 @@ with socket.socket(socket.AF_UNIX) as caller:
         await tunnel.server.ready()
         await self.done(*status)
 
+    async def test_watch(self) -> None:
+        """A node that leaves has a line of its own, while the command goes on."""
+        tunnel = await self.start_tunnel()
+        path = os.path.join(self.directory, "watch.log")
+        with open(path, "wb") as file:
+            watching = subprocess.Popen(
+                [sys.executable, "-m", "yurttunnel.cli", "nodes", "--watch",
+                 "--state-dir", tunnel.server.state],
+                stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=self.directory,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )  # fmt: skip
+        self.addCleanup(self._end_process, watching)
+
+        def said(pattern: str) -> bool:
+            return re.search(pattern, Path(path).read_text()) is not None
+
+        await self.eventually(lambda: said(r"(?m)^edge-1 +connected "), "it is connected", 30)
+        await tunnel.agent.stop()
+        await self.eventually(lambda: said(r"(?m)^edge-1 +lost "), "it was lost", 30)
+        watching.send_signal(signal.SIGINT)
+        await self.eventually(lambda: watching.poll() is not None, "the command has ended", 30)
+        self.assertEqual(130, watching.returncode)
+        self.assertNotIn("Traceback", Path(path).read_text())
+
+    async def test_no_secret(self) -> None:
+        """No page that the socket has shows a token or a key."""
+        tunnel = await self.start_tunnel()
+        held = Path(tunnel.server.token_path).read_text().split(".")[1]
+        for program in (tunnel.server, tunnel.agent):
+            process = Process(Path(program.state, "yurttunnel.sock"))
+            own = (await deferToThread(process.get, "/v1"))["paths"]
+            pages = ["/", "/readyz", "/metrics", "/agents", "/debug", "/debug/sessions"]
+            pages += ["/debug/reactor", "/debug/stacks", "/debug/memory", "/debug/log-level"]
+            for page in (*pages, *own):
+                told = await deferToThread(process.get_text, page)
+                self.assertNotIn(held, told, page)
+                self.assertNotIn("PRIVATE KEY", told, page)
+
     async def test_bytes_of_all_kinds(self) -> None:
         """What is no request costs its connection and nothing else."""
         tunnel = await self.start_tunnel()
@@ -260,6 +324,7 @@ with socket.socket(socket.AF_UNIX) as caller:
             b"POST /v1/tokens HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n" + b"x" * 65536,
             b"GET /" + b"a" * 70000,
             b"GET /v1/tokens HTTP/1.1\r\n" + b"X: y\r\n" * 500,
+            *mutants(random.Random(7), 100),
         ):
             with socket.socket(socket.AF_UNIX) as caller:
                 caller.connect(path)
@@ -270,6 +335,51 @@ with socket.socket(socket.AF_UNIX) as caller:
                     self.fail(f"the socket takes nothing: {error}")
         await self.descriptors_return(tunnel.server, before)
         await self.done("status", "--state-dir", tunnel.server.state)
+        self.assertEqual("edge-1", (await tunnel.server.agents())[0]["node"])
+
+
+class InClusterTests(CommandCase):
+    """``kubectl yurttunnel``, which asks the servers of a cluster."""
+
+    timeout = 240
+
+    async def test_plugin(self) -> None:
+        """A real kubectl finds the plugin, and that the server, by what kubectl may do."""
+        versions = find_kubectls()
+        if not versions:
+            raise SkipTest("kubectl is not installed")
+        quickstart = Quickstart(reactor, self.directory)
+        self.addCleanup(lambda: Deferred.fromCoroutine(quickstart.stop(20)))
+        quickstart.start()
+        await quickstart.introduced()
+        kubectl = Kubectl(reactor, [*versions.values()][-1], quickstart)
+        programs = Path(self.directory, "bin")
+        programs.mkdir()
+        plugin = programs / "kubectl-yurttunnel"
+        plugin.write_text(
+            f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+            "from yurttunnel.cli.main import main\nmain()\n"
+        )
+        plugin.chmod(0o755)
+        (programs / "kubectl").symlink_to(kubectl.path)
+        kubectl.environment["PATH"] = f"{programs}:{kubectl.environment['PATH']}"
+        # The node has no network of its own: a pod's port 10265 is the one of this server.
+        await kubectl.output(
+            *("run", "server", "--image=none", "--labels=k8s-app=yurt-tunnel-server"),
+            *("--", "sleep", "1000"),
+        )
+        where = ("--namespace=default", f"--meta-port={quickstart.meta_port}")
+
+        async def told() -> str:
+            finished = await kubectl.run("yurttunnel", "nodes", *where)
+            return finished.out.decode()
+
+        table = await self.eventually(told, "the pod of the server runs", 60, interval=0.5)
+        self.assertRegex(table, r"(?m)^edge-1 +connected ")
+        status = await kubectl.output("yurttunnel", "status", *where)
+        self.assertEqual("server: ready, nodes connected: 1", status.splitlines()[0])
+        node = json.loads(await kubectl.output("yurttunnel", "node", "edge-1", "-ojson", *where))
+        self.assertEqual("edge-1", node["node"])
 
 
 class NothingRunsTests(CommandCase):

@@ -21,8 +21,6 @@ from urllib.parse import quote
 
 from yurttunnel.cli.client import MOST_BYTES, SECONDS, CommandFailed, Missing
 
-META_PORT = 10265
-
 SELECTOR = "k8s-app=yurt-tunnel-server"
 """The label of the servers' pods in ``deploy/base``."""
 
@@ -61,10 +59,11 @@ class Kubectl:
 
 
 class Server:
-    """A server's pod, whose pages are those of its meta port."""
+    """A server's pod, whose pages are those of its meta port, ``port``."""
 
-    def __init__(self, kubectl: Kubectl, namespace: str, pod: str) -> None:
+    def __init__(self, kubectl: Kubectl, namespace: str, pod: str, port: int) -> None:
         self.pod = pod
+        self._meta_port = port
         self._kubectl = kubectl
         self._namespace = namespace
 
@@ -79,7 +78,7 @@ class Server:
 
     def get_text(self, page: str) -> str:
         """Return what ``page`` has as text, also when it says that the server is not ready."""
-        path = f"/api/v1/namespaces/{self._namespace}/pods/{self.pod}:{META_PORT}/proxy{page}"
+        path = f"/api/v1/namespaces/{self._namespace}/pods/{self.pod}:{self._meta_port}/proxy{page}"
         try:
             body = self._kubectl.run("get", "--raw", path)
         except CommandFailed:
@@ -109,7 +108,7 @@ class Server:
         """Have kubectl forward a port of this machine, and end that."""
         command = self._kubectl.command(
             *("port-forward", "--namespace", self._namespace, f"pod/{self.pod}"),
-            *("--address", "127.0.0.1", f":{META_PORT}"),
+            *("--address", "127.0.0.1", f":{self._meta_port}"),
         )
         with subprocess.Popen(
             command,
@@ -136,8 +135,11 @@ def _port_of(pod: str, process: subprocess.Popen[bytes]) -> int:
     return int(match[1])
 
 
-def servers(kubectl: Kubectl, namespace: str) -> list[Server]:
-    """Return the servers of a cluster that run; raises :class:`CommandFailed` for none."""
+def servers(kubectl: Kubectl, namespace: str, port: int) -> list[Server]:
+    """Return the servers of a cluster that run; raises :class:`CommandFailed` for none.
+
+    ``port`` is their meta port.
+    """
     path = f"/api/v1/namespaces/{namespace}/pods?labelSelector={quote(SELECTOR)}"
     pods = json.loads(kubectl.run("get", "--raw", path))["items"]
     names = sorted(
@@ -148,4 +150,4 @@ def servers(kubectl: Kubectl, namespace: str) -> list[Server]:
             f"no server runs in namespace {namespace} (pods with the label {SELECTOR}): name the"
             " namespace with -n"
         )
-    return [Server(kubectl, namespace, name) for name in names]
+    return [Server(kubectl, namespace, name, port) for name in names]

@@ -82,11 +82,15 @@ NAMESPACE = Flag(
     short="n",
 )
 
+META_PORT = Flag(
+    "meta-port", Group.CLUSTER, flags.port, "The meta port of the servers.", default="10265"
+)
+
 KUBECONFIG = Flag("kubeconfig", Group.CLUSTER, str, "The kubeconfig, as kubectl takes it.")
 
 CONTEXT = Flag("context", Group.CLUSTER, str, "The context in it, as kubectl takes it.")
 
-CLUSTER_TABLE: tuple[Entry, ...] = (IN_CLUSTER, NAMESPACE, KUBECONFIG, CONTEXT)
+CLUSTER_TABLE: tuple[Entry, ...] = (IN_CLUSTER, NAMESPACE, META_PORT, KUBECONFIG, CONTEXT)
 """The flags of commands that can ask a cluster."""
 
 
@@ -150,7 +154,7 @@ class ClientOptions(CommandOptions[None]):
         given = [
             f"--{flag.name}={self[flag.name]}" for flag in (KUBECONFIG, CONTEXT) if self[flag.name]
         ]
-        return servers(Kubectl(tuple(given)), self.value(NAMESPACE))
+        return servers(Kubectl(tuple(given)), self.value(NAMESPACE), self.value(META_PORT))
 
     @property
     def state_dir(self) -> Path | None:
