@@ -295,7 +295,7 @@ class _Collected:
             raise BadIdentifiers(f"{item!r}: {_one_line(error)}") from None
 
     def _add_network(self, network: Network) -> None:
-        """Take in a network; one of a single address is that address, and one node's alone."""
+        """Take in a network; one of a single address is that address."""
         if network.prefixlen < network.max_prefixlen:
             self.networks.add(network)
         else:
