@@ -57,7 +57,7 @@ HANDED_ON = {
     "yurttunnel/pki/directory.py": {"_explanation"},
     "yurttunnel/pki/problems.py": {
         *("_ERRORS", "_AT_THE_SERVER", "_AGENT_DISTRUSTS", "_SERVER_REFUSES", "_AFTER_REFUSAL"),
-        *("_NOT_KNOWN_TO_KUBELET", "certificate_problem"),
+        *("_NOT_KNOWN_TO_KUBELET", "certificate_problem", "_dates_of"),
     },
     "yurttunnel/pki/revocation.py": {"problem", "warning"},
     "yurttunnel/pki/wrong_clock.py": {"sentence"},

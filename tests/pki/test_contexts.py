@@ -269,7 +269,9 @@ class ClientContextsTests(TestCase):
             key.public_key(), ["server.test"], (), lifetime=-1
         )
         expired = self.issuer.authority.credentials(key, certificate)
-        self.refuses("server.test", expired, "has expired")
+        begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        words = f"has expired (it is good from {begin:%F %T} to {end:%F %T} UTC)"
+        self.refuses("server.test", expired, words)
 
     def test_interface(self) -> None:
         """It gives what Twisted's TLS makes its client connections with."""

@@ -402,7 +402,8 @@ def _server_verification(
         # An exception that leaves this function would be lost inside OpenSSL.
         try:
             if not valid:
-                problem = certificate_problem(error, expected.authority)
+                shown = certificate.to_cryptography()
+                problem = certificate_problem(error, expected.authority, shown)
                 refused(ServerNotTrusted(f"{where}: the server's certificate {problem}"))
                 return False
             if depth == 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from cryptography import x509
 from OpenSSL import SSL
 from twisted.python.failure import Failure
 
@@ -131,17 +132,20 @@ def refusal(problem: str) -> SSL.Error:
     return SSL.Error([(_OURS, "", problem)])
 
 
-def certificate_problem(error: int, authority: str) -> str:
+def certificate_problem(
+    error: int, authority: str, certificate: x509.Certificate | None = None
+) -> str:
     """Complete "the certificate ..." for a verification error of OpenSSL.
 
-    ``authority`` says from whom it should be: "the authority that ...".
+    ``authority`` says from whom it should be: "the authority that ...". With the ``certificate``
+    it is said when that is good: whoever reads a log sees there what time it is by the clock.
     """
     codes = SSL.X509VerificationCodes
     match error:
         case codes.ERR_CERT_HAS_EXPIRED:
-            return "has expired"
+            return f"has expired{_dates_of(certificate)}"
         case codes.ERR_CERT_NOT_YET_VALID:
-            return f"is not valid yet: {_COMPARE_CLOCKS}"
+            return f"is not valid yet: {_COMPARE_CLOCKS}{_dates_of(certificate)}"
         case (
             codes.ERR_DEPTH_ZERO_SELF_SIGNED_CERT
             | codes.ERR_SELF_SIGNED_CERT_IN_CHAIN
@@ -159,6 +163,13 @@ def certificate_problem(error: int, authority: str) -> str:
             return "has too weak a key or signature: use RSA from 2048 bits or ECDSA, with SHA-256"
         case _:
             return f"is refused (OpenSSL verification error {error})"
+
+
+def _dates_of(certificate: x509.Certificate | None) -> str:
+    if certificate is None:
+        return ""
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return f" (it is good from {begin:%F %T} to {end:%F %T} UTC)"
 
 
 def problem_with_peer(reason: Failure) -> str:
