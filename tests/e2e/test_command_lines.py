@@ -77,7 +77,9 @@ SAID_BY_ITSELF = {
     "server --log-level debug": (
         f"--log-level: {_UNKNOWN}: give --v=2 for each request, --v=4 for all that there is to tell"
     ),
-    "server --standalone": ("--state-dir is missing: give it"),
+    "server --standalone --meta-port x": (
+        "--meta-port: 'x' is not a port: write a number from 1 to 65535"
+    ),
 }
 """What ``yurttunnel`` says, which is no command of ``twist``."""
 
