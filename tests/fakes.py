@@ -410,7 +410,7 @@ class FakeSession:
         """Return some snapshot."""
         return SessionSnapshot(
             node=self.node,
-            session_id="0",
+            session_id="00",
             since=datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC),
             connected=True,
             waits_for=None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
 from twisted.internet.error import ConnectingCancelledError, ConnectionRefusedError
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import connectionDone
@@ -91,6 +91,11 @@ class MemoryNetwork:
             link.cut()
 
 
+def without_thread(reactor, name, function, argument):
+    """Call here and now what is for a thread (:func:`yurttunnel.ops.threads.in_own_thread`)."""
+    return maybeDeferred(function, argument)
+
+
 class ProgramReactor(MemoryReactorClock):
     """A reactor on which whole programs run in memory, beginning at the real time."""
 
@@ -142,6 +147,8 @@ class ProgramReactor(MemoryReactorClock):
         channel.makeConnection(transport)
         request = f"GET {path} HTTP/1.1\r\nHost: meta\r\nConnection: close\r\n\r\n"
         channel.dataReceived(request.encode())
+        # Pages are made in slices, in later turns.
+        self.advance(0)
         channel.connectionLost(connectionDone)
         head, _, body = transport.value().decode().partition("\r\n\r\n")
         return int(head.split()[1]), body

@@ -13,7 +13,7 @@ Names that begin with ``konnectivity_network_proxy_`` are those of Konnectivity 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Literal, NamedTuple, TypeVar
@@ -53,7 +53,7 @@ class MetricFamily(NamedTuple):
     name: str
     kind: Kind
     documentation: str
-    samples: list[Sample]
+    samples: Iterable[Sample]
 
 
 Value = float | Durations | Iterable[tuple[str | tuple[str, ...], float]] | None
@@ -71,8 +71,12 @@ class Metric(Generic[Source]):
     read: Callable[[Source], Value]
     labels: tuple[str, ...] = ()
 
-    def samples(self, source: Source) -> list[Sample] | None:
-        """Return what a scrape shows of ``source``, ``None`` for nothing at all."""
+    def samples(self, source: Source) -> Iterable[Sample] | None:
+        """Return what a scrape shows of ``source``, ``None`` for nothing at all.
+
+        All is read here, and made into samples while they are asked for: what many sessions have
+        to show is written in several turns of the reactor.
+        """
         value = self.read(source)
         if value is None:
             return None
@@ -80,7 +84,8 @@ class Metric(Generic[Source]):
             return list(_histogram(self.name, value))
         if isinstance(value, int | float):
             return [Sample(self.name, {}, value)]
-        return [Sample(self.name, self._named(labels), each) for labels, each in value]
+        values = list(value)
+        return (Sample(self.name, self._named(labels), each) for labels, each in values)
 
     def _named(self, values: str | tuple[str, ...]) -> dict[str, str]:
         return dict(zip(self.labels, (values,) if isinstance(values, str) else values, strict=True))
@@ -114,27 +119,51 @@ class MetricRegistry:
     """What a scrape shows: the families of all metrics, in the order of their addition."""
 
     def __init__(self) -> None:
-        self._scrapes: list[Callable[[], Iterable[MetricFamily]]] = []
+        self._scrapes: list[Callable[[], Iterable[MetricFamily | None]]] = []
 
-    def add(self, metrics: Iterable[Metric[Source]], source: Callable[[], Source | None]) -> None:
-        """Have every scrape show ``metrics`` of what ``source()`` gives then, if it does."""
+    def add(
+        self,
+        metrics: Iterable[Metric[Source]],
+        source: Callable[[], Source | Generator[object, None, Source] | None],
+    ) -> None:
+        """Have every scrape show ``metrics`` of what ``source()`` gives then, if it does.
+
+        One that looks at much is a generator, which returns that, and yields pauses before.
+        """
         self._scrapes.append(partial(_scrape, tuple(metrics), source))
 
     def __iter__(self) -> Iterator[MetricFamily]:
+        return (family for family in self.steps() if family is not None)
+
+    def steps(self) -> Iterator[MetricFamily | None]:
+        """Go through the families, with ``None`` where the reactor may turn."""
         for scrape in self._scrapes:
             yield from scrape()
 
 
 def _scrape(
-    metrics: Iterable[Metric[Source]], source: Callable[[], Source | None]
-) -> Iterator[MetricFamily]:
+    metrics: Iterable[Metric[Source]],
+    source: Callable[[], Source | Generator[object, None, Source] | None],
+) -> Iterator[MetricFamily | None]:
     found = source()
+    if isinstance(found, Generator):
+        found = yield from _paused(found)
     if found is None:
         return
     for each in metrics:
         samples = each.samples(found)
         if samples is not None:
             yield MetricFamily(each.name, each.kind, each.documentation, samples)
+
+
+def _paused(making: Generator[object, None, Source]) -> Generator[None, None, Source]:
+    while True:
+        try:
+            next(making)
+        except StopIteration as ended:
+            made: Source = ended.value
+            return made
+        yield None
 
 
 def _histogram(name: str, durations: Durations) -> Iterator[Sample]:

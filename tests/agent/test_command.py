@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.agent.fakes import FakeNameResolver
-from tests.network import ProgramReactor
+from tests.network import ProgramReactor, without_thread
 from tests.tunnel.memory import HalfCloseUser
 from yurttunnel.agent import command, process, service
 from yurttunnel.agent.connection_group import LONGEST_DELAY
@@ -23,6 +23,7 @@ from yurttunnel.agent.service import AgentService
 from yurttunnel.pki.authority import DEFAULT_NODE_LIFETIME
 from yurttunnel.pki.revocation import revoke_node
 from yurttunnel.server import command as server_command
+from yurttunnel.server import standalone
 from yurttunnel.server.options import Options as ServerOptions
 
 LIFE = DEFAULT_NODE_LIFETIME
@@ -51,6 +52,7 @@ class CommandTests(SynchronousTestCase):
         # The reactor that runs the tests keeps its clock: it would be given the programs' own.
         self.patch(reactor, "seconds", reactor.seconds)
         self.reactor = ProgramReactor()
+        self.patch(standalone, "in_own_thread", without_thread)
         self.state = self.mktemp()
         self.server_state = self.mktemp()
         # The real ones change the logging of the whole process, or end it.

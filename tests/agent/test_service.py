@@ -338,4 +338,4 @@ class StopTests(ServiceTests):
         self.stream()
         self.stop()
         self.assertEqual("draining", self.service.not_connected())
-        self.assertIsNone(self.service.partly_connected())
+        self.assertEqual("draining", self.service.partly_connected())

@@ -162,6 +162,14 @@ class Page:
             raise BrowserFailed(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
+    async def press(self, key: str) -> None:
+        """Press a key, for what has the focus."""
+        for kind in ("rawKeyDown", "char", "keyUp"):
+            text = {"text": "\r"} if kind == "char" else {}
+            await self.call(
+                "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=13, **text
+            )
+
     async def text(self, selector: str) -> str:
         """What is shown of the first element that matches a selector."""
         return await self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText")

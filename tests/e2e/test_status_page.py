@@ -20,12 +20,16 @@ PICTURES = os.environ.get("YURTTUNNEL_SCREENSHOTS")
 SHAPES = [
     (f"{scheme}-{width}", width, scheme == "dark")
     for scheme in ("light", "dark")
-    for width in (390, 1400)
+    for width in (390, 900, 1400)
 ]
-"""Names, widths in CSS pixels (a phone, a desk), and whether it is night."""
+"""Names, widths in CSS pixels (a phone, a small window, a desk), and whether it is night."""
 
-WIDTHS = (320, 390, 768, 1000, 1101, 1400)
-"""CSS pixels: phones, a tablet, windows just below and above where tables become cards, a desk."""
+WIDTHS = (320, 390, 760, 761, 1000, 1101, 1400)
+"""CSS pixels: phones, windows just below and above where tables become cards, and compact, a
+desk."""
+
+NAMED = ("button", "link", "searchbox", "table", "image", "heading")
+"""Roles whose elements a screen reader names."""
 
 
 SEEN = 60.0
@@ -75,7 +79,11 @@ class StatusPageTests(EndToEndTestCase):
         await self.assert_tells(page, "#sessions", "edge-1", "connected", __version__, "days left")
         await self.assert_tells(page, "#streams", "edge-1", f"127.0.0.1:{self.echo.port}", "open")
         await self.assert_tells(page, "#certificates", "server", "ca", "days left")
-        await self.assert_tells(page, "#lost", "No node has been lost.")
+        await self.assert_tells(page, "#lost", "No node is lost.")
+        await self.assert_tells(page, "#failures", "None: every request has been answered")
+        await self.assert_tells(page, "#streams", "127.0.0.1:", "forward")
+        await self.assert_tells(page, "#entries", "--forward", "--secure-port", "edge-1/127.0.0.1")
+        await self.assert_tells(page, "#add", "join-token", "yurttunnel agent")
         self.assertEqual(page.complaints, [])
 
     async def test_the_agent_tells_of_its_server_and_destinations(self) -> None:
@@ -107,6 +115,78 @@ class StatusPageTests(EndToEndTestCase):
         await self.assert_tells(page, "#sessions", "No node is connected.")
         self.assertTrue(await page.evaluate("window.sameDocument"))
         self.assertEqual(page.complaints, [])
+
+    async def test_a_request_that_failed(self) -> None:
+        """It is on top, with its reason, and on the page of its node beside what else is known."""
+        target = self.listen(Echo)
+        tunnel = await self.start_tunnel(forwards=(target.port,))
+        await target.stop()
+        client = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
+        await client.when_lost()
+        page = await self.visit(tunnel.server)
+
+        async def told() -> bool:
+            return "refused" in await page.text("#failures")
+
+        await self.eventually(told, "the page shows the request that failed", SEEN)
+        await self.assert_tells(page, "#failures", "edge-1", "forward", "127.0.0.1", "reset")
+        await page.evaluate("document.querySelector('#sessions a').click()")
+
+        async def there() -> bool:
+            return "Identifiers" in await page.text("main")
+
+        await self.eventually(there, "the page of the node", SEEN)
+        await self.assert_tells(page, "#node", "connected", "host=edge-1", __version__)
+        await self.assert_tells(page, "#failures", "refused", "forward")
+        await self.assert_tells(page, "#disconnections", "None is remembered.")
+        self.assertEqual(page.complaints, [])
+
+    async def test_by_keyboard(self) -> None:
+        """Tables are sorted by the heads of their columns, which stay so on the live page."""
+        await self.open_stream()
+        page = await self.visit(self.tunnel.server)
+        age = "document.querySelector('#streams .sort[id$=\"-5\"]')"
+
+        async def two() -> bool:
+            return bool(await page.evaluate(f"{age} !== null"))
+
+        await self.eventually(two, "the table of two streams can be sorted", SEEN)
+        for order in ("descending", "ascending"):
+            await page.evaluate(f"{age}.focus()")
+            await page.press("Enter")
+            await page.evaluate("window.before = document.querySelector('#streams tbody')")
+            shown = await page.evaluate(f"{age}.parentElement.getAttribute('aria-sort')")
+            self.assertEqual(order, shown)
+
+            async def replaced() -> bool:
+                return bool(
+                    await page.evaluate("document.querySelector('#streams tbody') !== before")
+                )
+
+            await self.eventually(replaced, "the page is refreshed", SEEN)
+            shown = await page.evaluate(f"{age}.parentElement.getAttribute('aria-sort')")
+            self.assertEqual(order, shown)
+            self.assertTrue(await page.evaluate(f"document.activeElement === {age}"))
+
+    async def test_what_a_screen_reader_is_told(self) -> None:
+        """What can be used, and what is shown, has a name."""
+        page = await self.visit(self.tunnel.server)
+        nodes = (await page.call("Accessibility.getFullAXTree"))["nodes"]
+        told = [
+            (node["role"]["value"], node.get("name", {}).get("value", ""))
+            for node in nodes
+            if not node["ignored"]
+        ]
+        self.assertEqual([], [role for role, name in told if role in NAMED and not name])
+        for role, name in (
+            ("heading", "Requests that failed"),
+            ("table", "Sessions with nodes"),
+            ("table", "What listens here, and where it leads"),
+            ("searchbox", "Filter"),
+            ("button", "Pause"),
+            ("link", "edge-1"),
+        ):
+            self.assertIn((role, name), told)
 
     async def test_it_says_when_nothing_answers(self) -> None:
         """When the process is gone, the page says since when what it shows is old."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Generator
 from html.parser import HTMLParser
+from typing import TypeVar
 
 from twisted.internet.task import Clock
 
+from yurttunnel.ops.failures import Failures
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.view import StatusSources
@@ -20,6 +23,19 @@ from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
 NOW = datetime.datetime(2026, 11, 22, 3, 4, 5, tzinfo=datetime.UTC)
 
 _VOID = ("input", "link", "meta")
+
+
+Result = TypeVar("Result")
+
+
+def finished(making: Generator[str, None, Result]) -> Result:
+    """What a generator returns behind its pauses."""
+    while True:
+        try:
+            next(making)
+        except StopIteration as ended:
+            result: Result = ended.value
+            return result
 
 
 class ParsedPage(HTMLParser):
@@ -92,6 +108,7 @@ class Carrying:
         self.wire = self
         self.bytes_received = received
         self.bytes_sent = sent
+        self.round_trip = 0.25
 
 
 class PageUnderTest:
@@ -110,11 +127,12 @@ class PageUnderTest:
         given: dict[str, object] = {
             "words": NODES,
             "sections": [
-                lambda moment: lost_section(self.lost, moment),
+                lambda moment: lost_section(self.lost, moment, NODES),
                 lambda _: steering_section(self.steering),
             ],
             **sources,
         }
+        self.failures = Failures(self.clock)
         self.page = StatusPage(
             self.clock,
             StatusSources(
@@ -125,11 +143,12 @@ class PageUnderTest:
                 snapshots=lambda: self.snapshots,
                 certificates=lambda: self.certificates,
                 reactor_lag=lambda: 0.0012,
+                failures=self.failures,
                 **given,
             ),
         )
 
-    def render(self, desired: str = "") -> ParsedPage:
-        """Make the page and take it apart."""
-        pieces = self.page.pieces(desired, [("healthz", "the process runs")])
+    def render(self, desired: str = "", one: str = "") -> ParsedPage:
+        """Make the page, or that of one node, and take it apart."""
+        pieces = self.page.pieces(desired, [("healthz", "the process runs")], one)
         return ParsedPage("".join(pieces).encode("utf-8", "replace"))

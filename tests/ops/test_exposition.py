@@ -56,7 +56,7 @@ class ExpositionTests(SynchronousTestCase):
     def test_labels(self) -> None:
         """A sample has a value for each label."""
         metric = counter("c", "counts", lambda _: [("1", 3)], "a", "b")
-        self.assertRaises(ValueError, families, [metric], self)
+        self.assertRaises(ValueError, exposition, families([metric], self))
 
     def test_absent(self) -> None:
         """A metric that is read as nothing is left out, and so are all of what is not there."""

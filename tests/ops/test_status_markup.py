@@ -8,7 +8,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.ops.status import words
 from yurttunnel.ops.status.markup import Column, Markup, element, joined, pairs, table
-from yurttunnel.ops.status.sessions import sparkline
+from yurttunnel.ops.status.sparklines import Scale, axis, sparkline
+from yurttunnel.ops.status.throughput import KEPT
 
 HOSTILE = """<script>alert("1")</script>'&"""
 ESCAPED = "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;&#x27;&amp;"
@@ -24,7 +25,7 @@ class MarkupTests(SynchronousTestCase):
         self.assertEqual(f'<p title="{ESCAPED}"></p>', element("p", title=HOSTILE))
         self.assertEqual(f"{ESCAPED}<b></b>", joined(HOSTILE, element("b")))
         for made in (
-            table(HOSTILE, [Column(HOSTILE, str), Column("x", str)], [HOSTILE]),
+            joined(table(HOSTILE, [Column(HOSTILE, str), Column("x", str)], [HOSTILE])),
             pairs(HOSTILE, [(HOSTILE, HOSTILE)]),
         ):
             self.assertNotIn("<script", made)
@@ -44,13 +45,13 @@ class MarkupTests(SynchronousTestCase):
         """It has a caption, its columns and rows have headings, its cells say what they are."""
         columns = [
             Column("Node", lambda _: "edge-1"),
-            Column("Age", lambda age: f"{age} s", "number"),
+            Column("Age", lambda age: f"{age} s", "number", lambda age: age),
         ]
-        made = table("Nodes", columns, [3])
+        made = joined(table("Nodes", columns, [3]))
         self.assertIn("<caption>Nodes</caption>", made)
         self.assertIn('<th scope="col" class="number">Age</th>', made)
         self.assertIn('<th scope="row">edge-1</th>', made)
-        self.assertIn('<td class="number" data-label="Age">3 s</td>', made)
+        self.assertIn('<td class="number" data-label="Age" data-order="3">3 s</td>', made)
 
 
 class SparklineTests(SynchronousTestCase):
@@ -58,15 +59,25 @@ class SparklineTests(SynchronousTestCase):
 
     def test_bars(self) -> None:
         """The newest is at the right, the highest has the full height, nothing has no bar."""
-        made = sparkline([5, 0, 10, 0.001], 10, "at most 10 B/s")
-        self.assertIn('d="m6.5 24v-12m2 12v-24m1 24v-1"', made)
-        self.assertIn('viewBox="0 0 10 24"', made)
-        self.assertIn('role="img" aria-label="at most 10 B/s"', made)
+        made = sparkline([5, 0, 10, 0.001], Scale(10, "B/s"), "it carries")
+        self.assertIn(f'd="m{KEPT - 3.5} 24v-12m2 12v-24m1 24v-1"', made)
+        self.assertIn(f'viewBox="0 0 {KEPT} 24"', made)
+        label = "it carries now 0 B/s, at most 10 B/s in 5 minutes"
+        self.assertIn(f'role="img" aria-label="{label}" data-most="10" data-unit="B/s"', made)
+
+    def test_one_scale(self) -> None:
+        """Charts that are to be compared are drawn on one scale, of which the axis tells."""
+        scale = Scale(20, "/s")
+        self.assertIn("v-12", sparkline([10], scale))
+        self.assertIn("v-24", sparkline([20, 5], scale))
+        self.assertIn("charts: 0 to 20/s, 5 minutes", axis(scale))
+        self.assertIn("now 0.25/s", sparkline([0.25], scale))
+        self.assertIn("now 40 ms", sparkline([0.04], Scale(1, "s")))
 
     def test_nothing(self) -> None:
         """Without values, or with nothing but nothing, there is an empty chart."""
         for values in ([], [0.0, 0.0]):
-            self.assertNotIn("<path", sparkline(values, 10, "at most 0 B/s"))
+            self.assertNotIn("<path", sparkline(values, Scale(0.0, "B/s")))
 
 
 class WordsTests(SynchronousTestCase):

@@ -11,6 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.ops.snapshots import snapshot
 from tests.ops.status_pages import NOW, Carrying, PageUnderTest
 from yurttunnel.agent.process import SERVERS, destination_section
+from yurttunnel.ops.failures import KEPT as MOST_KEPT
+from yurttunnel.ops.status.failed import MOST_SHOWN as MOST_FAILED
 from yurttunnel.ops.status.page import POLICY, STYLE
 from yurttunnel.ops.status.sessions import MOST_SHOWN
 from yurttunnel.ops.status.throughput import INTERVAL
@@ -20,7 +22,7 @@ from yurttunnel.steering.report import DnsReport, PassthroughReport, RulesReport
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror='x'>\"'&"
-MOST_BYTES = 160 * 1024
+MOST_BYTES = 200 * 1024
 """A page stays below this, however many nodes there are."""
 
 
@@ -67,7 +69,8 @@ class ServerPageTests(SynchronousTestCase):
         self.assertIn("yurttunnel-server", page.text)
         for section, sentence in (
             ("sessions", "No node is connected."),
-            ("lost", "No node has been lost."),
+            ("lost", "No node is lost."),
+            ("failures", "None: every request has been answered by its node."),
             ("streams", "No stream is open."),
             ("certificates", "There is no certificate yet."),
             ("events", "None has been logged since the start."),
@@ -169,6 +172,40 @@ class ServerPageTests(SynchronousTestCase):
             ],
             self.status.render().rows["lost"],
         )
+
+    def test_some_lost_or_none(self) -> None:
+        """That nodes are lost looks otherwise than that none is, and not by its colour alone."""
+        marks = [
+            attributes["class"]
+            for lost in ([], [LostNode("edge-2", None, "new")])
+            for self.status.lost in [lost]
+            for name, attributes in self.status.render().elements
+            if name == "span" and attributes["class"] in ("mark ok", "mark bad")
+        ]
+        self.assertGreater(marks.count("mark ok"), 0)
+        self.assertEqual(1, marks.count("mark bad"))
+
+    def test_requests_that_failed(self) -> None:
+        """They come before everything but readiness, the last one first, with all that is known."""
+        self.status.failures.note("connect", "192.0.2.1", "edge-1", "r-1", 503, "is away")
+        self.status.failures.note("forward", HOSTILE, "edge-2", "r-2", None, HOSTILE)
+        page = self.status.render()
+        self.assertEqual(["readiness", "failures"], list(page.sections)[:2])
+        first, second = page.rows["failures"]
+        self.assertEqual([f"{HOSTILE} r-2", "reset", "edge-2", HOSTILE, "forward"], first[:5])
+        self.assertEqual(["is away r-1", "503", "edge-1", "192.0.2.1", "connect"], second[:5])
+        self.assertIn("2 since the start", page.sections["failures"])
+        [row] = self.status.render("503").rows["failures"]
+        self.assertIn("r-1", row[0])
+
+    def test_many_requests_that_failed(self) -> None:
+        """So many are shown as somebody reads, and counted are all."""
+        for number in range(MOST_KEPT + 9):
+            self.status.failures.note("connect", "a", "b", f"r-{number}", 503, "x" * 9999)
+        page = self.status.render()
+        self.assertEqual(MOST_FAILED, len(page.rows["failures"]))
+        self.assertIn(f"{MOST_KEPT + 9} since the start", page.sections["failures"])
+        self.assertLess(len(page.rows["failures"][0][0]), 400)
 
     def test_certificates(self) -> None:
         """The one that ends first comes first."""

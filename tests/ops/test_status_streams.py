@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from twisted.internet.protocol import Protocol
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.ops.status_pages import PageUnderTest
+from tests.ops.status_pages import PageUnderTest, finished
 from tests.tunnel.memory import SessionPair
-from yurttunnel.ops.status.streams import oldest_streams
+from yurttunnel.ops.status.streams import StreamReport, oldest_streams
 from yurttunnel.ops.status.view import MOST_STREAMS
+from yurttunnel.tunnel.session import TunnelSession
 
 
 class StreamTests(SynchronousTestCase):
@@ -18,13 +21,23 @@ class StreamTests(SynchronousTestCase):
         """Begin without streams."""
         self.pair = SessionPair()
 
+    def used(
+        self,
+        session: TunnelSession,
+        most: int,
+        desired: Callable[[StreamReport], bool] = lambda report: True,
+    ) -> list[StreamReport]:
+        """The oldest streams of a session that are in use."""
+        used, _ = finished(oldest_streams([session], most, desired))
+        return used
+
     def test_a_stream(self) -> None:
         """It has its request, node, destination, state, age and the bytes each way."""
         near, _ = self.pair.joined(Protocol(), Protocol())
         near.write(b"x" * 5)
         self.pair.pump()
         self.pair.clock.advance(3)
-        [report] = oldest_streams([self.pair.server], 10, lambda report: True)
+        [report] = self.used(self.pair.server, 10)
         self.assertEqual(
             ("request", "edge-1", "192.0.2.80:80", "open", 3.0, 0, 5),
             (
@@ -37,7 +50,8 @@ class StreamTests(SynchronousTestCase):
                 report.bytes_sent,
             ),
         )
-        [report] = oldest_streams([self.pair.agent], 10, lambda report: True)
+        self.assertEqual(("other", False), (report.kind, report.idle))
+        [report] = self.used(self.pair.agent, 10)
         self.assertEqual(("server", 5, 0), (report.peer, report.bytes_received, report.bytes_sent))
 
     def test_the_oldest_come_first(self) -> None:
@@ -46,7 +60,7 @@ class StreamTests(SynchronousTestCase):
             _ = self.pair.dial(request_id=f"r{number}").addErrback(lambda _: None)
             self.pair.pump()
             self.pair.clock.advance(1)
-        found = oldest_streams([self.pair.server], 3, lambda report: report.request_id != "r1")
+        found = self.used(self.pair.server, 3, lambda report: report.request_id != "r1")
         self.assertEqual(["r0", "r2", "r3"], [report.request_id for report in found])
         self.assertEqual("opening", found[0].state)
 
@@ -62,4 +76,6 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual(MOST_STREAMS, len(page.rows["streams"]))
         self.assertIn(f"{MOST_STREAMS} of {MOST_STREAMS + 5}", page.sections["streams"])
         [row] = status.render("<R7>").rows["streams"]
-        self.assertEqual(["<r7>", "edge-1", "192.0.2.80:80", "opening", "0 s", "0 B", "0 B"], row)
+        self.assertEqual(
+            ["<r7>", "edge-1", "192.0.2.80:80", "- other", "opening", "0 s", "0 B", "0 B"], row
+        )

@@ -6,6 +6,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.ops.status_pages import Carrying
+from yurttunnel.metrics import Durations
 from yurttunnel.ops.status.throughput import INTERVAL, KEPT, Throughput
 from yurttunnel.tunnel.statistics import TunnelCounters
 
@@ -18,7 +19,15 @@ class ThroughputTests(SynchronousTestCase):
         self.clock = Clock()
         self.counters = TunnelCounters(bytes_received=7, bytes_sent=7)
         self.sessions: list[Carrying] = []
-        self.throughput = Throughput(self.clock, self.counters, lambda: self.sessions)
+        self.requests = 7
+        self.answers = Durations((0.1, 1.0))
+        self.throughput = Throughput(
+            self.clock,
+            self.counters,
+            lambda: self.sessions,
+            {"requests": lambda: self.requests},
+            {"answers": self.answers},
+        )
         self.throughput.startService()
         self.addCleanup(self.throughput.stopService)
 
@@ -38,6 +47,36 @@ class ThroughputTests(SynchronousTestCase):
         self.counters.bytes_received += 5000
         self.clock.advance(INTERVAL)
         self.assertEqual((5000 / INTERVAL, 0.0), self.throughput.total().newest())
+
+    def test_round_trips(self) -> None:
+        """Each sample has the round trip that was measured last."""
+        self.sessions = [Carrying()]
+        self.clock.pump([INTERVAL] * (KEPT + 5))
+        self.assertEqual([0.25] * KEPT, list(self.throughput.round_trips(b"a")))
+        self.assertEqual((), self.throughput.round_trips(b"b"))
+
+    def test_how_often(self) -> None:
+        """What only grows is shown by how often it does, each second."""
+        self.requests = 17
+        self.clock.advance(INTERVAL)
+        self.assertEqual([10 / INTERVAL], list(self.throughput.often("requests")))
+        self.clock.pump([INTERVAL] * (2 * KEPT))
+        self.assertEqual([0.0] * KEPT, list(self.throughput.often("requests")))
+
+    def test_how_long(self) -> None:
+        """A part of what was done in the last minutes took no longer than so; earlier is past."""
+        self.assertIsNone(self.throughput.took("answers", 0.5))
+        self.answers.observe(20.0)
+        self.clock.pump([INTERVAL] * (2 * KEPT))
+        self.assertIsNone(self.throughput.took("answers", 0.5))
+        for _ in range(10):
+            self.answers.observe(0.05)
+        self.assertEqual(0.05, self.throughput.took("answers", 0.5))
+        for _ in range(10):
+            self.answers.observe(0.5)
+        self.assertEqual(0.55, self.throughput.took("answers", 0.75))
+        self.answers.observe(20.0)
+        self.assertEqual(1.0, self.throughput.took("answers", 1.0), "no longer than it can tell")
 
     def test_it_is_bounded(self) -> None:
         """Old samples go, and so do sessions that have ended."""

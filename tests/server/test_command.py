@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import json
+import shutil
+import tempfile
 from pathlib import Path
 from unittest import mock
 
@@ -15,7 +17,7 @@ from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import FakeSession, MemoryConnection
-from tests.network import ProgramReactor
+from tests.network import ProgramReactor, without_thread
 from tests.pki.support import EDGE_1, clock_now
 from yurttunnel.pki.authority import request_certificate
 from yurttunnel.pki.credentials import new_key
@@ -25,7 +27,7 @@ from yurttunnel.pki.enrolment_messages import EnrolmentRequest
 from yurttunnel.pki.identity import format_identifiers
 from yurttunnel.pki.issuer import NotIssued
 from yurttunnel.pki.token import JoinToken
-from yurttunnel.server import command, process
+from yurttunnel.server import command, process, standalone
 from yurttunnel.server.options import Options
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.service import ServerService
@@ -84,7 +86,10 @@ class CommandTests(SynchronousTestCase):
     def setUp(self):
         """Choose a state directory."""
         self.reactor = ProgramReactor()
-        self.state = self.mktemp()
+        # The name of a Unix socket in it has 107 bytes at the most.
+        self.state = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.state, ignore_errors=True)
+        self.patch(standalone, "in_own_thread", without_thread)
         self.warnings = []
         globalLogPublisher.addObserver(self.note)
         self.addCleanup(globalLogPublisher.removeObserver, self.note)
@@ -154,7 +159,7 @@ class CommandTests(SynchronousTestCase):
                 200,
                 "listeners: ok\ncertificate: ok\nrevocations: ok\n"
                 "room for revocations: ok\ncertificate renewal: ok\n"
-                "enrolment: ok\nkubelet trust: ok\nready\n",
+                "enrolment: ok\nkubelet trust: ok\nnode history: ok\ncommands: ok\nready\n",
             ),
             (status, body),
         )

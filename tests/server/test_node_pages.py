@@ -11,6 +11,7 @@ from tests.cluster.fakes import EDGE, FakeInformers, node
 from tests.fakes import FakeSession
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.kube.resources import NODES
+from yurttunnel.ops.failures import Failures
 from yurttunnel.ops.slices import json_pieces
 from yurttunnel.server.expected_nodes import ClusterNodes
 from yurttunnel.server.lost_nodes import LostNodes
@@ -32,7 +33,8 @@ class NodePageTests(SynchronousTestCase):
         for name in ("a", "b", "c"):
             informers.put(NODES, node(name, labels=EDGE))
         self.lost = LostNodes(self.registry, self.history, ClusterNodes(Nodes(informers)))
-        self.page = NodePages(self.registry, self.history, self.lost).page()
+        self.failures = Failures(self.clock)
+        self.page = NodePages(self.registry, self.history, self.lost, self.failures).page()
 
     def nodes(self) -> dict[str, dict[str, object]]:
         """What the list has of each node."""

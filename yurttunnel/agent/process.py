@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -53,6 +53,7 @@ from yurttunnel.tunnel.statistics import (
     TunnelCounters,
     TunnelStats,
     tunnel_metrics,
+    tunnel_stats,
 )
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.hello import Limits
@@ -215,14 +216,14 @@ class AgentProcess:
             {},
         )
 
-    def _snapshots(self) -> list[SessionSnapshot]:
-        return [session.snapshot() for session in self.agent.sessions()]
+    def _snapshots(self) -> Iterator[SessionSnapshot]:
+        return (session.snapshot() for session in self.agent.sessions())
 
 
 def agent_registry(
     counters: TunnelCounters,
     memory: Memory,
-    sessions: Callable[[], Sequence[SessionSnapshot]],
+    sessions: Callable[[], Iterable[SessionSnapshot]],
     failed_attempts: Callable[[], int],
     certificates: Callable[[], Mapping[str, datetime.datetime]],
     reactor_lag: Callable[[], float],
@@ -235,7 +236,7 @@ def agent_registry(
     registry = MetricRegistry()
     registry.add(
         (*METRICS, *tunnel_metrics("yurttunnel_agent_", "server")),
-        lambda: TunnelStats(counters, memory, sessions(), lambda session: session.address),
+        lambda: tunnel_stats(counters, memory, sessions(), lambda session: session.address),
     )
     registry.add((CONNECTION_FAILURES,), lambda: (counters.connections_lost, failed_attempts()))
     add_process_metrics(registry, "yurttunnel_agent_", certificates, reactor_lag)

@@ -76,9 +76,10 @@ class AgentService(Service):
         return problem
 
     def partly_connected(self) -> str | None:
-        """Return which servers are missing beside those that are connected, as a warning."""
-        if self._draining or self._servers is None:
-            return None
+        """Return which servers are missing, as a warning, also when none is there."""
+        problem = self.not_connected()
+        if problem is not None or self._servers is None:
+            return problem
         return self._servers.partly_connected()
 
     async def claim_anew(self) -> None:

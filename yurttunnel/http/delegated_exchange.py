@@ -33,6 +33,11 @@ class DelegatedExchange:
         return self.exchange.status
 
     @property
+    def failure(self) -> str:
+        """See ``IExchange``."""
+        return self.exchange.failure
+
+    @property
     def bytes_sent(self) -> int:
         """See ``IExchange``."""
         return self.exchange.bytes_sent

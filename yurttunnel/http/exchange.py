@@ -48,6 +48,7 @@ class ServerExchange(ExchangeSide):
     particular is the business of whoever is the origin.
     """
 
+    failure = ""
     _connection: ServerConnection
 
     def __init__(self, connection: ServerConnection, head: RequestHead, framing: Framing) -> None:
@@ -174,6 +175,7 @@ class ServerExchange(ExchangeSide):
         if self.head_sent:
             self.abort()
         else:
+            self.failure = text
             self.respond(status, *error_content(status, text, self.head))
 
     def refuse(

@@ -80,6 +80,7 @@ class IExchange(IBodySink, IConsumer, IBodySource):
     )
     head_sent: bool = Attribute("`bool`: the final response has begun.")
     status: int = Attribute("`int`: that of the final response, 0 before it has begun.")
+    failure: str = Attribute("`str`: what :meth:`fail` has told the client, if it did.")
     bytes_sent: int = Attribute("`int`: the length of the response's body so far.")
 
     def send_informational(status: int, fields: Fields = ()) -> None:

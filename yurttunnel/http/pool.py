@@ -160,6 +160,10 @@ class ConnectionPool(Generic[Key]):
             use = _Use.LONG
         return origin.acquire(_Wish(use, fresh, caller))
 
+    def unused(self) -> list[ClientConnection]:
+        """Return the connections that are kept for the next request."""
+        return [member.connection for member in self.idle.items()]
+
     def close_idle(self, concerned: Callable[[Key], bool] = lambda key: True) -> None:
         """Close what nobody uses, of the keys that are ``concerned``."""
         for key, origin in list(self._origins.items()):

@@ -20,9 +20,12 @@ SAMPLES_AT_ONCE = 50
 """How many lines are one piece."""
 
 
-def exposition_pieces(families: Iterable[MetricFamily]) -> Iterator[str]:
-    """Write all ``families`` (a registry gives them) as Prometheus text, piece by piece."""
+def exposition_pieces(families: Iterable[MetricFamily | None]) -> Iterator[str]:
+    """Write all ``families`` (the steps of a registry) as Prometheus text, piece by piece."""
     for family in families:
+        if family is None:
+            yield ""
+            continue
         documentation = family.documentation.translate(_HELP_ESCAPES)
         yield f"# HELP {family.name} {documentation}\n# TYPE {family.name} {family.kind}\n"
         samples = iter(family.samples)

@@ -21,7 +21,7 @@ from yurttunnel.ops.exposition import exposition_pieces
 from yurttunnel.ops.http_site import LimitedSite, PageRequest
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.rebinding import refusal
-from yurttunnel.ops.slices import json_pieces
+from yurttunnel.ops.slices import gather, json_pieces
 from yurttunnel.ops.status.page import POLICY, StatusPage
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
@@ -87,7 +87,7 @@ def meta_pages(
     root.putChild(b"readyz", readiness_page(readiness))
     root.putChild(
         b"metrics",
-        _DetailedPage(lambda: _Answer(200, METRICS_TYPE, exposition_pieces(metrics))),
+        _DetailedPage(lambda: _Answer(200, METRICS_TYPE, exposition_pieces(metrics.steps()))),
     )
     if sessions is not None:
         known = sessions
@@ -162,7 +162,7 @@ class _FeaturePage(_DetailedPage):
 
 
 class _StatusPage(_Root):
-    """The page at ``/``; ``?q=`` filters what it shows."""
+    """The page at ``/``; ``?q=`` filters what it shows, ``?node=`` is about one node."""
 
     def __init__(
         self,
@@ -182,9 +182,13 @@ class _StatusPage(_Root):
     def _page(self, request: PageRequest) -> _Answer:
         request.setHeader(b"content-security-policy", POLICY)
         request.setHeader(b"referrer-policy", b"no-referrer")
-        desired = (request.args or {}).get(b"q", [b""])[0].decode("utf-8", "replace")
+        given = request.args or {}
+        desired, one = (
+            given.get(name.encode(), [b""])[0].decode("utf-8", "replace")
+            for name in ("q", self._status.parameter)
+        )
         shown = [(each.name, each.text) for each in self._pages if each.show() is not None]
-        return _Answer(200, _HTML, self._status.pieces(desired, [*self._own, *shown]))
+        return _Answer(200, _HTML, self._status.pieces(desired, [*self._own, *shown], one))
 
 
 class _Missing(_Root):
@@ -244,10 +248,7 @@ def _readiness_answer(readiness: Readiness) -> _Answer:
 
 
 def _session_list(sessions: Iterable[SessionSnapshot]) -> Iterator[str]:
-    described: list[SessionSnapshot] = []
-    for session in sessions:
-        described.append(session)
-        yield ""
+    described = yield from gather(sessions)
     described.sort(key=lambda session: (session.node, session.since))
     yield from json_pieces(map(session_entry, described))
     yield "\n"

@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Cooperator, TaskStopped
 from twisted.python.failure import Failure
 
+Item = TypeVar("Item")
+
 SLICE_SECONDS = 0.004
 """For how long pieces are made in one turn of the reactor, of all pages together. One piece more
 may be made, which should not take longer than this."""
+
+
+AT_ONCE = 20
+"""How many items are looked at between two pauses."""
 
 
 class Slices:
@@ -48,6 +55,19 @@ class Slices:
     def _begin_slice(self) -> Callable[[], bool]:
         end = self._elapsed() + SLICE_SECONDS
         return lambda: self._elapsed() >= end
+
+
+def gather(
+    items: Iterable[Item], wanted: Callable[[Item], bool] = lambda item: True
+) -> Generator[str, None, list[Item]]:
+    """Return the ``items`` that are ``wanted``, with pauses: pieces with nothing in them."""
+    gathered: list[Item] = []
+    for number, item in enumerate(items):
+        if wanted(item):
+            gathered.append(item)
+        if number % AT_ONCE == 0:
+            yield ""
+    return gathered
 
 
 def json_pieces(value: object) -> Iterator[str]:

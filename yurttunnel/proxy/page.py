@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.ops.meta import JsonPage
+from yurttunnel.ops.slices import gather
 from yurttunnel.ops.status import words
 from yurttunnel.ops.status.markup import Column, Content, Markup, element, joined, mark, table
 from yurttunnel.ops.status.sections import NO_MATCH, MakeSection, Moment, Section, listing
@@ -28,7 +29,7 @@ def services_page(clock: IReactorTime, carried: Callable[[], Iterable[Carried]])
     return JsonPage(
         "services",
         "Services with their endpoints, as JSON",
-        lambda: [_as_json(each, clock.seconds()) for each in carried()],
+        lambda: (_as_json(each, clock.seconds()) for each in carried()),
         "",
     )
 
@@ -36,14 +37,17 @@ def services_page(clock: IReactorTime, carried: Callable[[], Iterable[Carried]])
 def services_section(clock: IReactorTime, carried: Callable[[], Iterable[Carried]]) -> MakeSection:
     """Make what makes the section of Services."""
 
-    def section(moment: Moment) -> Section:
-        every = list(carried())
-        found = [each for each in every if moment.matches(*_texts(each))]
-        found.sort(key=lambda each: (-_failures(each), each.service.key.name))
+    def section(moment: Moment) -> Generator[str, None, Section]:
+        every = yield from gather(carried())
+        found = yield from gather(every, lambda each: _matches(each, moment))
+        failures = yield from gather(map(_failures, found))
+        order = sorted(
+            range(len(found)), key=lambda each: (-failures[each], found[each].service.key.name)
+        )
         columns = _columns(clock.seconds())
         content = listing(
             "Services",
-            found[:MOST_SHOWN],
+            [found[each] for each in order[:MOST_SHOWN]],
             len(every),
             "those with failures first",
             lambda rows: table("Services", columns, rows),
@@ -85,8 +89,8 @@ def _columns(now: float) -> list[Column[Carried]]:
         Column("Addresses", lambda each: _lines(map(str, each.service.portals))),
         Column("Endpoints", lambda each: _endpoints(each, now)),
         Column("Proxy port", lambda each: str(each.port or "the kernel"), "number"),
-        Column("Connections", _connections, "number"),
-        Column("Bytes", _bytes, "number"),
+        Column("Connections", _connections, "number", lambda each: _figure(each, "active")),
+        Column("Bytes", _bytes, "number", lambda each: _figure(each, "received")),
     ]
 
 
@@ -128,6 +132,10 @@ def _connections(each: Carried) -> Content:
     return joined(f"{stats.active:,} of {stats.total:,}", refused)
 
 
+def _figure(each: Carried, name: str) -> float:
+    return 0 if each.stats is None else float(getattr(each.stats, name))
+
+
 def _bytes(each: Carried) -> str:
     stats = each.stats
     if stats is None:
@@ -137,6 +145,10 @@ def _bytes(each: Carried) -> str:
 
 def _lines(contents: Iterable[Content]) -> list[Markup]:
     return [element("div", each) for each in contents]
+
+
+def _matches(each: Carried, moment: Moment) -> bool:
+    return not moment.desired or moment.matches(*_texts(each))
 
 
 def _texts(each: Carried) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from twisted.internet.defer import Deferred, gatherResults
@@ -11,6 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from zope.interface import Interface
 
+from yurttunnel.ops.slices import gather
 from yurttunnel.proxy.interfaces import (
     EndpointStats,
     IEndpointPicker,
@@ -142,19 +143,22 @@ class Placement:
         return Deferred.fromCoroutine(self._stop(drain))
 
     def carried(self) -> Iterable[Carried]:
-        """Yield what is carried now."""
-        for each in self._open.values():
+        """Yield what is carried now, or was when the first one was asked for."""
+        for each in list(self._open.values()):
             stats = each.socket.stats()
             yield Carried(each.service, each.socket.port, each.picker.endpoints(), stats)
-        for service in self._by_kernel.values():
+        for service in list(self._by_kernel.values()):
             known = () if self._kernel is None else self._kernel.endpoints(service)
             yield Carried(service, None, known, None)
 
-    def totals(self) -> Mapping[tuple[Protocol, str], int]:
-        """Return what sockets have counted since the start, by the names of :data:`COUNTED`."""
-        totals = self._past.copy()
-        for key, each in self._open.items():
-            totals.update(_counted(key.protocol, each.socket.stats()))
+    def totals(self) -> Generator[str, None, Mapping[tuple[Protocol, str], int]]:
+        """Return what sockets have counted since the start, by the names of :data:`COUNTED`.
+
+        With pauses (:func:`yurttunnel.ops.slices.gather`).
+        """
+        totals, sockets = self._past.copy(), list(self._open.items())
+        counts = (_counted(key.protocol, each.socket.stats()) for key, each in sockets)
+        yield from gather(counts, lambda each: totals.update(each) is None)
         return totals
 
     async def _place(self, services: Services, unclaimed: Unclaimed) -> list[Placed]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -25,6 +25,7 @@ from yurttunnel.ops.meta import JsonPage, meta_pages
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn
+from yurttunnel.ops.slices import gather
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.threads import JobThread
@@ -186,12 +187,15 @@ class ProxyProcess:
     def _problems(self) -> tuple[Problem, ...]:
         return () if self._proxier is None else self._proxier.problems
 
-    def _stats(self) -> ProxyStats | None:
+    def _stats(self) -> Generator[str, None, ProxyStats] | None:
         if self._proxier is None or self._placement is None:
             return None
-        return ProxyStats(
-            self._proxier, self._health, list(self._placement.carried()), self._placement.totals()
-        )
+        return self._read(self._proxier, self._placement)
+
+    def _read(self, proxier: Proxier, placement: Placement) -> Generator[str, None, ProxyStats]:
+        carried = yield from gather(placement.carried())
+        totals = yield from placement.totals()
+        return ProxyStats(proxier, self._health, carried, totals)
 
     def _meta(self) -> IService:
         reactor, lag = self._reactor, self._lag

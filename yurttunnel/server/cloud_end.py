@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
@@ -17,10 +17,12 @@ from twisted.internet.interfaces import (
 from twisted.logger import Logger
 
 from yurttunnel import __version__
+from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.kubelets import KubeletContexts
 from yurttunnel.server.agents import REFUSAL_METRICS, AgentListener, AgentListenerSettings
+from yurttunnel.server.entries import Entry, shown_address
 from yurttunnel.server.frontends.admission import Permissions
 from yurttunnel.server.frontends.calls import Dialer, DialingFactory, IGate
 from yurttunnel.server.frontends.connect import ConnectFactory
@@ -36,6 +38,7 @@ from yurttunnel.server.service import Listener, ServerService, SessionHolder
 from yurttunnel.server.steered import other_addresses
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.reactor import IReactor
+from yurttunnel.tunnel.shares import Kind
 from yurttunnel.tunnel.sockets import tune_session_socket
 from yurttunnel.wire.hello import Limits
 
@@ -115,6 +118,7 @@ def cloud_end(
 
     def guard(caller: Dialer) -> None:
         caller.audit = process.audit
+        caller.failures = process.failures
         caller.gates = (*caller.gates, *gates)
 
     callers: dict[str, ConnectFactory | DialingFactory] = {
@@ -135,7 +139,10 @@ def cloud_end(
         middlewares,
         live.now.response_timeout or None,
         audit=process.audit,
+        counters=process.requests,
+        failures=process.failures,
     )
+    process.idle_streams = interception.idle_streams
     agents.on_sessions_drain.append(interception.sessions_drain)
     process.metrics.add(INTERCEPTION_METRICS, interception.stats)
     secured = tls.server_side(reactor, trust.secure, interception.secure)
@@ -158,6 +165,7 @@ def cloud_end(
         [interception, *callers.values(), forwards],
         live.now.drain_timeout,
     )
+    process.entries = lambda: [*_forwarded(forwards), *_listening(server)]
 
     def use(changed: Settings) -> None:
         permissions.permissions = changed.connect_permissions
@@ -167,6 +175,25 @@ def cloud_end(
     live.follow(lambda changed: forwards.configure(changed.forwards))
     live.follow(use)
     return server
+
+
+def _forwarded(forwards: Forwards) -> Iterator[Entry]:
+    for each in forwards.states():
+        forward = each.forward
+        yield Entry(forward.flag, join_authority(*forward.listen), forward.target, Kind.FORWARD)
+
+
+def _listening(service: ServerService) -> Iterator[Entry]:
+    for name, address in service.listening():
+        if name.startswith("--connect-endpoint"):
+            leads, kind = "whatever is asked for by CONNECT", Kind.CONNECT
+        elif name.startswith("--passthrough-port"):
+            leads, kind = "the node that TLS or the kernel names", Kind.PASSTHROUGH
+        elif name.startswith("--tunnel-agent"):
+            leads, kind = "this server, for agents", None
+        else:
+            leads, kind = "the kubelets of the nodes", None
+        yield Entry(name, shown_address(address), leads, kind)
 
 
 def _forwards(

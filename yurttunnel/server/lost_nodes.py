@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
+from yurttunnel.ops.slices import gather
 from yurttunnel.ops.status import words
-from yurttunnel.ops.status.markup import Column, Content, table
+from yurttunnel.ops.status.markup import Column, Content, mark, table
 from yurttunnel.ops.status.sections import NO_MATCH, Moment, Section, listing
+from yurttunnel.ops.status.sessions import peer_link
+from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.server.expected_nodes import ExpectedNodes
 from yurttunnel.server.node_history import MOST_REMEMBERED, NodeHistory, NodePast
 from yurttunnel.server.registry import SessionRegistry
@@ -29,12 +32,15 @@ class LostNode:
     why: str
 
 
-def lost_section(lost: Sequence[LostNode], moment: Moment) -> Section:
+def lost_section(
+    lost: Iterable[LostNode], moment: Moment, peers: PeerWords
+) -> Generator[str, None, Section]:
     """Make the section of ``lost`` nodes, in their order."""
-    matching = [each for each in lost if moment.matches(each.node, each.why)]
+    every = yield from gather(lost)
+    matching = yield from gather(every, lambda each: moment.matches(each.node, each.why))
     columns: list[Column[LostNode]] = [
-        Column("Node", lambda each: each.node, "name"),
-        Column("Last seen", lambda each: _last_seen(each, moment)),
+        Column("Node", lambda each: peer_link(each.node, peers), "name"),
+        Column("Last seen", lambda each: _last_seen(each, moment), "", lambda e: -_seen(e)),
         Column("Why", lambda each: each.why, "text"),
     ]
     content = listing(
@@ -43,9 +49,14 @@ def lost_section(lost: Sequence[LostNode], moment: Moment) -> Section:
         len(matching),
         "the last first",
         lambda shown: table("Nodes that are not connected", columns, shown),
-        NO_MATCH if lost else "No node has been lost.",
+        NO_MATCH if every else mark("ok", "No node is lost."),
     )
-    return Section("lost", content, "sessions", ("nodes lost", f"{len(lost):,}"))
+    tile = ("nodes lost", f"{len(every):,}")
+    return Section("lost", content, "sessions", tile, "bad" if every else "ok")
+
+
+def _seen(lost: LostNode) -> float:
+    return lost.last_seen or 0.0
 
 
 def _last_seen(lost: LostNode, moment: Moment) -> Content:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from yurttunnel.ops.clocks import timestamp
+from yurttunnel.ops.failures import Failures
 from yurttunnel.ops.meta import JsonPage, session_entry
 from yurttunnel.pki.identity import format_identifiers
 from yurttunnel.server.lost_nodes import LostNode, LostNodes
@@ -16,10 +17,18 @@ from yurttunnel.tunnel.statistics import SessionSnapshot
 class NodePages:
     """Describes the nodes; of those that are gone ``lost`` has the reasons."""
 
-    def __init__(self, registry: SessionRegistry, history: NodeHistory, lost: LostNodes) -> None:
+    def __init__(
+        self,
+        registry: SessionRegistry,
+        history: NodeHistory,
+        lost: LostNodes,
+        failures: Failures,
+    ) -> None:
         self._registry = registry
         self._history = history
         self._lost = lost
+        self._failures = failures
+        self._failures = failures
 
     def page(self) -> JsonPage:
         """Make the pages."""
@@ -28,7 +37,7 @@ class NodePages:
             "the nodes that are connected, lost or missing, as JSON",
             lambda: {"nodes": self._all()},
             "",
-            self._one,
+            self.describe,
         )
 
     def _all(self) -> Iterator[dict[str, object]]:
@@ -40,7 +49,7 @@ class NodePages:
         for lost in self._lost.newest_first():
             yield self._absent(lost)
 
-    def _one(self, node: str) -> dict[str, object] | None:
+    def describe(self, node: str) -> dict[str, object] | None:
         """Return all that is known of ``node``, ``None`` when that is nothing."""
         way, lost = self._registry.way(node), self._lost.get(node)
         if way is not None:
@@ -57,6 +66,18 @@ class NodePages:
             "sessions": [session_entry(each.snapshot()) for each in sessions],
             "disconnections": [
                 {"at": timestamp(each.at), "reason": each.why} for each in past.disconnections
+            ],
+            "failures": [
+                {
+                    "at": timestamp(each.at),
+                    "kind": each.kind,
+                    "who": each.who,
+                    "request_id": each.request_id,
+                    "status": each.status,
+                    "text": each.text,
+                }
+                for each in self._failures.newest_first()
+                if each.node == node
             ],
         }
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from yurttunnel.metrics import Metric, MetricRegistry, counter, gauge, histogram
 from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.debug.service import Debug
+from yurttunnel.ops.failures import Failures
 from yurttunnel.ops.freed_memory import FreedMemory
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
@@ -18,6 +19,7 @@ from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import PortService, StoppedInTurn
 from yurttunnel.ops.status.page import StatusPage
+from yurttunnel.ops.status.sections import Section
 from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.ops.threads import in_own_thread
@@ -26,12 +28,15 @@ from yurttunnel.server.audit import Audit
 from yurttunnel.server.audit_log import METRICS as AUDIT_METRICS
 from yurttunnel.server.audit_log import AuditLog
 from yurttunnel.server.audit_sinks import AuditSettings, open_sink
+from yurttunnel.server.entries import Entries, Entry
 from yurttunnel.server.expected_nodes import ExpectedNodes
 from yurttunnel.server.frontends.forwards import Forwards
+from yurttunnel.server.frontends.kubelet.metrics import InterceptionCounters
 from yurttunnel.server.live_settings import LIVE_FLAGS, LiveSettings
 from yurttunnel.server.lost_nodes import LostNodes, lost_section
 from yurttunnel.server.node_history import NodeHistory
 from yurttunnel.server.node_pages import NodePages
+from yurttunnel.server.node_view import NodeView
 from yurttunnel.server.options import Settings
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.steering.page import steering_page, steering_section
@@ -45,13 +50,18 @@ from yurttunnel.tunnel.statistics import (
     TunnelCounters,
     TunnelStats,
     tunnel_metrics,
+    tunnel_stats,
 )
+from yurttunnel.tunnel.stream import TunnelStream
 from yurttunnel.wire.credit import MemoryBudget
 
 MEMORY_BUDGET = 512 * 1024 * 1024
 """What the streams of all sessions may be promised together, bytes."""
 
-NODES = PeerWords("node", "nodes", "waiting for its return")
+NODES = PeerWords("node", "nodes", "waiting for its return", "node")
+
+_FOR_CALLERS = frozenset({Kind.CONNECT, Kind.FORWARD, Kind.PASSTHROUGH})
+"""What each stream is one request of a caller."""
 
 
 METRICS: tuple[Metric[TunnelStats], ...] = (
@@ -96,7 +106,7 @@ METRICS: tuple[Metric[TunnelStats], ...] = (
 def server_registry(
     counters: TunnelCounters,
     memory: Memory,
-    sessions: Callable[[], Sequence[SessionSnapshot]],
+    sessions: Callable[[], Iterable[SessionSnapshot]],
     certificates: Callable[[], Mapping[str, datetime.datetime]],
     reactor_lag: Callable[[], float],
 ) -> MetricRegistry:
@@ -104,7 +114,7 @@ def server_registry(
     registry = MetricRegistry()
     registry.add(
         (*METRICS, *tunnel_metrics("yurttunnel_server_", "node")),
-        lambda: TunnelStats(counters, memory, sessions(), lambda session: session.node),
+        lambda: tunnel_stats(counters, memory, sessions(), lambda session: session.node),
     )
     add_process_metrics(registry, "yurttunnel_server_", certificates, reactor_lag)
     return registry
@@ -117,8 +127,10 @@ class ServerProcess:
     are to be. ``lost_nodes`` is told of sessions that end, and ``history`` remembers nodes.
     ``meta`` listens on ``--meta-port``. What comes later is put into ``sessions``, a function that
     gives those that there are with agents, into ``forwards`` those of ``--forward``, into
-    ``steering``, one that tells how callers are led here, and added to ``readiness`` and
-    ``metrics``. ``audit`` is where to write what callers do, ``None`` where that is not wanted.
+    ``steering``, one that tells how callers are led here, into ``entries`` and ``idle_streams``
+    what the page tells of, into ``joining`` how a node is added, and added to ``readiness`` and
+    ``metrics``. What callers did not get goes to ``failures``, requests to kubelets are counted in
+    ``requests``. ``audit`` is where to write what callers do, ``None`` where that is not wanted.
     ``live`` has the settings that change, by ``following`` their file where there is one.
     ``pages`` are those of the meta port, ``debug_pages`` the ones of ``/debug``.
     """
@@ -138,6 +150,11 @@ class ServerProcess:
         self.history = NodeHistory(reactor)
         self.lost_nodes = LostNodes(self.registry, self.history, expected)
         self.sessions: Callable[[], Iterable[TunnelSession]] = tuple
+        self.failures = Failures(reactor)
+        self.requests = InterceptionCounters()
+        self.entries: Callable[[], Sequence[Entry]] = tuple
+        self.idle_streams: Callable[[], set[TunnelStream]] = set
+        self.joining: Section | None = None
         self.forwards: Forwards | None = None
         self.steering: Callable[[], SteeringReport | None] = lambda: None
         self.live = LiveSettings(settings)
@@ -146,6 +163,8 @@ class ServerProcess:
         self.metrics = server_registry(
             counters, budget, self._snapshots, certificates, self.lag.worst
         )
+        nodes = NodePages(self.registry, self.history, self.lost_nodes, self.failures)
+        entries = Entries(counters, lambda: self.sessions(), lambda: self.entries())
         status = StatusPage(
             reactor,
             StatusSources(
@@ -158,9 +177,19 @@ class ServerProcess:
                 certificates=certificates,
                 reactor_lag=self.lag.worst,
                 sections=[
-                    lambda moment: lost_section(list(self.lost_nodes.newest_first()), moment),
+                    lambda moment: lost_section(self.lost_nodes.newest_first(), moment, NODES),
+                    entries.section,
                     lambda _: steering_section(self.steering()),
+                    lambda _: self.joining,
                 ],
+                failures=self.failures,
+                requests=self._requests,
+                durations={
+                    "answers": self.requests.durations,
+                    "dials": counters.dial_durations,
+                },
+                idle_streams=lambda: self.idle_streams(),
+                one=NodeView(self.registry, self.history, nodes, self.failures, NODES).sections,
             ),
         )
         site = meta_site(
@@ -169,10 +198,7 @@ class ServerProcess:
             self.readiness,
             self.metrics,
             self._snapshots,
-            [
-                NodePages(self.registry, self.history, self.lost_nodes).page(),
-                steering_page(lambda: self.steering()),
-            ],
+            [nodes.page(), steering_page(lambda: self.steering())],
         )
         address, port = settings.insecure_address, settings.meta_port
         debug = Debug(reactor, lambda: self.sessions(), self.lag, shown_levels)
@@ -190,8 +216,14 @@ class ServerProcess:
         for part in (status, PortService(listen), debug, FreedMemory(reactor)):
             part.setServiceParent(self.meta)
 
-    def _snapshots(self) -> list[SessionSnapshot]:
-        return [session.snapshot() for session in self.sessions()]
+    def _requests(self) -> int:
+        """Return how many requests to kubelets, and streams for other callers, have ended."""
+        carried = self.context.counters.carried
+        streams = sum(each.streams for (kind, _), each in carried.items() if kind in _FOR_CALLERS)
+        return self.requests.answered.total() + streams
+
+    def _snapshots(self) -> Iterator[SessionSnapshot]:
+        return (session.snapshot() for session in self.sessions())
 
     def _open_audit(self, reactor: IReactor, settings: AuditSettings) -> Audit:
         """Open the audit log, which is closed when all that can end has ended."""

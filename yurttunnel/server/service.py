@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.ops.waiting import within
@@ -89,6 +89,14 @@ class ServerService(Service):
             return "draining: the server is about to stop"
         missing = [each.name for each in self._listeners if each.name not in self._ports]
         return f"not listening: {', '.join(missing)}" if missing else None
+
+    def listening(self) -> list[tuple[str, IAddress]]:
+        """Return the names of the single ports that are bound now, each with its address."""
+        return [
+            (name, port.getHost())
+            for name, port in self._ports.items()
+            if IListeningPort.providedBy(port)
+        ]
 
     def startService(self) -> None:
         """Bind all listeners, or none: what cannot be bound ends the process with a sentence."""

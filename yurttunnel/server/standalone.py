@@ -13,6 +13,7 @@ from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.threads import in_own_thread
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.directory import HeldDirectory
+from yurttunnel.pki.token import JOIN_TOKEN_FILE
 from yurttunnel.server.admin import server_socket, standalone_pages, status_page
 from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end
 from yurttunnel.server.expected_nodes import EnrolledNodes
@@ -23,6 +24,7 @@ from yurttunnel.server.frontends.kubelet.middleware import (
     installed_makers,
 )
 from yurttunnel.server.greeting import greet, terminal
+from yurttunnel.server.joining_box import add_section
 from yurttunnel.server.kept_history import KeptHistory
 from yurttunnel.server.options import Settings, StandaloneSettings
 from yurttunnel.server.process import ServerProcess
@@ -59,6 +61,8 @@ def build(
     def called(host: str) -> Collection[str]:
         return (host,) if kept.revocations.is_enrolled(host) else ()
 
+    token = standalone.state_dir / JOIN_TOKEN_FILE
+    process.joining = add_section(settings, token)
     middlewares = [HostNames(process.registry, called), *plugins]
     server = cloud_end(reactor, settings, process, trust, agents, middlewares)
     readiness = process.readiness

@@ -73,24 +73,24 @@ class LocalConnection(Protocol):
 
 @implementer(IHalfCloseableProtocol)
 class StreamSide(Protocol):
-    """The stream's half of a :class:`LocalConnection`."""
+    """The stream's half of ``local``."""
 
     def __init__(self, local: LocalConnection) -> None:
-        self._local = local
+        self.local = local
         # Found once, so that each piece is one call into the socket.
         self.dataReceived = local.transport.write  # type: ignore[method-assign] # see above
 
     def readConnectionLost(self) -> None:
         """Pass the end of what the stream sends on to the socket."""
-        self._local.transport.unregisterProducer()
-        self._local.transport.loseWriteConnection()
+        self.local.transport.unregisterProducer()
+        self.local.transport.loseWriteConnection()
 
     def writeConnectionLost(self) -> None:
         """Do nothing: the socket's end caused it."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Close the socket: softly when both directions had ended, hard when not."""
-        local = self._local
+        local = self.local
         if local.stream is None:
             return
         local.stream = None

@@ -230,6 +230,10 @@ class TunnelSession:
         self.request_flush()
         return opened
 
+    def carried(self, holder: Holder, received: int, sent: int) -> None:
+        """Count what a stream has carried that this end had opened, in bytes."""
+        self._counters.carried_by(holder, received, sent)
+
     def finish(self, stream: TunnelStream, wire: Stream) -> None:
         """End ``stream``'s direction and have it told, later, once the FIN has been sent."""
         if wire.closed:

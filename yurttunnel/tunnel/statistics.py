@@ -11,15 +11,35 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from yurttunnel.metrics import Durations, Metric, counter, gauge
+from yurttunnel.tunnel.shares import Holder, Kind
 from yurttunnel.wire.codes import Code
 
 DIAL_SECONDS_BOUNDS = (0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0)
 """Upper bounds of the dial duration histogram: those of Konnectivity's agent, in seconds."""
+
+
+MOST_ENTRIES = 1000
+"""Entries whose streams are counted apart."""
+
+
+@dataclass(slots=True)
+class Carried:
+    """Streams, and the bytes of their payload."""
+
+    streams: int = 0
+    received: int = 0
+    sent: int = 0
+
+    def add(self, received: int, sent: int) -> None:
+        """Count one stream more."""
+        self.streams += 1
+        self.received += received
+        self.sent += sent
 
 
 @dataclass(slots=True)
@@ -29,7 +49,8 @@ class TunnelCounters:
     ``bytes_received`` and ``bytes_sent`` are stream payload from and to the peers of the
     sessions. ``dials`` has one entry for each answer to an OPEN, :attr:`Code.DONE` for OK.
     ``refused`` are dials for whom a share was used up, by ``KIND.SHARE``
-    (:mod:`yurttunnel.tunnel.shares`).
+    (:mod:`yurttunnel.tunnel.shares`), ``carried`` is what streams have that have ended, by the
+    entry of their holder.
     """
 
     bytes_received: int = 0
@@ -42,6 +63,17 @@ class TunnelCounters:
     session_ends: Counter[Code] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     dial_durations: Durations = field(default_factory=lambda: Durations(DIAL_SECONDS_BOUNDS))
+    carried: dict[tuple[Kind, int], Carried] = field(default_factory=dict)
+
+    def carried_by(self, holder: Holder, received: int, sent: int) -> None:
+        """Count a stream of ``holder`` that has ended."""
+        entry = holder[:2]
+        carried = self.carried.get(entry)
+        if carried is None:
+            if len(self.carried) >= MOST_ENTRIES:
+                return
+            carried = self.carried[entry] = Carried()
+        carried.add(received, sent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +139,20 @@ class TunnelStats:
             other = self.newest.get(name)
             if other is None or other.since <= session.since:
                 self.newest[name] = session
+
+
+def tunnel_stats(
+    counters: TunnelCounters,
+    memory: Memory,
+    sessions: Iterable[SessionSnapshot],
+    peer: Callable[[SessionSnapshot], str],
+) -> Generator[None, None, TunnelStats]:
+    """Return :class:`TunnelStats`, with pauses between ``sessions``, of which there may be many."""
+    described = []
+    for session in sessions:
+        described.append(session)
+        yield
+    return TunnelStats(counters, memory, described, peer)
 
 
 def tunnel_metrics(prefix: str, peer: str) -> tuple[Metric[TunnelStats], ...]:

@@ -110,6 +110,16 @@ class TunnelStream:
         elif self._desired:
             self.resumeProducing()
 
+    @property
+    def holder(self) -> Holder | None:
+        """Whose share it is of; ``None`` for one that the peer has opened."""
+        return self._holder
+
+    @property
+    def user(self) -> IProtocol | None:
+        """What has attached itself to it."""
+        return self._protocol
+
     # -- ITransport ----------------------------------------------------------------------------
 
     @property
@@ -259,6 +269,7 @@ class TunnelStream:
         """Notify the protocol, or whoever waits for the opening, that it is over."""
         if self._holder is not None:
             self._session.shares.give_back(self._holder)
+            self._session.carried(self._holder, self.bytes_received, self.bytes_sent)
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None

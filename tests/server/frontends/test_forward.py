@@ -9,6 +9,7 @@ from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import FakeSession, MemoryConnection
+from yurttunnel.ops.failures import Failures
 from yurttunnel.server.frontends.forward import Forward, ForwardFactory, parse_forward
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
@@ -175,6 +176,20 @@ class ForwardTests(SynchronousTestCase):
         self.turns(connection)
         self.assertEqual(connection.sent, b"x" * 60_000)
         self.successResultOf(gone)
+
+    def test_a_failed_dial_is_on_the_page(self):
+        """Who asked for what, and why it was not had; not when the caller has left before."""
+        failures = self.factory.failures = Failures(self.reactor)
+        self.open("192.0.2.9")
+        self.session.dials[0].fail(Code.REFUSED, "127.0.0.1:80 refused the connection")
+        left = self.open("192.0.2.9")
+        left.protocol.connectionLost()
+        [failure] = failures.newest_first()
+        self.assertEqual(
+            ("forward", "192.0.2.9", "edge-1", "test-1", None),
+            (failure.kind, failure.who, failure.node, failure.request_id, failure.status),
+        )
+        self.assertIn("refused the connection", failure.text)
 
     def test_a_failed_dial_resets_the_caller(self):
         """One line in the log says which forward and connection, and why."""

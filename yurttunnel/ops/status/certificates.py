@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Mapping
 
 from yurttunnel.ops.status import words
-from yurttunnel.ops.status.markup import Column, Markup, joined, mark, table
+from yurttunnel.ops.status.markup import Column, Content, Markup, joined, mark, table
 
 SOON = 3 * words.DAY
 """A certificate that ends within so many seconds should have been renewed: it is renewed when a
@@ -15,11 +15,15 @@ third of its life is left, which is ten days where nothing else is said."""
 
 def certificate_table(
     certificates: Mapping[str, datetime.datetime], now: datetime.datetime
-) -> Markup:
+) -> Content:
     """Make the table of the process's own certificates, the one that ends first at the top."""
     columns: list[Column[tuple[str, datetime.datetime]]] = [
         Column("Certificate", lambda one: one[0], "name"),
-        Column("Good for", lambda one: certificate_left(one[1], now)),
+        Column(
+            "Good for",
+            lambda one: certificate_left(one[1], now),
+            order=lambda one: one[1].timestamp(),
+        ),
         Column("Until", lambda one: words.moment(one[1], f"{one[1]:%-d %B %Y, %H:%M} UTC")),
     ]
     ordered = sorted(certificates.items(), key=lambda item: item[1])

@@ -22,7 +22,7 @@ from zope.interface import implementer
 from yurttunnel.ops.diagnose.redaction import redact
 from yurttunnel.ops.log import SUPPRESSED
 from yurttunnel.ops.status import words
-from yurttunnel.ops.status.markup import Column, Markup, element, joined, mark, table
+from yurttunnel.ops.status.markup import Column, Content, element, joined, mark, table
 
 KEPT = 50
 """Of how many places in the code the last one is kept."""
@@ -90,13 +90,17 @@ class RecentEvents(Service):
             del self._events[next(warnings, next(iter(self._events)))]
 
 
-def event_table(events: Iterable[RecentEvent], now: datetime.datetime) -> Markup:
+def event_table(events: Iterable[RecentEvent], now: datetime.datetime) -> Content:
     """Make the table of warnings and errors, in their order."""
     columns: list[Column[RecentEvent]] = [
         Column("Message", lambda one: joined(one.text, element("small", one.source)), "name text"),
         Column("Level", lambda one: mark("warn" if one.level == "warning" else "bad", one.level)),
-        Column("Last", lambda one: words.ago(words.at(one.last), now)),
-        Column("Times", lambda one: f"{one.count:,}", "number"),
+        Column(
+            "Last",
+            lambda one: words.ago(words.at(one.last), now),
+            order=lambda one: now.timestamp() - one.last,
+        ),
+        Column("Times", lambda one: f"{one.count:,}", "number", lambda one: one.count),
     ]
     return table("The last warnings and errors of the log", columns, events)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 Row = TypeVar("Row")
 
@@ -18,7 +18,7 @@ class Markup(str):
     __slots__ = ()
 
 
-Content = str | Iterable[str]
+Content: TypeAlias = "str | Iterable[Content]"
 """What may stand in an element: text, :class:`Markup`, or several of them."""
 
 
@@ -29,6 +29,15 @@ def safe(content: Content) -> str:
     if isinstance(content, str):
         return html.escape(content)
     return "".join([safe(each) for each in content])
+
+
+def pieces(content: Content) -> Iterator[str]:
+    """Make HTML of ``content``, piece by piece where it is made of several."""
+    if isinstance(content, str):
+        yield safe(content)
+    else:
+        for each in content:
+            yield from pieces(each)
 
 
 def joined(*contents: Content) -> Markup:
@@ -61,26 +70,31 @@ def mark(kind: str, text: Content) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """A column of a table: its heading, what stands in the cell of a row, and the cells' class."""
+    """A column of a table: its heading, what stands in the cell of a row, and the cells' class.
+
+    ``order`` is by what a column is sorted that is not sorted as its text.
+    """
 
     name: str
     cell: Callable[[Row], Content]
     css: str = ""
+    order: Callable[[Row], float] | None = None
 
 
-def table(caption: str, columns: Sequence[Column[Row]], rows: Iterable[Row]) -> Markup:
-    """Make a table whose first column names the rows; ``caption`` is for those who hear it.
+def table(caption: str, columns: Sequence[Column[Row]], rows: Iterable[Row]) -> Iterator[Markup]:
+    """Make a table whose first column names the rows, row by row; ``caption`` is for who hears it.
 
     Each cell has its column's name as ``data-label``: on narrow screens a row is shown as a card,
     where the head of the table would be far away.
     """
     head = [element("th", each.name, scope="col", class_=each.css) for each in columns]
-    return element(
-        "table",
-        element("caption", caption),
-        element("thead", element("tr", head)),
-        element("tbody", [_row(columns, row) for row in rows]),
-    )
+    yield Markup("<table>")
+    yield element("caption", caption)
+    yield element("thead", element("tr", head))
+    yield Markup("<tbody>")
+    for row in rows:
+        yield _row(columns, row)
+    yield Markup("</tbody></table>")
 
 
 def _row(columns: Sequence[Column[Row]], row: Row) -> Markup:
@@ -89,7 +103,13 @@ def _row(columns: Sequence[Column[Row]], row: Row) -> Markup:
         "tr",
         element("th", name.cell(row), scope="row", class_=name.css),
         [
-            element("td", column.cell(row), class_=column.css, data_label=column.name)
+            element(
+                "td",
+                column.cell(row),
+                class_=column.css,
+                data_label=column.name,
+                data_order="" if column.order is None else f"{column.order(row):g}",
+            )
             for column in others
         ],
     )

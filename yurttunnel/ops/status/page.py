@@ -46,23 +46,32 @@ POLICY = (
 
 
 class StatusPage(MultiService):
-    """The page, and what it remembers while it runs: throughput, and the log's complaints."""
+    """The page, and what it remembers while it runs: throughput, and the log's complaints.
+
+    The page of one peer is asked for by ``parameter``, which is empty where there are none.
+    """
 
     def __init__(self, clock: IReactorTime, sources: StatusSources) -> None:
         super().__init__()
+        self.parameter = "" if sources.words is None else sources.words.page
         self._clock = clock
         self._sources = sources
         self._started = clock.seconds()
-        self._throughput = Throughput(clock, sources.counters, sources.sessions)
+        self._throughput = Throughput(
+            clock, sources.counters, sources.sessions, sources.counted(), sources.durations
+        )
         self._events = RecentEvents()
         for part in (self._throughput, self._events):
             part.setServiceParent(self)
 
-    def pieces(self, desired: str, pages: Iterable[tuple[str, str]]) -> Iterator[str]:
+    def pieces(
+        self, desired: str, pages: Iterable[tuple[str, str]], one: str = ""
+    ) -> Iterator[str]:
         """Make the page, piece by piece.
 
         ``desired`` is a filter: sessions, nodes and streams are shown that have it in their text.
-        ``pages`` are the further pages there are, by name, each with what it is.
+        With ``one`` it is the page of that peer. ``pages`` are the further pages there are, by
+        name, each with what it is.
         """
         desired = desired[:LONGEST_FILTER].strip()
         view = View(
@@ -73,22 +82,27 @@ class StatusPage(MultiService):
             words.at(time_of_day(self._clock)),
             self._clock.seconds() - self._started,
         )
-        program = self._sources.program
-        title = f"{'' if view.ready else 'Not ready: '}{program} on {socket.gethostname()}"
+        program, peers = self._sources.program, self._sources.words
+        about = f"{one[:LONGEST_FILTER]}: " if one else ""
+        title = f"{'' if view.ready else 'Not ready: '}{about}{program} on {socket.gethostname()}"
+        again = "/"
+        if one and peers is not None:
+            again = f"/?{peers.page}={quote(one, errors='replace')}"
+        elif desired:
+            again = f"/?q={quote(desired, errors='replace')}"
         yield '<!DOCTYPE html>\n<html lang="en">'
         yield _head(title)
         yield "<body>"
-        yield _header(program, desired)
+        yield _header(one[:LONGEST_FILTER] or program, again)
         yield "<main>"
-        yield from view.sections()
+        yield from view.pieces_of(one) if one else view.pieces()
         yield "</main>"
         yield _footer(pages)
         yield element("script", Markup(SCRIPT))
         yield "</body></html>"
 
 
-def _header(program: str, desired: str) -> Markup:
-    again = f"/?q={quote(desired, errors='replace')}" if desired else "/"
+def _header(heading: str, again: str) -> Markup:
     facts = (
         f"version {__version__}",
         f"Python {platform.python_version()}",
@@ -98,7 +112,7 @@ def _header(program: str, desired: str) -> Markup:
         "header",
         element(
             "div",
-            element("h1", program),
+            element("h1", heading),
             element("p", " · ".join(facts), class_="facts"),
         ),
         element(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from yurttunnel.ops.status.markup import Content, Markup, element
+from yurttunnel.ops.status.markup import Content, Markup, element, pieces
 
 Row = TypeVar("Row")
 
@@ -30,22 +30,28 @@ class Moment:
 class Section:
     """A section with the id ``name``, behind one of the page's own.
 
-    ``tile`` is a name and a number for the overview.
+    ``tile`` is a name and a number for the overview, ``tile_kind`` whether that is as it should
+    be: ``ok``, ``warn`` or ``bad``, and nothing where it is neither.
     """
 
     name: str
     content: Content
-    after: Literal["sessions", "streams", "certificates"]
+    after: Literal["readiness", "sessions", "streams", "certificates", "events"]
     tile: tuple[str, str] | None = None
+    tile_kind: str = ""
 
 
-MakeSection = Callable[[Moment], Section | None]
-"""Makes a section anew for each page; ``None`` leaves it out."""
+MadeSection = Section | None | Generator[str, None, Section | None]
+MakeSection = Callable[[Moment], MadeSection]
+"""Makes a section anew for each page; ``None`` leaves it out. One that looks at much is a
+generator, which yields pauses (:func:`yurttunnel.ops.slices.gather`)."""
 
 
-def live(name: str, *contents: Content) -> Markup:
-    """Make a section that the script keeps up to date."""
-    return element("section", *contents, id=name, data_live=True)
+def live(name: str, *contents: Content) -> Iterator[str]:
+    """Make a section that the script keeps up to date, piece by piece."""
+    yield f'<section id="{name}" data-live>'
+    yield from pieces(contents)
+    yield "</section>"
 
 
 def listing(
@@ -53,17 +59,17 @@ def listing(
     rows: Sequence[Row],
     total: int,
     order: str,
-    table: Callable[[Sequence[Row]], Markup],
-    nobody: str,
-) -> list[Markup]:
+    table: Callable[[Sequence[Row]], Content],
+    nobody: Content,
+) -> list[Content]:
     """Make what is in a section of ``rows``, of which there are ``total`` in their ``order``."""
-    title = [heading]
+    title: list[Content] = [heading]
     if total:
         count = f"{total:,}" if len(rows) == total else f"{len(rows):,} of {total:,}, {order}"
         title += [" ", element("span", count, class_="count")]
     return [element("h2", *title), table(rows) if rows else nothing(nobody)]
 
 
-def nothing(sentence: str) -> Markup:
+def nothing(sentence: Content) -> Markup:
     """Make what stands where there are no rows."""
     return element("p", sentence, class_="nothing")

@@ -5,18 +5,18 @@ from __future__ import annotations
 import datetime
 import heapq
 from collections.abc import Callable, Iterable, Sequence
+from urllib.parse import quote
 
 from yurttunnel.ops.status import words
 from yurttunnel.ops.status.certificates import SOON, certificate_left
 from yurttunnel.ops.status.markup import Column, Content, Markup, element, joined, mark, table
-from yurttunnel.ops.status.throughput import KEPT, Rates
+from yurttunnel.ops.status.sparklines import Scale, axis, sparkline
+from yurttunnel.ops.status.throughput import Rates
 from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
 MOST_SHOWN = 100
 """How many sessions are shown at once."""
-
-_HEIGHT = 24
 
 _OF_NOTE = 99
 """The rank of a session with which nothing is wrong."""
@@ -48,34 +48,64 @@ def session_table(
     rates_of: Callable[[bytes], Rates],
     peers: PeerWords,
     now: datetime.datetime,
-) -> Markup:
-    """Make the table of ``sessions``, in their order."""
+) -> list[Content]:
+    """Make the table of ``sessions``, in their order; their charts are on one scale."""
+    highest = max((max(rates_of(_id(each)).both(), default=0.0) for each in sessions), default=0.0)
+    scale = Scale(highest, "B/s")
     columns: list[Column[SessionSnapshot]] = [
-        Column(peers.peer.capitalize(), _name, "name"),
+        Column(peers.peer.capitalize(), lambda session: _name(session, peers), "name"),
         Column("State", lambda session: _state(session, peers)),
         Column(
             "Connected for",
             lambda session: words.moment(
                 session.since, words.duration((now - session.since).total_seconds())
             ),
+            order=lambda session: (now - session.since).total_seconds(),
         ),
-        Column("Round trip", lambda session: words.round_trip(session.round_trip), "number"),
-        Column("Streams", lambda session: f"{session.streams:,}", "number"),
+        Column(
+            "Round trip",
+            lambda session: words.round_trip(session.round_trip),
+            "number",
+            lambda session: session.round_trip or 0.0,
+        ),
+        Column("Streams", lambda session: f"{session.streams:,}", "number", lambda s: s.streams),
         Column(
             "Last 5 minutes",
-            lambda session: _carried(session, rates_of(bytes.fromhex(session.session_id))),
+            lambda session: _carried(session, rates_of(_id(session)), scale),
             "chart",
+            lambda session: sum(rates_of(_id(session)).newest()),
         ),
         Column("Version", lambda session: session.version),
     ]
     if any(each.certificate_not_after for each in sessions):
-        columns.append(Column("Certificate", lambda session: _certificate(session, now)))
-    return table(f"Sessions with {peers.peers}", columns, sessions)
+        columns.append(
+            Column(
+                "Certificate",
+                lambda session: _certificate(session, now),
+                order=lambda session: _ends(session.certificate_not_after),
+            )
+        )
+    return [axis(scale), table(f"Sessions with {peers.peers}", columns, sessions)]
 
 
-def _name(session: SessionSnapshot) -> Markup:
+def peer_link(name: str, peers: PeerWords) -> Content:
+    """Make the name of a peer, as a link to the page of it where there is one."""
+    if not peers.page:
+        return name
+    return element("a", name, href=f"/?{peers.page}={quote(name, errors='replace')}")
+
+
+def _name(session: SessionSnapshot, peers: PeerWords) -> Markup:
     address = element("small", session.address) if session.address != session.node else ""
-    return joined(session.node, address)
+    return joined(peer_link(session.node, peers), address)
+
+
+def _id(session: SessionSnapshot) -> bytes:
+    return bytes.fromhex(session.session_id)
+
+
+def _ends(not_after: datetime.datetime | None) -> float:
+    return float("inf") if not_after is None else not_after.timestamp()
 
 
 def _certificate(session: SessionSnapshot, now: datetime.datetime) -> Content:
@@ -95,42 +125,10 @@ def _state(session: SessionSnapshot, peers: PeerWords) -> Markup:
     return joined(mark("warn", peers.waiting), element("small", left), resumed)
 
 
-def _carried(session: SessionSnapshot, rates: Rates) -> Markup:
+def _carried(session: SessionSnapshot, rates: Rates, scale: Scale) -> Markup:
     received, sent = rates.newest()
     total = f"{words.size(session.bytes_received)} in, {words.size(session.bytes_sent)} out in all"
     return joined(
-        rate_chart(rates.both()),
+        sparkline(rates.both(), scale, "both directions,"),
         element("small", f"in {words.rate(received)}, out {words.rate(sent)}", title=total),
-    )
-
-
-def rate_chart(values: Sequence[float]) -> Markup:
-    """Draw bytes per second over the last minutes."""
-    return sparkline(values, KEPT, f"at most {words.rate(max(values, default=0))}")
-
-
-def sparkline(values: Sequence[float], places: int, label: str) -> Markup:
-    """Draw ``values`` as bars, the newest at the right of ``places``; ``label`` says what it is.
-
-    The scale begins at nothing and ends at the greatest value. Fewer values than places leave the
-    left empty, so that the same place is the same time in every row.
-    """
-    highest = max(values, default=0.0)
-    path, right, down = "", places - len(values) + 0.5, _HEIGHT
-    for value in values:
-        if value > 0:
-            # Something is not nothing, however little it is.
-            height = max(1, round(_HEIGHT * value / highest))
-            # Relative moves: half of the size of the page is such paths.
-            path += f"m{right:g} {down}v-{height}"
-            right, down = 0.0, height
-        right += 1
-    return element(
-        "svg",
-        element("path", d=path) if path else "",
-        class_="spark",
-        viewBox=f"0 0 {places} {_HEIGHT}",
-        preserveAspectRatio="none",
-        role="img",
-        aria_label=label,
     )

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
+
+from twisted.internet.address import UNIXAddress
+from twisted.internet.interfaces import IProtocol
 
 from yurttunnel.http.authority import join_authority
+from yurttunnel.ops.slices import gather
 from yurttunnel.ops.status import words
-from yurttunnel.ops.status.markup import Column, Markup, table
+from yurttunnel.ops.status.markup import Column, Content, element, joined, table
+from yurttunnel.ops.status.sessions import peer_link
 from yurttunnel.ops.status.words import PeerWords
+from yurttunnel.tunnel.relay import StreamSide
 from yurttunnel.tunnel.session import TunnelSession
+from yurttunnel.tunnel.shares import Kind
+from yurttunnel.tunnel.stream import TunnelStream
 
 MOST_EXAMINED = 10_000
-"""Streams that are looked at to find those to show: some milliseconds."""
+"""Streams that are looked at to find those to show."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
     """One stream: ``age`` is in seconds, bytes are payload; ``state`` is the wire's word.
 
-    ``peer`` is the other end of the session: the node, or, at an agent, the server.
+    ``peer`` is the other end of the session: the node, or, at an agent, the server. ``kind`` says
+    by which kind of entry it came, and ``asker`` who asked for it, empty where that is elsewhere.
+    ``idle`` is one that nobody uses, kept for the next request.
     """
 
     request_id: str
@@ -31,23 +42,38 @@ class StreamReport:
     age: float
     bytes_received: int
     bytes_sent: int
+    kind: str = ""
+    asker: str = ""
+    idle: bool = False
 
 
 def oldest_streams(
     sessions: Iterable[TunnelSession],
     most: int,
     desired: Callable[[StreamReport], bool],
-) -> list[StreamReport]:
-    """Return up to ``most`` of the streams that are ``desired``, the oldest first."""
-    reports = filter(desired, islice(_reports(sessions), MOST_EXAMINED))
-    return heapq.nlargest(most, reports, key=lambda report: report.age)
+    idle: Callable[[], set[TunnelStream]] = set,
+) -> Generator[str, None, tuple[list[StreamReport], list[StreamReport]]]:
+    """Return up to ``most`` of the streams that are ``desired``, the oldest first.
+
+    Those that are in use, then those that are ``idle``.
+    """
+    reports = yield from gather(islice(_reports(sessions, idle()), MOST_EXAMINED), desired)
+    used, unused = (
+        heapq.nlargest(most, (r for r in reports if r.idle is kept), key=lambda report: report.age)
+        for kept in (False, True)
+    )
+    return used, unused
 
 
-def _reports(sessions: Iterable[TunnelSession]) -> Iterator[StreamReport]:
+def _reports(sessions: Iterable[TunnelSession], idle: set[TunnelStream]) -> Iterator[StreamReport]:
     for session in sessions:
         now = session.clock.seconds()
         for stream in list(session.wire.streams.values()):
-            request = stream.request
+            request, events = stream.request, stream.events
+            kind = asker = ""
+            if isinstance(events, TunnelStream) and events.holder is not None:
+                kind = events.holder.kind.value
+                asker = _asker(events.user, events.holder.kind)
             yield StreamReport(
                 request_id=request.request_id,
                 peer=session.peer_name,
@@ -56,18 +82,51 @@ def _reports(sessions: Iterable[TunnelSession]) -> Iterator[StreamReport]:
                 age=max(0.0, now - stream.since),
                 bytes_received=stream.window.received,
                 bytes_sent=stream.sent,
+                kind=kind,
+                asker=asker,
+                idle=events in idle,
             )
 
 
-def stream_table(streams: Iterable[StreamReport], peers: PeerWords) -> Markup:
+def _asker(user: IProtocol | None, kind: Kind) -> str:
+    """Return the address of the caller whose connection ``user``, of a stream, is joined to."""
+    if kind is Kind.KUBELETS:
+        return "callers of the server, by turns"
+    if not isinstance(user, StreamSide):
+        return ""
+    peer: Any = user.local.transport.getPeer()
+    if isinstance(peer, UNIXAddress):
+        return "a Unix socket"
+    host = getattr(peer, "host", None)
+    return "" if host is None else join_authority(host, peer.port)
+
+
+def stream_table(streams: Iterable[StreamReport], peers: PeerWords) -> Content:
     """Make the table of streams."""
     columns: list[Column[StreamReport]] = [
         Column("Request", lambda stream: stream.request_id or "-", "name code"),
-        Column(peers.peer.capitalize(), lambda stream: stream.peer),
+        Column(peers.peer.capitalize(), lambda stream: peer_link(stream.peer, peers)),
         Column("Destination", lambda stream: stream.destination),
+        Column("Asked by", _who, ""),
         Column("State", lambda stream: stream.state),
-        Column("Age", lambda stream: words.duration(stream.age), "number"),
-        Column(f"From {peers.peer}", lambda stream: words.size(stream.bytes_received), "number"),
-        Column(f"To {peers.peer}", lambda stream: words.size(stream.bytes_sent), "number"),
+        Column("Age", lambda one: words.duration(one.age), "number", lambda one: one.age),
+        Column(
+            f"From {peers.peer}",
+            lambda stream: words.size(stream.bytes_received),
+            "number",
+            lambda stream: stream.bytes_received,
+        ),
+        Column(
+            f"To {peers.peer}",
+            lambda stream: words.size(stream.bytes_sent),
+            "number",
+            lambda stream: stream.bytes_sent,
+        ),
     ]
     return table("Streams that are open", columns, streams)
+
+
+def _who(stream: StreamReport) -> Content:
+    if not stream.kind:
+        return stream.asker or "-"
+    return joined(stream.asker or "-", element("small", stream.kind))

@@ -18,12 +18,14 @@ DAY = 86_400.0
 class PeerWords:
     """What the page calls the other ends of the sessions: ``peer`` is one, ``peers`` are several.
 
-    ``waiting`` says what a peer does that has lost its connection.
+    ``waiting`` says what a peer does that has lost its connection, ``page`` is the parameter of
+    the page of one, empty where there is none.
     """
 
     peer: str
     peers: str
     waiting: str
+    page: str = ""
 
 
 def duration(seconds: float) -> str:
@@ -64,6 +66,11 @@ def size(amount: float) -> str:
 def rate(bytes_per_second: float) -> str:
     """Write a rate: ``1.4 MiB/s``."""
     return f"{size(bytes_per_second)}/s"
+
+
+def each_second(number: float) -> str:
+    """Write how often something happens: ``0/s``, ``0.25/s``, ``1,200/s``."""
+    return f"{number:,.0f}/s" if number >= 10 or not number else f"{number:.2g}/s"
 
 
 def counted(number: int, singular: str, plural: str = "") -> str:

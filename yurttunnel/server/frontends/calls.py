@@ -15,6 +15,7 @@ from zope.interface import Interface
 from yurttunnel.http.authority import join_authority
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.places import Places
+from yurttunnel.ops.failures import Failures
 from yurttunnel.server.audit import Audit
 from yurttunnel.server.audit_peers import unix_user
 from yurttunnel.server.audit_streams import audited
@@ -66,6 +67,8 @@ class Dialer:
     """The flag that asks for this entry, whose callers share what it may hold."""
     audit: Audit | None = None
     """Where it is to be written what becomes of them; set before anybody can connect."""
+    failures: Failures | None = None
+    """Where it is kept what they did not get; set before anybody can connect."""
     gates: Sequence[IGate] = ()
     """What each call has to pass, in this order, before anything is dialed for it."""
 
@@ -124,6 +127,8 @@ class Call:
         self._dialing: Deferred[IStream] | None = None
         self._left = False
         self._caller = ""
+        # Whether its failure has been, or is not worth it.
+        self._noted = False
         audit = dialer.audit
         self._entry = None if audit is None else audit.begin(self.kind)
 
@@ -196,11 +201,16 @@ class Call:
     def refused(
         self, transport: Any, reason: str, status: int | None = None, destination: str = ""
     ) -> None:
-        """Have the audit log say that the caller gets no stream, and why.
+        """Have the status page and the audit log say that the caller gets no stream, and why.
 
         ``status`` is what it is told by HTTP, ``destination`` what it has asked for where there
         was no dial. A dial that has failed is written down in any case.
         """
+        failures = self._dialer.failures
+        if failures is not None and not self._noted:
+            self._noted = True
+            node = self.serving_node or self.node
+            failures.note(self.kind, _caller(transport), node, self.request_id, status, reason)
         entry = self._entry
         if entry is not None:
             entry.request_id = self.request_id
@@ -236,7 +246,9 @@ class Call:
         entry = self._entry
         if entry is not None and isinstance(error, StreamFailed):
             entry.code = error.code
-        if not self._left:
+        if self._left:
+            self._noted = True
+        else:
             self._front_end.dial_failed(error)
         # If the front end has had something written, that says more, and counts.
         text = error.text if isinstance(error, StreamFailed) else str(error)

@@ -27,6 +27,7 @@ class FakeExchange:
     secure = True
     head_sent = False
     status = 0
+    failure = ""
     bytes_sent = 0
 
     def __init__(self, request_head=None):
@@ -42,6 +43,7 @@ class FakeExchange:
     def fail(self, status, text):
         """Note the answer, and end."""
         self.failures.append((status, text))
+        self.failure = text
         self.end(status)
 
     def end(self, status, sent=0, error=None):

@@ -6,6 +6,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.server.frontends.kubelet.fakes import head, request
+from yurttunnel.ops.failures import Failures
 from yurttunnel.server.frontends.kubelet.metrics import InterceptionCounters, RequestMetrics
 
 
@@ -16,7 +17,9 @@ class RequestMetricsTests(SynchronousTestCase):
         """Make the middleware."""
         self.clock = Clock()
         self.counters = InterceptionCounters()
-        self.handle = RequestMetrics(self.clock, self.counters).wrap(lambda intercepted: None)
+        self.failures = Failures(self.clock)
+        middleware = RequestMetrics(self.clock, self.counters, self.failures)
+        self.handle = middleware.wrap(lambda intercepted: None)
 
     def begin(self, *arguments, **fields):
         """Begin a request; give its exchange."""
@@ -40,6 +43,16 @@ class RequestMetricsTests(SynchronousTestCase):
             self.begin("GET", "/pods").end(status)
         counts = {code: n for (_, _, code), n in self.counters.answered.items()}
         self.assertEqual({"200": 2, "503": 1, "none": 1, "2xx": 1, "5xx": 1}, counts)
+
+    def test_failures(self):
+        """What the server has answered itself with an error is kept, and nothing of kubelets."""
+        self.begin("GET", "/pods").end(404)
+        self.begin("GET", "/pods").fail(503, "no agent is connected for edge-1")
+        [failure] = self.failures.newest_first()
+        self.assertEqual(
+            ("kubelets", "192.0.2.99", 503, "r-1", "no agent is connected for edge-1"),
+            (failure.kind, failure.who, failure.status, failure.request_id, failure.text),
+        )
 
     def test_durations(self):
         """Durations are counted, without upgrades and without those that follow."""

@@ -12,11 +12,13 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.head import HeadLimits
 from yurttunnel.http.interfaces import IRequestHandler
 from yurttunnel.http.pool import ConnectionPool
 from yurttunnel.http.server import HTTPFactory, ServerSettings
 from yurttunnel.http.server_connection import ServerConnection
+from yurttunnel.ops.failures import Failures
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.kubelets import KubeletContexts
 from yurttunnel.server.audit import Audit
@@ -33,6 +35,7 @@ from yurttunnel.server.frontends.kubelet.trace import Trace
 from yurttunnel.server.refused_peers import RefusedPeers
 from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.tunnel.reactor import IReactor
+from yurttunnel.tunnel.stream import TunnelStream
 
 SETTINGS = ServerSettings(limits=HeadLimits(max_bytes=512 * 1024, max_fields=200))
 """The words of a command to execute are in the query, and one word can have 128 KiB
@@ -44,7 +47,8 @@ class Interception:
 
     ``secure`` is for the port under TLS that verifies callers, ``insecure`` for the other one.
     Kubelets are spoken to as callers are, with TLS or without. ``middlewares`` come after the
-    server's own, ``trace`` and ``metrics``. What becomes of requests is written to ``audit``.
+    server's own, ``trace`` and ``metrics``. What becomes of requests is written to ``audit``, and
+    counted in ``counters``; those that fail are kept in ``failures``.
     ``response_timeout`` is in seconds, ``None`` for ever; ``use_response_timeout`` changes it.
     """
 
@@ -59,8 +63,10 @@ class Interception:
         response_timeout: float | None,
         settings: ServerSettings = SETTINGS,
         audit: Audit | None = None,
+        counters: InterceptionCounters | None = None,
+        failures: Failures | None = None,
     ) -> None:
-        self._counters = InterceptionCounters()
+        self._counters = counters or InterceptionCounters()
         connector = KubeletConnector(reactor, kubelets, self._counters)
         self._pool = ConnectionPool(
             reactor,
@@ -70,7 +76,7 @@ class Interception:
         )
         self._proxy = KubeletProxy(reactor, registry, kubelets, self._pool, response_timeout)
         self.use_response_timeout = self._proxy.use_response_timeout
-        own: list[IMiddleware] = [Trace(reactor), RequestMetrics(reactor, self._counters)]
+        own: list[IMiddleware] = [Trace(reactor), RequestMetrics(reactor, self._counters, failures)]
         if audit is not None:
             own.insert(0, RequestAudit(audit))
         handler = Interceptor(chain([*own, *middlewares], self._proxy.handle))
@@ -88,6 +94,11 @@ class Interception:
             pool=self._pool.statistics,
             refusals=self.secure.refusals + self.insecure.refusals,
         )
+
+    def idle_streams(self) -> set[TunnelStream]:
+        """Return the streams of the connections to kubelets that nobody uses now."""
+        found = (_stream_below(each) for each in self._pool.unused())
+        return {each for each in found if each is not None}
 
     def sessions_drain(self, sessions: frozenset[INodeSession]) -> None:
         """Close what is idle in sessions that want to end: they would wait for that."""
@@ -107,6 +118,14 @@ class Interception:
         self.insecure.close()
         self._pool.close()
         self._proxy.close()
+
+
+def _stream_below(connection: ClientConnection) -> TunnelStream | None:
+    """Return what carries a connection, below TLS if it has that."""
+    transport: Any = connection.transport
+    while transport is not None and not isinstance(transport, TunnelStream):
+        transport = getattr(transport, "transport", None)
+    return transport
 
 
 def _warn_when_full(warnings: RateLimitedLog, flag: str, factory: HTTPFactory) -> None:

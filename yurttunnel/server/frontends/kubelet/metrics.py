@@ -17,8 +17,10 @@ from zope.interface import implementer
 from yurttunnel.http.fields import requested_upgrade
 from yurttunnel.http.pool import PoolStatistics
 from yurttunnel.metrics import Durations, Metric, counter, counts_of, gauge, histogram
+from yurttunnel.ops.failures import Failures
 from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
 from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
+from yurttunnel.tunnel.shares import caller_at
 
 REQUEST_SECONDS_BOUNDS = (0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0)
 """Upper bounds of the histogram of requests, in seconds."""
@@ -151,11 +153,20 @@ METRICS: tuple[Metric[InterceptionStats], ...] = (
 
 @implementer(IMiddleware)
 class RequestMetrics:
-    """Counts into ``counters``, under labels that have few values whatever callers send."""
+    """Counts into ``counters``, under labels that have few values whatever callers send.
 
-    def __init__(self, clock: IReactorTime, counters: InterceptionCounters) -> None:
+    What the server itself has answered with an error is kept in ``failures``.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        counters: InterceptionCounters,
+        failures: Failures | None = None,
+    ) -> None:
         self._clock = clock
         self._counters = counters
+        self._failures = failures
 
     def wrap(self, handler: Handler) -> Handler:
         """See :class:`IMiddleware`."""
@@ -174,10 +185,20 @@ class RequestMetrics:
         status = request.exchange.status
         counters.in_hand[labels] -= 1
         counters.answered[(*labels, _code(status))] += 1
+        if self._failures is not None and request.exchange.failure:
+            _note(self._failures, request)
         head = request.exchange.head
         upgraded = b"upgrade" in head.by_name and requested_upgrade(head) is not None
         if not (upgraded or request.follows):
             counters.durations.observe(self._clock.seconds() - began)
+
+
+def _note(failures: Failures, request: InterceptedRequest) -> None:
+    exchange, destination = request.exchange, request.destination
+    node = request.node or ("" if destination is None else destination.node)
+    peer = exchange.transport.getPeer()
+    who = request.caller or caller_at(getattr(peer, "host", ""))
+    failures.note("kubelets", who, node, request.request_id, exchange.status, exchange.failure)
 
 
 def _code(status: int) -> str:

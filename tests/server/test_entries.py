@@ -1,0 +1,61 @@
+"""What the status page says of what listens, and of what its streams carry."""
+
+from __future__ import annotations
+
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.ops.status_pages import NOW, ParsedPage, finished
+from tests.tunnel.memory import SessionPair
+from yurttunnel.ops.status.sections import Moment, live
+from yurttunnel.server.entries import Entries, Entry, shown_address
+from yurttunnel.tunnel.shares import Holder, Kind
+from yurttunnel.tunnel.statistics import TunnelCounters
+
+FORWARD = "--forward 9000=edge-1/127.0.0.1:80"
+
+
+class EntryTests(SynchronousTestCase):
+    """A forward, and the port for agents."""
+
+    def setUp(self) -> None:
+        """Begin without streams."""
+        self.pair = SessionPair()
+        self.counters = TunnelCounters()
+        self.listed = [
+            Entry(FORWARD, "127.0.0.1:9000", "edge-1/127.0.0.1:80", Kind.FORWARD),
+            Entry("--tunnel-agent-connect-port", "0.0.0.0:10262", "this server, for agents"),
+        ]
+
+    def rows(self, desired: str = "") -> list[list[str]]:
+        """The rows of the table."""
+        entries = Entries(self.counters, lambda: [self.pair.server], lambda: self.listed)
+        section = finished(entries.section(Moment(NOW, desired)))
+        return ParsedPage("".join(live("entries", section.content)).encode()).rows["entries"]
+
+    def test_entries(self) -> None:
+        """Each with where it listens and what it leads to; streams are counted of some."""
+        forward, agents = self.rows()
+        self.assertEqual([FORWARD, "127.0.0.1:9000", "edge-1/127.0.0.1:80"], forward[:3])
+        self.assertEqual(["0", "0", "0 B", "0 B"], forward[3:])
+        self.assertEqual(["", "", "", ""], agents[3:])
+        self.assertEqual([agents], self.rows("agent-connect"))
+
+    def test_traffic(self) -> None:
+        """What has ended counts, and so does what is open, by the entry by which it came."""
+        holder = Holder.of(Kind.FORWARD, FORWARD, "192.0.2.1")
+        self.counters.carried_by(holder, 1024, 7)
+        self.counters.carried_by(Holder.of(Kind.FORWARD, "another", "192.0.2.1"), 10**9, 10**9)
+        opening = self.pair.server.open_stream("192.0.2.80", 80, 15.0, "r", holder)
+        self.pair.pump()
+        self.assertEqual(["1", "2", "1.0 KiB", "7 B"], self.rows()[0][3:])
+        opening.addErrback(lambda _: None)
+
+    def test_addresses(self) -> None:
+        """As people write them."""
+        for address, text in (
+            (IPv4Address("TCP", "127.0.0.1", 80), "127.0.0.1:80"),
+            (IPv6Address("TCP", "::1", 80), "[::1]:80"),
+            (UNIXAddress("/run/x"), "unix:/run/x"),
+        ):
+            self.assertEqual(text, shown_address(address))

@@ -1,0 +1,71 @@
+"""The page of one node."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.cluster.fakes import FakeInformers
+from tests.fakes import FakeSession
+from tests.ops.status_pages import NOW, PageUnderTest
+from yurttunnel.cluster.nodes import Nodes
+from yurttunnel.server.expected_nodes import ClusterNodes
+from yurttunnel.server.lost_nodes import LostNodes
+from yurttunnel.server.node_history import NodeHistory
+from yurttunnel.server.node_pages import NodePages
+from yurttunnel.server.node_view import NodeView
+from yurttunnel.server.process import NODES
+from yurttunnel.server.registry import SessionRegistry
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+class NodeViewTests(SynchronousTestCase):
+    """A node that comes and goes."""
+
+    def setUp(self) -> None:
+        """Begin with nobody."""
+        self.status = PageUnderTest(one=lambda *asked: self.view.sections(*asked))
+        clock = self.status.clock
+        self.registry, self.history = SessionRegistry(clock), NodeHistory(clock)
+        expected = ClusterNodes(Nodes(FakeInformers(synced=False)))
+        lost = LostNodes(self.registry, self.history, expected)
+        failures = self.status.failures
+        pages = NodePages(self.registry, self.history, lost, failures)
+        self.view = NodeView(self.registry, self.history, pages, failures, NODES)
+
+    def test_nobody(self) -> None:
+        """Of a name that nobody knows the page says so, whatever it is."""
+        page = self.status.render(one=HOSTILE)
+        self.assertIn(f"Nothing is known of '{HOSTILE}'", page.sections["node"])
+        self.assertEqual(1, sum(name == "script" for name, _ in page.elements))
+
+    def test_a_node(self) -> None:
+        """It has its identifiers, its session, round trip, failures, and disconnections."""
+        self.registry.add(FakeSession("edge-1", addresses=["192.0.2.7"]))
+        self.history.interrupted("edge-1", HOSTILE)
+        self.status.failures.note("connect", "a", "edge-1", "r-1", 503, HOSTILE)
+        self.status.failures.note("connect", "a", "edge-2", "r-2", 503, "of another")
+        page = self.status.render(one="edge-1")
+        facts = dict(page.rows["node"])
+        self.assertEqual(["connected", "192.0.2.1"], [facts["State"], facts["Address"]])
+        self.assertIn("ipv4=192.0.2.7", facts["Identifiers"])
+        self.assertEqual(1, len(page.rows["sessions"]))
+        self.assertIn("Round trip", page.sections["round-trip"])
+        self.assertEqual([f"{HOSTILE} r-1"], [row[0] for row in page.rows["failures"]])
+        self.assertEqual([[HOSTILE, "0 s ago"]], page.rows["disconnections"])
+        self.assertTrue(page.text.startswith("edge-1: yurttunnel-server on "))
+
+    def test_a_node_that_is_gone(self) -> None:
+        """It is lost, with when and why."""
+        self.history.gone("edge-1", "silent")
+        page = self.status.render(one="edge-1")
+        facts = dict(page.rows["node"])
+        self.assertEqual(["lost", "silent"], [facts["State"], facts["Why"]])
+        self.assertIn(f"{NOW:%Y-%m-%dT%H:%M}", facts["Since"])
+        self.assertNotIn("sessions", page.sections)
+
+    def test_links(self) -> None:
+        """The names of nodes lead to their pages."""
+        self.status.snapshots = [FakeSession("edge-1&x").snapshot()]
+        links = [found.get("href") for name, found in self.status.render().elements if name == "a"]
+        self.assertIn("/?node=edge-1%26x", links)

@@ -1,0 +1,72 @@
+"""Small charts of the last minutes, which share a scale where they are to be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from yurttunnel.ops.status import words
+from yurttunnel.ops.status.markup import Markup, element
+from yurttunnel.ops.status.throughput import INTERVAL, KEPT
+
+HEIGHT = 24
+"""Units of the drawing, as high as one pixel where it is shown smallest."""
+
+_WRITERS: Mapping[str, Callable[[float], str]] = {
+    "B/s": words.rate,
+    "/s": words.each_second,
+    "s": words.round_trip,
+}
+
+_MINUTES = round(INTERVAL * KEPT / 60)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """From nothing to ``most``, in ``unit``: ``B/s``, ``/s`` or ``s``."""
+
+    most: float
+    unit: str
+
+    def write(self, value: float) -> str:
+        """Say for people what a value is."""
+        return _WRITERS[self.unit](value)
+
+
+def sparkline(values: Sequence[float], scale: Scale, what: str = "") -> Markup:
+    """Draw ``values`` as bars, the newest at the right, with an axis at nothing and at the most.
+
+    Fewer values than places leave the left empty, so that the same place is the same time in each.
+    ``what`` begins the sentence for those who hear it.
+    """
+    path, right, down = "", KEPT - len(values) + 0.5, HEIGHT
+    for value in values:
+        if value > 0:
+            # Something is not nothing, however little it is.
+            height = max(1, round(HEIGHT * min(1.0, value / scale.most)))
+            # Relative moves: half of the size of the page is such paths.
+            path += f"m{right:g} {down}v-{height}"
+            right, down = 0.0, height
+        right += 1
+    highest, newest = max(values, default=0.0), values[-1] if values else 0.0
+    label = (
+        f"{what}{' ' if what else ''}now {scale.write(newest)}, at most {scale.write(highest)}"
+        f" in {_MINUTES} minutes"
+    )
+    return element(
+        "svg",
+        element("path", d=path) if path else "",
+        class_="spark",
+        viewBox=f"0 0 {KEPT} {HEIGHT}",
+        preserveAspectRatio="none",
+        role="img",
+        aria_label=label,
+        data_most=f"{scale.most:.6g}",
+        data_unit=scale.unit,
+    )
+
+
+def axis(scale: Scale) -> Markup:
+    """Say what the height and the width of charts on ``scale`` are."""
+    told = f"0 to {scale.write(scale.most)}" if scale.most else "nothing"
+    return element("small", f"charts: {told}, {_MINUTES} minutes", class_="axis")

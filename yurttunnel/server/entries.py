@@ -1,0 +1,153 @@
+"""Where callers and agents come in: what listens where, what it leads to, and what it carries."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from twisted.internet.address import UNIXAddress
+from twisted.internet.interfaces import IAddress
+
+from yurttunnel.http.authority import join_authority
+from yurttunnel.ops.slices import gather
+from yurttunnel.ops.status import words
+from yurttunnel.ops.status.markup import Column, Content, table
+from yurttunnel.ops.status.sections import NO_MATCH, Moment, Section, listing
+from yurttunnel.ops.status.streams import MOST_EXAMINED
+from yurttunnel.tunnel.session import TunnelSession
+from yurttunnel.tunnel.shares import Holder, Kind
+from yurttunnel.tunnel.statistics import Carried, TunnelCounters
+from yurttunnel.tunnel.stream import TunnelStream
+from yurttunnel.wire.stream import Stream
+
+MOST_SHOWN = 100
+"""How many are shown at once."""
+
+_Entry = tuple[Kind, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry: ``flag`` asks for it, ``where`` it listens, and what it ``leads`` to.
+
+    ``kind`` is ``None`` where no streams are counted for it alone.
+    """
+
+    flag: str
+    where: str
+    leads: str
+    kind: Kind | None = None
+
+    @property
+    def key(self) -> _Entry | None:
+        """By which its streams are counted (:class:`Holder`)."""
+        return None if self.kind is None else Holder.of(self.kind, self.flag, "")[:2]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    entry: Entry
+    open: int
+    carried: Carried
+
+
+class Entries:
+    """Describes the entries that there are; ``counters`` have what their streams have carried."""
+
+    def __init__(
+        self,
+        counters: TunnelCounters,
+        sessions: Callable[[], Iterable[TunnelSession]],
+        entries: Callable[[], Sequence[Entry]],
+    ) -> None:
+        self._counters = counters
+        self._sessions = sessions
+        self._entries = entries
+
+    def section(self, moment: Moment) -> Generator[str, None, Section]:
+        """Make the section of the status page."""
+        every = self._entries()
+        running = yield from gather(
+            islice(
+                (each for s in self._sessions() for each in list(s.wire.streams.values())),
+                MOST_EXAMINED,
+            )
+        )
+        count: Counter[_Entry] = Counter()
+        live: dict[_Entry, Carried] = {}
+        yield from gather(running, lambda stream: _add(stream, count, live))
+        rows = [
+            self._row(each, count, live)
+            for each in every
+            if moment.matches(each.flag, each.where, each.leads)
+        ]
+        content = listing(
+            "Entries",
+            rows[:MOST_SHOWN],
+            len(rows),
+            "in the order of their flags",
+            lambda shown: table("What listens here, and where it leads", _COLUMNS, shown),
+            NO_MATCH if every else "Nothing listens yet.",
+        )
+        return Section("entries", content, "sessions")
+
+    def _row(self, entry: Entry, count: Counter[_Entry], live: dict[_Entry, Carried]) -> _Row:
+        carried, key = Carried(), entry.key
+        if key is None:
+            return _Row(entry, 0, carried)
+        for part in (self._counters.carried.get(key), live.get(key)):
+            if part is not None:
+                carried.streams += part.streams
+                carried.received += part.received
+                carried.sent += part.sent
+        return _Row(entry, count[key], carried)
+
+
+def _add(stream: Stream, count: Counter[_Entry], live: dict[_Entry, Carried]) -> bool:
+    """Count a stream that is open; it is of no other interest."""
+    events = stream.events
+    holder = events.holder if isinstance(events, TunnelStream) else None
+    if holder is not None:
+        count[holder[:2]] += 1
+        live.setdefault(holder[:2], Carried()).add(stream.window.received, stream.sent)
+    return False
+
+
+def shown_address(address: IAddress) -> str:
+    """Return where something listens, for people."""
+    if isinstance(address, UNIXAddress):
+        return f"unix:{address.name.decode() if isinstance(address.name, bytes) else address.name}"
+    host = getattr(address, "host", None)
+    return str(address) if host is None else join_authority(host, getattr(address, "port", 0))
+
+
+def _figure(row: _Row, text: str) -> Content:
+    return "" if row.entry.kind is None else text
+
+
+_COLUMNS: list[Column[_Row]] = [
+    Column("Entry", lambda row: row.entry.flag, "name code"),
+    Column("Listens on", lambda row: row.entry.where),
+    Column("Leads to", lambda row: row.entry.leads),
+    Column("Open", lambda row: _figure(row, f"{row.open:,}"), "number", lambda row: row.open),
+    Column(
+        "Streams so far",
+        lambda row: _figure(row, f"{row.carried.streams:,}"),
+        "number",
+        lambda row: row.carried.streams,
+    ),
+    Column(
+        "To callers",
+        lambda row: _figure(row, words.size(row.carried.received)),
+        "number",
+        lambda row: row.carried.received,
+    ),
+    Column(
+        "From callers",
+        lambda row: _figure(row, words.size(row.carried.sent)),
+        "number",
+        lambda row: row.carried.sent,
+    ),
+]

@@ -1,0 +1,117 @@
+"""The page of one node: who it is, how well it is reached, and what has gone wrong of late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from yurttunnel.ops.failures import Failures
+from yurttunnel.ops.status import words
+from yurttunnel.ops.status.certificates import certificate_left
+from yurttunnel.ops.status.failed import MOST_SHOWN, failure_table
+from yurttunnel.ops.status.markup import Column, Content, element, mark, pairs, table
+from yurttunnel.ops.status.sections import Moment, nothing
+from yurttunnel.ops.status.sessions import session_table
+from yurttunnel.ops.status.sparklines import Scale, axis, sparkline
+from yurttunnel.ops.status.throughput import Throughput
+from yurttunnel.ops.status.words import PeerWords
+from yurttunnel.server.node_history import Disconnection, NodeHistory
+from yurttunnel.server.node_pages import NodePages
+from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.tunnel.statistics import SessionSnapshot
+
+_KINDS = {"connected": "ok", "waiting": "warn", "lost": "bad", "absent": "bad"}
+
+
+class NodeView:
+    """Makes the sections of the page; ``pages`` describe the node, ``history`` has its past."""
+
+    def __init__(
+        self,
+        registry: SessionRegistry,
+        history: NodeHistory,
+        pages: NodePages,
+        failures: Failures,
+        peers: PeerWords,
+    ) -> None:
+        self._registry = registry
+        self._history = history
+        self._pages = pages
+        self._failures = failures
+        self._peers = peers
+
+    def sections(
+        self, node: str, moment: Moment, throughput: Throughput
+    ) -> Sequence[tuple[str, Content]] | None:
+        """Make them, each with its id; ``None`` for a node that nobody knows."""
+        known = self._pages.describe(node)
+        if known is None:
+            return None
+        sessions = [each.snapshot() for each in self._registry.direct_sessions(node)]
+        found: list[tuple[str, Content]] = [("node", self._facts(known, sessions, moment))]
+        if sessions:
+            found.append(("sessions", self._sessions(sessions, moment, throughput)))
+            found.append(("round-trip", _round_trip(sessions[-1], throughput)))
+        return [
+            *found,
+            ("failures", self._failed(node, moment)),
+            ("disconnections", self._disconnections(node, moment)),
+        ]
+
+    def _facts(
+        self, known: dict[str, object], sessions: Sequence[SessionSnapshot], moment: Moment
+    ) -> Content:
+        state = str(known["state"])
+        rows: list[tuple[str, Content]] = [("State", mark(_KINDS[state], state))]
+        rows += [
+            (name, str(known[field])) for name, field in _FIELDS if known[field] not in (None, "")
+        ]
+        if sessions and sessions[-1].certificate_not_after is not None:
+            not_after = sessions[-1].certificate_not_after
+            rows.append(("Certificate", certificate_left(not_after, moment.now)))
+        return [element("h2", "Node"), pairs("What is known of the node", rows)]
+
+    def _sessions(
+        self, sessions: Sequence[SessionSnapshot], moment: Moment, throughput: Throughput
+    ) -> Content:
+        return [
+            element("h2", "Sessions"),
+            session_table(sessions, throughput.of, self._peers, moment.now),
+        ]
+
+    def _failed(self, node: str, moment: Moment) -> Content:
+        of_node = [each for each in self._failures.newest_first() if each.node == node]
+        heading = element("h2", "Requests that failed")
+        if not of_node:
+            return [heading, nothing(mark("ok", "None of the last ones was for this node."))]
+        return [heading, failure_table(of_node[:MOST_SHOWN], moment)]
+
+    def _disconnections(self, node: str, moment: Moment) -> Content:
+        past = self._history.get(node)
+        heading = element("h2", "Disconnections")
+        if past is None or not past.disconnections:
+            return [heading, nothing(mark("ok", "None is remembered."))]
+        columns: list[Column[Disconnection]] = [
+            Column("Why", lambda one: one.why, "name text"),
+            Column("When", lambda one: words.ago(words.at(one.at), moment.now)),
+        ]
+        return [heading, table("The last disconnections", columns, past.disconnections)]
+
+
+_FIELDS = (
+    ("Since", "since"),
+    ("Why", "reason"),
+    ("Reached through", "through"),
+    ("Identifiers", "identifiers"),
+    ("Address", "address"),
+    ("Version", "version"),
+)
+
+
+def _round_trip(session: SessionSnapshot, throughput: Throughput) -> Content:
+    measured = throughput.round_trips(bytes.fromhex(session.session_id))
+    scale = Scale(max(measured, default=0.0), "s")
+    return [
+        element("h2", "Round trip ", element("span", words.round_trip(session.round_trip))),
+        sparkline(measured, scale, "round trip,"),
+        axis(scale),
+    ]
