@@ -69,13 +69,19 @@ def _values(
             continue
         if statement.value is None or _is_of_the_machine(statement.value):
             continue
-        for target in targets:
-            value = values.get(target.id) if isinstance(target, ast.Name) else None
+        for name in (name for target in targets for name in _names(target)):
+            value = values.get(name)
             if isinstance(value, enum.Enum):
                 value = value.value
             parts = value if isinstance(value, tuple) else (value,)
             if parts and all(type(one) in _NUMBERS for one in parts):
-                yield f"{prefix}{ast.unparse(target)} = {value}"
+                yield f"{prefix}{name} = {value}"
+
+
+def _names(target: ast.expr) -> list[str]:
+    """Return the names that are assigned to: one, or several at once."""
+    parts = target.elts if isinstance(target, ast.Tuple) else [target]
+    return [part.id for part in parts if isinstance(part, ast.Name)]
 
 
 def _is_of_the_machine(value: ast.expr) -> bool:

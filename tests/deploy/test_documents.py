@@ -32,21 +32,14 @@ from yurttunnel.pki.cluster_identity import check_cluster_node_name
 from yurttunnel.pki.identity import BadIdentity, check_node_name
 from yurttunnel.proxy.options import Options as ProxyOptions
 from yurttunnel.quickstart.options import Options as QuickstartOptions
-from yurttunnel.server.frontends.passthrough import client_hello, listener
 from yurttunnel.server.options import Options as ServerOptions
-from yurttunnel.steering import probe_schedule
-from yurttunnel.steering.desired_state import MOST_OF_A_NODE
 from yurttunnel.steering.dns.controller import LEASE
 from yurttunnel.steering.dns.records import CONFIG_MAP as RECORDS
-from yurttunnel.steering.dns.records import KEY, MAX_BYTES
+from yurttunnel.steering.dns.records import KEY
 from yurttunnel.steering.dns.service_ports import PREFIX
 from yurttunnel.steering.firewall.rules import HOOKS, OWN_CHAINS, POD_CHAINS
 from yurttunnel.steering.interception import SET_NAMES
-from yurttunnel.steering.manager import LOOK_SECONDS
 from yurttunnel.steering.marks import MARK, MASK
-from yurttunnel.steering.netlink import set_table, worker
-from yurttunnel.steering.programs import MAX_OUTPUT
-from yurttunnel.steering.programs import SECONDS as PROGRAM_SECONDS
 
 MIGRATION = REPOSITORY / "docs" / "migration.md"
 STEERING = REPOSITORY / "docs" / "steering.md"
@@ -350,45 +343,6 @@ class NodeNamesTests(unittest.SynchronousTestCase):
             return check(name) == name
         except BadIdentity:
             return False
-
-
-class LimitsTests(unittest.SynchronousTestCase):
-    """What the document about limits says of steering are the bounds in the program."""
-
-    def setUp(self):
-        """Read its table: the bound, and the value."""
-        text = LIMITS.read_text().partition("\n## Steering\n")[2].partition("\n## ")[0]
-        self.values = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|", text, flags=re.MULTILINE))
-
-    def bound(self, beginning):
-        """Return the first number of the one row that begins so."""
-        (value,) = [value for name, value in self.values.items() if name.startswith(beginning)]
-        return float(re.match(r"[\d,.]+", value)[0].replace(",", ""))
-
-    def test_values_are_those_of_the_code(self):
-        """Numbers, seconds and sizes."""
-        for beginning, value in (
-            ("connections to `--passthrough-port`", listener.MAX_CONNECTIONS),
-            ("of these without a complete ClientHello", listener.MAX_UNREAD_HELLOS),
-            ("the same from one address", listener.MAX_UNREAD_OF_ONE),
-            ("size of a ClientHello", client_hello.LARGEST_HELLO / 1024),
-            ("time for it", listener.HELLO_TIMEOUT),
-            ("addresses of a node", MOST_OF_A_NODE),
-            ("addresses in a set", set_table.MAXIMUM),
-            ("time for a program", PROGRAM_SECONDS),
-            ("time for a program", worker.DEADLINE),
-            ("output of a program", MAX_OUTPUT / 2**20),
-            ("between two looks", LOOK_SECONDS),
-            ("between two readings", probe_schedule.LEAST_PAUSE),
-            ("the same where the kernel", probe_schedule.BLIND_PAUSE),
-            ("all DNS records", MAX_BYTES / 2**20),
-        ):
-            self.assertEqual(value, self.bound(beginning), beginning)
-
-    def test_a_look_that_takes_long_is_made_rarely(self):
-        """The share of time that looks may take is in both documents."""
-        for text in (LIMITS.read_text(), STEERING.read_text()):
-            self.assertRegex(text, rf"\b{probe_schedule.MOST_SHARE} times\b")
 
 
 class BlockTests(unittest.TestCase):

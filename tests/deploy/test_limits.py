@@ -1,0 +1,142 @@
+"""What the document about limits says are the bounds in the programs."""
+
+from __future__ import annotations
+
+import re
+
+from twisted.trial import unittest
+
+from tests.deploy.rendering import REPOSITORY
+from yurttunnel.proxy import health, page, proxier
+from yurttunnel.proxy.balancing import affinity, ejections
+from yurttunnel.proxy.kernel import ejections as kernel_ejections
+from yurttunnel.proxy.kernel import prober, suspicion, watching
+from yurttunnel.proxy.rules.nftables import rules
+from yurttunnel.proxy.sockets import (
+    dialing,
+    half_closed,
+    limits,
+    listener,
+    listening,
+    pipes,
+    relay,
+    udp,
+    udp_table,
+)
+from yurttunnel.proxy.sources import manifests
+from yurttunnel.proxy.state import reading
+from yurttunnel.server.frontends.passthrough import client_hello
+from yurttunnel.server.frontends.passthrough import listener as passthrough
+from yurttunnel.steering import probe_schedule
+from yurttunnel.steering.desired_state import MOST_OF_A_NODE
+from yurttunnel.steering.dns.records import MAX_BYTES
+from yurttunnel.steering.manager import LOOK_SECONDS
+from yurttunnel.steering.netlink import set_table, worker
+from yurttunnel.steering.programs import MAX_OUTPUT
+from yurttunnel.steering.programs import SECONDS as PROGRAM_SECONDS
+
+LIMITS = REPOSITORY / "docs" / "limits.md"
+STEERING = REPOSITORY / "docs" / "steering.md"
+
+KIBIBYTE, MEBIBYTE = 1 << 10, 1 << 20
+
+
+class Limits:
+    """The test of a section, which has a table: the bound, the value, and what becomes of more."""
+
+    section = ""
+    bounds: tuple[tuple[object, ...], ...] = ()
+    """How a row begins, and the numbers in its value."""
+
+    def setUp(self):
+        """Read the table."""
+        text = LIMITS.read_text().partition(f"\n## {self.section}\n")[2].partition("\n## ")[0]
+        self.values = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|", text, flags=re.MULTILINE))
+
+    def numbers(self, beginning):
+        """Return the numbers of the one row that begins so."""
+        (value,) = [value for name, value in self.values.items() if name.startswith(beginning)]
+        return [float(each.replace(",", "")) for each in re.findall(r"\d[\d,.]*", value)]
+
+    def test_values_are_those_of_the_code(self):
+        """Numbers, seconds and sizes."""
+        for beginning, *values in self.bounds:
+            self.assertEqual(values, self.numbers(beginning)[: len(values)], beginning)
+
+
+class SteeringTests(Limits, unittest.SynchronousTestCase):
+    """Steering."""
+
+    section = "Steering"
+    bounds = (
+        ("connections to `--passthrough-port`", passthrough.MAX_CONNECTIONS),
+        ("of these without a complete ClientHello", passthrough.MAX_UNREAD_HELLOS),
+        ("the same from one address", passthrough.MAX_UNREAD_OF_ONE),
+        ("size of a ClientHello", client_hello.LARGEST_HELLO / KIBIBYTE),
+        ("time for it", passthrough.HELLO_TIMEOUT),
+        ("addresses of a node", MOST_OF_A_NODE),
+        ("addresses in a set", set_table.MAXIMUM),
+        ("time for a program", PROGRAM_SECONDS),
+        ("time for a program", worker.DEADLINE),
+        ("output of a program", MAX_OUTPUT / MEBIBYTE),
+        ("between two looks", LOOK_SECONDS),
+        ("between two readings", probe_schedule.LEAST_PAUSE),
+        ("the same where the kernel", probe_schedule.BLIND_PAUSE),
+        ("all DNS records", MAX_BYTES / MEBIBYTE),
+    )
+
+    def test_a_look_that_takes_long_is_made_rarely(self):
+        """The share of time that looks may take is in both documents."""
+        for text in (LIMITS.read_text(), STEERING.read_text()):
+            self.assertRegex(text, rf"\b{probe_schedule.MOST_SHARE} times\b")
+
+
+class ProxyTests(Limits, unittest.SynchronousTestCase):
+    """The service proxy."""
+
+    section = "The service proxy"
+    bounds = (
+        ("TCP connections of one port", limits.MOST_OF_SERVICE),
+        ("clients of one port of a Service that wait", limits.MOST_DIALING),
+        ("clients that wait in the kernel", listening.BACKLOG),
+        ("pause where no connection", listener.REST * 1000),
+        ("endpoints that are tried for one client", dialing.MOST_REFUSALS),
+        ("bytes of one direction", relay.READ_BYTES / KIBIBYTE, pipes.PIPE_BYTES / MEBIBYTE),
+        ("pipes; those", pipes.MOST_PIPES, pipes.MOST_IDLE),
+        ("time for which the open direction", half_closed.MOST_IDLE, half_closed.LOOK),
+        ("clients by UDP of the process", udp_table.MOST_CLIENTS),
+        ("clients by UDP of one port", udp_table.MOST_OF_SERVICE),
+        ("time for which a client by UDP", udp_table.BEFORE_REPLY, udp_table.AFTER_REPLY),
+        ("first datagrams by UDP", udp_table.MOST_KEPT / MEBIBYTE),
+        ("datagrams to a port", udp._RECEIVE_BUFFER / MEBIBYTE),
+        ("clients whose endpoint", affinity.MOST),
+        (
+            "time for which an endpoint",
+            *(ejections.FIRST, ejections.LONGEST),
+            *(kernel_ejections.FIRST, kernel_ejections.LONGEST),
+        ),
+        ("probes of kernel mode", prober.AT_ONCE, suspicion.MOST_SIBLINGS),
+        ("file with Services", manifests.MAX_BYTES / MEBIBYTE),
+        ("changes of endpoints", health.MOST_TRIGGERED),
+        ("time for a sync", proxier.SYNC_SECONDS, rules.SECONDS),
+        ("time to remove rules", proxier.REMOVAL_SECONDS),
+        ("problems that are told", reading.MOST_TOLD, proxier.MOST_TOLD),
+        ("Services on the status page", page.MOST_SHOWN, page.MOST_ENDPOINTS),
+    )
+
+    def test_waits(self):
+        """How long a client waits for an endpoint is the sum of the plan."""
+        text = LIMITS.read_text()
+        self.assertIn(f"each for {sum(dialing.PLAN):g} s at most", text)
+
+    def test_what_kernel_mode_looks_at(self):
+        """The rules have the same numbers as the text."""
+        found = re.findall(r"rate (\d+)/second", watching._SAMPLES + watching._MOST)
+        numbers = [*map(float, found), suspicion.MOST_ATTEMPTS]
+        self.assertEqual(numbers, self.numbers("attempts of clients"))
+
+    def test_descriptors(self):
+        """Of how many one is a connection's, or a client's by UDP."""
+        self.assertEqual(4, limits._SHARE)
+        self.assertIn("a quarter", self.values["TCP connections of the process"])
+        self.assertEqual(udp_table._SHARE, self.numbers("clients by UDP of the process")[1])
