@@ -27,7 +27,8 @@ from tests.apiserver.kinds import (
 )
 from yurtlab.api.access import AUTHENTICATED, User
 from yurtlab.api.resources import CONFIG_MAPS, SECRETS
-from yurtlab.api.store import Object, Store, timestamp
+from yurtlab.api.store import Object, Store
+from yurttunnel.ops.clocks import timestamp
 
 JOINING = "system:bootstrappers:kubeadm:default-node-token"
 """The group of the tokens by which kubeadm lets nodes join."""

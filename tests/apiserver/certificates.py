@@ -24,8 +24,9 @@ from tests.apiserver.users import node_of, user_info
 from yurtlab.api import errors
 from yurtlab.api.access import MASTERS, User
 from yurtlab.api.errors import Cause, forbidden_field
-from yurtlab.api.store import Object, timestamp
+from yurtlab.api.store import Object
 from yurtlab.api.strategy import Strategy
+from yurttunnel.ops.clocks import timestamp
 
 CLIENT = "kubernetes.io/kube-apiserver-client"
 KUBELET_CLIENT = "kubernetes.io/kube-apiserver-client-kubelet"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.apiserver.columns import CELLS
+from yurtlab.api.errors import ApiError
 from yurtlab.api.resources import RESOURCES as LAB
 from yurtlab.api.resources import SERVICE_ACCOUNTS, Resource, load_kinds
-from yurtlab.api.store import ApiError, Object, Store
+from yurtlab.api.store import Object, Store
 
 FURTHER = load_kinds(Path(__file__).with_name("kinds.json"), CELLS)
 

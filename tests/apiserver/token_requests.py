@@ -11,7 +11,8 @@ from tests.apiserver.tokens import ISSUER, ServiceAccountTokens
 from yurtlab.api import errors
 from yurtlab.api.access import User
 from yurtlab.api.resources import NODES, PODS, SECRETS, SERVICE_ACCOUNTS, Resource, Target
-from yurtlab.api.store import Object, Store, timestamp
+from yurtlab.api.store import Object, Store
+from yurttunnel.ops.clocks import timestamp
 
 DEFAULT_SECONDS = 3600
 """How long a token is good when the request does not say."""

@@ -21,8 +21,9 @@ from yurtlab.api.errors import (
     not_supported,
     required,
 )
-from yurtlab.api.store import Object, timestamp
+from yurtlab.api.store import Object
 from yurtlab.api.strategy import Strategy
+from yurttunnel.ops.clocks import timestamp
 
 DEFAULT_GRACE = 30
 """Seconds between the signal to end and the one that cannot be ignored."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from yurtlab.api import errors
-from yurtlab.api.store import timestamp
+from yurttunnel.ops.clocks import timestamp
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 """The media type."""

@@ -20,6 +20,7 @@ from yurtlab.api.negotiation import (
 from yurtlab.api.node_proxy import NodeProxy
 from yurtlab.api.objects import PATCH_TYPES, Objects, Question, Written
 from yurtlab.api.options import (
+    DeleteOptions,
     Query,
     delete_options,
     first,
@@ -187,24 +188,18 @@ class Rest:
         )
 
     async def _create(self, exchange: IExchange, target: Target, query: Query, user: User) -> None:
-        options = write_options(query)
-        media_type, data = await _body(exchange)
-        body = decode_object(media_type, data)
+        options, body = write_options(query), decode_object(*await _body(exchange))
         self._send_written(exchange, target, self._objects.create(target, body, options, user))
 
     async def _ask(
         self, exchange: IExchange, target: Target, question: Question, query: Query, user: User
     ) -> None:
-        options = write_options(query)
-        media_type, data = await _body(exchange)
-        body = decode_object(media_type, data)
+        options, body = write_options(query), decode_object(*await _body(exchange))
         written = self._objects.answer(question, target, body, options, user)
         self._send_written(exchange, target, written)
 
     async def _update(self, exchange: IExchange, target: Target, query: Query, user: User) -> None:
-        options = write_options(query)
-        media_type, data = await _body(exchange)
-        body = decode_object(media_type, data)
+        options, body = write_options(query), decode_object(*await _body(exchange))
         self._send_written(exchange, target, self._objects.update(target, body, options, user))
 
     async def _patch(self, exchange: IExchange, target: Target, query: Query, user: User) -> None:
@@ -229,8 +224,7 @@ class Rest:
 
     async def _delete(self, exchange: IExchange, target: Target, query: Query, user: User) -> None:
         form = choose_form(exchange.head.values(b"accept"))
-        media_type, data = await _body(exchange)
-        options = delete_options(query, decode_object(media_type, data) if data else {})
+        options = await _delete_options(exchange, query)
         deleted = self._objects.delete(target, options)
         if target.kind in _TOLD_WHEN_DELETED:
             self._responder.send_object(exchange, target.kind, deleted, form)
@@ -242,8 +236,7 @@ class Rest:
     ) -> None:
         form = choose_form(exchange.head.values(b"accept"))
         selector = selection(target.kind, query)
-        media_type, data = await _body(exchange)
-        options = delete_options(query, decode_object(media_type, data) if data else {})
+        options = await _delete_options(exchange, query)
         deleted = self._objects.delete_all(target, selector, options)
         metadata = {"resourceVersion": str(self._store.version)}
         self._responder.send_list(exchange, target.kind, Page(deleted, metadata), form)
@@ -267,6 +260,11 @@ def _verb(method: str, target: Target) -> str:
 
 def _include(query: Query) -> str:
     return first(query, "includeObject") or "Metadata"
+
+
+async def _delete_options(exchange: IExchange, query: Query) -> DeleteOptions:
+    media_type, data = await _body(exchange)
+    return delete_options(query, decode_object(media_type, data) if data else {})
 
 
 async def _body(exchange: IExchange) -> tuple[str, bytes]:

@@ -9,7 +9,8 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurtlab.api.pods import WARNING, pod_event
 from yurtlab.api.resources import EVENTS, NODES, PODS
-from yurtlab.api.store import DELETED, Event, Object, Store, timestamp
+from yurtlab.api.store import DELETED, Event, Object, Store
+from yurttunnel.ops.clocks import timestamp
 
 _COMPONENT = "default-scheduler"
 

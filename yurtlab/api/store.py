@@ -10,7 +10,6 @@ object and writes it back at once has not been overtaken.
 from __future__ import annotations
 
 import copy
-import datetime
 import random
 import uuid
 from collections import deque
@@ -22,8 +21,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from yurtlab.api import errors
-from yurtlab.api.errors import ApiError
 from yurtlab.api.resources import Resource
+from yurttunnel.ops.clocks import timestamp
 
 Object = dict[str, Any]
 """An object of the API as JSON has it."""
@@ -56,18 +55,6 @@ _SERVER_METADATA = (
     "generateName",
 )
 """Metadata that an update cannot change."""
-
-
-def timestamp(seconds: float) -> str:
-    """Write a time, in seconds since 1970, as ``metav1.Time`` has it."""
-    moment = datetime.datetime.fromtimestamp(int(seconds), datetime.UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def micro_time(seconds: float) -> str:
-    """Write a time, in seconds since 1970, as ``metav1.MicroTime`` has it."""
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,16 +377,3 @@ def _keep(current: Object, updated: Object, key: str) -> None:
         updated[key] = copy.deepcopy(current[key])
     else:
         updated.pop(key, None)
-
-
-__all__ = [
-    "ADDED",
-    "DELETED",
-    "MODIFIED",
-    "ApiError",
-    "Event",
-    "Object",
-    "Store",
-    "micro_time",
-    "timestamp",
-]

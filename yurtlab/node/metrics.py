@@ -14,11 +14,11 @@ from typing import Any
 
 from twisted.internet.interfaces import IReactorTime
 
-from yurtlab.api.store import timestamp
 from yurtlab.node import leftovers
 from yurtlab.node.containers import Container, Running
 from yurtlab.node.pods import Pod
 from yurttunnel.metrics import Metric, MetricFamily, MetricRegistry, counter, counts_of, gauge
+from yurttunnel.ops.clocks import timestamp
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

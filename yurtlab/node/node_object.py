@@ -7,9 +7,9 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from yurtlab.api.store import micro_time, timestamp
 from yurtlab.node.metrics import Machine
 from yurttunnel import __version__
+from yurttunnel.ops.clocks import micro_time, timestamp
 
 MAX_PODS = 110
 """How many pods a node takes: the kubelet's default."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from yurtlab.api.store import timestamp
 from yurtlab.node.containers import Container, Running, State, Terminated, Waiting
+from yurttunnel.ops.clocks import timestamp
 
 Status = dict[str, Any]
 

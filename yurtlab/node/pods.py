@@ -15,10 +15,11 @@ from twisted.logger import Logger
 from yurtlab.api.errors import ApiError
 from yurtlab.api.pods import pod_event
 from yurtlab.api.resources import CONFIG_MAPS, EVENTS, PODS, SECRETS
-from yurtlab.api.store import Object, Store, timestamp
+from yurtlab.api.store import Object, Store
 from yurtlab.node.containers import Container, Surroundings
 from yurtlab.node.environment import Sources
 from yurtlab.node.pod_status import pod_status
+from yurttunnel.ops.clocks import timestamp
 
 
 class PodEvents:

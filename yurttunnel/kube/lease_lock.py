@@ -14,7 +14,6 @@ follows from these:
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from twisted.internet.interfaces import IReactorTime
@@ -22,7 +21,7 @@ from twisted.internet.interfaces import IReactorTime
 from yurttunnel.kube.errors import AlreadyExists, Conflict, NotFound
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.resources import LEASES, Object
-from yurttunnel.ops.clocks import time_of_day
+from yurttunnel.ops.clocks import micro_time, time_of_day
 
 LEASE_SECONDS = 15
 """How long a lease lasts that is not renewed."""
@@ -181,9 +180,3 @@ class LeaseLock:
 def _holder(spec: Object) -> str:
     holder: Any = spec.get("holderIdentity")
     return str(holder) if holder else ""
-
-
-def micro_time(seconds: float) -> str:
-    """Write a time, in seconds since 1970, as ``metav1.MicroTime`` has it."""
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

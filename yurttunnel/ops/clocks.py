@@ -34,3 +34,9 @@ def time_of_day(clock: IReactorTime) -> float:
 def timestamp(seconds: float) -> str:
     """Return a time, in seconds since 1970, as ``metav1.Time`` has it: RFC 3339, in UTC."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def micro_time(seconds: float) -> str:
+    """Return a time, in seconds since 1970, as ``metav1.MicroTime`` has it."""
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

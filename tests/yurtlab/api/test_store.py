@@ -6,8 +6,9 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurtlab.api import store as store_module
+from yurtlab.api.errors import ApiError
 from yurtlab.api.resources import CONFIG_MAPS, EVENTS, NODES, PODS
-from yurtlab.api.store import ApiError, Store
+from yurtlab.api.store import Store
 
 NOW = 1_750_000_000
 

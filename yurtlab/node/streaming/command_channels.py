@@ -17,6 +17,7 @@ from yurtlab.node.streaming.command_client import (
 )
 from yurtlab.node.streaming.connection import CREATION_TIMEOUT
 from yurtlab.node.streaming.spdy_connection import (
+    IgnoringReceiver,
     SPDYConnection,
     SPDYStream,
     StreamReceiver,
@@ -87,7 +88,7 @@ class SPDYChannels:
             return _Stdin(self._client)
         if channel is Channel.RESIZE:
             return _Resize(self._client)
-        return _Nothing()
+        return IgnoringReceiver()
 
     def _too_late(self) -> None:
         self._deadline = None
@@ -100,20 +101,7 @@ class SPDYChannels:
             deadline.cancel()
 
 
-class _Nothing:
-    """The receiver of a stream on which clients only listen."""
-
-    def receive(self, data: bytes) -> None:
-        """Drop it."""
-
-    def finish(self) -> None:
-        """Go on: the other direction counts."""
-
-    def reset(self) -> None:
-        """Go on: what is sent on it is dropped from now on."""
-
-
-class _Stdin(_Nothing):
+class _Stdin(IgnoringReceiver):
     """The receiver of stdin; a reset is an end, too."""
 
     def __init__(self, client: CommandClient) -> None:
@@ -130,7 +118,7 @@ class _Stdin(_Nothing):
     reset = finish
 
 
-class _Resize(_Nothing):
+class _Resize(IgnoringReceiver):
     """The receiver of the sizes of the terminal."""
 
     def __init__(self, client: CommandClient) -> None:

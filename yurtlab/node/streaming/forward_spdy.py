@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from yurtlab.node.interfaces import IPortForwarder
 from yurtlab.node.streaming.connection import CREATION_TIMEOUT
 from yurtlab.node.streaming.forwarded_connection import ForwardedConnection
-from yurtlab.node.streaming.spdy_connection import SPDYConnection, SPDYStream
+from yurtlab.node.streaming.spdy_connection import IgnoringReceiver, SPDYConnection, SPDYStream
 from yurttunnel.http.deadlines import Deadlines
 
 _DATA: Final = b"data"
@@ -104,7 +104,8 @@ class _Pair:
             stream.accept(_DataReceiver(self, self._connection))
         else:
             self._error = stream
-            stream.accept(_ErrorReceiver())
+            # Clients end it at once, and listen.
+            stream.accept(IgnoringReceiver())
         if self._data is not None and self._error is not None:
             self._owner.complete(self, self._connection)
 
@@ -174,19 +175,6 @@ class _DataReceiver:
         self._pair.finish()
         self._connection.client_reset()
         self._pair.settle()
-
-
-class _ErrorReceiver:
-    """The receiver of an error stream, on which clients send nothing and which they end at once."""
-
-    def receive(self, data: bytes) -> None:
-        """Drop it."""
-
-    def finish(self) -> None:
-        """Go on: the other direction counts."""
-
-    def reset(self) -> None:
-        """Go on: errors are dropped from now on."""
 
 
 def _port(stream: SPDYStream) -> int | None:

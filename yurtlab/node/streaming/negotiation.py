@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
+from yurtlab.api.errors import ApiError
 from yurtlab.node.streaming.connection import StreamingConnection
 from yurttunnel.http.fields import Fields, requested_upgrade
 from yurttunnel.http.head import RequestHead
@@ -39,15 +40,7 @@ class Refused(Exception):
 
     def answer(self, exchange: IExchange) -> None:
         """Answer with a ``metav1.Status``, which kubectl looks for in the body."""
-        status = {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Failure",
-            "message": self.text,
-            "reason": _REASONS[self.status],
-            "code": self.status,
-        }
+        status = ApiError(self.status, _REASONS[self.status], self.text).as_status()
         fields = [*self.fields, (b"Content-Type", b"application/json")]
         exchange.respond(self.status, fields, json.dumps(status).encode("ascii") + b"\n")
 

@@ -33,6 +33,19 @@ class StreamReceiver(Protocol):
         """The client has ended both directions."""
 
 
+class IgnoringReceiver:
+    """The receiver of a stream on which clients only listen."""
+
+    def receive(self, data: bytes) -> None:
+        """Drop it."""
+
+    def finish(self) -> None:
+        """Go on: the other direction counts."""
+
+    def reset(self) -> None:
+        """Go on: what is sent on it is dropped from now on."""
+
+
 class StreamOwner(Protocol):
     """Who decides what the streams of a connection are."""
 

@@ -17,9 +17,8 @@ from twisted.logger import Logger
 from yurttunnel.http.asking import Answer
 from yurttunnel.hub.upstream.calls import UNANSWERED, ApiCalls
 from yurttunnel.hub.upstream.servers import Server
-from yurttunnel.kube.lease_lock import micro_time
 from yurttunnel.kube.resources import LEASES, NODES
-from yurttunnel.ops.clocks import time_of_day
+from yurttunnel.ops.clocks import micro_time, time_of_day
 from yurttunnel.ops.log import RateLimitedLog
 
 LEASE_NAMESPACE = "kube-node-lease"
