@@ -28,6 +28,11 @@ LEAST_OFTEN = 0.2
 """Seconds between two looks at a page at the most."""
 
 
+def copy_state(source: str, target: str) -> None:
+    """Copy a state directory that is in use, without what belongs to its process alone."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.sock", ".lock", ".new-*"))
+
+
 class EndToEndTestCase(TestCase):
     """Gives a test programs, clients, targets and faults, and takes them all away again."""
 

@@ -37,7 +37,7 @@ from tests.e2e.clients import (
     connect_directly,
 )
 from tests.e2e.programs import ROOT, Program, Tunnel
-from tests.e2e.support import EndToEndTestCase, TwistedTransports, which
+from tests.e2e.support import EndToEndTestCase, TwistedTransports, copy_state, which
 from tests.e2e.tls_callers import tls_download
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.enrolment_server import MAX_CONNECTIONS
@@ -798,7 +798,7 @@ class StateDirectoryTests(HostileTestCase):
             os.makedirs(program.state, 0o700, exist_ok=True)
             os.chown(program.state, 12345, 12345)
             await self.refused(program, f"--state-dir: {program.state} belongs to another user")
-        shutil.copytree(tunnel.server.state, f"{self.directory}/key")
+        copy_state(tunnel.server.state, f"{self.directory}/key")
         os.chown(f"{self.directory}/key/ca.key", 12345, 12345)
         await self.refused(programs("key")[0], "/key/ca.key belongs to another user")
         os.chmod(self.directory, 0o777)

@@ -6,7 +6,6 @@ Dials are made all the time, one after the other, as by somebody who tries comma
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 
 from twisted.internet import reactor
@@ -15,7 +14,7 @@ from twisted.internet.task import deferLater
 
 from tests.e2e.clients import Echo, EchoClient, Incomplete
 from tests.e2e.programs import Agent, Program, Tunnel
-from tests.e2e.support import EndToEndTestCase
+from tests.e2e.support import EndToEndTestCase, copy_state
 from yurttunnel.server.node_session import RETURN_PATIENCE
 
 UNREACHABLE = 1.0
@@ -193,7 +192,7 @@ class ReplacedAgentTests(EndToEndTestCase):
         """
         tunnel, stream, dials = await self.held(drain=30)
         # Two that run have a directory each: it is in use until its agent drains.
-        shutil.copytree(tunnel.agent.state, os.path.join(os.path.dirname(tunnel.agent.state), "B"))
+        copy_state(tunnel.agent.state, os.path.join(os.path.dirname(tunnel.agent.state), "B"))
         await self.successor(tunnel, state="B")
         await dials.more(10)
         await self.within(1, stream.when_ended(), "two agents are no drain")

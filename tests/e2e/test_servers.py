@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 from functools import partial
 
@@ -12,7 +11,7 @@ from twisted.internet.endpoints import UNIXClientEndpoint
 from tests.e2e.clients import Echo, EchoClient, Question, connect
 from tests.e2e.leaks import LeakTestCase
 from tests.e2e.programs import Server, Tunnel
-from tests.e2e.support import EndToEndTestCase
+from tests.e2e.support import EndToEndTestCase, copy_state
 
 DIALS = 5
 """New dials after a server was killed."""
@@ -36,9 +35,7 @@ class SeveralServersTests(LeakTestCase):
         arguments[arguments.index("--tunnelserver-addr") + 1] = servers
         tunnel.server.start()
         await tunnel.server.ready()
-        shutil.copytree(
-            tunnel.server.state, second.state, ignore=shutil.ignore_patterns("*.sock", "*.lock")
-        )
+        copy_state(tunnel.server.state, second.state)
         second.start()
         await second.ready()
         tunnel.agent.start()

@@ -8,6 +8,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SkipTest
 
+from benchmarks.ports import free_ports
 from tests.e2e.browser import Browser, Page, find_browser
 from tests.e2e.clients import Echo, EchoClient
 from tests.e2e.programs import Program
@@ -36,26 +37,17 @@ SEEN = 60.0
 """Seconds within which a page shows what has changed; two, where there is nothing else to do."""
 
 
-class StatusPageTests(EndToEndTestCase):
-    """Both pages, in one browser."""
+class BrowserTestCase(EndToEndTestCase):
+    """Looks at pages in a browser."""
 
     async def setUp(self) -> None:
-        """Start a browser, and a tunnel with a stream in it."""
+        """Start a browser."""
         path = find_browser()
         if path is None:
             raise SkipTest("chromium is not installed")
         await super().setUp()
         self.browser = Browser(reactor, path)
         self.addCleanup(lambda: Deferred.fromCoroutine(self.browser.close()))
-        self.echo = self.listen(Echo)
-        self.tunnel = await self.start_tunnel(forwards=(self.echo.port,))
-        self.client = await self.open_stream()
-
-    async def open_stream(self) -> EchoClient:
-        """Open one more stream, which stays."""
-        client = await self.dial(self.tunnel.forward_ports[0], EchoClient(reactor))
-        await client.round_trip()
-        return client
 
     async def visit(self, program: Program, query: str = "", **options) -> Page:
         """Look at the page of a program."""
@@ -70,6 +62,23 @@ class StatusPageTests(EndToEndTestCase):
         shown = await page.text(selector)
         for text in texts:
             self.assertIn(text, shown)
+
+
+class StatusPageTests(BrowserTestCase):
+    """Both pages, in one browser."""
+
+    async def setUp(self) -> None:
+        """Start a tunnel with a stream in it."""
+        await super().setUp()
+        self.echo = self.listen(Echo)
+        self.tunnel = await self.start_tunnel(forwards=(self.echo.port,))
+        self.client = await self.open_stream()
+
+    async def open_stream(self) -> EchoClient:
+        """Open one more stream, which stays."""
+        client = await self.dial(self.tunnel.forward_ports[0], EchoClient(reactor))
+        await client.round_trip()
+        return client
 
     async def test_the_server_tells_of_its_node_and_stream(self) -> None:
         """Node, stream, readiness and certificates are there, and the console has no complaint."""
@@ -114,31 +123,6 @@ class StatusPageTests(EndToEndTestCase):
         await self.eventually(lost, "the page shows that the node is lost", SEEN)
         await self.assert_tells(page, "#sessions", "No node is connected.")
         self.assertTrue(await page.evaluate("window.sameDocument"))
-        self.assertEqual(page.complaints, [])
-
-    async def test_a_request_that_failed(self) -> None:
-        """It is on top, with its reason, and on the page of its node beside what else is known."""
-        target = self.listen(Echo)
-        tunnel = await self.start_tunnel(forwards=(target.port,))
-        await target.stop()
-        client = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
-        await client.when_lost()
-        page = await self.visit(tunnel.server)
-
-        async def told() -> bool:
-            return "refused" in await page.text("#failures")
-
-        await self.eventually(told, "the page shows the request that failed", SEEN)
-        await self.assert_tells(page, "#failures", "edge-1", "forward", "127.0.0.1", "reset")
-        await page.evaluate("document.querySelector('#sessions a').click()")
-
-        async def there() -> bool:
-            return "Identifiers" in await page.text("main")
-
-        await self.eventually(there, "the page of the node", SEEN)
-        await self.assert_tells(page, "#node", "connected", "host=edge-1", __version__)
-        await self.assert_tells(page, "#failures", "refused", "forward")
-        await self.assert_tells(page, "#disconnections", "None is remembered.")
         self.assertEqual(page.complaints, [])
 
     async def test_by_keyboard(self) -> None:
@@ -258,3 +242,30 @@ class StatusPageTests(EndToEndTestCase):
         origin = f"http://127.0.0.1:{self.tunnel.server.meta_port}/"
         for url in page.requested:
             self.assertTrue(url.startswith((origin, "data:")), url)
+
+
+class FailedRequestTests(BrowserTestCase):
+    """What the pages tell of a request that failed."""
+
+    async def test_a_request_that_failed(self) -> None:
+        """It is on top, with its reason, and on the page of its node beside what else is known."""
+        tunnel = await self.start_tunnel(forwards=(free_ports.take(),))
+        client = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
+        await client.when_lost()
+        page = await self.visit(tunnel.server)
+
+        async def told() -> bool:
+            return "refused" in await page.text("#failures")
+
+        await self.eventually(told, "the page shows the request that failed", SEEN)
+        await self.assert_tells(page, "#failures", "edge-1", "forward", "127.0.0.1", "reset")
+        await page.evaluate("document.querySelector('#sessions a').click()")
+
+        async def there() -> bool:
+            return "Identifiers" in await page.text("main")
+
+        await self.eventually(there, "the page of the node", SEEN)
+        await self.assert_tells(page, "#node", "connected", "host=edge-1", __version__)
+        await self.assert_tells(page, "#failures", "refused", "forward")
+        await self.assert_tells(page, "#disconnections", "None is remembered.")
+        self.assertEqual(page.complaints, [])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import stat
 from pathlib import Path
@@ -22,7 +21,7 @@ from tests.e2e.certificates import (
 from tests.e2e.clients import Echo, EchoClient, HttpTarget, Question, Sink
 from tests.e2e.crowds import EvictingSet
 from tests.e2e.programs import Program, Server, Tunnel
-from tests.e2e.support import EndToEndTestCase, which
+from tests.e2e.support import EndToEndTestCase, copy_state, which
 from yurttunnel.ops.ending import STATUS as FATAL
 
 
@@ -291,9 +290,7 @@ class RevocationTests(EndToEndTestCase):
         tunnel.server.start()
         await tunnel.server.ready()
         second = tunnel.another_server(state="S2")
-        shutil.copytree(
-            tunnel.server.state, second.state, ignore=shutil.ignore_patterns("*.sock", ".lock")
-        )
+        copy_state(tunnel.server.state, second.state)
         second.start()
         await second.ready()
         servers = f"127.0.0.1:{tunnel.server.agent_port},127.0.0.1:{second.agent_port}"

@@ -106,7 +106,7 @@ class BadInput:
             self.objects.endpoints("web", *REMOTE, part="b", target=number)
             await self.told("default/web", str(number))
             for version in BOTH:
-                got = spread(await self.calls(10, self.objects.address("web", version)))
+                got = spread(await self.calls(60, self.objects.address("web", version)))
                 self.assertEqual(set(got), {pod.address(version) for pod in REMOTE[:2]})
         await self.good_is_served()
 

@@ -10,7 +10,7 @@ from tests.e2e.network.namespaces import run
 from tests.e2e.proxy.network import NODE, address
 from tests.e2e.proxy.objects import BOTH, port
 from tests.e2e.proxy.programs import SYNC_SECONDS, Proxy
-from tests.e2e.proxy.support import REMOTE, ProxyTestCase, spread
+from tests.e2e.proxy.support import OF_A_PROCESS, REMOTE, ProxyTestCase, spread
 from tests.e2e.proxy.traffic import REFUSED
 from tests.e2e.support import which
 
@@ -236,6 +236,7 @@ class NftablesPortals(Portals):
         ours = [
             line.split()[1:] for line in run("nft", "list", "tables").splitlines()
             if FOREIGN not in line and line.split()[2] not in ("nat", "filter", "mangle")
+            and not line.split()[2].startswith(OF_A_PROCESS)
         ]  # fmt: skip
         self.assertTrue(ours)
         for family, name in ours:
