@@ -22,6 +22,7 @@ from typing import Any
 from kubernetes import client, config
 from kubernetes.stream import portforward, stream
 
+from yurttunnel.ops.status.words import counted
 from yurttunnel.quickstart import orders
 from yurttunnel.quickstart.called_service import CalledService
 from yurttunnel.quickstart.expecting import PATIENCE, CheckFailed, echoed, require, until
@@ -196,7 +197,7 @@ class Check:
         finally:
             self._order(orders.START_API)
         kept = until(lambda: self._events() - told, "the events of the outage have arrived")
-        return f"{self._pod} ran again without the API, {len(kept)} events came later"
+        return f"{self._pod} ran again without the API, {counted(len(kept), 'event')} came later"
 
     def _read_as_the_node(self) -> None:
         pods = self._hub.list_pod_for_all_namespaces(
