@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
 import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -26,8 +24,9 @@ from twisted.trial.unittest import SkipTest
 from benchmarks.ports import free_ports
 from tests.e2e.clients import Echo, EchoClient
 from tests.e2e.kubectl import Kubectl, Quickstart, find_kubectls
-from tests.e2e.programs import ROOT, Program
+from tests.e2e.programs import READY_SECONDS, ROOT
 from tests.e2e.support import EndToEndTestCase, which
+from tests.e2e.terminals import Terminal
 from yurttunnel.cli.client import Process
 
 CHATTER = ("starting on", "Main loop terminated", "Starting reactor", "Port 1", "[-]")
@@ -188,50 +187,48 @@ class CommandTests(CommandCase):
             names = {member.name.rpartition("/")[2] for member in archive}
         self.assertLessEqual({"summary.txt", "process.txt"}, names)
 
+    def sit_down(self, name: str, **variables: str) -> Terminal:
+        """Open a terminal where the command is found; its state is in a directory of that name."""
+        command = Path(self.directory, "bin", "yurttunnel")
+        if not command.exists():
+            command.parent.mkdir()
+            command.write_text(f'#!/bin/sh\nexec {sys.executable} -m yurttunnel.cli "$@"\n')
+            command.chmod(0o755)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PATH": f"{command.parent}:{os.environ['PATH']}",
+            # What root has is not for tests.
+            "YURTTUNNEL_STATE_DIR": f"{self.directory}/{name}",
+            **variables,
+        }
+        log = Path(self.directory, f"{name}.log")
+        terminal = Terminal(which("bash"), self.directory, log, environment)
+        self.addCleanup(terminal.close)
+        return terminal
+
     async def test_what_to_do_next(self) -> None:
         """A server on a terminal gives the command for a node, which is as good as it stands."""
-        agent_port, meta_port, agent_meta = (free_ports.take() for _ in range(3))
-        ports = [f"--{name}-port={free_ports.take()}" for name in ("secure", "insecure")]
-        master, slave = os.openpty()
-        self.addCleanup(os.close, master)
-        os.set_blocking(master, False)
-        with open(os.path.join(self.directory, "server.log"), "ab") as log:
-            server = subprocess.Popen(
-                [sys.executable, "-m", "yurttunnel.cli", "server", "--standalone",
-                 f"--state-dir={self.directory}/S", "--bind-address=127.0.0.1",
-                 f"--tunnel-agent-connect-port={agent_port}", f"--meta-port={meta_port}", *ports],
-                stdin=subprocess.DEVNULL, stdout=slave, stderr=log, cwd=self.directory,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-            )  # fmt: skip
-        os.close(slave)
-        self.addCleanup(self._end_process, server)
-        said = ""
-
-        def command() -> list[str]:
-            nonlocal said
-            with contextlib.suppress(BlockingIOError):
-                said += os.read(master, 65536).decode()
-            lines = [line for line in said.splitlines() if "yurttunnel agent" in line]
-            return shlex.split(lines[0]) if said.endswith("token\r\n\r\n") and lines else []
-
-        given = await self.eventually(command, "the command is told", 30)
-        self.assertIn(f"http://127.0.0.1:{meta_port}/", said)
-        agent = Program(
-            reactor,
-            ["agent", *given[2:], f"--meta-port={agent_meta}"],
-            os.path.join(self.directory, "agent.log"),
-            agent_meta,
-            prefix=("env", f"XDG_STATE_HOME={self.directory}", "NODE_NAME=edge-9"),
+        names = ("tunnel-agent-connect", "meta", "secure", "insecure")
+        ports = {name: free_ports.take() for name in names}
+        server = self.sit_down("S", YURTTUNNEL_BIND_ADDRESS="127.0.0.1")
+        given = [f"--{name}-port={port}" for name, port in ports.items()]
+        server.type(f"yurttunnel server --standalone {' '.join(given)}")
+        line = await self.eventually(
+            lambda: server.told("YURTTUNNEL_JOIN_TOKEN=.*"), "the command is told", READY_SECONDS
         )
-        agent.run_by_yurttunnel()
-        if os.geteuid() == 0:
-            # What root has is not for tests.
-            agent.arguments.append(f"--state-dir={self.directory}/A")
-        self.addCleanup(agent.kill)
-        agent.start()
-        await agent.ready()
-        self.assertIn(f"connected to 127.0.0.1:{agent_port} as edge-9", agent.log)
-        self.assertEqual(-signal.SIGTERM, await agent.stop())
+        self.assertIn(f"http://127.0.0.1:{ports['meta']}/", server.screen())
+        agent = self.sit_down(
+            "A", YURTTUNNEL_META_PORT=str(free_ports.take()), YURTTUNNEL_NODE_NAME="edge-9"
+        )
+        agent.type(line)
+        connected = f"connected to 127.0.0.1:{ports['tunnel-agent-connect']} as edge-9"
+        await self.eventually(lambda: connected in agent.log, "it is connected", READY_SECONDS)
+        await self.eventually(
+            lambda: agent.told("yurttunnel forward add 9000=edge-9/127.0.0.1:80"),
+            "it tells what to do on the server",
+            READY_SECONDS,
+        )
 
     def _end_process(self, process: subprocess.Popen) -> None:
         process.kill()

@@ -173,6 +173,9 @@ class DiagnoseTests(DiagnoseTestCase):
         second = self.second_agent(tunnel, token)
         second.start()
         await second.ready()
+        seen = Path(f"/proc/{second.pid}/cmdline").read_text()
+        self.assertIn("--join-token", seen)
+        self.assertNotIn(token.split(".")[1], seen)
         secrets = [token, token.split(".")[1], BEARER, *key_lines(self.directory)]
         self.assertGreater(len(secrets), 6)
 

@@ -14,7 +14,9 @@ from twisted.web.resource import Resource
 
 from tests.ops.admin_sites import AdminSite
 from tests.pki.support import state_directory
+from yurttunnel.agent.options import JOIN_TOKEN
 from yurttunnel.ops.admin.service import admin_pages
+from yurttunnel.ops.configuration.sources import variable_of
 from yurttunnel.ops.debug.pages import Page, text
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.pki.join_token import JoinTokenFile
@@ -26,7 +28,7 @@ from yurttunnel.server.admin_revocations import RevocationPages
 from yurttunnel.server.admin_tokens import TokenPages
 from yurttunnel.server.frontends.forward import ForwardFactory
 from yurttunnel.server.frontends.forwards import Forwards
-from yurttunnel.server.joining import agent_command
+from yurttunnel.server.joining import TOKEN_VARIABLE, agent_command, command_with_token
 from yurttunnel.server.options import Options
 from yurttunnel.server.registry import SessionRegistry
 
@@ -310,7 +312,7 @@ class JoiningTests(SynchronousTestCase):
         """Return it for a server with these flags."""
         options = Options({})
         options.parseOptions(["--standalone", "--state-dir=S", *arguments])
-        return agent_command(options.settings, "--join-token-file", "a file")
+        return agent_command(options.settings, "a file")
 
     def test_address(self) -> None:
         """It names what the certificate names, else the address that the server listens on."""
@@ -325,6 +327,17 @@ class JoiningTests(SynchronousTestCase):
                 " --join-token-file 'a file'",
                 self.command(*arguments),
             )
+
+    def test_token(self) -> None:
+        """A token itself stands in a variable of the agent, before the command."""
+        options = Options({})
+        options.parseOptions(["--standalone", "--state-dir=S", "--cert-ips=203.0.113.10"])
+        self.assertEqual(
+            "YURTTUNNEL_JOIN_TOKEN=id.secret yurttunnel agent --standalone"
+            " --tunnelserver-addr 203.0.113.10:10262",
+            command_with_token(options.settings, "id.secret"),
+        )
+        self.assertEqual(variable_of(JOIN_TOKEN), TOKEN_VARIABLE)
 
     def test_every_address(self) -> None:
         """Where it listens on all of them, it is one by which this machine is known elsewhere."""

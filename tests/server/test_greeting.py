@@ -48,9 +48,11 @@ class GreetingTests(SynchronousTestCase):
         self.assertIn(PAGE, said)
         self.assertIn(str(self.directory.path.absolute() / JOIN_TOKEN_FILE), said)
         [line] = [each for each in said.splitlines() if "yurttunnel agent" in each]
-        command = shlex.split(line)
-        agent = AgentOptions({"NODE_NAME": "edge-1", "NODE_IP": "192.0.2.7", "HOME": "/home/me"})
-        agent.parseOptions(command[2:])
+        variable, _, *command = shlex.split(line)
+        name, _, value = variable.partition("=")
+        own = {"NODE_NAME": "edge-1", "NODE_IP": "192.0.2.7", "HOME": "/home/me", name: value}
+        agent = AgentOptions(own)
+        agent.parseOptions(command[1:])
         self.assertEqual((("203.0.113.10", 10262),), agent.settings.servers)
         given = JoinToken.parse(agent.settings.mode.join_token)
         self.assertEqual(self.file.read(), given)

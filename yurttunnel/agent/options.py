@@ -188,7 +188,9 @@ JOIN_TOKEN = Flag(
     Group.BASICS,
     str,
     "With --standalone: the join token itself. Other users of the machine can see it in the"
-    " list of processes: prefer --join-token-file.",
+    " list of processes until the agent has begun: prefer --join-token-file, or the variable"
+    " YURTTUNNEL_JOIN_TOKEN.",
+    secret=True,
 )
 
 RESUME_WINDOW = Flag(

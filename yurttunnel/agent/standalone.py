@@ -8,10 +8,12 @@ from pathlib import Path
 from twisted.application.service import IService
 from twisted.internet.interfaces import IReactorTime
 
+from yurttunnel.agent.greeting import greeting
 from yurttunnel.agent.process import AgentProcess, server_endpoint
 from yurttunnel.agent.server_addresses import FixedAddresses
 from yurttunnel.agent.settings import Settings, StandaloneSettings
 from yurttunnel.agent.trust import AgentTrust
+from yurttunnel.ops.announcement import terminal
 from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.pki.directory import HeldDirectory, StateDirectory
@@ -65,10 +67,12 @@ def build(
     )
     parts = Supervised(reactor, process.readiness)
     admin = process.admin_socket(mode.state_dir)
+    greets = greeting(reactor, process.readiness, settings, terminal())
     # The port comes first: when it is taken, nothing else has begun, and it is closed last. The
     # directory, and the socket in it, are free as soon as the end begins.
-    for part in (process.meta, trust, process.lag, process.agent, held, admin):
-        part.setServiceParent(parts)
+    for part in (process.meta, trust, process.lag, process.agent, held, admin, greets):
+        if part is not None:
+            part.setServiceParent(parts)
     return parts
 
 

@@ -257,8 +257,9 @@ JOIN_TOKEN = Flag(
     "join-token",
     Group.TRUST,
     _token,
-    "The bootstrap token itself. Other users of the machine can see it in the list of processes:"
-    " prefer --bootstrap-file.",
+    "The bootstrap token itself. Other users of the machine can see it in the list of processes"
+    " until the hub has begun: prefer --bootstrap-file.",
+    secret=True,
 )
 DISCOVERY_PINS = Repeated(
     "discovery-token-ca-cert-hash",

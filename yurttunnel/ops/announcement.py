@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from typing import TextIO
 
 from twisted.application.service import Service
 from twisted.internet.interfaces import IReactorTime
@@ -14,6 +16,12 @@ from yurttunnel.ops.readiness import Readiness
 
 INTERVAL = 0.1
 """Seconds between two looks whether it is."""
+
+
+def terminal() -> TextIO | None:
+    """Return standard output if somebody sits there; what twist has put in its place is a log."""
+    screen = sys.__stdout__
+    return screen if screen is not None and screen.isatty() else None
 
 
 class Announcement(Service):

@@ -28,7 +28,8 @@ class Flag(Generic[Parsed]):
     ``parse`` makes the value of a text, and raises ``ValueError`` with a reason in one line;
     ``default`` is such a text, ``None`` where there is none, or it depends on other flags.
     ``variable`` of the environment stands in for the flag, ``short`` is its letter. A flag that
-    ``stands_alone`` may be given without a value, in the manner of Go, which is ``true``.
+    ``stands_alone`` may be given without a value, in the manner of Go, which is ``true``. The value
+    of a ``secret`` one is taken off the command line of the process once it is read.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Flag(Generic[Parsed]):
     variable: str = ""
     short: str | None = None
     stands_alone: bool = False
+    secret: bool = False
 
 
 @dataclass(frozen=True, slots=True)

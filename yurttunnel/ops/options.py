@@ -268,6 +268,7 @@ class CommandOptions(usage.Options, Generic[Settings]):
             self._log.warn("--{flag} is ignored: {instead}", flag=name, instead=instead)
         self._command_line = dict(self._read_command_line())
         self._variables = environment(self.table, self._environment, self.is_program)
+        self._hide_secrets()
         self._use({})
         if CONFIG in self.table:
             self.file = self.optional_value(CONFIG, None)
@@ -283,6 +284,15 @@ class CommandOptions(usage.Options, Generic[Settings]):
         if self.parent is not None and "fileLogObserverFactory" in self.parent:
             self._usual_level = self.parent["logLevel"]
             take_over_log(self.parent, format, verbosity, shown_levels)
+
+    def _hide_secrets(self) -> None:
+        for entry in self.table:
+            if isinstance(entry, Flag) and entry.secret and entry.name in self._command_line:
+                # What only this needs takes memory to import.
+                from yurttunnel.ops.hidden_arguments import hide_argument
+
+                for text in self._command_line[entry.name].texts:
+                    hide_argument(text)
 
     def read_file(self, path: Path) -> Source:
         """Return what a file of ``--config`` says; raises ``UsageError``."""

@@ -11,7 +11,7 @@ from yurttunnel.ops.debug.pages import Page
 from yurttunnel.server.admin_forwards import ForwardPages
 from yurttunnel.server.admin_revocations import RevocationPages
 from yurttunnel.server.admin_tokens import TokenPages
-from yurttunnel.server.joining import agent_command
+from yurttunnel.server.joining import command_with_token
 from yurttunnel.server.options import Settings
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.standalone_trust import StandaloneServerTrust
@@ -47,7 +47,7 @@ def standalone_pages(
         trust.tokens,
         trust.join_token,
         trust.revocations,
-        lambda token: agent_command(settings, "--join-token", str(token)),
+        lambda token: command_with_token(settings, str(token)),
     )
     return {**tokens.pages(), **RevocationPages(reactor, directory, trust.revocations).pages()}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TextIO
 
@@ -11,7 +10,7 @@ from twisted.logger import Logger
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.join_token import JoinTokenFile
 from yurttunnel.pki.token import JOIN_TOKEN_FILE
-from yurttunnel.server.joining import agent_command
+from yurttunnel.server.joining import agent_command, command_with_token
 from yurttunnel.server.options import Settings
 
 _log = Logger()
@@ -35,7 +34,7 @@ def greet(
             " {command}",
             page=status_page,
             file=str(file),
-            command=agent_command(settings, "--join-token-file", JOIN_TOKEN_FILE),
+            command=agent_command(settings, JOIN_TOKEN_FILE),
         )
         return
     try:
@@ -46,14 +45,8 @@ def greet(
     if held is None:
         # It is made anew with the next look at it.
         return
-    command = agent_command(settings, "--join-token", str(held))
+    command = command_with_token(settings, str(held))
     print(_text(status_page, file, command), file=terminal, flush=True)
-
-
-def terminal() -> TextIO | None:
-    """Return standard output if somebody sits there; what twist has put in its place is a log."""
-    screen = sys.__stdout__
-    return screen if screen is not None and screen.isatty() else None
 
 
 def _text(status_page: str, file: Path, command: str) -> str:
@@ -66,7 +59,7 @@ To add a node, run this on it. Whoever has the token in it can add one:
 
 The token is in {file}, too; the server replaces it in time. In another terminal:
 
-  yurttunnel nodes          which nodes are connected
-  yurttunnel forward add 9000=NODE/127.0.0.1:80    have a port lead to one
-  yurttunnel token create   another token
+  yurttunnel nodes                             which nodes are connected
+  yurttunnel forward add 9000=NODE/NODE:80     have port 9000 here lead to port 80 of one
+  yurttunnel token create                      another token
 """

@@ -9,13 +9,26 @@ from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.own_addresses import outgoing_address
 from yurttunnel.server.options import Settings
 
+TOKEN_VARIABLE = "YURTTUNNEL_JOIN_TOKEN"
+"""What stands in for the agent's flag ``--join-token``."""
 
-def agent_command(settings: Settings, *token: str) -> str:
-    """Return the command that has a node join, with the flags ``token`` to do so."""
+
+def agent_command(settings: Settings, token_file: str) -> str:
+    """Return the command that has a node join with the token in ``token_file``."""
+    return shlex.join([*_agent(settings), "--join-token-file", token_file])
+
+
+def command_with_token(settings: Settings, token: str) -> str:
+    """Return the line that has a node join with ``token``, for whoever may see it.
+
+    It is no flag there: those are shown to every user of the node in its list of processes.
+    """
+    return f"{TOKEN_VARIABLE}={shlex.quote(token)} {shlex.join(_agent(settings))}"
+
+
+def _agent(settings: Settings) -> list[str]:
     server = join_authority(_address(settings), settings.agent_port)
-    return shlex.join(
-        ["yurttunnel", "agent", "--standalone", "--tunnelserver-addr", server, *token]
-    )
+    return ["yurttunnel", "agent", "--standalone", "--tunnelserver-addr", server]
 
 
 def _address(settings: Settings) -> str:

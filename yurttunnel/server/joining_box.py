@@ -24,9 +24,7 @@ def add_section(settings: Settings, token: Path) -> Section:
                 f" of {socket.gethostname()} to the node. It is a secret: this page does not show"
                 " it. Then, on the node:",
             ),
-            element(
-                "pre", element("code", agent_command(settings, "--join-token-file", token.name))
-            ),
+            element("pre", element("code", agent_command(settings, token.name))),
         ],
         "events",
     )

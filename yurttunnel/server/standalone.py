@@ -7,7 +7,7 @@ from functools import partial
 
 from twisted.application.service import IService
 
-from yurttunnel.ops.announcement import Announcement
+from yurttunnel.ops.announcement import Announcement, terminal
 from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.threads import in_own_thread
@@ -23,7 +23,7 @@ from yurttunnel.server.frontends.kubelet.middleware import (
     find_middlewares,
     installed_makers,
 )
-from yurttunnel.server.greeting import greet, terminal
+from yurttunnel.server.greeting import greet
 from yurttunnel.server.joining_box import add_section
 from yurttunnel.server.kept_history import KeptHistory
 from yurttunnel.server.options import Settings, StandaloneSettings

@@ -1,0 +1,56 @@
+"""What an agent without a cluster says on a terminal."""
+
+from __future__ import annotations
+
+import io
+import shlex
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.agent.greeting import greeting
+from yurttunnel.agent.options import Options
+from yurttunnel.ops.announcement import INTERVAL
+from yurttunnel.ops.readiness import Readiness
+from yurttunnel.server.frontends.forward import parse_forward
+
+
+class GreetingTests(SynchronousTestCase):
+    """It has the command by which the node is reached, where there is one."""
+
+    def said(self, *flags: str) -> str | None:
+        """Have an agent with these flags connect; what it says, ``None`` for nothing at all."""
+        options = Options({})
+        options.parseOptions(
+            ["--standalone", "--state-dir=A", "--node-name=edge-1", "--tunnelserver-addr=a", *flags]
+        )
+        clock, screen, readiness = Clock(), io.StringIO(), Readiness()
+        announcement = greeting(clock, readiness, options.settings, screen)
+        if announcement is None:
+            return None
+        announcement.startService()
+        self.addCleanup(announcement.stopService)
+        clock.advance(INTERVAL)
+        return screen.getvalue()
+
+    def test_command(self) -> None:
+        """It leads to an address that the agent lets be reached."""
+        for address, target in (("192.0.2.7", "192.0.2.7"), ("2001:db8::7", "2001:db8::7")):
+            said = self.said("--node-ip", address)
+            [line] = [each for each in said.splitlines() if "forward add" in each]
+            *_, given = shlex.split(line)
+            forward = parse_forward(given)
+            self.assertEqual(
+                ("edge-1", target, 80, 9000),
+                (forward.node, forward.host, forward.port, forward.listen_port),
+            )
+
+    def test_nothing(self) -> None:
+        """Who has named all that may be reached is told nothing, and nobody is without a screen."""
+        self.assertIsNone(self.said("--node-ip=192.0.2.7", "--allow-destination=no-default"))
+        options = Options({})
+        options.parseOptions(
+            ["--standalone", "--state-dir=A", "--node-name=edge-1", "--tunnelserver-addr=a",
+             "--node-ip=192.0.2.7"]
+        )  # fmt: skip
+        self.assertIsNone(greeting(Clock(), Readiness(), options.settings, None))

@@ -1,0 +1,46 @@
+"""A secret on the command line of a process, as others see it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+ROOT = Path(__file__).parents[2]
+
+HIDES = """
+import sys
+from pathlib import Path
+from yurttunnel.ops.hidden_arguments import hide_argument
+hide_argument(sys.argv[1])
+sys.stdout.buffer.write(Path("/proc/self/cmdline").read_bytes())
+"""
+
+
+class HideArgumentTests(SynchronousTestCase):
+    """It is covered wherever it stands by itself, and nothing else is."""
+
+    def seen(self, *arguments: str) -> list[str]:
+        """Have a process hide the first one of its arguments; what is seen of all then."""
+        ran = subprocess.run(
+            [sys.executable, "-c", HIDES, *arguments], capture_output=True, cwd=ROOT, timeout=60
+        )
+        self.assertEqual(b"", ran.stderr)
+        return ran.stdout.decode().split("\0")[3:-1]
+
+    def test_hidden(self) -> None:
+        """As an argument of its own, and behind an equals sign."""
+        seen = self.seen("s3cret", "--join-token", "s3cret", "", "--join-token=s3cret", "edge-1")
+        hidden = ["xxxxxx", "--join-token", "xxxxxx", "", "--join-token=xxxxxx", "edge-1"]
+        self.assertEqual(hidden, seen)
+
+    def test_others(self) -> None:
+        """What merely has it in it stays as it is."""
+        others = ["s3cret.txt", "as3cret", "--file=s3cret/x"]
+        self.assertEqual(["xxxxxx", *others], self.seen("s3cret", *others))
+
+    def test_none(self) -> None:
+        """An empty one hides nothing."""
+        self.assertEqual(["", "--node-name", "edge-1"], self.seen("", "--node-name", "edge-1"))

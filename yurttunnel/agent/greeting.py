@@ -1,0 +1,44 @@
+"""What an agent without a cluster says on a terminal when it is connected: how it is reached."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TextIO
+
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.agent.settings import Settings
+from yurttunnel.http.authority import join_authority
+from yurttunnel.ops.announcement import Announcement
+from yurttunnel.ops.readiness import Readiness
+
+
+def greeting(
+    clock: IReactorTime, readiness: Readiness, settings: Settings, terminal: TextIO | None
+) -> Announcement | None:
+    """Make what says it on ``terminal``, if there is one.
+
+    Where only what ``--allow-destination`` names may be reached, whoever named that knows how.
+    """
+    if terminal is None or not settings.keep_default_destinations:
+        return None
+    return Announcement(clock, readiness, partial(greet, settings, terminal))
+
+
+def greet(settings: Settings, terminal: TextIO) -> None:
+    """Say what to run on the server to reach a port of this machine."""
+    node = settings.node_name
+    target = join_authority(str(settings.node_ip), 80)
+    loopback = "127.0.0.1" if settings.node_ip.version == 4 else "[::1]"
+    print(
+        f"""
+This machine is node {node} of the server now. There, this has port 9000 lead to port 80 here:
+
+  yurttunnel forward add 9000={node}/{target}
+
+Of what listens on loopback alone the ports of a kubelet are reached; for another one start this
+agent with --allow-destination {loopback}:PORT.
+""",
+        file=terminal,
+        flush=True,
+    )
