@@ -264,9 +264,10 @@ class TcpLab:
         self.reactor.advance(0)
         self.until(lambda: stopped)
 
-    def client(self, opened: Any, version: int = 4) -> Peer:
-        """Connect to a proxy socket."""
-        peer = Peer(socket.create_connection((LOOPBACK[version], opened.port)))
+    def client(self, opened: Any, version: int = 4, source: str = "") -> Peer:
+        """Connect to a proxy socket, from an address of the machine."""
+        target = LOOPBACK[version], opened.port
+        peer = Peer(socket.create_connection(target, source_address=(source, 0)))
         self.test.addCleanup(peer.socket.close)
         return peer
 
@@ -284,7 +285,9 @@ class TcpLab:
         self.test.addCleanup(found[0].socket.close)
         return found[0]
 
-    def join(self, opened: Any, backend: Backend, version: int = 4) -> tuple[Peer, Peer]:
+    def join(
+        self, opened: Any, backend: Backend, version: int = 4, source: str = ""
+    ) -> tuple[Peer, Peer]:
         """Connect a client; return it, and what the endpoint has of it."""
-        client = self.client(opened, version)
+        client = self.client(opened, version, source)
         return client, self.accepted(backend)

@@ -272,8 +272,10 @@ class PatienceTests(SynchronousTestCase):
         return lab, alive, opened, picker
 
     def full(self, lab, alive, opened, count: int, says: str) -> None:
-        """``count`` clients are served, the next waits and is served when one of them ends."""
-        joined = [lab.join(opened, alive) for _ in range(count)]
+        """``count`` clients, each with an address of its own, are served; the next one waits, and
+        is served when one of them ends.
+        """
+        joined = [lab.join(opened, alive, source=f"127.0.1.{n + 1}") for n in range(count)]
         with capturedLogs() as events:
             late = lab.client(opened)
             late.socket.send(b"late")
@@ -304,6 +306,27 @@ class PatienceTests(SynchronousTestCase):
         self.full(lab, alive, opened, 2, "the most of one service")
         other, _ = lab.open(alive.endpoint)
         lab.join(other, alive)
+
+    def test_an_address_has_as_many_as_it_leaves_free(self) -> None:
+        """Of all of the process, and of a service: its next client is reset, which is told; others
+        find room; and its next one does, too, when one of its own has ended.
+        """
+        for limits in ({"most": 4}, {"most_of_service": 4}):
+            lab, alive, opened, _ = self.serve(**limits)
+            joined = [lab.join(opened, alive) for _ in range(2)]
+            with capturedLogs() as events:
+                late = lab.client(opened)
+                lab.until(lambda late=late: late.read().reset)
+            (told,) = [event for event in events if event["log_level"] is LogLevel.warn]
+            self.assertIn("has its share", told["log_format"].format(**told))
+            other, _ = lab.join(opened, alive, source="127.0.1.1")
+            for end in joined[0]:
+                end.socket.close()
+            lab.until(lambda opened=opened: opened.stats().active == 2)
+            lab.join(opened, alive)
+            self.assertFalse(other.read().reset)
+            stats = opened.stats()
+            self.assertEqual((stats.active, stats.total, stats.failed), (3, 5, 1))
 
     def test_the_clients_that_wait_for_endpoints_are_bounded(self) -> None:
         """One silent endpoint does not take the descriptors of all."""

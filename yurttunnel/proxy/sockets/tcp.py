@@ -89,7 +89,9 @@ class TcpProxySocket:
         self._service = service
         self._listening = listening
         self._dialings: set[Dialing] = set()
-        self._relays: set[Relay] = set()
+        # With the addresses of their clients.
+        self._relays: dict[Relay, str] = {}
+        self._connections = ConnectionCount(context.most_of_service)
         # Of those that have ended.
         self._total = self._failed = self._received = self._sent = 0
         self._draining: IDelayedCall | None = None
@@ -115,7 +117,7 @@ class TcpProxySocket:
         """
         self._listener.stop()
         self._context.ports.close(self._listening)
-        if not self._active:
+        if not self._connections.count:
             return succeed(None)
         stopped = self._stopped = Deferred()
         self._draining = self.descriptors.callLater(drain, self._end_all)
@@ -124,7 +126,7 @@ class TcpProxySocket:
     def stats(self) -> SocketStats:
         """Return the counters."""
         return SocketStats(
-            active=self._active,
+            active=self._connections.count,
             total=self._total,
             failed=self._failed,
             received=self._received + sum(relay.received for relay in self._relays),
@@ -133,10 +135,6 @@ class TcpProxySocket:
 
     # -- from clients to endpoints -------------------------------------------------------------
 
-    @property
-    def _active(self) -> int:
-        return len(self._dialings) + len(self._relays)
-
     def _why_full(self) -> str | None:
         context = self._context
         if context.connections.room <= 0:
@@ -144,15 +142,22 @@ class TcpProxySocket:
                 f"the process has {context.connections.most} connections, as many as its limit of"
                 " open files is enough for; raise that (LimitNOFILE)"
             )
-        if self._active >= context.most_of_service:
-            return f"{self._service.key} has {self._active} connections, the most of one service"
+        if self._connections.room <= 0:
+            count = self._connections.count
+            return f"{self._service.key} has {count} connections, the most of one service"
         if len(self._dialings) >= context.most_dialing:
             return f"{len(self._dialings)} clients of {self._service.key} wait for endpoints"
         return None
 
     def _accepted(self, client: socket.socket, peer: tuple[str, int]) -> None:
         self._total += 1
-        self._context.connections.count += 1
+        counts = (self._context.connections, self._connections)
+        has_share = all(each.has_share(peer[0]) for each in counts)
+        for each in counts:
+            each.add(peer[0])
+        if not has_share:
+            self._reset(client, peer[0], "its address has its share of all connections")
+            return
         dialing = Dialing(self, client, peer)
         self._dialings.add(dialing)
         dialing.try_endpoints()
@@ -171,7 +176,7 @@ class TcpProxySocket:
         """Relay between a client and its endpoint."""
         self._dialings.discard(dialing)
         relay = Relay(self._context.relay, dialing.client, server, endpoint, self._ended)
-        self._relays.add(relay)
+        self._relays[relay] = dialing.peer[0]
         try:
             if self._service.proxy_protocol and not self._introduce(dialing, server):
                 relay.reset()
@@ -183,10 +188,13 @@ class TcpProxySocket:
 
     def not_dialed(self, dialing: Dialing, why: str) -> None:
         """Reset a client that no endpoint can be had for."""
-        self._failed += 1
         self._dialings.discard(dialing)
+        self._reset(dialing.client, dialing.peer[0], why)
+
+    def _reset(self, client: socket.socket, caller: str, why: str) -> None:
+        self._failed += 1
         self._log.warn("A client of {service} is reset: {why}", service=self._service.key, why=why)
-        self._let_go(dialing.client)
+        self._let_go(client, caller)
 
     def _introduce(self, dialing: Dialing, server: socket.socket) -> bool:
         """Tell the endpoint by the PROXY protocol who its client is; return whether that went."""
@@ -206,19 +214,20 @@ class TcpProxySocket:
     # -- the end -------------------------------------------------------------------------------
 
     def _ended(self, relay: Relay) -> None:
-        self._relays.discard(relay)
+        caller = self._relays.pop(relay)
         self._received += relay.received
         self._sent += relay.sent
-        self._count_end()
+        self._count_end(caller)
         self.picker.ended(relay.endpoint)
 
-    def _let_go(self, client: socket.socket) -> None:
+    def _let_go(self, client: socket.socket, caller: str) -> None:
         reset(client)
-        self._count_end()
+        self._count_end(caller)
 
-    def _count_end(self) -> None:
-        self._context.connections.count -= 1
-        if self._stopped is not None and not self._active:
+    def _count_end(self, caller: str) -> None:
+        self._context.connections.remove(caller)
+        self._connections.remove(caller)
+        if self._stopped is not None and not self._connections.count:
             self._finish(self._stopped)
 
     def _finish(self, stopped: Deferred[None]) -> None:
@@ -232,7 +241,7 @@ class TcpProxySocket:
         for dialing in list(self._dialings):
             dialing.stop()
             self._dialings.discard(dialing)
-            self._let_go(dialing.client)
+            self._let_go(dialing.client, dialing.peer[0])
         for relay in list(self._relays):
             relay.reset()
 
