@@ -255,7 +255,19 @@ class CacheMachine(RuleBasedStateMachine):
         results: list[object] = []
         for each in reading:
             each.addBoth(results.append)
-        assert results[0] == results[1], results
+        assert self.read_alike(*results), results
+
+    def read_alike(self, real, said) -> bool:
+        """Return whether what was read is what the model says.
+
+        What is not complete may have the version of a bookmark from before its first object: that
+        one counts when both are written together, as ``ICache.see`` leaves open.
+        """
+        if real is None or said is None or said[1]:
+            return real == said
+        (meta, *others), (least, *those) = real, said
+        within = int(least.version) <= int(meta.version) <= self.cluster.version
+        return within and [meta._replace(version=least.version), *others] == [least, *those]
 
     @invariant()
     def no_memory_is_lost(self) -> None:
@@ -266,6 +278,15 @@ class CacheMachine(RuleBasedStateMachine):
 
 class ModelTests(SynchronousTestCase):
     """Cases that nobody thought of."""
+
+    def test_a_bookmark_before_the_first_object(self) -> None:
+        """It may be written with the object or before it; the version is one of both then."""
+        for apart in (False, True):
+            machine = CacheMachine()
+            machine.bookmark(SCOPES[0], 0)
+            machine.clock.advance(apart)
+            machine.watch_events([1])
+            machine.teardown()
 
     def test_model(self) -> None:
         """The cache does what the model does."""

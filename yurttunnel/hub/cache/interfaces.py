@@ -141,7 +141,8 @@ class ICache(Interface):
     def see(scope: Scope, version: str) -> None:
         """Take it that a watch of a scope has told of all that happened in it up to ``version``.
 
-        If the scope was listed, what is read of it then has no version from before that.
+        If the scope was listed, what is read of it then has no version from before that. If nothing
+        is known of its collection, whether this counts is open.
         """
 
     def use(collection: Collection) -> None:
