@@ -257,6 +257,13 @@ class KeepingTests(World):
         self.answer_json(done)
         self.assertIsNone(self.kept("one"))
 
+    def test_impersonation(self):
+        """What is answered to somebody who acts for another one is kept for neither."""
+        self.ask(ONE, KUBELET, JSON, b"Impersonate-User: alice")
+        self.answer_json(pod("one", "7"))
+        self.assertEqual(200, self.answered()[0][0])
+        self.assertIsNone(self.kept("one"))
+
     def test_no_dry_runs(self):
         """What the API does not read as that deletes."""
         for query in ("?dryRun=All;x", "?pretty=dryRun", "?dry%5Run=All", "?dryrun=All%20"):

@@ -85,7 +85,14 @@ class Answers:
         if request.verb == "delete" and not request.subresource:
             # What was kept of it goes.
             request = replace(request, verb="update")
-        return not is_dry_run(call.exchange.head) and self._policy.keeps(call.caller, request)
+        head = call.exchange.head
+        # What somebody may see for another one is neither's own.
+        acts_for_another = b"impersonate-user" in head.by_name
+        return (
+            not acts_for_another
+            and not is_dry_run(head)
+            and self._policy.keeps(call.caller, request)
+        )
 
     def plan(self, call: HubCall, change: Change | None, owner: str | None) -> Plan | None:
         """Return what is to be done, ``None`` for nothing.
