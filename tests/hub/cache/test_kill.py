@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 
 from tests.hub.cache.caches import item, make_cache, tell_list
 from tests.hub.cache.test_store import CacheTestCase
-from yurttunnel.hub.cache.database import connect
+from yurttunnel.hub.cache.connection import connect
 
 OBJECTS = 1_000
 BODY = 300

@@ -6,25 +6,19 @@ import contextlib
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote
 
 from twisted.python.failure import Failure
 
 from yurttunnel.hub.cache import events, schema
 from yurttunnel.hub.cache.clients import GUESTS_SHARE, BoundGuests, IsGuest, MakeRoom
+from yurttunnel.hub.cache.connection import Connect, Connection, uri_of
 from yurttunnel.hub.cache.interfaces import CacheFailed
 from yurttunnel.hub.cache.trouble import CacheDamaged, trouble_of
 from yurttunnel.hub.cache.writes import Done, Write
 from yurttunnel.pki.directory import StateDirectory, StateError
-
-Connect = Callable[[str], sqlite3.Connection]
-"""Opens what a URI of SQLite names."""
-
-BUSY_SECONDS = 2.0
-"""Seconds for which another process may hold the file: a command that looks at it does not."""
 
 _PAGE = 4096
 """Bytes of a page: those of flash, and of most disks."""
@@ -50,18 +44,6 @@ _LISTED = (
 )
 
 
-def connect(uri: str) -> sqlite3.Connection:
-    """Open a database for one thread at a time, with transactions as they are asked for."""
-    return sqlite3.connect(
-        uri, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
-    )
-
-
-def uri_of(path: Path, query: str) -> str:
-    """Return the URI of a file (https://sqlite.org/uri.html)."""
-    return f"file:{quote(str(path))}?{query}"
-
-
 class Contents(NamedTuple):
     """What is in a file: bytes in use, and clients."""
 
@@ -82,19 +64,20 @@ class Written(NamedTuple):
     refused: bool = False
 
 
-class Database:
-    """The connection that writes. All is called by one thread, after another.
+class Database(Connection):
+    """The connection that writes.
 
     Methods raise :class:`CacheFailed`, which is a :class:`CacheDamaged` when a new file has to be
     begun; the connection is closed then, and the next call opens it again.
     """
 
+    # It makes the file, and moves it.
+    _troubles = (*Connection._troubles, OSError)
+
     def __init__(self, path: Path, connect: Connect, most: int, is_guest: IsGuest) -> None:
-        self._path = path
-        self._connect = connect
+        super().__init__(path, connect)
         self._most = most
         self._is_guest = is_guest
-        self._connection: sqlite3.Connection | None = None
         self._inode = 0
 
     def open(self) -> tuple[Contents, int]:
@@ -166,13 +149,6 @@ class Database:
                 os.unlink(f"{self._path}-shm")
         return aside
 
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._connection is not None:
-            connection, self._connection = self._connection, None
-            with contextlib.suppress(sqlite3.Error):
-                connection.close()
-
     def _opened(self) -> sqlite3.Connection:
         if self._connection is not None and os.stat(self._path).st_ino != self._inode:
             raise CacheFailed(f"the cache {self._path} was replaced by another file")
@@ -186,18 +162,6 @@ class Database:
             self._inode = os.stat(self._path).st_ino
             _prepare(self._connection, self._most)
         return self._connection
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, OSError, CacheFailed) as error:
-            # Whatever it is, a new connection knows most about it.
-            self.close()
-            trouble = trouble_of(error, self._path)
-            if trouble is None:
-                raise
-            raise trouble from error
 
 
 def _in_transaction(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[Done]:

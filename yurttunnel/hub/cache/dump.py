@@ -13,7 +13,7 @@ from sqlite3 import Connection
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
-from yurttunnel.hub.cache.database import connect
+from yurttunnel.hub.cache.connection import connect
 from yurttunnel.hub.cache.interfaces import Collection
 from yurttunnel.hub.cache.reading import Reader
 from yurttunnel.hub.media.forms import media_for

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -10,10 +9,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from yurttunnel.hub.cache import objects, schema
-from yurttunnel.hub.cache.database import Connect, uri_of
+from yurttunnel.hub.cache.connection import Connection, uri_of
 from yurttunnel.hub.cache.interfaces import CacheFailed, Collection, Scope, Stored
 from yurttunnel.hub.cache.selectors import selector
-from yurttunnel.hub.cache.trouble import trouble_of
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
 
 PIECE = 256 * 1024
@@ -22,29 +20,18 @@ PIECE = 256 * 1024
 _Result = TypeVar("_Result")
 
 
-class Reader:
-    """A connection that reads. All is called by one thread, after another.
+class Reader(Connection):
+    """A connection that reads.
 
     Methods raise :class:`CacheFailed`; the connection is closed then, and opened again by the next.
     """
 
-    def __init__(self, path: Path, connect: Connect) -> None:
-        self._path = path
-        self._connect = connect
-        self._connection: sqlite3.Connection | None = None
-
     def read(self, read: Callable[[sqlite3.Connection], _Result]) -> _Result:
         """Return what ``read`` finds."""
-        try:
+        with self._explained():
             if self._connection is None:
                 self._connection = self._opened()
             return read(self._connection)
-        except (sqlite3.Error, CacheFailed) as error:
-            self.close()
-            trouble = trouble_of(error, self._path)
-            if trouble is None:
-                raise
-            raise trouble from error
 
     def snapshot(self, scope: Scope) -> Snapshot | None:
         """Return what there is of a scope, by a connection of its own."""
@@ -53,13 +40,6 @@ class Reader:
         if snapshot is None:
             reader.close()
         return snapshot
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._connection is not None:
-            connection, self._connection = self._connection, None
-            with contextlib.suppress(sqlite3.Error):
-                connection.close()
 
     def _opened(self) -> sqlite3.Connection:
         try:

@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.hub.cache import clients, documents, events, reading, tokens
-from yurttunnel.hub.cache.database import Connect, connect
+from yurttunnel.hub.cache.connection import Connect, connect
 from yurttunnel.hub.cache.interfaces import (
     Collection,
     ICache,

@@ -11,7 +11,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.hub.cache.clients import IsGuest
-from yurttunnel.hub.cache.database import Connect, Contents, Database
+from yurttunnel.hub.cache.connection import Connect
+from yurttunnel.hub.cache.database import Contents, Database
 from yurttunnel.hub.cache.interfaces import CacheFailed, Scope
 from yurttunnel.hub.cache.metrics import CacheStats
 from yurttunnel.hub.cache.queue import WriteQueue
