@@ -11,8 +11,9 @@ from twisted.trial.unittest import SkipTest
 from benchmarks.ports import free_ports
 from tests.e2e.browser import Browser, Page, find_browser
 from tests.e2e.clients import Echo, EchoClient
+from tests.e2e.interception import InterceptionTestCase
+from tests.e2e.kubelets import Request
 from tests.e2e.programs import Program
-from tests.e2e.support import EndToEndTestCase
 from yurttunnel import __version__
 
 PICTURES = os.environ.get("YURTTUNNEL_SCREENSHOTS")
@@ -37,8 +38,10 @@ SEEN = 60.0
 """Seconds within which a page shows what has changed; two, where there is nothing else to do."""
 
 
-class BrowserTestCase(EndToEndTestCase):
+class BrowserTestCase(InterceptionTestCase):
     """Looks at pages in a browser."""
+
+    timeout = 120
 
     async def setUp(self) -> None:
         """Start a browser."""
@@ -268,4 +271,43 @@ class FailedRequestTests(BrowserTestCase):
         await self.assert_tells(page, "#node", "connected", "host=edge-1", __version__)
         await self.assert_tells(page, "#failures", "refused", "forward")
         await self.assert_tells(page, "#disconnections", "None is remembered.")
+        self.assertEqual(page.complaints, [])
+
+
+class KubeletRequestTests(BrowserTestCase):
+    """What the page tells of connections that callers use by turns."""
+
+    async def test_requests_to_kubelets(self) -> None:
+        """Who uses a connection is told while it is used; then it is idle, and stands apart."""
+        held: list[Deferred[None]] = []
+
+        async def answer_later(request: Request) -> None:
+            held.append(Deferred())
+            await held[-1]
+            request.answer()
+
+        tunnel, doors = await self.start_with_doors(answer_later)
+        page = await self.visit(tunnel.server)
+
+        async def told(section: str, asker: str) -> bool:
+            rows = f"document.querySelectorAll('#{section} tbody tr')"
+            texts = await page.evaluate(f"Array.from({rows}, row => row.innerText)")
+            return all(
+                any(f":{door.kubelet.port}\t" in text and asker in text for text in texts)
+                for door in doors
+            )
+
+        clients = [await door.client() for door in doors]
+        answers = [client.ask("/logs") for client in clients]
+        await self.eventually(lambda: len(held) == 2, "both requests have arrived", SEEN)
+        await self.eventually(
+            lambda: told("streams", "127.0.0.1\nkubelets"), "who asks is shown", SEEN
+        )
+        for each in held:
+            each.callback(None)
+        for answer in answers:
+            await answer.whole()
+        await self.eventually(
+            lambda: told("idle", "kubelets"), "idle connections have a table of their own", SEEN
+        )
         self.assertEqual(page.complaints, [])

@@ -794,6 +794,15 @@ class CancelTests(PoolTestCase):
 class EndTests(PoolTestCase):
     """Ending a pool."""
 
+    def test_who_uses_what(self):
+        """Each connection is idle, or in use by its caller."""
+        used, idle = self.new(caller="a"), self.new(caller="b")
+        self.use(idle)
+        self.assertEqual([(used, "a")], list(self.pool.lent()))
+        self.assertEqual([idle], self.pool.unused())
+        self.assertIs(idle, self.acquire(caller="c"))
+        self.assertEqual({used: "a", idle: "c"}, dict(self.pool.lent()))
+
     def test_close_idle(self):
         """What is idle is closed, what is used goes on."""
         first, second = self.new(), self.new()

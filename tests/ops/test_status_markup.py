@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.ops.status import words
 from yurttunnel.ops.status.markup import Column, Markup, element, joined, pairs, table
-from yurttunnel.ops.status.sparklines import Scale, axis, sparkline
+from yurttunnel.ops.status.sparklines import Scale, captioned, sparkline
 from yurttunnel.ops.status.throughput import KEPT
 
 HOSTILE = """<script>alert("1")</script>'&"""
@@ -70,7 +70,7 @@ class SparklineTests(SynchronousTestCase):
         scale = Scale(20, "/s")
         self.assertIn("v-12", sparkline([10], scale))
         self.assertIn("v-24", sparkline([20, 5], scale))
-        self.assertIn("charts: 0 to 20/s, 5 minutes", axis(scale))
+        self.assertIn("0 to 20/s, last 5 minutes", captioned([10], scale, "failures"))
         self.assertIn("now 0.25/s", sparkline([0.25], scale))
         self.assertIn("now 40 ms", sparkline([0.04], Scale(1, "s")))
 

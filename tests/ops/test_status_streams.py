@@ -29,7 +29,7 @@ class StreamTests(SynchronousTestCase):
     ) -> list[StreamReport]:
         """The oldest streams of a session that are in use."""
         used, _ = finished(oldest_streams([session], most, desired))
-        return used
+        return used.shown
 
     def test_a_stream(self) -> None:
         """It has its request, node, destination, state, age and the bytes each way."""
@@ -54,6 +54,30 @@ class StreamTests(SynchronousTestCase):
         [report] = self.used(self.pair.agent, 10)
         self.assertEqual(("server", 5, 0), (report.peer, report.bytes_received, report.bytes_sent))
 
+    def test_streams_that_are_shared(self) -> None:
+        """What callers use by turns is of the one that does now; idle ones are apart."""
+        busy, _ = self.pair.joined(Protocol(), Protocol())
+        idle, _ = self.pair.joined(Protocol(), Protocol())
+        pooled = [(busy, "10.0.0.1"), (idle, "")]
+        status = PageUnderTest(pooled_streams=lambda: pooled)
+        status.sessions = [self.pair.server]
+        page = status.render()
+        [used], [unused] = page.rows["streams"], page.rows["idle"]
+        self.assertEqual(["10.0.0.1 other", "other"], [used[3], unused[3]])
+        self.assertIn("Streams 1Streams", page.sections["streams"])
+        pooled[1] = (idle, "10.0.0.2")
+        page = status.render()
+        self.assertEqual(2, len(page.rows["streams"]))
+        self.assertNotIn("idle", page.sections)
+
+    def test_who_asks_is_known_where_it_is_opened(self) -> None:
+        """At the other end there is no such column."""
+        self.pair.joined(Protocol(), Protocol())
+        status = PageUnderTest()
+        status.sessions = [self.pair.agent]
+        [row] = status.render().rows["streams"]
+        self.assertEqual(["request", "server", "192.0.2.80:80", "open"], row[:4])
+
     def test_the_oldest_come_first(self) -> None:
         """Of many the oldest are shown, and of those that are wanted only."""
         for number in range(6):
@@ -77,5 +101,5 @@ class StreamTests(SynchronousTestCase):
         self.assertIn(f"{MOST_STREAMS} of {MOST_STREAMS + 5}", page.sections["streams"])
         [row] = status.render("<R7>").rows["streams"]
         self.assertEqual(
-            ["<r7>", "edge-1", "192.0.2.80:80", "- other", "opening", "0 s", "0 B", "0 B"], row
+            ["<r7>", "edge-1", "192.0.2.80:80", "other", "opening", "0 s", "0 B", "0 B"], row
         )

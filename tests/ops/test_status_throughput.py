@@ -7,6 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.ops.status_pages import Carrying
 from yurttunnel.metrics import Durations
+from yurttunnel.ops import slices
 from yurttunnel.ops.status.throughput import INTERVAL, KEPT, Throughput
 from yurttunnel.tunnel.statistics import TunnelCounters
 
@@ -101,7 +102,24 @@ class ThroughputTests(SynchronousTestCase):
         self.clock.advance(3 * INTERVAL)
         self.assertEqual((6000 / (3 * INTERVAL), 0.0), self.throughput.total().newest())
 
+    def test_many_sessions(self) -> None:
+        """The reactor turns while they are measured."""
+        self.patch(slices, "SLICE_SECONDS", 0.0)
+        turns = []
+        call_later = self.clock.callLater
+        self.patch(
+            self.clock,
+            "callLater",
+            lambda seconds, *call: turns.append(seconds) or call_later(seconds, *call),
+        )
+        self.sessions = [Carrying(session_id=b"%d" % number) for number in range(5000)]
+        self.clock.pump([INTERVAL] * 2)
+        self.assertEqual([0.0], list(self.throughput.of(b"4999").received))
+        self.assertGreater(turns.count(0), 2 * 5000 / slices.AT_ONCE)
+
     def test_the_end(self) -> None:
-        """Nothing is left to be called after the end."""
-        self.throughput.stopService()
+        """Nothing is left to be called after the end, also when sessions are being measured."""
+        self.sessions = [Carrying(session_id=b"%d" % number) for number in range(100)]
+        self.clock.callLater(INTERVAL, self.throughput.stopService)
+        self.clock.advance(INTERVAL)
         self.assertEqual([], self.clock.getDelayedCalls())

@@ -36,7 +36,7 @@ class EntryTests(SynchronousTestCase):
     def test_entries(self) -> None:
         """Each with where it listens and what it leads to; streams are counted of some."""
         forward, agents = self.rows()
-        self.assertEqual([FORWARD, "127.0.0.1:9000", "edge-1/127.0.0.1:80"], forward[:3])
+        self.assertEqual(["--forward", "127.0.0.1:9000", "edge-1/127.0.0.1:80"], forward[:3])
         self.assertEqual(["0", "0", "0 B", "0 B"], forward[3:])
         self.assertEqual(["", "", "", ""], agents[3:])
         self.assertEqual([agents], self.rows("agent-connect"))

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import enum
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -163,6 +163,13 @@ class ConnectionPool(Generic[Key]):
     def unused(self) -> list[ClientConnection]:
         """Return the connections that are kept for the next request."""
         return [member.connection for member in self.idle.items()]
+
+    def lent(self) -> Iterator[tuple[ClientConnection, Hashable]]:
+        """Go through the connections that are in use, each with the caller that uses it."""
+        for origin in list(self._origins.values()):
+            for member in list(origin.members):
+                if member.wish is not None:
+                    yield member.connection, member.wish.caller
 
     def close_idle(self, concerned: Callable[[Key], bool] = lambda key: True) -> None:
         """Close what nobody uses, of the keys that are ``concerned``."""
@@ -457,8 +464,8 @@ class _Member:
         self.connection = connection
         self._origin = origin
         self._pool = origin.pool
-        # What it is lent for.
-        self._wish: _Wish | None = None
+        self.wish: _Wish | None = None
+        """What it is lent for."""
         connection.on_answer = self._answer_began
         connection.on_idle = self._became_idle
         connection.on_lost = self._lost
@@ -469,17 +476,17 @@ class _Member:
         counters = self._pool.counters
         counters.in_use += 1
         counters.reuses += self.connection.requests > 0
-        self._wish = wish
+        self.wish = wish
         self._origin.count(wish, 1)
         return self.connection
 
     def become_long(self) -> None:
         """Stop counting, which gives room to another."""
-        wish = self._wish
+        wish = self.wish
         assert wish is not None
-        self._wish = replace(wish, use=_Use.LONG)
+        self.wish = replace(wish, use=_Use.LONG)
         self._origin.count(wish, -1)
-        self._origin.count(self._wish, 1)
+        self._origin.count(self.wish, 1)
         self._origin.in_use.serve()
 
     def discard(self) -> None:
@@ -489,7 +496,7 @@ class _Member:
         self.connection.close()
 
     def _answer_began(self, connection: ClientConnection, switched: bool) -> None:
-        if self._wish is None or self._wish.use is _Use.LONG:
+        if self.wish is None or self.wish.use is _Use.LONG:
             return
         if switched:
             self.become_long()
@@ -513,7 +520,7 @@ class _Member:
         origin.freed()
 
     def _end_use(self) -> None:
-        wish, self._wish = self._wish, None
+        wish, self.wish = self.wish, None
         if wish is None:
             return
         self._pool.counters.in_use -= 1

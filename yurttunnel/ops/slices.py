@@ -57,16 +57,20 @@ class Slices:
         return lambda: self._elapsed() >= end
 
 
+def visit(items: Iterable[Item], look: Callable[[Item], object]) -> Generator[str, None, None]:
+    """Call ``look`` with each of ``items``, with pauses: pieces with nothing in them."""
+    for number, item in enumerate(items):
+        look(item)
+        if number % AT_ONCE == 0:
+            yield ""
+
+
 def gather(
     items: Iterable[Item], wanted: Callable[[Item], bool] = lambda item: True
 ) -> Generator[str, None, list[Item]]:
-    """Return the ``items`` that are ``wanted``, with pauses: pieces with nothing in them."""
+    """Return the ``items`` that are ``wanted``, with pauses as :func:`visit` makes them."""
     gathered: list[Item] = []
-    for number, item in enumerate(items):
-        if wanted(item):
-            gathered.append(item)
-        if number % AT_ONCE == 0:
-            yield ""
+    yield from visit(items, lambda item: gathered.append(item) if wanted(item) else None)
     return gathered
 
 

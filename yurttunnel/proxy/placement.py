@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from zope.interface import Interface
 
-from yurttunnel.ops.slices import gather
+from yurttunnel.ops.slices import visit
 from yurttunnel.proxy.interfaces import (
     EndpointStats,
     IEndpointPicker,
@@ -154,11 +154,11 @@ class Placement:
     def totals(self) -> Generator[str, None, Mapping[tuple[Protocol, str], int]]:
         """Return what sockets have counted since the start, by the names of :data:`COUNTED`.
 
-        With pauses (:func:`yurttunnel.ops.slices.gather`).
+        With pauses (:func:`yurttunnel.ops.slices.visit`).
         """
         totals, sockets = self._past.copy(), list(self._open.items())
         counts = (_counted(key.protocol, each.socket.stats()) for key, each in sockets)
-        yield from gather(counts, lambda each: totals.update(each) is None)
+        yield from visit(counts, totals.update)
         return totals
 
     async def _place(self, services: Services, unclaimed: Unclaimed) -> list[Placed]:

@@ -142,7 +142,7 @@ def cloud_end(
         counters=process.requests,
         failures=process.failures,
     )
-    process.idle_streams = interception.idle_streams
+    process.pooled_streams = interception.pooled_streams
     agents.on_sessions_drain.append(interception.sessions_drain)
     process.metrics.add(INTERCEPTION_METRICS, interception.stats)
     secured = tls.server_side(reactor, trust.secure, interception.secure)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -11,7 +10,7 @@ from twisted.internet.address import UNIXAddress
 from twisted.internet.interfaces import IAddress
 
 from yurttunnel.http.authority import join_authority
-from yurttunnel.ops.slices import gather
+from yurttunnel.ops.slices import visit
 from yurttunnel.ops.status import words
 from yurttunnel.ops.status.markup import Column, Content, table
 from yurttunnel.ops.status.sections import NO_MATCH, Moment, Section, listing
@@ -26,6 +25,7 @@ MOST_SHOWN = 100
 """How many are shown at once."""
 
 _Entry = tuple[Kind, int]
+_NOTHING = Carried()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +69,16 @@ class Entries:
     def section(self, moment: Moment) -> Generator[str, None, Section]:
         """Make the section of the status page."""
         every = self._entries()
-        running = yield from gather(
-            islice(
-                (each for s in self._sessions() for each in list(s.wire.streams.values())),
-                MOST_EXAMINED,
-            )
-        )
-        count: Counter[_Entry] = Counter()
+        streams = (each for s in self._sessions() for each in list(s.wire.streams.values()))
         live: dict[_Entry, Carried] = {}
-        yield from gather(running, lambda stream: _add(stream, count, live))
+        yield from visit(islice(streams, MOST_EXAMINED), lambda stream: _add(stream, live))
         rows = [
-            self._row(each, count, live)
+            self._row(each, live)
             for each in every
             if moment.matches(each.flag, each.where, each.leads)
         ]
         content = listing(
-            "Entries",
+            "Listeners and forwards",
             rows[:MOST_SHOWN],
             len(rows),
             "in the order of their flags",
@@ -93,26 +87,23 @@ class Entries:
         )
         return Section("entries", content, "sessions")
 
-    def _row(self, entry: Entry, count: Counter[_Entry], live: dict[_Entry, Carried]) -> _Row:
-        carried, key = Carried(), entry.key
+    def _row(self, entry: Entry, live: dict[_Entry, Carried]) -> _Row:
+        key = entry.key
         if key is None:
-            return _Row(entry, 0, carried)
-        for part in (self._counters.carried.get(key), live.get(key)):
-            if part is not None:
-                carried.streams += part.streams
-                carried.received += part.received
-                carried.sent += part.sent
-        return _Row(entry, count[key], carried)
+            return _Row(entry, 0, Carried())
+        now, past = live.get(key, _NOTHING), self._counters.carried.get(key, _NOTHING)
+        carried = Carried(
+            now.streams + past.streams, now.received + past.received, now.sent + past.sent
+        )
+        return _Row(entry, now.streams, carried)
 
 
-def _add(stream: Stream, count: Counter[_Entry], live: dict[_Entry, Carried]) -> bool:
-    """Count a stream that is open; it is of no other interest."""
+def _add(stream: Stream, live: dict[_Entry, Carried]) -> None:
+    """Count a stream that is open."""
     events = stream.events
     holder = events.holder if isinstance(events, TunnelStream) else None
     if holder is not None:
-        count[holder[:2]] += 1
         live.setdefault(holder[:2], Carried()).add(stream.window.received, stream.sent)
-    return False
 
 
 def shown_address(address: IAddress) -> str:
@@ -128,7 +119,8 @@ def _figure(row: _Row, text: str) -> Content:
 
 
 _COLUMNS: list[Column[_Row]] = [
-    Column("Entry", lambda row: row.entry.flag, "name code"),
+    # Where it listens and leads has columns of its own.
+    Column("Flag", lambda row: row.entry.flag.partition(" ")[0], "name code"),
     Column("Listens on", lambda row: row.entry.where),
     Column("Leads to", lambda row: row.entry.leads),
     Column("Open", lambda row: _figure(row, f"{row.open:,}"), "number", lambda row: row.open),

@@ -28,7 +28,6 @@ class NodePages:
         self._history = history
         self._lost = lost
         self._failures = failures
-        self._failures = failures
 
     def page(self) -> JsonPage:
         """Make the pages."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 
 from yurttunnel.ops.failures import Failures
@@ -11,7 +12,7 @@ from yurttunnel.ops.status.failed import MOST_SHOWN, failure_table
 from yurttunnel.ops.status.markup import Column, Content, element, mark, pairs, table
 from yurttunnel.ops.status.sections import Moment, nothing
 from yurttunnel.ops.status.sessions import session_table
-from yurttunnel.ops.status.sparklines import Scale, axis, sparkline
+from yurttunnel.ops.status.sparklines import Scale, captioned
 from yurttunnel.ops.status.throughput import Throughput
 from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.server.node_history import Disconnection, NodeHistory
@@ -62,6 +63,8 @@ class NodeView:
     ) -> Content:
         state = str(known["state"])
         rows: list[tuple[str, Content]] = [("State", mark(_KINDS[state], state))]
+        if known["since"] is not None:
+            rows.append(("Since", _since(str(known["since"]), moment)))
         rows += [
             (name, str(known[field])) for name, field in _FIELDS if known[field] not in (None, "")
         ]
@@ -98,7 +101,6 @@ class NodeView:
 
 
 _FIELDS = (
-    ("Since", "since"),
     ("Why", "reason"),
     ("Reached through", "through"),
     ("Identifiers", "identifiers"),
@@ -107,11 +109,20 @@ _FIELDS = (
 )
 
 
+def _since(timestamp: str, moment: Moment) -> str:
+    since = datetime.datetime.fromisoformat(timestamp)
+    passed = words.duration((moment.now - since).total_seconds())
+    return f"{since:%Y-%m-%d %H:%M:%S} UTC, {passed} ago"
+
+
 def _round_trip(session: SessionSnapshot, throughput: Throughput) -> Content:
     measured = throughput.round_trips(bytes.fromhex(session.session_id))
     scale = Scale(max(measured, default=0.0), "s")
     return [
-        element("h2", "Round trip ", element("span", words.round_trip(session.round_trip))),
-        sparkline(measured, scale, "round trip,"),
-        axis(scale),
+        element(
+            "h2",
+            "Round trip ",
+            element("span", words.round_trip(session.round_trip), class_="count"),
+        ),
+        captioned(measured, scale, "round trip,"),
     ]

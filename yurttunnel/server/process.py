@@ -127,7 +127,7 @@ class ServerProcess:
     are to be. ``lost_nodes`` is told of sessions that end, and ``history`` remembers nodes.
     ``meta`` listens on ``--meta-port``. What comes later is put into ``sessions``, a function that
     gives those that there are with agents, into ``forwards`` those of ``--forward``, into
-    ``steering``, one that tells how callers are led here, into ``entries`` and ``idle_streams``
+    ``steering``, one that tells how callers are led here, into ``entries`` and ``pooled_streams``
     what the page tells of, into ``joining`` how a node is added, and added to ``readiness`` and
     ``metrics``. What callers did not get goes to ``failures``, requests to kubelets are counted in
     ``requests``. ``audit`` is where to write what callers do, ``None`` where that is not wanted.
@@ -153,7 +153,7 @@ class ServerProcess:
         self.failures = Failures(reactor)
         self.requests = InterceptionCounters()
         self.entries: Callable[[], Sequence[Entry]] = tuple
-        self.idle_streams: Callable[[], set[TunnelStream]] = set
+        self.pooled_streams: Callable[[], Iterable[tuple[TunnelStream, str]]] = tuple
         self.joining: Section | None = None
         self.forwards: Forwards | None = None
         self.steering: Callable[[], SteeringReport | None] = lambda: None
@@ -185,10 +185,10 @@ class ServerProcess:
                 failures=self.failures,
                 requests=self._requests,
                 durations={
-                    "answers": self.requests.durations,
-                    "dials": counters.dial_durations,
+                    "request time": self.requests.durations,
+                    "dial time": counters.dial_durations,
                 },
-                idle_streams=lambda: self.idle_streams(),
+                pooled_streams=lambda: self.pooled_streams(),
                 one=NodeView(self.registry, self.history, nodes, self.failures, NODES).sections,
             ),
         )

@@ -8,7 +8,7 @@ from yurttunnel.ops.failures import Failure, Failures
 from yurttunnel.ops.status import words
 from yurttunnel.ops.status.markup import Column, Content, element, joined, mark, table
 from yurttunnel.ops.status.sections import NO_MATCH, Moment, nothing
-from yurttunnel.ops.status.sparklines import Scale, axis, sparkline
+from yurttunnel.ops.status.sparklines import MINUTES, Scale, captioned
 from yurttunnel.ops.status.throughput import INTERVAL
 
 MOST_SHOWN = 20
@@ -24,14 +24,14 @@ def failure_content(
     count = round(sum(of_late) * INTERVAL)
     heading: list[Content] = ["Requests that failed"]
     if failures.count:
-        told = f"{count:,} in the last 5 minutes, {failures.count:,} since the start"
+        told = f"{count:,} in the last {MINUTES} minutes, {failures.count:,} since the start"
         heading += [" ", element("span", told, class_="count")]
     content: list[Content] = [element("h2", *heading)]
     if not every:
         sentence = "None: every request has been answered by its node."
         return [*content, element("p", mark("ok", sentence), class_="nothing")]
     scale = Scale(max(of_late, default=0.0), "/s")
-    content += [sparkline(of_late, scale, "failed requests"), axis(scale)]
+    content.append(captioned(of_late, scale, "failed requests"))
     return [*content, failure_table(found[:most], moment) if found else nothing(NO_MATCH)]
 
 
@@ -41,8 +41,7 @@ def failure_table(failures: Sequence[Failure], moment: Moment) -> Content:
         Column("What the caller was told", _told, "name text"),
         Column("Status", lambda one: _status(one), "number", lambda one: one.status or 0),
         Column("Node", lambda one: one.node or "-"),
-        Column("Who asked", lambda one: one.who or "-"),
-        Column("By", lambda one: one.kind),
+        Column("Asked by", lambda one: joined(one.who, element("small", one.kind))),
         Column(
             "When",
             lambda one: words.ago(words.at(one.at), moment.now),

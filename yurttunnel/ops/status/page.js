@@ -20,13 +20,27 @@
       (selection && !selection.isCollapsed && selection.containsNode(section, true));
   }
 
+  // Before the first of those behind it that is there.
+  function insert(section) {
+    var next = section.nextElementSibling;
+    while (next && !(next.id && document.getElementById(next.id))) {
+      next = next.nextElementSibling;
+    }
+    document.querySelector("main").insertBefore(
+      section, next && document.getElementById(next.id));
+  }
+
   function show(text) {
     var fresh = new DOMParser().parseFromString(text, "text/html");
     document.title = fresh.title;
+    document.querySelectorAll("[data-live]").forEach(function (section) {
+      if (!fresh.getElementById(section.id)) { section.remove(); }
+    });
     fresh.querySelectorAll("[data-live]").forEach(function (section) {
       var shown = document.getElementById(section.id);
-      if (!shown || inUse(shown)) { return; }
+      if (shown && inUse(shown)) { return; }
       prepare(section);
+      if (!shown) { return insert(section); }
       if (shown.innerHTML === section.innerHTML) { return; }
       var focused = shown.contains(document.activeElement) ? document.activeElement.id : "";
       shown.replaceChildren.apply(shown, Array.from(section.childNodes));

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from yurttunnel.ops.status import words
 from yurttunnel.ops.status.certificates import SOON, certificate_left
 from yurttunnel.ops.status.markup import Column, Content, Markup, element, joined, mark, table
-from yurttunnel.ops.status.sparklines import Scale, axis, sparkline
+from yurttunnel.ops.status.sparklines import MINUTES, Scale, sparkline
 from yurttunnel.ops.status.throughput import Rates
 from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.tunnel.statistics import SessionSnapshot
@@ -48,7 +48,7 @@ def session_table(
     rates_of: Callable[[bytes], Rates],
     peers: PeerWords,
     now: datetime.datetime,
-) -> list[Content]:
+) -> Iterable[Content]:
     """Make the table of ``sessions``, in their order; their charts are on one scale."""
     highest = max((max(rates_of(_id(each)).both(), default=0.0) for each in sessions), default=0.0)
     scale = Scale(highest, "B/s")
@@ -70,7 +70,7 @@ def session_table(
         ),
         Column("Streams", lambda session: f"{session.streams:,}", "number", lambda s: s.streams),
         Column(
-            "Last 5 minutes",
+            f"Last {MINUTES} minutes, {scale}",
             lambda session: _carried(session, rates_of(_id(session)), scale),
             "chart",
             lambda session: sum(rates_of(_id(session)).newest()),
@@ -85,7 +85,7 @@ def session_table(
                 order=lambda session: _ends(session.certificate_not_after),
             )
         )
-    return [axis(scale), table(f"Sessions with {peers.peers}", columns, sessions)]
+    return table(f"Sessions with {peers.peers}", columns, sessions)
 
 
 def peer_link(name: str, peers: PeerWords) -> Content:

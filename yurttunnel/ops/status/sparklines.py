@@ -18,7 +18,8 @@ _WRITERS: Mapping[str, Callable[[float], str]] = {
     "s": words.round_trip,
 }
 
-_MINUTES = round(INTERVAL * KEPT / 60)
+MINUTES = round(INTERVAL * KEPT / 60)
+"""How long what a chart shows is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,10 @@ class Scale:
     def write(self, value: float) -> str:
         """Say for people what a value is."""
         return _WRITERS[self.unit](value)
+
+    def __str__(self) -> str:
+        """Return what the height of a chart stands for."""
+        return f"0 to {self.write(self.most)}" if self.most else "nothing"
 
 
 def sparkline(values: Sequence[float], scale: Scale, what: str = "") -> Markup:
@@ -51,7 +56,7 @@ def sparkline(values: Sequence[float], scale: Scale, what: str = "") -> Markup:
     highest, newest = max(values, default=0.0), values[-1] if values else 0.0
     label = (
         f"{what}{' ' if what else ''}now {scale.write(newest)}, at most {scale.write(highest)}"
-        f" in {_MINUTES} minutes"
+        f" in {MINUTES} minutes"
     )
     return element(
         "svg",
@@ -66,7 +71,7 @@ def sparkline(values: Sequence[float], scale: Scale, what: str = "") -> Markup:
     )
 
 
-def axis(scale: Scale) -> Markup:
-    """Say what the height and the width of charts on ``scale`` are."""
-    told = f"0 to {scale.write(scale.most)}" if scale.most else "nothing"
-    return element("small", f"charts: {told}, {_MINUTES} minutes", class_="axis")
+def captioned(values: Sequence[float], scale: Scale, what: str) -> Markup:
+    """Draw ``values`` with what the height and the width of the chart stand for below."""
+    caption = element("small", f"{scale}, last {MINUTES} minutes")
+    return element("div", sparkline(values, scale, what), caption, class_="wide")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -19,7 +20,6 @@ from yurttunnel.ops.status.sessions import peer_link
 from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.tunnel.relay import StreamSide
 from yurttunnel.tunnel.session import TunnelSession
-from yurttunnel.tunnel.shares import Kind
 from yurttunnel.tunnel.stream import TunnelStream
 
 MOST_EXAMINED = 10_000
@@ -47,33 +47,60 @@ class StreamReport:
     idle: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Some of the streams that are in use, or are idle, the oldest first, and how many there are.
+
+    There may be more where there are more than :data:`MOST_EXAMINED`.
+    """
+
+    shown: list[StreamReport]
+    total: int
+
+
 def oldest_streams(
     sessions: Iterable[TunnelSession],
     most: int,
     desired: Callable[[StreamReport], bool],
-    idle: Callable[[], set[TunnelStream]] = set,
-) -> Generator[str, None, tuple[list[StreamReport], list[StreamReport]]]:
-    """Return up to ``most`` of the streams that are ``desired``, the oldest first.
+    pooled: Iterable[tuple[TunnelStream, str]] = (),
+) -> Generator[str, None, tuple[Streams, Streams]]:
+    """Return up to ``most`` of the streams that are ``desired``: those in use, and the idle ones.
 
-    Those that are in use, then those that are ``idle``.
+    ``pooled`` are those that callers use by turns, each with the one that does now, empty where
+    nobody does.
     """
-    reports = yield from gather(islice(_reports(sessions, idle()), MOST_EXAMINED), desired)
+    callers = dict((yield from gather(pooled)))
+    count: Counter[bool] = Counter()
+
+    def wanted(report: StreamReport) -> bool:
+        count[report.idle] += 1
+        return desired(report)
+
+    reports = yield from gather(islice(_reports(sessions, callers), MOST_EXAMINED), wanted)
     used, unused = (
-        heapq.nlargest(most, (r for r in reports if r.idle is kept), key=lambda report: report.age)
-        for kept in (False, True)
+        Streams(
+            heapq.nlargest(most, (r for r in reports if r.idle is idle), key=lambda each: each.age),
+            count[idle],
+        )
+        for idle in (False, True)
     )
     return used, unused
 
 
-def _reports(sessions: Iterable[TunnelSession], idle: set[TunnelStream]) -> Iterator[StreamReport]:
+def _reports(
+    sessions: Iterable[TunnelSession], callers: Mapping[TunnelStream, str]
+) -> Iterator[StreamReport]:
     for session in sessions:
         now = session.clock.seconds()
         for stream in list(session.wire.streams.values()):
             request, events = stream.request, stream.events
             kind = asker = ""
+            idle = False
             if isinstance(events, TunnelStream) and events.holder is not None:
                 kind = events.holder.kind.value
-                asker = _asker(events.user, events.holder.kind)
+                caller = callers.get(events)
+                idle = caller == ""
+                asker = _asker(events.user) if caller is None else caller
             yield StreamReport(
                 request_id=request.request_id,
                 peer=session.peer_name,
@@ -84,14 +111,12 @@ def _reports(sessions: Iterable[TunnelSession], idle: set[TunnelStream]) -> Iter
                 bytes_sent=stream.sent,
                 kind=kind,
                 asker=asker,
-                idle=events in idle,
+                idle=idle,
             )
 
 
-def _asker(user: IProtocol | None, kind: Kind) -> str:
+def _asker(user: IProtocol | None) -> str:
     """Return the address of the caller whose connection ``user``, of a stream, is joined to."""
-    if kind is Kind.KUBELETS:
-        return "callers of the server, by turns"
     if not isinstance(user, StreamSide):
         return ""
     peer: Any = user.local.transport.getPeer()
@@ -101,13 +126,13 @@ def _asker(user: IProtocol | None, kind: Kind) -> str:
     return "" if host is None else join_authority(host, peer.port)
 
 
-def stream_table(streams: Iterable[StreamReport], peers: PeerWords) -> Content:
-    """Make the table of streams."""
+def stream_table(streams: Sequence[StreamReport], peers: PeerWords) -> Content:
+    """Make the table of streams; who asks for one is known where it was opened."""
     columns: list[Column[StreamReport]] = [
         Column("Request", lambda stream: stream.request_id or "-", "name code"),
         Column(peers.peer.capitalize(), lambda stream: peer_link(stream.peer, peers)),
         Column("Destination", lambda stream: stream.destination),
-        Column("Asked by", _who, ""),
+        Column("Asked by", _who),
         Column("State", lambda stream: stream.state),
         Column("Age", lambda one: words.duration(one.age), "number", lambda one: one.age),
         Column(
@@ -123,10 +148,10 @@ def stream_table(streams: Iterable[StreamReport], peers: PeerWords) -> Content:
             lambda stream: stream.bytes_sent,
         ),
     ]
+    if not any(each.kind for each in streams):
+        del columns[3]
     return table("Streams that are open", columns, streams)
 
 
 def _who(stream: StreamReport) -> Content:
-    if not stream.kind:
-        return stream.asker or "-"
-    return joined(stream.asker or "-", element("small", stream.kind))
+    return joined(stream.asker, element("small", stream.kind))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from yurttunnel.metrics import Durations
+from yurttunnel.ops.slices import Slices, visit
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.tunnel.statistics import TunnelCounters
 
@@ -115,8 +117,9 @@ class Throughput(Service):
     """Samples all sessions of the process, their sum, and counters, while it runs.
 
     A session is forgotten with its first sample after its end. Two thousand take some two
-    milliseconds a sample, which is why no snapshots are taken. ``counted`` are counters that only
-    grow, by their names, and ``durations`` are histograms of what takes its time.
+    milliseconds a sample, which is why no snapshots are taken; it is done in slices. ``counted``
+    are counters that only grow, by their names, and ``durations`` are histograms of what takes its
+    time.
     """
 
     def __init__(
@@ -134,8 +137,10 @@ class Throughput(Service):
         self._timed = {name: _Timed(each) for name, each in durations.items()}
         self._total = _Measured(counters.bytes_received, counters.bytes_sent)
         self._measured: dict[bytes, _Measured] = {}
-        self._sampled_at = 0.0
+        self._sampled_at = self._measured_at = 0.0
         self._call: IDelayedCall | None = None
+        self._slices = Slices(clock)
+        self._sampling: Deferred[bytes] | None = None
 
     def total(self) -> Rates:
         """Return the rates of all sessions together."""
@@ -162,7 +167,7 @@ class Throughput(Service):
     def startService(self) -> None:
         """Begin to sample."""
         super().startService()
-        self._sampled_at = self._clock.seconds()
+        self._sampled_at = self._measured_at = self._clock.seconds()
         self._call = self._clock.callLater(INTERVAL, self._sample)
 
     def stopService(self) -> None:
@@ -171,6 +176,8 @@ class Throughput(Service):
         call, self._call = self._call, None
         if call is not None:
             call.cancel()
+        if self._sampling is not None:
+            self._sampling.cancel()
 
     def _sample(self) -> None:
         now = self._clock.seconds()
@@ -182,9 +189,23 @@ class Throughput(Service):
             counted.sample(seconds)
         for timed in self._timed.values():
             timed.sample()
-        before, self._measured = self._measured, {}
-        for session in self._sessions():
-            self._measured[session.session_id] = _measure(before, session, seconds)
+        if self._sampling is None:
+            seconds, self._measured_at = now - self._measured_at, now
+            sampling = self._sampling = self._slices.join(self._sample_sessions(seconds))
+            _ = sampling.addBoth(self._sampled).addErrback(lambda why: why.trap(CancelledError))
+
+    def _sample_sessions(self, seconds: float) -> Iterator[str]:
+        measured: dict[bytes, _Measured] = {}
+
+        def sample(session: TunnelSession) -> None:
+            measured[session.session_id] = _measure(self._measured, session, seconds)
+
+        yield from visit(list(self._sessions()), sample)
+        self._measured = measured
+
+    def _sampled(self, result: object) -> object:
+        self._sampling = None
+        return result
 
 
 def _measure(

@@ -14,7 +14,7 @@ from yurttunnel.ops.status import words
 from yurttunnel.ops.status.certificates import certificate_table
 from yurttunnel.ops.status.events import RecentEvents, event_table
 from yurttunnel.ops.status.failed import failure_content
-from yurttunnel.ops.status.markup import Content, Markup, element, mark, pieces
+from yurttunnel.ops.status.markup import Content, Markup, element, mark
 from yurttunnel.ops.status.sections import (
     NO_MATCH,
     MakeSection,
@@ -53,9 +53,9 @@ class StatusSources:
     ``certificates`` says when each certificate in use ends; it is ``None`` for a program that never
     has any. ``reactor_lag`` is the worst of the last minute, in seconds. ``sections`` are those of
     features. ``failures`` are those of a program that serves callers, ``requests`` counts what they
-    have asked for, and ``durations`` has how long what took, by its name. ``idle_streams`` are
-    those of connections that are kept for the next request. ``one`` makes the sections of the page
-    of one peer, ``None`` for one that nobody knows.
+    have asked for, and ``durations`` has how long what took, by its name. ``pooled_streams``
+    are those that callers use by turns, each with its caller. ``one`` makes the sections of the
+    page of one peer, ``None`` for one that nobody knows.
     """
 
     program: str
@@ -70,7 +70,7 @@ class StatusSources:
     failures: Failures | None = None
     requests: Callable[[], float] | None = None
     durations: Mapping[str, Durations] = field(default_factory=dict)
-    idle_streams: Callable[[], set[TunnelStream]] = set
+    pooled_streams: Callable[[], Iterable[tuple[TunnelStream, str]]] = tuple
     one: Callable[[str, Moment, Throughput], Sequence[tuple[str, Content]] | None] | None = None
 
     def counted(self) -> dict[str, Callable[[], float]]:
@@ -131,7 +131,7 @@ class View:
             yield from self._session_section(peers)
         yield from self._behind("sessions")
         if peers is not None:
-            yield from self._stream_sections(peers)
+            yield from self._stream_sections(peers, self._sources.sessions(), self._matches_stream)
         yield from self._behind("streams")
         if self._sources.certificates is not None:
             yield from self._certificate_section(self._sources.certificates())
@@ -144,7 +144,7 @@ class View:
         yield from live("readiness", self._readiness())
         peers, make = self._sources.words, self._sources.one
         found = make(name, self._moment, self._throughput) if make is not None else None
-        yield from pieces(element("p", element("a", "All of this process", href="/")))
+        yield element("p", element("a", "All nodes", href="/"), class_="back")
         if found is None or peers is None:
             yield from live("node", nothing(f"Nothing is known of {name!r}."))
             return
@@ -152,10 +152,7 @@ class View:
             yield from live(section, content)
         sources = self._sources
         sessions = [each for each in sources.sessions() if each.peer_name == name]
-        streams, idle = yield from oldest_streams(
-            sessions, MOST_STREAMS, lambda _: True, sources.idle_streams
-        )
-        yield from self._streams(peers, streams, idle, sum(len(s.wire.streams) for s in sessions))
+        yield from self._stream_sections(peers, sessions, lambda _: True)
 
     def _made(self) -> Generator[str, None, list[Section]]:
         features = []
@@ -215,9 +212,9 @@ class View:
     def _latency(self, name: str) -> Markup:
         half, most = (self._throughput.took(name, part) for part in (0.5, 0.95))
         if half is None or most is None:
-            return _tile(f"{name}, median", "none")
+            return _tile(f"median {name}", "none")
         slow = f"95 % within {words.round_trip(most)}"
-        return _tile(f"{name}, median", words.round_trip(half), slow)
+        return _tile(f"median {name}", words.round_trip(half), slow)
 
     def _traffic(self, peers: PeerWords) -> list[Markup]:
         rates = self._throughput.total()
@@ -267,42 +264,28 @@ class View:
         )
         yield from live("sessions", contents)
 
-    def _stream_sections(self, peers: PeerWords) -> Iterator[str]:
-        sources = self._sources
-        total = sum(each.streams for each in self._sessions)
-        streams, idle = yield from oldest_streams(
-            sources.sessions(), MOST_STREAMS, self._matches_stream, sources.idle_streams
-        )
-        yield from self._streams(peers, streams, idle, total)
-
-    def _streams(
-        self, peers: PeerWords, streams: list[StreamReport], idle: list[StreamReport], total: int
+    def _stream_sections(
+        self,
+        peers: PeerWords,
+        sessions: Iterable[TunnelSession],
+        desired: Callable[[StreamReport], bool],
     ) -> Iterator[str]:
-        kept = len(self._sources.idle_streams()) if idle else 0
-        used = max(len(streams), total - kept)
-        yield from live(
-            "streams",
-            listing(
-                "Streams",
-                streams,
-                used,
-                "the oldest first",
-                lambda shown: stream_table(shown, peers),
-                NO_MATCH if used else "No stream is open.",
-            ),
-        )
-        if idle:
-            yield from live(
-                "idle",
-                listing(
-                    "Connections that are kept for the next request",
-                    idle,
-                    max(len(idle), min(kept, total)),
+        pooled = self._sources.pooled_streams()
+        used, idle = yield from oldest_streams(sessions, MOST_STREAMS, desired, pooled)
+        for name, heading, streams in (
+            ("streams", "Streams", used),
+            ("idle", "Idle connections, kept for the next request", idle),
+        ):
+            if streams.total or streams is used:
+                content = listing(
+                    heading,
+                    streams.shown,
+                    streams.total,
                     "the oldest first",
                     lambda shown: stream_table(shown, peers),
-                    "",
-                ),
-            )
+                    NO_MATCH if streams.total else "No stream is open.",
+                )
+                yield from live(name, content)
 
     def _certificate_section(self, certificates: Mapping[str, datetime.datetime]) -> Iterator[str]:
         return live(

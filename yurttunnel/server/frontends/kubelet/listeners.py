@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -95,10 +96,14 @@ class Interception:
             refusals=self.secure.refusals + self.insecure.refusals,
         )
 
-    def idle_streams(self) -> set[TunnelStream]:
-        """Return the streams of the connections to kubelets that nobody uses now."""
-        found = (_stream_below(each) for each in self._pool.unused())
-        return {each for each in found if each is not None}
+    def pooled_streams(self) -> Iterator[tuple[TunnelStream, str]]:
+        """Go through the streams to kubelets, each with its caller now, empty for an idle one."""
+        idle: list[tuple[ClientConnection, Hashable]]
+        idle = [(each, "") for each in self._pool.unused()]
+        for connection, caller in itertools.chain(idle, self._pool.lent()):
+            stream = _stream_below(connection)
+            if stream is not None:
+                yield stream, str(caller)
 
     def sessions_drain(self, sessions: frozenset[INodeSession]) -> None:
         """Close what is idle in sessions that want to end: they would wait for that."""
