@@ -246,8 +246,9 @@ class NumberTests(unittest.SynchronousTestCase):
             f"| time for a request to it | {http_site.REQUEST_SECONDS} s |",
             f"| body of a request to it | {http_site.MAX_BODY_BYTES // 1024} KiB |",
             f"which has the same bounds as a meta port | {MAX_TOKENS} |",
-            "| nodes, streams and lost nodes on the status page |"
-            f" {sessions.MOST_SHOWN}, {view.MOST_STREAMS}, {lost_nodes.MOST_SHOWN} |",
+            "| nodes, streams, idle connections and lost nodes on the status page |"
+            f" {sessions.MOST_SHOWN}, {view.MOST_STREAMS}, {view.MOST_STREAMS},"
+            f" {lost_nodes.MOST_SHOWN} |",
             f"| warnings and errors on the status page | {events.KEPT} |",
             "| sessions and streams in `/debug/sessions` |"
             f" {debug_sessions.MOST_SESSIONS}, {debug_sessions.MOST_STREAMS} |",

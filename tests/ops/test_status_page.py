@@ -193,7 +193,7 @@ class ServerPageTests(SynchronousTestCase):
         self.assertEqual(["readiness", "failures"], list(page.sections)[:2])
         first, second = page.rows["failures"]
         self.assertEqual([f"{HOSTILE} r-2", "reset", "edge-2", f"{HOSTILE} forward"], first[:4])
-        self.assertEqual(["is away r-1", "503", "edge-1", "192.0.2.1", "connect"], second[:5])
+        self.assertEqual(["is away r-1", "503", "edge-1", "192.0.2.1 connect"], second[:4])
         self.assertIn("2 since the start", page.sections["failures"])
         [row] = self.status.render("503").rows["failures"]
         self.assertIn("r-1", row[0])
