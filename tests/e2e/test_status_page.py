@@ -262,12 +262,8 @@ class FailedRequestTests(BrowserTestCase):
 
         await self.eventually(told, "the page shows the request that failed", SEEN)
         await self.assert_tells(page, "#failures", "edge-1", "forward", "127.0.0.1", "reset")
-        await page.evaluate("document.querySelector('#sessions a').click()")
-
-        async def there() -> bool:
-            return "Identifiers" in await page.text("main")
-
-        await self.eventually(there, "the page of the node", SEEN)
+        await page.visit(await page.evaluate("document.querySelector('#sessions a').href"))
+        await self.assert_tells(page, "main", "Identifiers")
         await self.assert_tells(page, "#node", "connected", "host=edge-1", __version__)
         await self.assert_tells(page, "#failures", "refused", "forward")
         await self.assert_tells(page, "#disconnections", "None is remembered.")
