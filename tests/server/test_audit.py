@@ -20,6 +20,7 @@ from tests.server.hellos import client_hello
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.kube.resources import NODES
 from yurttunnel.server.audit import Audit
+from yurttunnel.server.frontends.calls import DialSettings
 from yurttunnel.server.frontends.connect import ConnectFactory
 from yurttunnel.server.frontends.forward import ForwardFactory, parse_forward
 from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
@@ -112,7 +113,7 @@ class ForwardTests(AuditTestCase):
         """Make one forward."""
         forward = parse_forward("127.0.0.1:9000=192.0.2.1/db.local:80")
         return ForwardFactory(
-            self.registry, forward, max_pending_dials=2, request_ids=RequestIds("test")
+            self.registry, forward, DialSettings(max_pending=2, request_ids=RequestIds("test"))
         )
 
     def test_whole_line(self):
@@ -222,7 +223,9 @@ class ConnectTests(AuditTestCase):
 
     def make_factory(self):
         """Make the front end."""
-        return ConnectFactory(self.reactor, self.registry, request_ids=RequestIds("test"))
+        return ConnectFactory(
+            self.reactor, self.registry, dials=DialSettings(request_ids=RequestIds("test"))
+        )
 
     def test_stream(self):
         """The id is the caller's, the status that of the answer, and neither counts as bytes."""
@@ -324,7 +327,7 @@ class PassthroughTests(AuditTestCase):
             PassthroughNodes(self.registry, Nodes(informers), lambda _: True),
             frozenset({10250}),
             led_here_from=lambda handle: handle.asked,
-            request_ids=RequestIds("test"),
+            dials=DialSettings(request_ids=RequestIds("test")),
         )
 
     def led(self, host=None, port=10250):

@@ -24,6 +24,7 @@ from yurttunnel.ops.listen import CannotListen
 from yurttunnel.pki.credentials import certificates_to_pem, key_to_pem
 from yurttunnel.server import endpoints
 from yurttunnel.server.endpoints import (
+    Listening,
     SystemdEndpoint,
     TcpEndpoint,
     TlsEndpoint,
@@ -94,7 +95,9 @@ class ListenTests(SynchronousTestCase):
 
     def listen(self, text, credentials=None):
         """Listen on what ``text`` describes."""
-        return parse_endpoint(text).listen(self.reactor, "--flag", self.factory, credentials)
+        return parse_endpoint(text).listen(
+            Listening(self.reactor, "--flag", self.factory, credentials)
+        )
 
     def assert_cannot_listen(self, text, words):
         """It fails with one line that has the flag and ``words``."""
@@ -185,7 +188,7 @@ class ListenTests(SynchronousTestCase):
         self.assertEqual([3, 4], [event["port"] for event in events if "flag" in event])
         # Who needs a permission for what it asks for does not reach every node.
         wide = parse_endpoint("tcp:5:interface=0.0.0.0")
-        wide.listen(self.reactor, "--flag", self.factory, None, restricted=True)
+        wide.listen(Listening(self.reactor, "--flag", self.factory, restricted=True))
         self.assertEqual([3, 4], [event["port"] for event in events if "flag" in event])
         bound = ["127.0.0.1", "::1", "::", "0.0.0.0", "0.0.0.0"]
         self.assertEqual(bound, [interface for _, _, _, interface in self.reactor.tcpServers])

@@ -9,14 +9,12 @@ from dataclasses import dataclass, replace
 
 from cryptography import x509
 from OpenSSL import SSL
-from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.interfaces import IAddress, IProtocol
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from yurttunnel.http.authority import join_authority
 from yurttunnel.http.evicting_set import EvictingSet
 from yurttunnel.metrics import Metric, counter, counts_of
 from yurttunnel.pki.identity import (
@@ -26,7 +24,7 @@ from yurttunnel.pki.identity import (
     identity_from_certificate,
 )
 from yurttunnel.server.node_session import RESTARTED, NodeSession, granted_identifiers
-from yurttunnel.server.refused_peers import RefusedPeers
+from yurttunnel.server.refused_peers import RefusedPeers, authority_behind
 from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.tunnel.connection import MAX_UNFINISHED, SessionConnection
 from yurttunnel.tunnel.interfaces import IStreamAcceptor, IStreamRequest
@@ -221,7 +219,7 @@ class AgentListener(Factory):
         elif not (connection.greeted or _is_connected_already(reason)):
             self.refusals[_reason(reason)] += 1
             text = "a connection from {address} has not become a session"
-            self._refused_peers.warn(text, reason, address=_address(connection))
+            self._refused_peers.warn(text, reason, address=authority_behind(connection.transport))
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
         """Resume the session that the agent asks for, or begin a new one."""
@@ -385,7 +383,7 @@ class AgentListener(Factory):
         return PeerDescription(
             local_name=self._settings.name,
             peer_name=identity.node,
-            address=_address(connection),
+            address=authority_behind(connection.transport),
             certificate_not_after=identity.not_after,
         )
 
@@ -441,10 +439,3 @@ def _is_connected_already(reason: Failure) -> bool:
     """Return whether an agent that looked for other servers was refused, which is no trouble."""
     error = reason.value
     return isinstance(error, Violation) and error.code is Code.ALREADY_CONNECTED
-
-
-def _address(connection: SessionConnection) -> str:
-    peer = connection.transport.getPeer()
-    if isinstance(peer, IPv4Address | IPv6Address):
-        return join_authority(peer.host, peer.port)
-    return str(peer)

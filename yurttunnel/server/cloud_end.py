@@ -22,6 +22,7 @@ from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.kubelets import KubeletContexts
 from yurttunnel.server.agents import REFUSAL_METRICS, AgentListener, AgentListenerSettings
+from yurttunnel.server.endpoints import Listening
 from yurttunnel.server.entries import Entry, shown_address
 from yurttunnel.server.frontends.admission import Permissions
 from yurttunnel.server.frontends.calls import Dialer, DialingFactory, IGate
@@ -234,8 +235,8 @@ def _listeners(
     listeners = [Listener(flag, listen)]
     for flag, endpoint in settings.connect_endpoints:
         restricted = bool(settings.connect_permissions)
-        listen = partial(endpoint.listen, reactor, flag, callers[flag], trust.connect, restricted)
-        listeners.append(Listener(flag, listen))
+        wanted = Listening(reactor, flag, callers[flag], trust.connect, restricted)
+        listeners.append(Listener(flag, partial(endpoint.listen, wanted)))
     return listeners
 
 

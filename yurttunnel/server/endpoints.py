@@ -17,7 +17,11 @@ from typing import Protocol
 from cryptography import x509
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import CannotListenError
-from twisted.internet.interfaces import IListeningPort, IOpenSSLServerConnectionCreator
+from twisted.internet.interfaces import (
+    IListeningPort,
+    IOpenSSLServerConnectionCreator,
+    IProtocolFactory,
+)
 from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
 from twisted.protocols.tls import TLSMemoryBIOFactory
@@ -46,23 +50,27 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _KEYWORD = re.compile(r"([a-zA-Z]+)=(.*)", re.DOTALL)
 
 
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """What is to listen: ``factory``, which ``flag`` asks for.
+
+    ``credentials`` are the server's own, for ``ssl:`` endpoints that name no files: they must
+    demand a certificate of each caller, and take the protocol ``http/1.1`` (ALPN).
+    ``restricted`` tells that who connects still needs a permission for what it asks for.
+    """
+
+    reactor: IReactor
+    flag: str
+    factory: ServerFactory
+    credentials: IOpenSSLServerConnectionCreator | None = None
+    restricted: bool = False
+
+
 class Endpoint(Protocol):
     """Where a factory can be made to listen."""
 
-    def listen(
-        self,
-        reactor: IReactor,
-        flag: str,
-        factory: ServerFactory,
-        credentials: IOpenSSLServerConnectionCreator | None = None,
-        restricted: bool = False,
-    ) -> IListeningPort:
-        """Listen; raises :class:`CannotListen` that names ``flag``.
-
-        ``credentials`` are the server's own, for ``ssl:`` endpoints that name no files: they
-        must demand a certificate of each caller, and take the protocol ``http/1.1`` (ALPN).
-        ``restricted`` tells that who connects still needs a permission for what it asks for.
-        """
+    def listen(self, wanted: Listening) -> IListeningPort:
+        """Listen; raises :class:`CannotListen` that names the flag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +81,11 @@ class UnixEndpoint:
     mode: int = SOCKET_MODE
     backlog: int = BACKLOG
 
-    def listen(
-        self,
-        reactor: IReactor,
-        flag: str,
-        factory: ServerFactory,
-        credentials: IOpenSSLServerConnectionCreator | None = None,
-        restricted: bool = False,
-    ) -> IListeningPort:
+    def listen(self, wanted: Listening) -> IListeningPort:
         """See :class:`Endpoint`."""
-        return listen_unix(reactor, flag, self.path, factory, self.mode, self.backlog)
+        return listen_unix(
+            wanted.reactor, wanted.flag, self.path, wanted.factory, self.mode, self.backlog
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,24 +96,17 @@ class TcpEndpoint:
     interface: str = _LOOPBACK
     backlog: int = BACKLOG
 
-    def listen(
-        self,
-        reactor: IReactor,
-        flag: str,
-        factory: ServerFactory,
-        credentials: IOpenSSLServerConnectionCreator | None = None,
-        restricted: bool = False,
-    ) -> IListeningPort:
+    def listen(self, wanted: Listening) -> IListeningPort:
         """See :class:`Endpoint`; warns when others than this machine can connect."""
-        if not (restricted or ip_address(self.interface).is_loopback):
+        if not (wanted.restricted or ip_address(self.interface).is_loopback):
             log.warn(
                 "{flag}: whoever can connect to {interface} port {port} reaches every node; "
                 "ssl: demands a certificate, unix: is closed to other users",
-                flag=flag,
+                flag=wanted.flag,
                 interface=self.interface,
                 port=self.port,
             )
-        return listen_tcp(reactor, flag, self.interface, self.port, factory, self.backlog)
+        return _listen_tcp(self, wanted, wanted.factory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,21 +129,14 @@ class TlsEndpoint:
     chain: str = ""
     ca: str = ""
 
-    def listen(
-        self,
-        reactor: IReactor,
-        flag: str,
-        factory: ServerFactory,
-        credentials: IOpenSSLServerConnectionCreator | None = None,
-        restricted: bool = False,
-    ) -> IListeningPort:
+    def listen(self, wanted: Listening) -> IListeningPort:
         """See :class:`Endpoint`."""
-        if self.private_key:
-            credentials = self._load(flag)
+        flag = wanted.flag
+        credentials = self._load(flag) if self.private_key else wanted.credentials
         if credentials is None:
             raise CannotListen(flag, "the server has no certificate of its own: add privateKey=")
-        secured = TLSMemoryBIOFactory(credentials, False, factory, clock=reactor)
-        return listen_tcp(reactor, flag, self.interface, self.port, secured, self.backlog)
+        secured = TLSMemoryBIOFactory(credentials, False, wanted.factory, clock=wanted.reactor)
+        return _listen_tcp(self, wanted, secured)
 
     def _load(self, flag: str) -> CallerContexts:
         """Read the files; they are not read again."""
@@ -174,20 +163,14 @@ class SystemdEndpoint:
 
     description: str
 
-    def listen(
-        self,
-        reactor: IReactor,
-        flag: str,
-        factory: ServerFactory,
-        credentials: IOpenSSLServerConnectionCreator | None = None,
-        restricted: bool = False,
-    ) -> IListeningPort:
+    def listen(self, wanted: Listening) -> IListeningPort:
         """See :class:`Endpoint`."""
+        flag = wanted.flag
         results: list[IListeningPort | Failure] = []
         try:
-            endpoint = serverFromString(reactor, self.description)
+            endpoint = serverFromString(wanted.reactor, self.description)
             # Twisted's own endpoints listen at once; the Deferred has fired when it is returned.
-            endpoint.listen(factory).addBoth(results.append)
+            endpoint.listen(wanted.factory).addBoth(results.append)
         except LookupError:
             raise CannotListen(
                 flag, f"systemd has passed no socket for {self.description!r}"
@@ -202,6 +185,13 @@ class SystemdEndpoint:
                 result.raiseException()
             raise CannotListen(flag, f"cannot listen on {self.description!r}: {result.value}")
         return result
+
+
+def _listen_tcp(
+    endpoint: TcpEndpoint | TlsEndpoint, wanted: Listening, factory: IProtocolFactory
+) -> IListeningPort:
+    interface, port, backlog = endpoint.interface, endpoint.port, endpoint.backlog
+    return listen_tcp(wanted.reactor, wanted.flag, interface, port, factory, backlog)
 
 
 def parse_endpoint(text: str) -> Endpoint:

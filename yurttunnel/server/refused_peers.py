@@ -9,6 +9,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.problems import problem_with_peer
 
@@ -33,6 +34,12 @@ class RefusedPeers:
     def warn_of_caller(self, transport: Any, reason: Failure) -> None:
         """Warn of a caller that TLS has refused."""
         self.warn("a caller from {address} is refused", reason, address=address_behind(transport))
+
+
+def authority_behind(transport: Any) -> str:
+    """Return the address and port of who is connected, for people."""
+    peer = transport.getPeer()
+    return join_authority(peer.host, peer.port) if hasattr(peer, "port") else str(peer)
 
 
 def address_behind(transport: Any) -> str:

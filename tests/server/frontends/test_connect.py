@@ -19,6 +19,7 @@ from yurttunnel.http.head import HeadLimits
 from yurttunnel.ops.log_levels import REQUESTS
 from yurttunnel.pki.problems import refusal
 from yurttunnel.server.audit import Audit
+from yurttunnel.server.frontends.calls import DialSettings
 from yurttunnel.server.frontends.connect import ConnectFactory
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
@@ -60,6 +61,7 @@ class ConnectTestCase(SynchronousTestCase):
     """A front end in front of one node."""
 
     limits: dict[str, object] = {}
+    dials: dict[str, object] = {}
 
     def setUp(self):
         """Connect edge-1, which is also 192.0.2.1."""
@@ -68,9 +70,8 @@ class ConnectTestCase(SynchronousTestCase):
         self.registry = SessionRegistry(self.reactor)
         self.session = FakeSession("edge-1", addresses=["192.0.2.1", "2001:db8::1"])
         self.registry.add(self.session)
-        self.factory = ConnectFactory(
-            self.reactor, self.registry, request_ids=RequestIds("test"), **self.limits
-        )
+        dials = DialSettings(request_ids=RequestIds("test"), **self.dials)
+        self.factory = ConnectFactory(self.reactor, self.registry, dials=dials, **self.limits)
 
     def tearDown(self):
         """Nothing is left when all connections have been closed."""
@@ -629,10 +630,9 @@ class LimitTests(ConnectTestCase):
     limits = {
         "head_timeout": 10.0,
         "max_unread_heads": 2,
-        "max_pending_dials": 4,
-        "dial_timeout": 7.0,
         "limits": HeadLimits(max_bytes=100),
     }
+    dials = {"timeout": 7.0, "max_pending": 4}
 
     def test_slow_heads(self):
         """A caller that sends a byte now and then gets 408 after the head's time."""

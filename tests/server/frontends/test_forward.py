@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import FakeSession, MemoryConnection
 from yurttunnel.ops.failures import Failures
+from yurttunnel.server.frontends.calls import DialSettings
 from yurttunnel.server.frontends.forward import Forward, ForwardFactory, parse_forward
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
@@ -103,9 +104,7 @@ class ForwardTests(SynchronousTestCase):
         self.factory = ForwardFactory(
             self.registry,
             parse_forward(FORWARD),
-            dial_timeout=7.0,
-            max_pending_dials=4,
-            request_ids=RequestIds("test"),
+            DialSettings(7.0, 4, RequestIds("test")),
         )
         self.events = []
         globalLogPublisher.addObserver(self.events.append)

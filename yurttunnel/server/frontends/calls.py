@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from twisted.internet.address import UNIXAddress
@@ -34,7 +35,7 @@ MAX_PENDING_DIALS = 4096
 """Dials of one listener that may wait at a time; each holds one connection and a few KiB."""
 
 
-def _caller(transport: Any) -> str:
+def caller_behind(transport: Any) -> str:
     """Return what a caller counts as: its address, or the user behind a Unix socket."""
     peer = transport.getPeer()
     if isinstance(peer, UNIXAddress):
@@ -53,12 +54,22 @@ class IGate(Interface):
         """Let ``call`` through, or raise :class:`RequestFailed` with what the caller is told."""
 
 
+@dataclass(frozen=True, slots=True)
+class DialSettings:
+    """What bounds the dials of one entry, and what makes their request ids."""
+
+    timeout: float = DIAL_TIMEOUT
+    """Seconds for a whole opening."""
+    max_pending: int = MAX_PENDING_DIALS
+    """Openings that may wait at a time."""
+    request_ids: RequestIds = field(default_factory=RequestIds)
+
+
 class Dialer:
     """What the calls that come by one entry have in common: where they lead, and their bounds.
 
-    ``dial_timeout`` is in seconds and covers a whole opening. At most ``max_pending_dials``
-    openings wait at a time, of one caller as many as it leaves free; further ones fail with
-    :attr:`Code.OVERLOADED`.
+    At most ``dials.max_pending`` openings wait at a time, of one caller as many as it leaves free;
+    further ones fail with :attr:`Code.OVERLOADED`.
     """
 
     kind = Kind.OTHER
@@ -72,18 +83,12 @@ class Dialer:
     gates: Sequence[IGate] = ()
     """What each call has to pass, in this order, before anything is dialed for it."""
 
-    def __init__(
-        self,
-        registry: SessionRegistry,
-        *,
-        dial_timeout: float = DIAL_TIMEOUT,
-        max_pending_dials: int = MAX_PENDING_DIALS,
-        request_ids: RequestIds | None = None,
-    ) -> None:
+    def __init__(self, registry: SessionRegistry, dials: DialSettings | None = None) -> None:
+        dials = dials or DialSettings()
         self.registry = registry
-        self.dial_timeout = dial_timeout
-        self.pending_dials = Places(max_pending_dials)
-        self.request_ids = request_ids or RequestIds()
+        self.dial_timeout = dials.timeout
+        self.pending_dials = Places(dials.max_pending)
+        self.request_ids = dials.request_ids
 
 
 class FrontEnd(Protocol):
@@ -140,7 +145,7 @@ class Call:
         """
         self.node, self.host, self.port = node, host, port
         self.transport = transport
-        self._caller = _caller(transport)
+        self._caller = caller_behind(transport)
         dialer = self._dialer
         if self._entry is not None:
             self._entry.asks(transport, self.request_id, node, join_authority(host, port))
@@ -210,7 +215,9 @@ class Call:
         if failures is not None and not self._noted:
             self._noted = True
             node = self.serving_node or self.node
-            failures.note(self.kind, _caller(transport), node, self.request_id, status, reason)
+            failures.note(
+                self.kind, caller_behind(transport), node, self.request_id, status, reason
+            )
         entry = self._entry
         if entry is not None:
             entry.request_id = self.request_id
@@ -260,20 +267,8 @@ class DialingFactory(Dialer, ServerFactory):
 
     noisy = False
 
-    def __init__(
-        self,
-        registry: SessionRegistry,
-        *,
-        dial_timeout: float = DIAL_TIMEOUT,
-        max_pending_dials: int = MAX_PENDING_DIALS,
-        request_ids: RequestIds | None = None,
-    ) -> None:
-        super().__init__(
-            registry,
-            dial_timeout=dial_timeout,
-            max_pending_dials=max_pending_dials,
-            request_ids=request_ids,
-        )
+    def __init__(self, registry: SessionRegistry, dials: DialSettings | None = None) -> None:
+        super().__init__(registry, dials)
         self.connections: set[DialingConnection] = set()
         self._all_gone: list[Deferred[None]] = []
 

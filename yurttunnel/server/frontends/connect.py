@@ -36,11 +36,10 @@ from yurttunnel.http.server import ConnectionsFactory, ServerSettings
 from yurttunnel.http.server_connection import ServerConnection
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.log_levels import request_log
-from yurttunnel.server.frontends.calls import DIAL_TIMEOUT, MAX_PENDING_DIALS, Call, Dialer
+from yurttunnel.server.frontends.calls import Call, Dialer, DialSettings
 from yurttunnel.server.quoting import quotable
 from yurttunnel.server.refused_peers import RefusedPeers, address_behind
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
-from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.tunnel.relay import LocalConnection
@@ -89,23 +88,15 @@ class ConnectFactory(Dialer, ConnectionsFactory):
         max_handshakes: int = MAX_HANDSHAKES,
         linger: float = LINGER,
         stall_timeout: float = STALL_TIMEOUT,
-        dial_timeout: float = DIAL_TIMEOUT,
-        max_pending_dials: int = MAX_PENDING_DIALS,
-        request_ids: RequestIds | None = None,
+        dials: DialSettings | None = None,
     ) -> None:
-        Dialer.__init__(
-            self,
-            registry,
-            dial_timeout=dial_timeout,
-            max_pending_dials=max_pending_dials,
-            request_ids=request_ids,
-        )
+        Dialer.__init__(self, registry, dials)
         settings = ServerSettings(
             limits=limits or HeadLimits(),
             head_timeout=head_timeout,
             idle_timeout=stall_timeout,
             # Who has ended its direction waits for its dial, and that ends before.
-            half_closed_timeout=2 * dial_timeout,
+            half_closed_timeout=2 * self.dial_timeout,
             linger=linger,
             # Dials and streams are bounded, and those who have not got so far.
             max_connections=sys.maxsize,

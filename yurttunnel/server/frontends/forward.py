@@ -9,13 +9,11 @@ from twisted.internet.interfaces import IAddress
 
 from yurttunnel.http.authority import BadAuthority, join_authority, split_authority, strip_port
 from yurttunnel.server.frontends.calls import (
-    DIAL_TIMEOUT,
-    MAX_PENDING_DIALS,
     DialingConnection,
     DialingFactory,
+    DialSettings,
 )
 from yurttunnel.server.registry import SessionRegistry
-from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.tunnel.shares import Kind
 
@@ -91,20 +89,9 @@ class ForwardFactory(DialingFactory):
     kind = Kind.FORWARD
 
     def __init__(
-        self,
-        registry: SessionRegistry,
-        forward: Forward,
-        *,
-        dial_timeout: float = DIAL_TIMEOUT,
-        max_pending_dials: int = MAX_PENDING_DIALS,
-        request_ids: RequestIds | None = None,
+        self, registry: SessionRegistry, forward: Forward, dials: DialSettings | None = None
     ) -> None:
-        super().__init__(
-            registry,
-            dial_timeout=dial_timeout,
-            max_pending_dials=max_pending_dials,
-            request_ids=request_ids,
-        )
+        super().__init__(registry, dials)
         self.lead(forward)
 
     def lead(self, forward: Forward) -> None:

@@ -7,16 +7,14 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from yurttunnel.http.authority import join_authority
 from yurttunnel.http.evicting_set import EvictingSet
 from yurttunnel.pki.cluster_identity import check_sibling
 from yurttunnel.pki.identity import BadIdentity
-from yurttunnel.server.refused_peers import RefusedPeers
+from yurttunnel.server.refused_peers import RefusedPeers, authority_behind
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.siblings.feed import FEED_HOST, FeedWriter
 from yurttunnel.server.siblings.settings import SiblingSettings
@@ -165,7 +163,7 @@ class SiblingAcceptor:
             self._close_disconnected()
         if not connection.greeted and not _is_ourselves(reason):
             text = "a connection from a sibling at {address} has not become a session"
-            self._refused_peers.warn(text, reason, address=_address(connection))
+            self._refused_peers.warn(text, reason, address=authority_behind(connection.transport))
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
         """Resume the session that the sibling asks for, or begin a new one."""
@@ -229,7 +227,7 @@ class SiblingAcceptor:
                 tunnel.close(Code.GOING_AWAY, "the connection was lost while the server stops")
 
     def _description(self, connection: SessionConnection) -> PeerDescription:
-        address = _address(connection)
+        address = authority_behind(connection.transport)
         return PeerDescription(self._settings.name, f"sibling at {address}", address)
 
     def _hello(self, session: bytes, received: int) -> Hello:
@@ -239,10 +237,3 @@ class SiblingAcceptor:
 def _is_ourselves(reason: Failure) -> bool:
     error = reason.value
     return isinstance(error, Violation) and error.code is Code.ALREADY_CONNECTED
-
-
-def _address(connection: SessionConnection) -> str:
-    peer = connection.transport.getPeer()
-    if isinstance(peer, IPv4Address | IPv6Address):
-        return join_authority(peer.host, peer.port)
-    return str(peer)

@@ -6,7 +6,13 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.interfaces import IConnector, IListeningPort
+from twisted.internet.interfaces import (
+    IConnector,
+    IListeningPort,
+    IReactorPluggableNameResolver,
+    IReactorTCP,
+    IReactorTime,
+)
 from twisted.internet.tcp import Port
 from zope.interface import implementer
 
@@ -14,7 +20,6 @@ from yurttunnel.tunnel.direct.connector import SocketConnector
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.direct.ports import take_over
 from yurttunnel.tunnel.interfaces import IRounds
-from yurttunnel.tunnel.outgoing import PreparingReactor
 from yurttunnel.tunnel.reactor import IReactor
 
 TRANSPORTS = ("direct", "twisted")
@@ -80,6 +85,32 @@ class DirectReactor:
         connector = SocketConnector(self._descriptors, host, port, factory, timeout, self._prepare)
         connector.connect()
         return connector
+
+
+@implementer(IReactorTCP, IReactorTime, IReactorPluggableNameResolver)
+class PreparingReactor:
+    """Passes everything on to ``reactor``, whose transports are Twisted's.
+
+    ``prepare`` is given the socket of each TCP connection to an address, before any packet.
+    """
+
+    def __init__(self, reactor: IReactor, prepare: Callable[[socket.socket], object]) -> None:
+        self._reactor = reactor
+        self._prepare = prepare
+
+    def __getattr__(self, name: str) -> Any:
+        """Be the reactor in everything else."""
+        return getattr(self._reactor, name)
+
+    def connectTCP(self, *arguments: Any, **options: Any) -> IConnector:
+        """Connect as ``IReactorTCP`` says."""
+        connector: Any = self._reactor.connectTCP(*arguments, **options)
+        # Twisted's client has its socket at once, and connects it in the next turn. There is none
+        # when all descriptors are in use.
+        if getattr(connector.transport, "socket", None) is not None:
+            self._prepare(connector.transport.getHandle())
+        made: IConnector = connector
+        return made
 
 
 def known_transports(name: str) -> str:

@@ -18,6 +18,7 @@ from tests.fakes import FakeSession, MemoryConnection, Recorder
 from tests.server.hellos import client_hello, fragmented
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.kube.resources import NODES
+from yurttunnel.server.frontends.calls import DialSettings
 from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
 from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
@@ -71,9 +72,8 @@ class ListenerTestCase(SynchronousTestCase):
             max_unread_hellos=3,
             max_unread_of_one=2,
             max_connections=8,
-            max_pending_dials=4,
             led_here_from=lambda handle: handle.asked,
-            request_ids=RequestIds("test"),
+            dials=DialSettings(max_pending=4, request_ids=RequestIds("test")),
         )
         self.events = []
         globalLogPublisher.addObserver(self.events.append)

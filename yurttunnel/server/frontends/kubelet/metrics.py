@@ -18,9 +18,9 @@ from yurttunnel.http.fields import requested_upgrade
 from yurttunnel.http.pool import PoolStatistics
 from yurttunnel.metrics import Durations, Metric, counter, counts_of, gauge, histogram
 from yurttunnel.ops.failures import Failures
+from yurttunnel.server.frontends.calls import caller_behind
 from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
 from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
-from yurttunnel.tunnel.shares import caller_at
 
 REQUEST_SECONDS_BOUNDS = (0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0)
 """Upper bounds of the histogram of requests, in seconds."""
@@ -196,8 +196,7 @@ class RequestMetrics:
 def _note(failures: Failures, request: InterceptedRequest) -> None:
     exchange, destination = request.exchange, request.destination
     node = request.node or ("" if destination is None else destination.node)
-    peer = exchange.transport.getPeer()
-    who = request.caller or caller_at(getattr(peer, "host", ""))
+    who = request.caller or caller_behind(exchange.transport)
     failures.note("kubelets", who, node, request.request_id, exchange.status, exchange.failure)
 
 

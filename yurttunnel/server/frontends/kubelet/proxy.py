@@ -15,12 +15,12 @@ from yurttunnel.http.interfaces import IExchange, IRequestHandler
 from yurttunnel.http.pool import ConnectionPool
 from yurttunnel.http.relay import ForwardedRequest, Relay, RelaySettings
 from yurttunnel.pki.kubelets import KubeletContexts
+from yurttunnel.server.frontends.calls import caller_behind
 from yurttunnel.server.frontends.kubelet.destination import PREFIX, Destination, destination_of
 from yurttunnel.server.frontends.kubelet.kubelets import KubeletKey
 from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
-from yurttunnel.tunnel.shares import caller_at
 
 _REPLACED = frozenset({b"host", b"x-request-id"})
 _REPLACED_WITH_PROOF = _REPLACED | {b"authorization"}
@@ -112,8 +112,7 @@ class KubeletProxy:
 
 def _caller_of(request: InterceptedRequest) -> str:
     """Return whose share of what is bounded a request has."""
-    peer = request.exchange.transport.getPeer()
-    return request.client or request.caller or caller_at(getattr(peer, "host", ""))
+    return request.client or request.caller or caller_behind(request.exchange.transport)
 
 
 def forwarded_fields(request: InterceptedRequest, destination: Destination) -> Fields:

@@ -10,7 +10,6 @@ from cryptography.x509.oid import NameOID
 from twisted.internet.interfaces import IReactorTime, ITransport
 from zope.interface import implementer
 
-from yurttunnel.http.authority import join_authority
 from yurttunnel.http.connection import is_secure
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.ops.log_levels import WHOLE_LINE, request_log
@@ -21,6 +20,7 @@ from yurttunnel.server.frontends.kubelet.request import (
     InterceptedRequest,
 )
 from yurttunnel.server.quoting import quotable, shortened
+from yurttunnel.server.refused_peers import authority_behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,7 @@ class Trace:
 
 def _peer_behind(transport: Any) -> _Peer:
     """Return who is at the other end: the address, and over TLS the name in the certificate."""
-    peer = transport.getPeer()
-    address = join_authority(peer.host, peer.port) if hasattr(peer, "port") else str(peer)
+    address = authority_behind(transport)
     certificate = peer_certificate(transport) if is_secure(transport) else None
     if certificate is None:
         return _Peer(address)

@@ -32,10 +32,9 @@ from twisted.python.failure import Failure
 from yurttunnel.http.places import Places
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.server.frontends.calls import (
-    DIAL_TIMEOUT,
-    MAX_PENDING_DIALS,
     DialingConnection,
     DialingFactory,
+    DialSettings,
 )
 from yurttunnel.server.frontends.kubelet.destination import Destination
 from yurttunnel.server.frontends.passthrough.client_hello import BadClientHello, ClientHelloReader
@@ -47,7 +46,6 @@ from yurttunnel.server.frontends.passthrough.original_destination import (
 from yurttunnel.server.frontends.passthrough.stats import PassthroughStats, Refusal
 from yurttunnel.server.frontends.passthrough.unread import UnreadHellos
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
-from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.tunnel.shares import Kind, caller_at
 
@@ -96,16 +94,9 @@ class PassthroughFactory(DialingFactory):
         max_unread_of_one: int = MAX_UNREAD_OF_ONE,
         max_connections: int = MAX_CONNECTIONS,
         led_here_from: Callable[[socket.socket], SocketAddress | None] = led_here_from,
-        dial_timeout: float = DIAL_TIMEOUT,
-        max_pending_dials: int = MAX_PENDING_DIALS,
-        request_ids: RequestIds | None = None,
+        dials: DialSettings | None = None,
     ) -> None:
-        super().__init__(
-            registry,
-            dial_timeout=dial_timeout,
-            max_pending_dials=max_pending_dials,
-            request_ids=request_ids,
-        )
+        super().__init__(registry, dials)
         self.nodes = nodes
         self.ports = ports
         self.hello_timeout = hello_timeout
