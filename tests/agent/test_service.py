@@ -209,6 +209,7 @@ class BeginningTests(ServiceTests):
         self.network.cut()
         problem = self.service.not_connected()
         self.assertTrue(problem.startswith(f"not connected: {HOST}:10262 ("), problem)
+        self.assertEqual(problem, self.service.partly_connected(), "none is not every one")
         self.network.pass_time(3)
         self.assertIn("refused", self.service.not_connected())
         self.assertGreater(self.service.failed_attempts(), 0)

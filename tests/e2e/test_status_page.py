@@ -128,6 +128,19 @@ class StatusPageTests(BrowserTestCase):
         self.assertTrue(await page.evaluate("window.sameDocument"))
         self.assertEqual(page.complaints, [])
 
+    async def test_a_bar_under_the_pointer(self) -> None:
+        """What a chart shows there is told in figures, as long as the pointer is in it."""
+        page = await self.visit(self.tunnel.server)
+        moved = "new PointerEvent('pointermove', {bubbles: true, clientX: box.right - 1})"
+        chart = "document.querySelector('#sessions .spark')"
+        await page.evaluate(
+            f"var box = {chart}.getBoundingClientRect(); {chart}.dispatchEvent({moved})"
+        )
+        self.assertRegex(await page.text("#hint"), r"^about [\d.]+ [KM]?i?B/s, 5 s ago$")
+        await page.evaluate(f"document.body.dispatchEvent({moved})")
+        self.assertTrue(await page.evaluate("document.getElementById('hint').hidden"))
+        self.assertEqual(page.complaints, [])
+
     async def test_by_keyboard(self) -> None:
         """Tables are sorted by the heads of their columns, which stay so on the live page."""
         await self.open_stream()

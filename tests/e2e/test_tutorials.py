@@ -1,4 +1,4 @@
-"""The commands of docs/tutorials, run as they stand there, on machines that are network namespaces.
+"""The commands of guides, run as they stand there, on machines that are network namespaces.
 
 A block of shell commands says behind ``sh`` on which machine it runs, and ``stays`` if it is a
 program in the foreground; others are repeated until they succeed, as a reader would. What stands in
@@ -24,7 +24,10 @@ from tests.e2e.network.sites import Sites
 from tests.e2e.programs import READY_SECONDS, ROOT, STOP_SECONDS
 from tests.e2e.support import EndToEndTestCase
 
-TUTORIALS = ROOT / "docs" / "tutorials"
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+
+GUIDES = {path.stem: path for path in [*TUTORIALS, ROOT / "docs" / "standalone.md"]}
+"""The pages whose commands are run, by their names."""
 
 MACHINES = {
     "server": ("cloud-2", "203.0.113.10/32"),
@@ -88,11 +91,11 @@ class TutorialsTests(EndToEndTestCase):
     async def follow(self, name: str) -> None:
         """Do what a page says, from its first block to its last."""
         token = Path("S", "join-token")
-        for number, block in enumerate(blocks(TUTORIALS / f"{name}.md")):
+        for number, block in enumerate(blocks(GUIDES[name])):
             where = block.marks[0]
             if str(token) in block.text:
                 # Who is asked to use it sees that it is there.
-                made = Path(self.directory, "server", token)
+                made = Path(self.directory, "server" if "copy" in block.marks else where, token)
                 await self.eventually(made.exists, f"there is a file {token}", READY_SECONDS)
             if "copy" in block.marks:
                 shutil.copy(made, Path(self.directory, where))
@@ -164,6 +167,10 @@ class TutorialsTests(EndToEndTestCase):
     async def test_raspberry_pi(self) -> None:
         """A node behind NAT."""
         await self.follow("raspberry-pi")
+
+    async def test_standalone(self) -> None:
+        """Both ends on one machine, and then on two."""
+        await self.follow("standalone")
 
     async def test_prometheus(self) -> None:
         """Figures of a node behind NAT."""

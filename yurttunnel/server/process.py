@@ -185,8 +185,8 @@ class ServerProcess:
                 failures=self.failures,
                 requests=self._requests,
                 durations={
-                    "request time": self.requests.durations,
-                    "dial time": counters.dial_durations,
+                    "request": self.requests.durations,
+                    "dial": counters.dial_durations,
                 },
                 pooled_streams=lambda: self.pooled_streams(),
                 one=NodeView(self.registry, self.history, nodes, self.failures, NODES).sections,

@@ -41,7 +41,7 @@ def failure_table(failures: Sequence[Failure], moment: Moment) -> Content:
         Column("What the caller was told", _told, "name text"),
         Column("Status", lambda one: _status(one), "number", lambda one: one.status or 0),
         Column("Node", lambda one: one.node or "-"),
-        Column("Asked by", lambda one: joined(one.who, element("small", one.kind))),
+        Column("Asked by", lambda one: joined(one.who, element("small", one.kind)), "who"),
         Column(
             "When",
             lambda one: words.ago(words.at(one.at), moment.now),
