@@ -591,6 +591,16 @@ class TokenTests(World):
             self.get(token=name)
         self.assertEqual(names[:64], self.reviewed)
 
+    def test_floods(self):
+        """Nor do they push out what is known of another one, however many they are."""
+        self.users["abc"] = ACCOUNT
+        self.get()
+        self.reviewed.clear()
+        for number in range(5_000):
+            self.successResultOf(self.tokens.owner(f"made-up-{number}"))
+        self.get()
+        self.assertNotIn("abc", self.reviewed)
+
     def test_ends(self):
         """A token is accepted until it ends, and for a day at most."""
         now = self.clock.seconds()

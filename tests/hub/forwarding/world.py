@@ -159,13 +159,14 @@ class World(SynchronousTestCase):
         self.filters = self.make_filters()
         self.kubelet_lease = KubeletLease(self.clock, "edge-1", 40)
         self.answers = Answers(self.clock, self.cache, Policy())
+        self.tokens = SeenTokens(self.clock, self.cache, self.user_of)
         self.forwarder = Forwarder(
             self.clock,
             self.connections,
             Balancer(self.api_servers, rotates=False),
             self.health,
             self.answers,
-            SeenTokens(self.clock, self.cache, self.user_of),
+            self.tokens,
             self.offline,
         )
         self.limited = Limits(self.clock, *self.limits)

@@ -34,7 +34,8 @@ _ANSWER_SECONDS = 5.0
 """For an answer: the first request of a token waits for it."""
 
 _MOST = 4096
-"""Tokens of which is remembered what the API has said."""
+"""Tokens of which is remembered that the API knows their owners, and so many of which that it does
+not: who makes up tokens pushes out no other one's."""
 
 _MOST_QUESTIONS = 64
 """Under way at a time; the tokens of all pods of a node are fewer."""
@@ -66,8 +67,9 @@ class SeenTokens:
         self._clock = clock
         self._cache = cache
         self._user_of = user_of
-        # By digest, the latest to be used last.
-        self._seen: OrderedDict[bytes, _Seen] = OrderedDict()
+        # By digest, the latest to be used last; each token is in one of them.
+        self._owned: OrderedDict[bytes, _Seen] = OrderedDict()
+        self._unowned: OrderedDict[bytes, _Seen] = OrderedDict()
         self._questions: set[Deferred[None]] = set()
 
     def owner(self, token: str) -> Deferred[str]:
@@ -94,14 +96,22 @@ class SeenTokens:
     def _look(self, token: str) -> _Seen:
         """Return what is known of a token, and ask when it is time to."""
         digest = read_token(token).digest
-        seen = self._seen.setdefault(digest, _Seen())
-        self._seen.move_to_end(digest)
-        if len(self._seen) > _MOST:
-            self._seen.popitem(last=False)
+        seen = self._owned.get(digest) or self._unowned.get(digest) or _Seen()
+        self._remember(digest, seen)
         due = seen.question is None and self._clock.seconds() >= seen.due
         if due and len(self._questions) < _MOST_QUESTIONS:
             self._ask(token, seen)
         return seen
+
+    def _remember(self, digest: bytes, seen: _Seen) -> None:
+        here, there = self._owned, self._unowned
+        if not seen.owner:
+            here, there = there, here
+        there.pop(digest, None)
+        here[digest] = seen
+        here.move_to_end(digest)
+        if len(here) > _MOST:
+            here.popitem(last=False)
 
     def _ask(self, token: str, seen: _Seen) -> None:
         seen.due = self._clock.seconds() + UNKNOWN_SECONDS
@@ -129,12 +139,15 @@ class SeenTokens:
             seen.owner = owner
             seen.due = self._clock.seconds() + KNOWN_SECONDS
             found = read_token(token)
+            self._remember(found.digest, seen)
             until = min(found.expires, time_of_day(self._clock) + ACCEPTED_SECONDS)
             self._cache.accept_token(found.digest, owner, until)
 
     def _refused(self, token: str, seen: _Seen) -> None:
+        digest = read_token(token).digest
         seen.owner = ""
-        self._cache.refuse_token(read_token(token).digest)
+        self._remember(digest, seen)
+        self._cache.refuse_token(digest)
 
     def _defect(self, failure: Failure) -> None:
         self._log.failure("Defect: whose a token is could not be asked", failure)
