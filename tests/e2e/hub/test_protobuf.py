@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 
 from tests.e2e.hub.canned import Canned, Streamed
@@ -21,6 +22,8 @@ PODS = [
 """Pods of which all are on a node: those that wait for one are not kept."""
 
 POD_LIST = body("PodList", {"metadata": {"resourceVersion": "1010"}, "items": PODS})
+
+LARGE = 64 * 1024
 
 FUTURE = b"a field that this version does not know"
 
@@ -48,6 +51,43 @@ class ProtobufTests(HubTestCase):
             self.assertIn(message("Pod", pod), offline.body)
         self.assertEqual(offline.size, len(POD_LIST))
         self.assertIn(FUTURE, offline.body)
+
+    async def test_a_compressed_list_is_there_after_a_kill(self) -> None:
+        """It passes as it is, and the hub that is killed and started in the dark has it whole."""
+        cloud, hub = await self.start()
+        fields = [(b"Content-Encoding", b"gzip")]
+        cloud.answers[ALL_PODS] = Canned(gzip.compress(POD_LIST), PROTOBUF, fields)
+        kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
+        online = await kubelet.ask(ALL_PODS, fields=[(b"Accept-Encoding", b"gzip")])
+        self.assertEqual(gzip.decompress(online.body), POD_LIST)
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        await self.restart(hub)
+        offline = await kubelet.ask(ALL_PODS)
+        self.assertEqual((offline.status, offline.size), (200, len(POD_LIST)))
+        for pod in PODS:
+            self.assertIn(message("Pod", pod), offline.body)
+
+    async def test_a_large_object_on_a_watch_is_read_offline(self) -> None:
+        """A frame of more than 64 KiB arrives as it was sent, in pieces, and is kept."""
+        cloud, hub = await self.start()
+        self.furnish(cloud)
+        stream = cloud.answers[f"{ALL_PODS}?watch"] = Streamed(WATCH)
+        kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
+        await kubelet.ask(ALL_PODS)
+        answer = await kubelet.send(f"{ALL_PODS}?watch=true&resourceVersion=1010")
+        watch = await self.within(10, answer.begun(), "the watch")
+        metadata = {**PODS[0]["metadata"], "name": "large", "resourceVersion": "1020"}
+        large = {**PODS[0], "metadata": {**metadata, "annotations": {"text": "x" * LARGE}}}
+        sent = frame("ADDED", "Pod", large)
+        for begin in range(0, len(sent), 1000):
+            stream.write(sent[begin : begin + 1000])
+        await self.eventually(lambda: watch.size == len(sent), "the frame arrives")
+        self.assertEqual(watch.digest, hashlib.sha256(sent).hexdigest())
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        found = await kubelet.ask("/api/v1/namespaces/shop/pods/large")
+        self.assertEqual((found.status, bytes(found.body)), (200, body("Pod", large)))
 
     async def test_an_object_of_a_list_is_one_of_its_own(self) -> None:
         """It is in an envelope that says what it is."""
