@@ -7,6 +7,12 @@ import re
 from twisted.trial import unittest
 
 from tests.deploy.rendering import REPOSITORY
+from yurttunnel.hub import listeners
+from yurttunnel.hub.cache import clients, documents, events, listed, lists, objects, store, tokens
+from yurttunnel.hub.forwarding import forwarding, keeping, seen_tokens
+from yurttunnel.hub.offline import writes
+from yurttunnel.hub.request import accept, callers, parsing
+from yurttunnel.hub.upstream import connections
 from yurttunnel.proxy import health, page, proxier
 from yurttunnel.proxy.balancing import affinity, ejections
 from yurttunnel.proxy.kernel import ejections as kernel_ejections
@@ -140,3 +146,50 @@ class ProxyTests(Limits, unittest.SynchronousTestCase):
         self.assertEqual(4, limits._SHARE)
         self.assertIn("a quarter", self.values["TCP connections of the process"])
         self.assertEqual(udp_table._SHARE, self.numbers("clients by UDP of the process")[1])
+
+
+class HubTests(Limits, unittest.SynchronousTestCase):
+    """The hub."""
+
+    section = "The hub"
+    bounds = (
+        (
+            "head of a request",
+            listeners.SETTINGS.limits.max_bytes / KIBIBYTE,
+            listeners.SETTINGS.limits.max_fields,
+        ),
+        ("name in a path", parsing.LONGEST_SEGMENT, callers.LONGEST_COMPONENT),
+        ("`Accept`", accept.LONGEST_ACCEPT / KIBIBYTE),
+        ("body of a request that is kept", forwarding.MOST_REPEATED / KIBIBYTE),
+        ("body of a request that is answered", writes.LONGEST_BODY / MEBIBYTE),
+        (
+            "head of an answer",
+            connections.HEAD_LIMITS.max_bytes / KIBIBYTE,
+            connections.HEAD_LIMITS.max_fields,
+        ),
+        ("one object", keeping.MAX_ITEM / MEBIBYTE),
+        ("document: ", keeping.MAX_DOCUMENT / MEBIBYTE),
+        ("documents that are kept", documents.MOST, documents.MOST_BYTES / MEBIBYTE),
+        ("time to connect", connections.CONNECT_SECONDS),
+        ("time for an answer", forwarding.ANSWER_SECONDS),
+        ("the file of the cache", store.MOST_BYTES / MEBIBYTE / KIBIBYTE),
+        (
+            "memory for what waits",
+            store.MOST_WAITING / MEBIBYTE,
+            store.MOST_WAITING / 2 / MEBIBYTE,
+        ),
+        ("selections of one collection", objects.MOST_SCOPES),
+        ("lists in pages", lists.MOST_LISTS, lists.MOST_NAMES),
+        ("time for a next page", lists.PAGE_SECONDS),
+        ("lists that are read", store.MOST_LISTED, store.MOST_LISTED),
+        ("time for reading", listed.SECONDS),
+        ("Events that are kept", events.MOST, events.MOST_BYTES / MEBIBYTE),
+        (
+            "tokens of which it is kept",
+            tokens.MOST,
+            seen_tokens.ACCEPTED_SECONDS / (24 * clients.HOUR),
+        ),
+        ("tokens of which it is remembered", seen_tokens._MOST),
+        ("questions about tokens", seen_tokens._MOST_QUESTIONS),
+        ("time until a client", clients.MOST_HOURS),
+    )
