@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import resource
+import select
 import socket
 from ipaddress import ip_address
 from unittest import mock
@@ -98,6 +99,23 @@ class DialingTests(SynchronousTestCase):
         )  # fmt: skip
         self.assertEqual(self.lab.reactor.getDelayedCalls(), [])
         self.assertEqual(self.lab.descriptors.writers(), [])
+
+    def test_one_that_was_in_time_is_taken_by_a_process_that_is_late(self) -> None:
+        """At the end of a step it is connected, which nobody has looked at: no endpoint has failed,
+        and its client has it.
+        """
+        hole = self.lab.black_hole()
+        opened, picker = self.lab.open(hole.endpoint)
+        client = self.lab.client(opened)
+        client.socket.send(b"hello")
+        self.until(lambda: self.lab.descriptors.writers())
+        (dialing,) = opened._dialings
+        hole.socket.accept()
+        self.assertTrue(select.select([], [dialing], [], 30)[1])
+        self.lab.reactor.advance(PLAN[0])
+        self.assertEqual((picker.failures, picker.stand), ([], [hole.endpoint]))
+        self.assertEqual(opened.stats().active, 1)
+        self.assertFalse(client.read().reset)
 
     def test_a_refusal_within_a_step_leads_on_at_once(self) -> None:
         """A silent one, one that refuses, and one that lives: a step, and no more."""

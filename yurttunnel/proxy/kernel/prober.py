@@ -6,12 +6,13 @@ import enum
 from typing import TypeVar
 
 from twisted.internet.defer import Deferred, DeferredSemaphore
-from twisted.internet.error import TimeoutError as ConnectTimedOut
-from twisted.internet.interfaces import IAddress, IConnector, IReactorTCP, ITCPTransport
+from twisted.internet.interfaces import IAddress, IConnector, IDelayedCall, ITCPTransport
 from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
+from yurttunnel.proxy.sockets.dialing import EXHAUSTED
 from yurttunnel.proxy.state.virtual_services import Endpoint
+from yurttunnel.tunnel.reactor import IReactor
 
 SECONDS = 0.25
 """How long an endpoint may take to answer: as long as in user mode, where the next one is dialed
@@ -22,6 +23,9 @@ AT_ONCE = 64
 """Probes that are under way at a time; further ones wait."""
 
 
+_LONGER = 4
+"""Times :data:`SECONDS`: the time of Twisted's, which never comes to it."""
+
 _Result = TypeVar("_Result")
 
 
@@ -31,12 +35,13 @@ class Outcome(enum.Enum):
     ANSWERED = "it answers"
     REFUSED = "it refuses connections"
     SILENT = "it does not answer"
+    UNKNOWN = "this machine cannot open a socket to ask it"
 
 
 class Prober:
     """Connects by TCP, and ends the connection at once."""
 
-    def __init__(self, reactor: IReactorTCP) -> None:
+    def __init__(self, reactor: IReactor) -> None:
         self._reactor = reactor
         self._turn = DeferredSemaphore(AT_ONCE)
         self._probing: set[Deferred[Outcome]] = set()
@@ -60,8 +65,11 @@ class Prober:
         return result
 
     def _connect(self, endpoint: Endpoint) -> Deferred[Outcome]:
-        probe = _Probe()
-        self._reactor.connectTCP(str(endpoint.address), endpoint.port, probe, timeout=SECONDS)
+        probe = _Probe(self._reactor)
+        # Its own timer is not used: it would not take what has come while this process was late.
+        self._reactor.connectTCP(
+            str(endpoint.address), endpoint.port, probe, timeout=_LONGER * SECONDS
+        )
         return probe.outcome
 
 
@@ -69,13 +77,16 @@ class _Probe(ClientFactory):
     noisy = False
     _connector: IConnector | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, reactor: IReactor) -> None:
         self.outcome: Deferred[Outcome] = Deferred(self._give_up)
-        self._is_given_up = False
+        self._reactor = reactor
+        self._is_over = False
+        self._waiting: IDelayedCall = reactor.callLater(SECONDS, self._wait_a_turn)
 
     def tell(self, outcome: Outcome) -> None:
         """Tell what the endpoint has done, unless nobody waits for it any more."""
-        if not self._is_given_up:
+        if not self._is_over:
+            self._end()
             self.outcome.callback(outcome)
 
     def startedConnecting(self, connector: IConnector) -> None:
@@ -88,11 +99,27 @@ class _Probe(ClientFactory):
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
         """Tell why: also where a router says that there is no way."""
-        silent = reason.check(ConnectTimedOut) is not None
-        self.tell(Outcome.SILENT if silent else Outcome.REFUSED)
+        is_own = getattr(reason.value, "osError", None) in EXHAUSTED
+        self.tell(Outcome.UNKNOWN if is_own else Outcome.REFUSED)
+
+    def _wait_a_turn(self) -> None:
+        """Have the reactor read what has come: it serves timers first."""
+        self._waiting = self._reactor.callLater(0, self._silent)
+
+    def _silent(self) -> None:
+        self.tell(Outcome.SILENT)
+        self._disconnect()
 
     def _give_up(self, _: Deferred[Outcome]) -> None:
-        self._is_given_up = True
+        self._end()
+        self._disconnect()
+
+    def _end(self) -> None:
+        self._is_over = True
+        if self._waiting.active():
+            self._waiting.cancel()
+
+    def _disconnect(self) -> None:
         if self._connector is not None:
             self._connector.disconnect()
 

@@ -140,7 +140,7 @@ class Suspicion:
             self._answered[target] = self._clock.seconds()
         elif outcome is Outcome.REFUSED:
             self._eject(target, outcome)
-        else:
+        elif outcome is Outcome.SILENT:
             examination.silent.append(target)
 
     def _end(self, _: object, target: Target, examination: _Examination) -> None:

@@ -250,6 +250,10 @@ class Dialing:
 
     def _end_step(self) -> None:
         self._timer = None
+        if self._is_connected():
+            # It was in time; it is this process that is late.
+            self._look()
+            return
         endpoint = self._drop_attempt()
         if endpoint is not None:
             self._note_failure(endpoint, f"no answer within {PLAN[self._step]:g} s")
@@ -259,6 +263,12 @@ class Dialing:
             self._give_up(f"no endpoint takes a connection, the last was {self._why}")
         else:
             self._try_endpoints()
+
+    def _is_connected(self) -> bool:
+        server, endpoint = self._server, self._endpoint
+        if server is None or endpoint is None:
+            return False
+        return self._owner.dialer.outcome(server, endpoint) == 0
 
     def _give_up(self, why: str) -> None:
         self._end()
