@@ -232,6 +232,18 @@ class WrongTests(SynchronousTestCase):
             (name, ()), (service_from(service(name)).name, service_from(service(name)).problems)
         )
 
+    def test_names_that_are_none(self):
+        """The Service, or the port, is left out: what rules and the log cannot take breaks none."""
+        for name in ('a"b', "a b", "a;b", "a\nb", "$(x)", "\u00e9", "a/b", "", "n" * 254):
+            made = service_from(service(name))
+            self.assertEqual((), made.ports)
+            (told,) = made.problems
+            self.assertNotIn("\n", told.what)
+            self.assertIn("none that Kubernetes takes", told.text)
+            web = service(ports=[port(80, name or " "), port(81, "good")])
+            self.assertEqual([81], [each.port for each in service_from(web).ports])
+            self.assertEqual(1, len(problems(web)))
+
     def test_many(self):
         """Of very many problems of one Service some are told, and how many there are more."""
         web = service(external=["::"] * 100 + [f"127.0.0.{n}" for n in range(100)])

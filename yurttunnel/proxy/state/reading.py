@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -23,6 +24,9 @@ OURS = f"!{HEADLESS},!{SERVICE_PROXY_NAME}"
 """A label selector for what is served here; that of kube-proxy."""
 
 _LONGEST_QUOTE = 60
+
+_NAME = re.compile("[A-Za-z0-9._-]{1,253}")
+"""What kinds of names there are in the API (RFC 1123 and 1035) is part of that."""
 
 _SPECIAL = {
     "unspecified": "the unspecified address",
@@ -67,6 +71,11 @@ def is_ours(obj: Object) -> bool:
 def labels_of(obj: Object) -> Mapping[str, object]:
     """Return the labels of an object."""
     return mapping(mapping(obj.get("metadata")).get("labels"))
+
+
+def is_name(given: str) -> bool:
+    """Return whether a text may be a name in rules and in the log; the API has no others."""
+    return _NAME.fullmatch(given) is not None
 
 
 def quoted(value: object) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from yurttunnel.cluster.fields import objects, text
-from yurttunnel.proxy.state.reading import Problems, Unusable, port_number, quoted
+from yurttunnel.proxy.state.reading import Problems, Unusable, is_name, port_number, quoted
 from yurttunnel.proxy.state.virtual_services import Protocol
 
 
@@ -31,6 +31,9 @@ def service_ports(
     names, numbers, node_ports = set(), set(), set()
     for each in objects(spec.get("ports")):
         name = text(each.get("name"))
+        if name and not is_name(name):
+            problems.add(f"{quoted(ascii(name))} is no name of a port: it is not served")
+            continue
         what = f"{service}:{name}" if name else service
         try:
             protocol = _protocol(each)

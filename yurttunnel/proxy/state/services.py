@@ -26,6 +26,7 @@ from yurttunnel.proxy.state.reading import (
     OURS,
     Problems,
     Unusable,
+    is_name,
     is_ours,
     port_number,
     quoted,
@@ -111,6 +112,13 @@ def service_from(service: Object) -> Service | None:
         return None
     namespace, name = text(metadata.get("namespace")), text(metadata.get("name"))
     annotations = mapping(metadata.get("annotations"))
+    if not (is_name(namespace) and is_name(name)):
+        # A file may have it. It would break the rules of all.
+        told = Problem(
+            quoted(ascii(f"{namespace}/{name}")),
+            "it is not served, since its name or its namespace is none that Kubernetes takes",
+        )
+        return Service(namespace, name, problems=(told,))
     problems = Problems(f"{namespace}/{name}")
     cluster_ips = tuple(_addresses("cluster IP", given, problems))
     versions = {each.version for each in cluster_ips}
