@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from benchmarks.certificates import Authority
 from benchmarks.load import Driver, build
 from benchmarks.nginx import Nginx
 from benchmarks.processes import BenchmarkFailed, resident
+from benchmarks.proxy.dials import dial_all
 from benchmarks.proxy.loads import MEBIBYTE, Loads, Scale, Way
 from benchmarks.proxy.peer import Peer
 from benchmarks.proxy.proxy import ServiceProxy
+from tests.proxy.sockets.lab import BlackHole
+
+LOOPBACK, LIVING, REFUSING, SILENT = (f"127.0.0.{number}" for number in range(1, 5))
+"""A proxy for this machine alone, and its endpoints."""
 
 
 class Bench(Loads):
@@ -21,12 +26,17 @@ class Bench(Loads):
     def __init__(self, stack: ExitStack, directory: Path, nginx: Nginx, scale: Scale) -> None:
         super().__init__(scale)
         address = _own_address()
+        self._directory = directory
+        program = build(directory)
         # The backend with TLS, which nobody asks here, wants a certificate.
         identity = Authority(directory).issue("bench")
-        driver = stack.enter_context(Driver(build(directory), identity, address=address))
+        driver = stack.enter_context(Driver(program, identity, address=address))
+        self._living = stack.enter_context(Driver(program, identity, address=LIVING))
         behind = address, driver.plain_port, driver.echo_port
         peer = Peer(stack, directory, nginx, *behind)
-        self.proxy = stack.enter_context(ServiceProxy(directory, *behind))
+        self.proxy = stack.enter_context(
+            ServiceProxy(directory, [address], driver.plain_port, driver.echo_port)
+        )
         self.direct = Way(driver, *behind)
         self.nginx = Way(driver, address, peer.port, peer.port, peer.pids)
         self.ours = Way(driver, address, self.proxy.port, self.proxy.port, [self.proxy.pid])
@@ -34,6 +44,21 @@ class Bench(Loads):
     def resident(self) -> float:
         """Return the resident memory of the proxy in MiB."""
         return resident(self.proxy.pid) / MEBIBYTE
+
+    def beside_dead(self, clients: int, at_once: int) -> tuple[list[float], list[float]]:
+        """Return how many seconds clients wait for an answer, two of three endpoints being dead:
+        so many at once by a proxy that does not know that yet, and then one after the other.
+        """
+        port = self._living.plain_port
+        endpoints = (LIVING, REFUSING, SILENT)
+        with (
+            closing(BlackHole(SILENT, port)),
+            ServiceProxy(
+                self._directory, endpoints, port, self._living.echo_port, LOOPBACK
+            ) as proxy,
+        ):
+            where = LOOPBACK, proxy.port
+            return dial_all(where, clients, at_once), dial_all(where, clients, 1)
 
 
 def _own_address() -> str:

@@ -12,6 +12,12 @@ from benchmarks.run import Unit
 
 CLIENTS = 16
 
+DIALS, DIALS_AT_ONCE = 200, 10
+"""Clients of which two of three endpoints are dead."""
+
+MOST_BESIDE_DEAD, MOST_LEFT_OUT = 800.0, 5.0
+"""Milliseconds: two steps of the plan, 0.25 and 0.5 s, and an answer; and once it is known."""
+
 _MEGABYTE, _MILLISECOND = 1e6, 1e3
 
 
@@ -61,6 +67,18 @@ def _bulk(work: str, streams: int, least: float) -> Callable[..., Iterator[Figur
     return part
 
 
+def retry(bench: Bench) -> Iterator[Figure]:
+    """How long clients wait where one endpoint refuses, and one is a black hole."""
+    first = Figure(Demand("2 of 3 dead: p99", Unit.LATENCY, MOST_BESIDE_DEAD))
+    then = Figure(Demand("2 of 3 dead, left out: p99", Unit.LATENCY, MOST_LEFT_OUT))
+    for _ in range(bench.scale.repeats):
+        for figure, seconds in zip(
+            (first, then), bench.beside_dead(DIALS, DIALS_AT_ONCE), strict=True
+        ):
+            figure.ours.append(sorted(seconds)[DIALS * 99 // 100] * _MILLISECOND)
+    yield from (first, then)
+
+
 def memory(bench: Bench) -> Iterator[Figure]:
     """Resident memory of the proxy, after whatever was measured before."""
     yield Figure(Demand("resident", Unit.MEBIBYTES), [bench.resident()])
@@ -74,6 +92,7 @@ PARTS: Parts[Bench] = {
     "upload-1": _bulk("upload", 1, 1.0),
     "upload-8": _bulk("upload", 8, 1.3),
     "datagrams": _many("datagrams", f"UDP echoes of 64 bytes, {CLIENTS} clients", 0.5, None),
+    "retry": retry,
     "memory": memory,
 }
 """The parts by their names on the command line, in the order in which they are measured."""

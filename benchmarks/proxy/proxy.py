@@ -50,16 +50,24 @@ class _Proxy(MetaProgram):
 
 
 class ServiceProxy(_Proxy):
-    """User mode, with one endpoint, at ``port``.
+    """User mode, at ``port`` of an address, and of the whole machine where that is not told.
 
-    Nothing leads there: clients speak to the port itself, as they do to that of nginx.
+    Nothing leads there: clients speak to the port itself, as they do to that of nginx. Endpoints
+    may be loopback addresses where the proxy's own is one.
     """
 
-    def __init__(self, directory: Path, address: str, backend: int, echo: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        addresses: Sequence[str],
+        backend: int,
+        echo: int,
+        bound: str = "0.0.0.0",
+    ) -> None:
         self.port = free_ports.take()
-        own = ("--proxy-port-range", f"{self.port}-{self.port}")
+        own = ("--proxy-port-range", f"{self.port}-{self.port}", "--bind-address", bound)
         flags = ("--mode", "user", "--proxy-backend", "none", *own)
-        super().__init__(directory, "proxy", [address], backend, echo, flags)
+        super().__init__(directory, f"proxy-{self.port}", addresses, backend, echo, flags)
         self.wait_until_ready()
 
 

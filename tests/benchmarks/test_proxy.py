@@ -38,7 +38,7 @@ class CommandLineTests(SynchronousTestCase):
         """They are named as those of user mode, where it is the same that is done."""
         self.assertEqual(parse_kernel(["--only", "retry"]).only, ["retry"])
         self.assertEqual(parse_kernel([]).output, Path("build/proxy.kernel.json"))
-        self.assertEqual({"retry"}, KERNEL_PARTS.keys() - PARTS.keys())
+        self.assertLessEqual(KERNEL_PARTS.keys(), PARTS.keys())
 
 
 class ManifestTests(SynchronousTestCase):

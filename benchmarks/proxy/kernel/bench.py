@@ -73,9 +73,14 @@ class Bench(Loads):
     @property
     def ours(self) -> Way:
         """The way by the cluster IP of a Service with one endpoint."""
-        if self._proxy is None or self._endpoints != (LIVING,):
+        if self._endpoints != (LIVING,):
             self._start(LIVING)
-        assert self._proxy is not None
+        return self.current
+
+    @property
+    def current(self) -> Way:
+        """The way by the cluster IP of the Service that there is."""
+        assert self._proxy is not None  # one has been started
         return Way(self._load, CLUSTER_IP, PORT, PORT, [self._proxy.pid], elsewhere=True)
 
     def slowest_beside_dead(self, clients: int) -> float:

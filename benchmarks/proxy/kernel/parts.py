@@ -53,12 +53,17 @@ def _bulk(work: str, streams: int) -> Callable[..., Iterator[Figure]]:
 
 
 def retry(bench: Bench) -> Iterator[Figure]:
-    """How long clients wait at the most where one endpoint refuses, and one is a black hole."""
+    """How long clients wait at the most where one endpoint refuses, and one is a black hole; and
+    how many there may be once those are left out.
+    """
     title = f"slowest of {BESIDE_DEAD} clients, 2 of 3 dead"
-    figure = Figure(Demand(title, Unit.LATENCY, MOST_MILLISECONDS))
+    slowest = Figure(Demand(title, Unit.LATENCY, MOST_MILLISECONDS))
+    rate = Figure(Demand("new connections, dead left out", Unit.RATE, KEPT, True, True))
     for _ in range(bench.scale.repeats):
-        figure.ours.append(bench.slowest_beside_dead(BESIDE_DEAD) * _MILLISECOND)
-    yield figure
+        slowest.ours.append(bench.slowest_beside_dead(BESIDE_DEAD) * _MILLISECOND)
+        for way, values in ((bench.direct, rate.peer), (bench.current, rate.ours)):
+            values.append(bench.many(way, "connections", CLIENTS).rate)
+    yield from (slowest, rate)
 
 
 PARTS: Parts[Bench] = {

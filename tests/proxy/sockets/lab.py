@@ -185,9 +185,9 @@ def refusing(version: int = 4) -> tuple[socket.socket, Endpoint]:
 class BlackHole:
     """An endpoint that answers nothing until :meth:`open`: its queue of connections is full."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = LOOPBACK[4], port: int = 0) -> None:
         self.socket = socket.socket()
-        self.socket.bind((LOOPBACK[4], 0))
+        self.socket.bind((host, port))
         self.socket.listen(0)
         self.socket.setblocking(False)
         self.endpoint = endpoint_at(self.socket)
