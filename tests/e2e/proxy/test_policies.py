@@ -16,8 +16,8 @@ from tests.e2e.proxy.traffic import REFUSED
 
 ALL = (*REMOTE, *LOCAL)
 NODE_PORT, HEALTH_PORT = 30080, 30500
-SOON = 0.5
-"""Seconds within which a refusal is at once."""
+SOON = 1.0
+"""Seconds within which a refusal is one of the client's first packet: then it sends another."""
 
 
 class PolicyTestCase(ProxyTestCase):

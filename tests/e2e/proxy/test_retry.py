@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
+from twisted.internet import reactor
 from twisted.internet.defer import gatherResults
 
 from tests.e2e.clients import Latencies
@@ -16,8 +18,8 @@ ALIVE, REFUSING, SILENT = REMOTE
 CLIENTS = 200
 AT_ONCE = 10
 
-EJECTED_SECONDS = 0.005
-"""How long half of the clients wait at the most once the dead are left out."""
+LEFT_OUT_SECONDS = 10
+"""After which user mode tries an endpoint again that it has left out, with one client."""
 
 MANY = 1000
 DIALS_AT_ONCE = 50
@@ -31,31 +33,34 @@ def latencies(answers: Sequence[Answer]) -> Latencies:
 class Retry:
     """The tests; a class chooses who carries the bytes."""
 
-    p99_seconds = 0.8
-    most_seconds = 2.0
+    async def found_out(self, version: int, clients: Sequence[Answer]) -> None:
+        """Require that not more clients were led to the dead than there are at once."""
+        raise NotImplementedError
+
+    async def left_out(self, version: int, clients: Sequence[Answer]) -> None:
+        """Require that nobody is led to the dead any more."""
+        raise NotImplementedError
 
     async def test_two_of_three_are_dead(self) -> None:
-        """One refuses, and one is a black hole: no client fails or waits for long, and after a
-        moment nobody waits any more.
+        """One refuses, and one is a black hole: no client fails, the dead are found out by the
+        first ones, and then nobody waits any more. (How long that takes is in the benchmarks.)
         """
         await self.start_cloud()
         self.serve(ALIVE)
         self.network.fall_silent("outside", SILENT.number)
         self.objects.service("web")
         self.objects.endpoints("web", *REMOTE)
-        await self.start_proxy()
+        self.proxy = await self.start_proxy()
         for version in BOTH:
             host = self.objects.address("web", version)
             first = await self.calls(CLIENTS, host, at_once=AT_ONCE)
             self.assertEqual(spread(first), {ALIVE.address(version): CLIENTS})
-            waited = latencies(first)
-            print(f"\n{self.mode} IPv{version}, two of three dead: {waited}", end="")
-            self.assertLessEqual(waited.percentile(99), self.p99_seconds)
-            self.assertLessEqual(waited.percentile(100), self.most_seconds)
+            print(f"\n{self.mode} IPv{version}, two of three dead: {latencies(first)}", end="")
+            await self.found_out(version, first)
             then = await self.calls(CLIENTS, host, at_once=1)
             self.assertEqual(spread(then), {ALIVE.address(version): CLIENTS})
             print(f"; then: {latencies(then)}", end="")
-            self.assertLessEqual(latencies(then).percentile(50), EJECTED_SECONDS)
+            await self.left_out(version, then)
 
     async def test_endpoint_comes_back(self) -> None:
         """One that was left out gets connections again some time after it serves."""
@@ -102,9 +107,31 @@ class Retry:
 class UserTests(Retry, ProxyTestCase):
     """User mode."""
 
+    async def found_out(self, version: int, clients: Sequence[Answer]) -> None:
+        """Each fails in two dials in a row, beside those that are under way by then."""
+        self.failed_dials = await self.failures(version)
+        self.failed_at = reactor.seconds()
+        self.assertGreaterEqual(min(self.failed_dials), 2)
+        self.assertLessEqual(max(self.failed_dials), 2 + AT_ONCE)
+
+    async def left_out(self, version: int, clients: Sequence[Answer]) -> None:
+        """One client tries each again when its time is over."""
+        tries = 1 + (reactor.seconds() - self.failed_at) // LEFT_OUT_SECONDS
+        for before, after in zip(self.failed_dials, await self.failures(version), strict=True):
+            self.assertLessEqual(after - before, tries)
+
+    async def failures(self, version: int) -> list[int]:
+        """Return how many dials of the dead have failed."""
+        _, body = await self.proxy.get("/services")
+        (service,) = [each for each in json.loads(body) if each["version"] == version]
+        failures = [each["failures"] for each in service["endpoints"] if each["failures"]]
+        self.assertEqual(len(failures), 2)
+        return failures
+
     async def test_all_are_dead(self) -> None:
-        """Who asks for a Service of black holes alone is told within four seconds; nobody else is
-        delayed meanwhile.
+        """Who asks for a Service of dead endpoints alone is told so; nobody else is delayed
+        meanwhile. (That it takes less than four seconds is shown by a clock, in
+        tests.proxy.sockets.test_dialing.)
         """
         await self.start_cloud()
         self.serve(ALIVE)
@@ -122,10 +149,11 @@ class UserTests(Retry, ProxyTestCase):
         ]
         beside = await self.calls(CLIENTS, self.objects.address("web", 4), at_once=2)
         self.assertEqual(spread(beside), {ALIVE.address(4): CLIENTS})
-        self.assertLessEqual(latencies(beside).percentile(99), 0.1)
+        # Were one dial waited for, most of them would wait for a step of the plan, 0.25 s or more.
+        self.assertLessEqual(latencies(beside).percentile(50), 0.2)
         told = await gatherResults([caller.answered for caller in dead])
         self.assertEqual({answer.problem for answer in told}, {CLOSED})
-        self.assertLessEqual(latencies(told).percentile(100), 4.2)
+        print(f"\nno endpoint: {latencies(told)}", end="")
 
 
 class KernelTests(Retry, ProxyTestCase):
@@ -133,8 +161,16 @@ class KernelTests(Retry, ProxyTestCase):
 
     mode = "kernel"
     backend = "nftables"
-    p99_seconds = 1.2
-    most_seconds = 1.5
+
+    async def found_out(self, version: int, clients: Sequence[Answer]) -> None:
+        """Of clients of three endpoints of which two are dead, two thirds would try again."""
+        again = [each for each in clients if each.attempts > 1]
+        print(f", {len(again)} tried again", end="")
+        self.assertLessEqual(len(again), CLIENTS / 4)
+
+    async def left_out(self, version: int, clients: Sequence[Answer]) -> None:
+        """All are connected by their first packet, as without a proxy."""
+        self.assertEqual({each.attempts for each in clients}, {1})
 
     async def test_process_is_killed(self) -> None:
         """Who then speaks to endpoints that refuse is told so: there is nobody to find that out, so

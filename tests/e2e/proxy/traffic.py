@@ -8,13 +8,14 @@ goes both ways, and the last of it through a connection that is half closed.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.error import ConnectError
 from twisted.internet.protocol import ClientFactory, DatagramProtocol, Factory
 
 from tests.e2e.clients import Payload, Peer
+from tests.proxy.kernel.lab import retransmissions_of
 
 REFUSED = "ConnectionRefusedError"
 CLOSED = "closed"
@@ -26,14 +27,15 @@ class Answer:
     """What a client got.
 
     ``endpoint`` is the address of who served it, ``client`` the one that was seen there,
-    ``seconds`` how long it took until the greeting, or else until the end. ``problem`` is empty
-    where all came back that was sent.
+    ``seconds`` how long it took until the greeting, or else until the end, ``attempts`` how often
+    the client has sent its first packet. ``problem`` is empty where all came back that was sent.
     """
 
     endpoint: str = ""
     client: str = ""
     seconds: float = 0.0
     problem: str = ""
+    attempts: int = 1
 
 
 class Caller(Peer):
@@ -51,6 +53,7 @@ class Caller(Peer):
         self._stays = stays
         self._greeting = b""
         self._seconds = 0.0
+        self._attempts = 1
         self._hash = hashlib.sha256()
         self.greeted: Deferred[None] = Deferred()
         self.answered: Deferred[Answer] = Deferred()
@@ -58,6 +61,7 @@ class Caller(Peer):
     def connectionMade(self) -> None:
         """Send."""
         super().connectionMade()
+        self._attempts += retransmissions_of(self.transport.getHandle())
         if not self._stays:
             self.finish()
 
@@ -110,12 +114,12 @@ class Caller(Peer):
     def answer(self) -> Answer:
         """What it has got so far."""
         endpoint, _, client = self._greeting.decode().strip().partition(" ")
-        return Answer(endpoint, client, self._seconds)
+        return Answer(endpoint, client, self._seconds, attempts=self._attempts)
 
     def _end(self, problem: str) -> None:
         got = self.answer
         seconds = got.seconds or self._reactor.seconds() - self._began
-        self.answered.callback(Answer(got.endpoint, got.client, seconds, problem))
+        self.answered.callback(replace(got, seconds=seconds, problem=problem))
 
 
 class CallerFactory(ClientFactory):

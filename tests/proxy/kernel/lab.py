@@ -274,12 +274,13 @@ def connect(inside, host, port=80, timeout=_SECONDS):
 
 async def _served(connecting):
     protocol = await connecting
-    retransmissions = _retransmissions(protocol.transport.getHandle())
+    retransmissions = retransmissions_of(protocol.transport.getHandle())
     server, seen = await protocol.answered
     return Connected(server, seen, retransmissions)
 
 
-def _retransmissions(connection):
+def retransmissions_of(connection):
+    """Return how often a connection has sent something again."""
     number, at = _TOTAL_RETRANSMISSIONS
     told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, at + number.size)
     return number.unpack_from(told, at)[0]
