@@ -14,7 +14,7 @@ from typing import Any
 from yurttunnel.kube.durations import seconds_of, since
 
 Cell = Callable[[dict[str, Any], float], Any]
-"""Gives the cell of an object, at a time in seconds since 1970."""
+"""Returns the cell of an object, at a time in seconds since 1970."""
 
 NONE = "<none>"
 

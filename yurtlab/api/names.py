@@ -18,7 +18,7 @@ _QUALIFIED_NAME = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _LABEL_VALUE = f"({_QUALIFIED_NAME})?"
 
 NameRule = Callable[[str], list[str]]
-"""Gives what is wrong with a name, nothing when it is right."""
+"""Returns what is wrong with a name, nothing when it is right."""
 
 
 def dns_label(text: str) -> list[str]:

@@ -198,7 +198,7 @@ def _port(text: str, port: str) -> int | None:
 
 
 NodeConnections = Callable[[str, int], Acquire]
-"""Gives what gets connections to a port of a node, by the node's name."""
+"""Returns what gets connections to a port of a node, by the node's name."""
 
 _MAX_ERROR_BYTES = 50_000
 """How much of a node's error text is told (maxReadLength of kube-apiserver)."""

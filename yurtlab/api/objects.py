@@ -128,7 +128,7 @@ class Objects:
         return self._write(target, body, options, user, warnings)
 
     def delete(self, target: Target, options: DeleteOptions) -> Object:
-        """Delete the target; gives it as it is then, with a deletionTimestamp if it is not gone."""
+        """Delete the target; return it as it is then, marked as deleted if it is not gone."""
         assert target.name is not None
         kind, namespace, name = target.kind, target.namespace, target.name
         current = self._store.get(kind, namespace, name)
@@ -146,7 +146,7 @@ class Objects:
     def delete_all(
         self, target: Target, selector: Selector, options: DeleteOptions
     ) -> list[Object]:
-        """Delete what the target has and ``selector`` selects; gives it as :meth:`delete` does."""
+        """Delete what the target has and ``selector`` selects; return it as :meth:`delete` does."""
         found = [one for one in self._store.list(target.kind, target.namespace) if selector(one)]
         deleted = []
         for one in found:

@@ -29,7 +29,7 @@ class BadPatch(Exception):
 
 
 def merge_patch(document: Any, patch: Any) -> Any:
-    """Apply a merge patch (RFC 7396 section 2) and give the result; nothing is changed in place."""
+    """Return the result of a merge patch (RFC 7396 section 2); nothing is changed in place."""
     if not isinstance(patch, dict):
         return patch
     result = dict(document) if isinstance(document, dict) else {}
@@ -42,7 +42,7 @@ def merge_patch(document: Any, patch: Any) -> Any:
 
 
 def json_patch(document: Any, patch: Any) -> Any:
-    """Apply a JSON patch to a copy of ``document`` and give that.
+    """Apply a JSON patch to a copy of ``document`` and return that.
 
     Raises :class:`PatchFailed` or :class:`BadPatch`.
     """
@@ -214,7 +214,7 @@ _DELETED_PRIMITIVES = "$deleteFromPrimitiveList/"
 
 
 def strategic_merge(document: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """Apply ``patch`` and give the result; nothing is changed in place.
+    """Apply ``patch`` and return the result; nothing is changed in place.
 
     Raises :class:`BadPatch`.
     """

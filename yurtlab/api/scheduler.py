@@ -1,4 +1,4 @@
-"""Gives pods to nodes: to the one that may run them and has the fewest."""
+"""Binds pods to nodes: to the one that may run them and has the fewest."""
 
 from __future__ import annotations
 

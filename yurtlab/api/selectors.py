@@ -11,7 +11,7 @@ from yurtlab.api.store import Object
 from yurttunnel.kube.selectors import BadSelector, field_terms, label_test
 
 Selector = Callable[[Object], bool]
-"""Tells whether an object is meant."""
+"""Returns whether an object is meant."""
 
 
 def label_selector(text: str) -> Selector:

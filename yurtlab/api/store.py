@@ -123,7 +123,7 @@ class Store:
     def create(
         self, kind: Resource, namespace: str | None, body: Object, dry_run: bool = False
     ) -> Object:
-        """Add an object and give it as stored; AlreadyExists when the name is taken.
+        """Add an object and return it as stored; AlreadyExists when the name is taken.
 
         Without a name, one is made from ``generateName``. A ``dry_run`` does everything but
         store it.
@@ -160,7 +160,7 @@ class Store:
         subresource: str | None = None,
         dry_run: bool = False,
     ) -> Object:
-        """Write an object that is there and give it as stored.
+        """Write an object that is there and return it as stored.
 
         With a ``resourceVersion`` in ``body`` it is a Conflict when the stored one is another.
         Where the kind has a status, only a ``subresource`` changes it, and that changes nothing
@@ -182,7 +182,7 @@ class Store:
     def update_status(
         self, kind: Resource, namespace: str | None, name: str, status: Object
     ) -> Object:
-        """Write the whole status of an object, whatever its version, and give it as stored."""
+        """Write the whole status of an object, whatever its version, and return it as stored."""
         return self.replace(kind, namespace, name, {"status": status}, "status")
 
     def mark_deleted(

@@ -48,7 +48,7 @@ class Acquire(Protocol):
 
 
 Describe = Callable[[Failure], tuple[int, str]]
-"""Gives the status and the sentence that tell a client why there is no connection."""
+"""Returns the status and the sentence that tell a client why there is no connection."""
 
 
 BODY_BEGINNING = 16 * 1024

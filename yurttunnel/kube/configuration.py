@@ -36,7 +36,7 @@ def without_credentials(url: str) -> KubeConfiguration:
 
 
 def checked_host(url: str, where: str) -> str:
-    """Check the URL of an API and give it without a slash at its end."""
+    """Check the URL of an API and return it without a slash at its end."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("https", "http") and parts.hostname and parts.port != 0

@@ -225,7 +225,7 @@ class Reflector:
         self._may_list_at_once = True
 
     def _failed(self, error: Exception) -> float:
-        """Note a failure; give the seconds to wait before the next attempt."""
+        """Note a failure; return the seconds to wait before the next attempt."""
         if not isinstance(error, ApiError | ApiUnreachable):
             self._log.failure("{what}: an error of our own; trying again", what=self._what)
         elif str(error) != str(self.error):

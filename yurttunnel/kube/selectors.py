@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 LabelTest = Callable[[Mapping[str, str]], bool]
-"""Tells whether labels are selected."""
+"""Returns whether labels are selected."""
 
 _KEY = r"(?P<key>[A-Za-z0-9./_-]+)"
 _REQUIREMENT = re.compile(

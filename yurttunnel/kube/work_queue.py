@@ -218,7 +218,7 @@ class _Bucket:
         self._full_again = clock.seconds()
 
     def take(self) -> float:
-        """Take a token; give the seconds until it is there."""
+        """Take a token; return the seconds until it is there."""
         now = self._clock.seconds()
         self._full_again = max(self._full_again, now) + 1 / RATE
         return max(0.0, self._full_again - now - BURST / RATE)

@@ -97,7 +97,7 @@ class LogFile:
         self._writable.register(descriptor, select.POLLOUT)
 
     def _write_at_once(self, data: bytes) -> bytes:
-        """Write as much as does not wait; give the rest."""
+        """Write as much as does not wait; return the rest."""
         try:
             while data and self._writable.poll(0):
                 data = data[os.write(self._descriptor, data[:_AT_ONCE]) :]

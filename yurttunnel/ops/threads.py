@@ -23,7 +23,7 @@ class Jobs(Protocol):
     """Runs jobs one after the other."""
 
     def run(self, job: Callable[[], _Result], /) -> Deferred[_Result]:
-        """Run ``job`` behind those before it; give what it returns or raises."""
+        """Run ``job`` behind those before it; return what it returns or raises."""
         ...
 
     def end(self) -> None:
@@ -73,7 +73,7 @@ def in_own_thread(
     function: Callable[[_Argument], _Result],
     argument: _Argument,
 ) -> Deferred[_Result]:
-    """Call ``function`` in a thread of its own; give what it returns or raises.
+    """Call ``function`` in a thread of its own; return what it returns or raises.
 
     ``name`` is the thread's. Raises ``RuntimeError`` when there can be no more threads.
     """

@@ -412,7 +412,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _explained_above(path: Path) -> Iterator[None]:
-    """Say what this user may not do above ``path``, where that is why it is not there."""
+    """Explain what this user may not do above ``path``, where that is why it is not there."""
     try:
         yield
     except PermissionError as error:

@@ -85,7 +85,7 @@ class BootstrapToken:
 
 
 def parse_pin(text: str) -> str:
-    """Read ``sha256:HEX``, the pin of an authority's key; gives the hex as ``pin_of`` does."""
+    """Read ``sha256:HEX``, the pin of an authority's key; return the hex as ``pin_of`` does."""
     match = _PIN.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not the pin of an authority: sha256: and 64 hex digits")

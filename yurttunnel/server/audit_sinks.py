@@ -172,7 +172,7 @@ class AuditFile:
         return self._descriptor
 
     def _rotate(self) -> str:
-        """Rename the file, and remove what is too old; give what is the matter, if anything."""
+        """Rename the file, and remove what is too old; return what is the matter, if anything."""
         try:
             os.rename(self._path, self._backup())
             backups = self._backups()

@@ -51,7 +51,7 @@ class Caller(Protocol):
     """What is behind a listener whose connections need streams."""
 
     def drain(self) -> Deferred[Any]:
-        """Begin to end; give what fires when callers have all that there is for them."""
+        """Begin to end; return what fires when callers have all that there is for them."""
 
     def close(self) -> None:
         """Abort what has not ended."""

@@ -91,7 +91,7 @@ class Families:
         return True
 
     async def remove(self) -> list[str]:
-        """Remove everything, what a former process has left, too; gives what could not be."""
+        """Remove everything, what a former process has left, too; return what could not be."""
         try:
             await self._find()
         except SteeringFailed as error:

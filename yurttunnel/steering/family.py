@@ -124,7 +124,7 @@ class Family:
         self._in_force = desired
 
     async def _make_by_match(self, desired: Interception, look: bool) -> list[str]:
-        """Make the set, then the rules; give what was not as wanted."""
+        """Make the set, then the rules; return what was not as wanted."""
         if desired.is_nothing and self._in_force is not None and self._in_force.is_nothing:
             # It was seen that there is nothing, and nobody else makes rules of ours.
             return []

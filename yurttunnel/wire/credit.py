@@ -132,7 +132,7 @@ class ReceiveWindow:
         self.untouched = 0
 
     def grant(self, now: float) -> int:
-        """Raise the limit to a full window beyond what has been consumed, and give it."""
+        """Raise the limit to a full window beyond what has been consumed, and return it."""
         self.untouched = self.consumed
         self.limit = self.consumed + self.size
         self.since = now

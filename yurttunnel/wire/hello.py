@@ -201,7 +201,7 @@ class HelloReader:
         self._buffer = b""
 
     def feed(self, data: bytes) -> tuple[Hello | None, bytes]:
-        """Take ``data``; give the HELLO once it is there, with the bytes that follow it.
+        """Take ``data``; return the HELLO once it is there, with the bytes that follow it.
 
         Raises :class:`Refused` when the peer starts with CLOSE, :class:`Violation` when it
         starts with anything else.

@@ -38,7 +38,7 @@ class SendLog:
             self._budget.charge(len(chunk))
 
     def acknowledge(self, position: int) -> int:
-        """Forget what lies before ``position``; give the number of bytes that are new in it.
+        """Forget what lies before ``position``; return the number of bytes that are new in it.
 
         Raises :class:`Violation` for a position that was not sent, or goes back.
         """

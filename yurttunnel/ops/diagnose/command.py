@@ -53,7 +53,7 @@ def run_diagnosis(subject: Subject, output: Path | None) -> NoReturn:
 
 
 def diagnose(subject: Subject, output: Path | None, screen: TextIO) -> int:
-    """Write the bundle to ``output``, and the summary to ``screen``; give the exit status.
+    """Write the bundle to ``output``, and the summary to ``screen``; return the exit status.
 
     Without ``output`` the bundle is a new file in the working directory.
     """

@@ -273,7 +273,7 @@ class DialingFactory(Dialer, ServerFactory):
         self._all_gone: list[Deferred[None]] = []
 
     def drain(self) -> Deferred[None]:
-        """End connections that want nothing yet; gives what fires when none is left.
+        """End connections that want nothing yet; return what fires when none is left.
 
         The sessions wait for the streams, but a stream has ended once its last bytes have been
         written to the caller's transport. There they wait for a caller that reads slowly.

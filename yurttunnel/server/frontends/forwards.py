@@ -271,7 +271,7 @@ class Forwards:
         return DeferredList([maybeDeferred(each.port.stopListening) for each in open_now.values()])
 
     def drain(self) -> Deferred[Any]:
-        """Give what fires when no connection is left; behind :meth:`stopListening`."""
+        """Return what fires when no connection is left; behind :meth:`stopListening`."""
         return DeferredList([factory.drain() for factory in self._closed])
 
     def close(self) -> None:

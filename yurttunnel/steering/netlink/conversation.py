@@ -87,7 +87,7 @@ class Conversation:
         yield from _messages(received)
 
     def get(self, request: bytes) -> bytes:
-        """Ask for one thing; give the body of the answer. Raises :class:`KernelRefused`."""
+        """Ask for one thing; return the body of the answer. Raises :class:`KernelRefused`."""
         self._send([request])
         kind, body = next(self._received())
         if kind == _NLMSG_ERROR:
@@ -95,7 +95,7 @@ class Conversation:
         return body
 
     def dump(self, request: bytes) -> Iterator[bytes]:
-        """Ask for many things; give the body of each. Raises :class:`KernelRefused`."""
+        """Ask for many things; return the body of each. Raises :class:`KernelRefused`."""
         self._send([request])
         while True:
             for kind, body in self._received():
@@ -113,7 +113,7 @@ class Conversation:
             raise KernelRefused(code)
 
     def change_all(self, requests: Iterable[bytes]) -> list[int]:
-        """Have many things done, whatever becomes of each; give the codes, 0 where it was done."""
+        """Have many things done, whatever becomes of each; return codes, 0 where it was done."""
         waiting = list(requests)
         codes: list[int] = []
         for start in range(0, len(waiting), _AT_ONCE):

@@ -88,7 +88,7 @@ class Answers:
 
 
 _Wanted = Callable[[int, int], bool]
-"""Says by protocol and port of a connection whether it is looked at any further."""
+"""Returns, by protocol and port of a connection, whether it is looked at any further."""
 
 
 class FlowTable:

@@ -41,7 +41,7 @@ class KernelWorker(Service):
         self._turn = DeferredLock()
 
     def run(self, job: Callable[[], _Result]) -> Deferred[_Result]:
-        """Run ``job`` in a thread; give what it returns or raises.
+        """Run ``job`` in a thread; return what it returns or raises.
 
         It fails with :class:`SteeringFailed` when that takes longer than :data:`DEADLINE`. The
         thread goes on then, since nothing can stop it, and the jobs behind wait for its end.

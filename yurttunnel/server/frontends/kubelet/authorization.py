@@ -34,7 +34,7 @@ from yurttunnel.server.frontends.kubelet.reviews import (
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT
 
 NodeOf = Callable[[InterceptedRequest], str | None]
-"""Gives the name of the node that a request will reach, ``None`` when that is not known."""
+"""Returns the name of the node that a request will reach, ``None`` when that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
