@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from yurttunnel.ops.backoff import equal_jitter, full_jitter
 from yurttunnel.wire.hello import HELD, NO_SESSION, SERVERS, Hello, Limits
-
-if TYPE_CHECKING:
-    from yurttunnel.agent.client import ServerClient
 
 FIRST_DELAY = 0.3
 """A lost connection is tried again within this many seconds: streams are waiting."""
@@ -93,6 +90,17 @@ class ClientSettings:
         )
 
 
+class Member(Protocol):
+    """A client of one server, as the others of its group see it."""
+
+    @property
+    def process(self) -> bytes | None:
+        """The server process with which there is a session, ``None`` without one that lasts."""
+
+    def sibling_lost_session(self) -> None:
+        """Connect soon: what has been in vain may not be so any more."""
+
+
 @dataclass(eq=False, slots=True)
 class ConnectionGroup:
     """What the clients of one agent know together.
@@ -105,7 +113,7 @@ class ConnectionGroup:
     at the same moment.
     """
 
-    clients: list[ServerClient] = field(default_factory=list)
+    clients: Sequence[Member] = field(default_factory=list)
     advertised: int | None = None
     wanting: bool = False
     refusals: int = 0
@@ -126,7 +134,7 @@ class ConnectionGroup:
         self.advertised = min(servers, MOST_SERVERS)
         self.everybody_told()
 
-    def held_by_others(self, client: ServerClient) -> list[bytes]:
+    def held_by_others(self, client: Member) -> list[bytes]:
         """Return the server processes with which others than ``client`` have sessions."""
         processes = {other.process for other in self.clients if other is not client}
         return sorted(process for process in processes if process is not None)

@@ -94,7 +94,9 @@ class ServerSet:
         self._limit = min(limit or MOST_SERVERS, MOST_SERVERS)
         self._routes = Routes(secured)
         self._route_of: dict[ServerClient, Route] = {}
+        self._clients: list[ServerClient] = []
         self._group = ConnectionGroup(
+            self._clients,
             advertised=expected,
             changed=self._adjust,
             # What all agents are told at the same moment they do not act upon at the same moment.
@@ -113,8 +115,8 @@ class ServerSet:
         if not locations or self._stopping or tuple(locations) == self._routes.locations:
             return
         self._routes.use(locations)
-        any_session = any(client.process is not None for client in self._group.clients)
-        for client in self._group.clients:
+        any_session = any(client.process is not None for client in self._clients)
+        for client in self._clients:
             if client.waiting:
                 client.look_soon(NEW_LOCATION_DELAY if any_session else FIRST_DELAY)
         self._adjust()
@@ -125,7 +127,7 @@ class ServerSet:
         Others serve meanwhile: call it again for the next one.
         """
         claim = self._settings.identifiers()
-        for client in self._group.clients:
+        for client in self._clients:
             if client.connected and not client.draining and client.claimed != claim:
                 self._log.info(
                     "{server}: the certificate covers other identifiers now; begins a new session",
@@ -141,24 +143,24 @@ class ServerSet:
         """
         self._stopping = True
         self._group.changed = self._end_if_idle
-        for client in self._group.clients:
+        for client in self._clients:
             client.drain(text, self._is_idle)
 
     def close(self, code: Code, text: str) -> None:
         """End all sessions now."""
         self._stopping = True
-        for client in self._group.clients:
+        for client in self._clients:
             client.close(code, text)
 
     # -- figures -------------------------------------------------------------------------------
 
     def sessions(self) -> list[TunnelSession]:
         """Return all sessions, those too that only end their streams."""
-        return [session for client in self._group.clients for session in client.sessions()]
+        return [session for client in self._clients for session in client.sessions()]
 
     def failed_attempts(self) -> int:
         """Count the connection attempts that ended before a server's HELLO."""
-        return self._failed_before + sum(client.failed_attempts for client in self._group.clients)
+        return self._failed_before + sum(client.failed_attempts for client in self._clients)
 
     def stats(self) -> ServerStats:
         """Return what is counted, for the metrics."""
@@ -174,7 +176,7 @@ class ServerSet:
     @property
     def connected(self) -> int:
         """With how many different servers there are sessions over a connection."""
-        return len({client.process for client in self._group.clients if client.connected} - {None})
+        return len({client.process for client in self._clients if client.connected} - {None})
 
     @property
     def desired(self) -> int:
@@ -204,7 +206,7 @@ class ServerSet:
             return self._not_known()
         failed = [
             client.problem
-            for client in self._group.clients
+            for client in self._clients
             if client.failed_at and not (client.connected or client.draining)
         ]
         sentence = f"connected to {self.connected} of {self.desired} servers"
@@ -212,7 +214,7 @@ class ServerSet:
 
     def _not_known(self) -> str | None:
         """Return a sentence while there may be servers that nobody has told of."""
-        if any(client.connected and client.tells_servers for client in self._group.clients):
+        if any(client.connected and client.tells_servers for client in self._clients):
             return None
         return (
             f"connected to {self.connected}; how many servers there are is not known, since none of"
@@ -222,7 +224,7 @@ class ServerSet:
     def _missing(self) -> list[str]:
         return [
             client.problem
-            for client in self._group.clients
+            for client in self._clients
             if not (client.connected or client.standing_by or client.draining)
         ]
 
@@ -277,7 +279,7 @@ class ServerSet:
         """Return the clients that are to have a session at an address in use."""
         return [
             client
-            for client in self._group.clients
+            for client in self._clients
             if not client.draining and not self._is_elsewhere(client)
         ]
 
@@ -297,7 +299,7 @@ class ServerSet:
         return client.standing_by and client.waiting and location in self._routes.locations
 
     def _remove_ended(self) -> None:
-        for client in list(self._group.clients):
+        for client in list(self._clients):
             if client.draining and not client.sessions():
                 self._remove(client)
 
@@ -329,20 +331,18 @@ class ServerSet:
         client = ServerClient(self._context, "a server", route, self._settings, self._group)
         route.client = client
         self._route_of[client] = route
-        self._group.clients.append(client)
+        self._clients.append(client)
         return client
 
     def _remove(self, client: ServerClient) -> None:
         self._failed_before += client.failed_attempts
-        self._group.clients.remove(client)
+        self._clients.remove(client)
         self._routes.end_route(self._route_of.pop(client))
 
     def _drain_elsewhere(self, current: list[ServerClient]) -> None:
         """Drain what is not at an address in use; its server may be given to another client."""
         elsewhere = [
-            client
-            for client in self._group.clients
-            if client not in current and not client.draining
+            client for client in self._clients if client not in current and not client.draining
         ]
         for client in elsewhere:
             self._log.info(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IProtocol
@@ -11,7 +12,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.http.body import BodyError, BodyReader, BodyWriter
-from yurttunnel.http.exchange_side import ExchangeSide
+from yurttunnel.http.exchange_side import ExchangeConnection, ExchangeSide
 from yurttunnel.http.fields import Fields, keeps_alive
 from yurttunnel.http.framing import NO_BODY, BodyKind, Framing
 from yurttunnel.http.head import ResponseHead
@@ -21,9 +22,6 @@ from yurttunnel.http.interfaces import (
     IClientExchange,
     IResponseReceiver,
 )
-
-if TYPE_CHECKING:
-    from yurttunnel.http.client import ClientConnection
 
 
 class _State(enum.Enum):
@@ -41,15 +39,31 @@ class _State(enum.Enum):
     """It is complete, or has failed."""
 
 
+class RequestingConnection(ExchangeConnection, Protocol):
+    """What an exchange needs of the connection on which it asks."""
+
+    def take_body(self, deliver: Callable[[bytes], object]) -> None:
+        """Read the body of the response; ``deliver`` gets each piece."""
+
+    def response_complete(self, exchange: ClientExchange) -> None:
+        """Release the connection: the response to ``exchange`` has been read."""
+
+    def hand_over(self, user: IProtocol, transport: Any) -> None:
+        """Make ``user`` the protocol of the connection."""
+
+    def fail(self, text: str) -> None:
+        """Abort, and have the exchange fail."""
+
+
 @implementer(IClientExchange)
 class ClientExchange(ExchangeSide):
-    """One request and its response, on a :class:`ClientConnection`."""
+    """One request and its response, on a connection."""
 
-    _connection: ClientConnection
+    _connection: RequestingConnection
 
     def __init__(
         self,
-        connection: ClientConnection,
+        connection: RequestingConnection,
         method: bytes,
         framing: Framing,
         receiver: IResponseReceiver,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from twisted.internet.interfaces import IProtocol
 from zope.interface import implementer
@@ -13,14 +13,11 @@ from zope.interface import implementer
 from yurttunnel.http.body import BodyError, BodyReader, BodyWriter
 from yurttunnel.http.connection import declared_length
 from yurttunnel.http.errors import error_content
-from yurttunnel.http.exchange_side import ExchangeSide
+from yurttunnel.http.exchange_side import ExchangeConnection, ExchangeSide
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.framing import CHUNKED, NO_BODY, UNTIL_CLOSE, BodyKind, Framing
 from yurttunnel.http.head import RequestHead, format_response_head
 from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IBodySource, IExchange
-
-if TYPE_CHECKING:
-    from yurttunnel.http.server_connection import ServerConnection
 
 _REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
 
@@ -38,9 +35,45 @@ class _State(enum.Enum):
     """The response is complete, or nobody waits for it any more."""
 
 
+class AnsweringConnection(ExchangeConnection, Protocol):
+    """What an exchange needs of the connection on which it is answered."""
+
+    secure: bool
+
+    def take_body(
+        self,
+        reader: BodyReader,
+        deliver: Callable[[bytes], object],
+        complete: Callable[[], object],
+    ) -> None:
+        """Read the request's body: each piece, and that it is complete."""
+
+    def persists(self, exchange: ServerExchange) -> bool:
+        """Return whether another request may follow ``exchange``, whose response begins now."""
+
+    def exchange_complete(self, exchange: ServerExchange, persistent: bool) -> None:
+        """The response to ``exchange`` has been written: go on with the next request, or end."""
+
+    def answer_and_close(
+        self,
+        status: int,
+        text: str,
+        head: RequestHead | None,
+        headers: Iterable[tuple[str, str]],
+        in_status_line: bool,
+    ) -> None:
+        """Answer with a failure, and close."""
+
+    def switch(self, answer: bytes, protocol: IProtocol, alone: bool) -> None:
+        """Send ``answer``, and hand the connection over to ``protocol``."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+
 @implementer(IExchange)
 class ServerExchange(ExchangeSide):
-    """What a :class:`~yurttunnel.http.server.ServerConnection` makes of each request.
+    """What the connection of a client makes of each request.
 
     Beside what ``IExchange`` promises: bodies that are written to responses without one (to
     HEAD, 204, 304) are dropped, so that whoever answers GET answers HEAD, too. Nothing is added
@@ -49,9 +82,11 @@ class ServerExchange(ExchangeSide):
     """
 
     failure = ""
-    _connection: ServerConnection
+    _connection: AnsweringConnection
 
-    def __init__(self, connection: ServerConnection, head: RequestHead, framing: Framing) -> None:
+    def __init__(
+        self, connection: AnsweringConnection, head: RequestHead, framing: Framing
+    ) -> None:
         super().__init__(connection)
         self.head = head
         self.secure: bool = connection.secure

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 from twisted.internet.interfaces import IProducer
 from twisted.logger import Logger
 
 from yurttunnel.http.body import BodyError, BodyWriter
-from yurttunnel.http.connection import HTTPConnection
+from yurttunnel.http.connection import ConnectionWriter
 from yurttunnel.http.fields import Fields
+
+
+class ExchangeConnection(Protocol):
+    """What the exchanges of both sides need of their connection."""
+
+    transport: Any
+    writer: ConnectionWriter
+
+    def pause_body(self) -> None:
+        """Read no more for now."""
+
+    def resume_body(self) -> None:
+        """Read again."""
 
 
 class ExchangeSide:
@@ -20,7 +35,7 @@ class ExchangeSide:
     _log = Logger()
     _writer: BodyWriter
 
-    def __init__(self, connection: HTTPConnection) -> None:
+    def __init__(self, connection: ExchangeConnection) -> None:
         self._connection = connection
         self._connection_writer = connection.writer
 

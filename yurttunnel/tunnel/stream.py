@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import (
@@ -14,20 +14,19 @@ from twisted.internet.interfaces import (
     IProtocol,
     IPullProducer,
     IPushProducer,
+    IReactorTime,
 )
 from twisted.internet.protocol import connectionDone
-from twisted.internet.task import CooperativeTask
+from twisted.internet.task import CooperativeTask, Cooperator
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream, IStreamRequest
-from yurttunnel.tunnel.shares import Holder
+from yurttunnel.tunnel.shares import Holder, Shares
 from yurttunnel.wire.codes import Code
+from yurttunnel.wire.session import Session
 from yurttunnel.wire.stream import Stream
-
-if TYPE_CHECKING:
-    from yurttunnel.tunnel.session import TunnelSession
 
 LINGER = 30.0
 """Seconds that a stream which its user has closed waits for the peer to take what is still to
@@ -47,9 +46,53 @@ class StreamAddress:
         return f"{self.node}/{self.target}"
 
 
+class StreamOwner(Protocol):
+    """What a stream needs of its session; what it counts there is for metrics."""
+
+    clock: IReactorTime
+    cooperator: Cooperator
+    call_soon: Callable[..., Any]
+    """Have a function called in the next turn of the reactor."""
+    shares: Shares
+    wire: Session
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection carries the session now."""
+
+    @property
+    def peer_name(self) -> str:
+        """Return what the other end is called."""
+
+    @property
+    def local_name(self) -> str:
+        """Return what this end is called."""
+
+    def request_flush(self) -> None:
+        """Send soon."""
+
+    def finish(self, stream: TunnelStream, wire: Stream) -> None:
+        """End ``stream``'s direction and have it told, later, once the FIN has been sent."""
+
+    def dial_answered(self, code: Code) -> None:
+        """Count the answer to an OPEN."""
+
+    def dial_took(self, seconds: float) -> None:
+        """Count how long an OPEN took that was answered by OK."""
+
+    def carried(self, holder: Holder, received: int, sent: int) -> None:
+        """Count what a stream has carried that this end had opened, in bytes."""
+
+    def stream_ended(self, code: Code) -> None:
+        """Count the end of a stream that had been open."""
+
+    def deliver_failed(self, stream: Stream, error: Exception) -> None:
+        """Log a defect in the user of a stream."""
+
+
 @implementer(IStream)
 class TunnelStream:
-    """One stream of a :class:`~yurttunnel.tunnel.session.TunnelSession` as a transport.
+    """One stream of a session as a transport.
 
     It is also the :class:`~yurttunnel.wire.stream.StreamEvents` of the wire's stream. As a
     socket would, it never calls ``connectionLost`` from within a method that its user calls.
@@ -59,9 +102,7 @@ class TunnelStream:
     # Twisted's convention: a transport that is being closed says so.
     disconnecting = False
 
-    def __init__(
-        self, session: TunnelSession, request_id: str, holder: Holder | None = None
-    ) -> None:
+    def __init__(self, session: StreamOwner, request_id: str, holder: Holder | None = None) -> None:
         self.request_id = request_id
         self._session = session
         self._holder = holder
@@ -379,7 +420,7 @@ class _PulledProducer:
 class StreamRequest:
     """A stream that the peer wants; also its events until it is accepted."""
 
-    def __init__(self, session: TunnelSession, wire: Stream) -> None:
+    def __init__(self, session: StreamOwner, wire: Stream) -> None:
         self.host = wire.request.host
         self.port = wire.request.port
         self.timeout = wire.request.timeout / 1000
