@@ -265,6 +265,12 @@ class SessionTests(ClientTests):
         self.assertEqual(("server.test:10262", "test 2"), (snapshot.node, snapshot.version))
         self.assertIsNone(self.client.last_error)
 
+    def test_other_limits(self):
+        """They count for sessions that begin then."""
+        self.settings.limits = Limits(resume_window=1_000)
+        self.connect()
+        self.assertEqual(1_000, self.listener.sessions()[0].wire.peer.limits.resume_window)
+
     def test_resume(self):
         """After a loss the session goes on where it was, in both directions."""
         self.connect()

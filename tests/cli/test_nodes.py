@@ -7,6 +7,8 @@ import datetime
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.cli import output
+from yurttunnel.cli.forwards import is_on_loopback
+from yurttunnel.cli.node_text import described
 from yurttunnel.cli.nodes import changed, merged
 
 
@@ -57,6 +59,55 @@ class ChangedTests(SynchronousTestCase):
             node("d", "absent", None),
         ]
         self.assertEqual(["b", "c", "d"], [each["node"] for each in changed(before, after)])
+
+
+class DescribedTests(SynchronousTestCase):
+    """What is printed of one node."""
+
+    def test_text(self) -> None:
+        """A line for each value, and a table for each list, without what moves a cursor."""
+        session = {
+            "node": "edge-1", "session": "0edd9d4af7cd4665441813007a49d402", "connected": True,
+            "since": "2026-01-01T00:00:00Z", "rtt_seconds": 0.00123, "streams": 2,
+            "bytes_received": 10, "bytes_sent": 20, "resumptions": 0, "address": "192.0.2.7:4",
+        }  # fmt: skip
+        lost = [{"at": "2026-01-01T00:00:00Z", "reason": "it\x1b[2J left"}]
+        lists = {"sessions": [session], "failures": [], "disconnections": lost}
+        told = node("edge-1", "connected", rtt_seconds=0.0004, **lists)
+        self.assertEqual(
+            [
+                "node: edge-1",
+                "state: connected",
+                "since: 2026-01-01T00:00:00Z",
+                "through: -",
+                "round trip: 0.4ms",
+                "sessions:",
+                "  SESSION   SINCE                 ROUND TRIP  STREAMS  BYTES RECEIVED  BYTES SENT"
+                "  RESUMPTIONS  ADDRESS",
+                "  0edd9d4a  2026-01-01T00:00:00Z  1.2ms       2        10              20        "
+                "  0            192.0.2.7:4",
+                "failures: none",
+                "disconnections:",
+                "  AT                    REASON",
+                "  2026-01-01T00:00:00Z  it\\x1b[2J left",
+            ],
+            described(told).splitlines(),
+        )
+
+
+class TargetTests(SynchronousTestCase):
+    """Whether an agent lets a target be reached that was told nothing."""
+
+    def test_on_loopback(self) -> None:
+        """Those of loopback it does not, but for the kubelet's."""
+        for target, denied in (
+            ("127.0.0.1:80", True),
+            ("[::1]:80", True),
+            ("127.0.0.1:10250", False),
+            ("192.0.2.7:80", False),
+            ("edge-1:80", False),
+        ):
+            self.assertEqual(denied, is_on_loopback(target), target)
 
 
 class OutputTests(SynchronousTestCase):

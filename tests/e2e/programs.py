@@ -87,7 +87,7 @@ class Program:
     def run_by_yurttunnel(self) -> None:
         """Have it run by the command ``yurttunnel`` instead of ``twist``."""
         self._runner = ("-m", "yurttunnel.cli")
-        self.arguments[0] = self.arguments[0].removeprefix("yurttunnel-")
+        self.arguments[0] = self.arguments[0].removeprefix("yurttunnel-").removeprefix("yurt")
 
     def start(self) -> None:
         """Start the process; its working directory is not the checkout."""

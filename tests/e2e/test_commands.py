@@ -23,8 +23,9 @@ from twisted.trial.unittest import SkipTest
 
 from benchmarks.ports import free_ports
 from tests.e2e.clients import Echo, EchoClient
+from tests.e2e.hub.programs import Hub
 from tests.e2e.kubectl import Kubectl, Quickstart, find_kubectls
-from tests.e2e.programs import READY_SECONDS, ROOT
+from tests.e2e.programs import READY_SECONDS, ROOT, Program
 from tests.e2e.support import EndToEndTestCase, which
 from tests.e2e.terminals import Terminal
 from yurttunnel.cli.client import Process
@@ -166,6 +167,11 @@ class CommandTests(CommandCase):
         listed = await self.done("forward", "ls", *here)
         here_and_there = rf"127\.0\.0\.1:{port} +edge-1 +127\.0\.0\.1:{target.port} +1 +command"
         self.assertRegex(listed, here_and_there)
+        other = f"{free_ports.take()}=edge-7/127.0.0.1:80"
+        _, errors, status = await self.run_yurttunnel("forward", "add", other, *here)
+        self.assertEqual(0, status)
+        self.assertIn("node edge-7 is not connected now", errors)
+        await self.done("forward", "rm", other.partition("=")[0], *here)
         taken = await self.failed("forward", "add", f"{port}=edge-1/127.0.0.1:1", *here)
         self.assertIn("is there already", taken)
         await self.done("forward", "rm", str(port), *here)
@@ -206,6 +212,54 @@ class CommandTests(CommandCase):
         terminal = Terminal(which("bash"), self.directory, log, environment)
         self.addCleanup(terminal.close)
         return terminal
+
+    async def test_a_hub_and_a_proxy(self) -> None:
+        """They have a socket, too, by which they are found, asked and told what to log."""
+        hub = Hub(reactor, self.directory, "https://127.0.0.1:1")
+        port = free_ports.take()
+        services = Path(self.directory, "services.yaml")
+        services.write_text("{}")
+        proxy = Program(
+            reactor,
+            ["yurtproxy", "--state-dir", f"{self.directory}/P", "--hostname-override", "edge-1",
+             "--services-file", str(services), "--proxy-backend", "none",
+             "--bind-address", "127.0.0.1", "--healthz-bind-address", "",
+             "--metrics-bind-address", f"127.0.0.1:{port}"],
+            os.path.join(self.directory, "proxy.log"),
+            port,
+        )  # fmt: skip
+        for program, name, state in (
+            (hub, "hub", hub.state),
+            (proxy, "proxy", f"{self.directory}/P"),
+        ):
+            self.addCleanup(program.kill)
+            program.run_by_yurttunnel()
+            program.start()
+            await self.eventually(
+                Path(state, "yurttunnel.sock").exists, "there is a socket", READY_SECONDS
+            )
+            here = ("--state-dir", state)
+            output, _, _ = await self.run_yurttunnel("status", "-o", "json", *here)
+            [told] = json.loads(output)
+            self.assertEqual(
+                (f"yurt{name}", program.pid, "edge-1"),
+                (told["program"], told["pid"], told["node"]),
+            )
+            text, _, _ = await self.run_yurttunnel("status", *here)
+            self.assertRegex(text, rf"^yurt{name} \S+ of node edge-1: ")
+            level = ("logs-level", "--program", name, *here)
+            self.assertEqual("info\n", await self.done(*level))
+            await self.done(*level, "--set", "debug", "--for", "1m")
+            self.assertIn("debug", await self.done(*level))
+            bundle = os.path.join(self.directory, f"{name}.tar.gz")
+            output, errors, _ = await self.run_yurttunnel(
+                "diagnose", "--program", name, *here, "-o", bundle
+            )
+            self.assertEqual("", errors)
+            self.assertIn(f"{bundle}\nyurt{name}: ", output)
+            own = Process(Path(state, "yurttunnel.sock"))
+            self.assertEqual(["/v1/process"], (await deferToThread(own.get, "/v1"))["paths"])
+            self.assertEqual(-signal.SIGTERM, await program.stop())
 
     async def test_what_to_do_next(self) -> None:
         """A server on a terminal gives the command for a node, which is as good as it stands."""

@@ -62,7 +62,10 @@ class LiveConfigurationTests(LeakTestCase):
         target = f"127.0.0.1:{echo.port}"
         refused = await self.connect(tunnel, target, EchoClient(reactor))
         self.assertEqual(403, refused.status, refused.body)
-        self.write(f'allow-destination = ["no-default", "{target}"]\nserver-connections = 7\n')
+        self.write(
+            f'allow-destination = ["no-default", "{target}"]\nserver-connections = 7\n'
+            'resume-window = "7s"\n'
+        )
         await self.readiness_says(agent, f"needs a restart: --{SERVER_CONNECTIONS.name}")
         client = await self.connected(tunnel, echo, EchoClient(reactor))
         await client.round_trip()

@@ -32,8 +32,8 @@ class HideArgumentTests(SynchronousTestCase):
 
     def test_hidden(self) -> None:
         """As an argument of its own, and behind an equals sign."""
-        seen = self.seen("s3cret", "--join-token", "s3cret", "", "--join-token=s3cret", "edge-1")
-        hidden = ["xxxxxx", "--join-token", "xxxxxx", "", "--join-token=xxxxxx", "edge-1"]
+        seen = self.seen("id.s3", "--join-token", "id.s3", "", "--join-token=id.s3", "edge-1")
+        hidden = ["xx.xx", "--join-token", "xx.xx", "", "--join-token=xx.xx", "edge-1"]
         self.assertEqual(hidden, seen)
 
     def test_others(self) -> None:

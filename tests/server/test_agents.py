@@ -45,6 +45,18 @@ class NewSessionTests(ListenerTests):
         ids = {first.answer.session, second.answer.session, NO_SESSION}
         self.assertEqual(3, len(ids))
 
+    def test_other_settings(self):
+        """They count for sessions that begin then; one that returns goes on with its own."""
+        agent = self.connected()
+        before = agent.session
+        limits = replace(self.limits, resume_window=0)
+        self.listener.settings = replace(self.listener.settings, limits=limits)
+        self.assertEqual(0, self.connected("edge-2").answer.limits.resume_window)
+        self.network.cut()
+        agent.ask_to_resume()
+        self.dial(agent)
+        self.assertIs(before, agent.session)
+
     def test_snapshot(self):
         """What is told of a session is of the certificate and the HELLO."""
         agent = self.connected()

@@ -53,12 +53,12 @@ MOST_SERVERS = 32
 """With how many servers an agent has sessions at most, whatever they say how many they are."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClientSettings:
     """What the agent tells the servers of itself.
 
     ``identifiers()`` gives, in the form of ``--agent-identifiers``, what it may be reached by at
-    the moment.
+    the moment. ``limits`` may be replaced: they count for sessions that begin then.
     """
 
     node: str

@@ -61,7 +61,7 @@ from yurttunnel.wire.hello import Limits
 MEMORY_BUDGET = 256 * 1024 * 1024
 """What the streams of all sessions may be promised together, bytes."""
 
-LIVE_FLAGS = (options.ALLOW_DESTINATION, options.DRAIN_TIMEOUT)
+LIVE_FLAGS = (options.ALLOW_DESTINATION, options.DRAIN_TIMEOUT, options.RESUME_WINDOW)
 """Those that change while the agent runs."""
 
 SERVERS = PeerWords("server", "servers", "about to return")
@@ -188,14 +188,20 @@ class AgentProcess:
         for part in (status, PortService(listen), debug, FreedMemory(reactor)):
             part.setServiceParent(self.meta)
         if following is not None:
-            self._follow(following, policy)
+            self._follow(following, policy, client_settings)
 
-    def _follow(self, following: Following[Settings], policy: DestinationPolicy) -> None:
+    def _follow(
+        self,
+        following: Following[Settings],
+        policy: DestinationPolicy,
+        client_settings: ClientSettings,
+    ) -> None:
         """Use what changes in the file of ``--config`` while the agent runs."""
 
         def use(settings: Settings) -> None:
             policy.use(settings.allowed_destinations, settings.keep_default_destinations)
             self.agent.drain_timeout = settings.drain_timeout
+            client_settings.limits = _limits(settings)
 
         following.follow(LIVE_FLAGS, use)
         following.tell(self.readiness)
@@ -276,6 +282,10 @@ def _client_settings(settings: Settings, claim: Callable[[], Identifiers]) -> Cl
     return ClientSettings(
         node=settings.node_name,
         identifiers=lambda: format_identifiers(claim()),
-        limits=Limits(resume_window=round(settings.resume_window * 1000)),
+        limits=_limits(settings),
         software=__version__,
     )
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(resume_window=round(settings.resume_window * 1000))

@@ -5,25 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from yurttunnel.cli import output
-from yurttunnel.cli.options import ClientCommand, ClientOptions
+from yurttunnel.cli.options import NAMES, ClientCommand, ClientOptions, program
 from yurttunnel.cli.programs import PROGRAMS
 from yurttunnel.ops.configuration.check import Programs, check_file, program_of
 from yurttunnel.ops.flag_table import Flag, Group
 
-
-def _program(text: str) -> str:
-    """Parse which program a file is for."""
-    if text not in NAMES:
-        raise ValueError(f"{text!r} is none of these: {', '.join(NAMES)}")
-    return text
-
-
-NAMES = ("server", "agent", "hub", "proxy")
-
 PROGRAM = Flag(
     "program",
     Group.BASICS,
-    _program,
+    program,
     "Which program the file is for: server, agent, hub or proxy. [default: the one that knows most"
     " of its keys]",
 )

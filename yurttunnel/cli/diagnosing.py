@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import cast
 
 from twisted.python import usage
 
@@ -27,9 +29,9 @@ BUNDLE = Flag(
 class DiagnoseOptions(ClientOptions):
     """Options of ``yurttunnel diagnose``."""
 
-    longdesc = """Collects what there is to know of the server or agent that runs here into a
-    .tar.gz without keys and tokens, and says what looks wrong; it ends with status 0 if nothing
-    does. For a process that does not run, give --diagnose with its own flags."""
+    longdesc = """Collects what there is to know of the server (agent, hub, proxy) that runs here
+    into a .tar.gz without keys and tokens, and says what looks wrong; it ends with status 0 if
+    nothing does. For a process that does not run, give --diagnose with its own flags."""
 
     table = (BUNDLE, PROGRAM, STATE_DIR)
 
@@ -61,7 +63,7 @@ def diagnose(options: DiagnoseOptions) -> int:
 def own_arguments(program: str, arguments: Sequence[str]) -> Sequence[str]:
     """Return the flags of ``program`` on the command line ``arguments`` of its process."""
     for position, word in enumerate(arguments):
-        if position and word in (program, f"yurttunnel-{program}"):
+        if position and word in (program, f"yurttunnel-{program}", f"yurt{program}"):
             return arguments[position + 1 :]
     raise CommandFailed(f"the process is no {program} that was started by itself")
 
@@ -72,20 +74,11 @@ def _environment(text: str) -> Mapping[str, str]:
 
 
 def _subject(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Subject:
+    options = import_module(f"yurttunnel.{program}.options").Options(environment)
+    subject = import_module(f"yurttunnel.{program}.diagnosis").subject
     try:
-        if program == "agent":
-            from yurttunnel.agent.diagnosis import subject as agent_subject
-            from yurttunnel.agent.options import Options as AgentOptions
-
-            agent = AgentOptions(environment)
-            agent.parseOptions(arguments)
-            return agent_subject(agent.settings)
-        from yurttunnel.server.diagnosis import subject as server_subject
-        from yurttunnel.server.options import Options as ServerOptions
-
-        server = ServerOptions(environment)
-        server.parseOptions(arguments)
-        return server_subject(server.settings)
+        options.parseOptions(arguments)
+        return cast(Subject, subject(options.settings))
     except usage.UsageError as error:
         raise CommandFailed(f"the flags of the process are not understood: {error}") from None
 

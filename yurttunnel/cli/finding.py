@@ -41,12 +41,12 @@ def one(state_dir: Path | None, program: str, processes: Sequence[Process]) -> P
 
 
 def program_of(process: Process) -> str:
-    """Return what a process is: ``server`` or ``agent``; empty where none answers."""
+    """Return what a process is, such as ``server``; empty where none answers."""
     try:
         program = str(process.get("/v1/process").get("program", ""))
     except CommandFailed:
         return ""
-    return program.removeprefix("yurttunnel-")
+    return program.removeprefix("yurttunnel-").removeprefix("yurt")
 
 
 def _paths(unix_sockets: Path) -> Iterator[str]:

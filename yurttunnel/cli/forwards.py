@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from ipaddress import ip_address
+
 from yurttunnel.cli import output
 from yurttunnel.cli.options import OUTPUT, STATE_DIR, ClientCommand, ClientOptions
 from yurttunnel.ops.flag_table import Group, Switch
+from yurttunnel.tunnel.kubelet_ports import KUBELET_PORTS
 
 REPLACE = Switch(
     "replace",
@@ -22,7 +26,8 @@ class AddOptions(ClientOptions):
 
     longdesc = f"""Has a running server listen on a port and carry the connections to a target
     behind an agent: LISTEN=NODE/HOST:PORT, as 127.0.0.1:9000=edge-1/127.0.0.1:80. PORT alone is a
-    port of the loopback address. {_LASTS}"""
+    port of the loopback address. The agent must allow the target: of itself that is each port of
+    its node's addresses and name (NODE/NODE:80), and the kubelet's on loopback. {_LASTS}"""
 
     words = ("FORWARD",)
     table = (REPLACE, STATE_DIR, OUTPUT)
@@ -54,8 +59,30 @@ def add(options: AddOptions) -> None:
     done = process.post("/v1/forwards", forward=options.given[0], replace=replace)
     if options.as_json:
         print(output.as_json(done), end="")
-    else:
-        print(f"{output.shown(done['listen'])} leads to {_target(done)}")
+        return
+    print(f"{output.shown(done['listen'])} leads to {_target(done)}", flush=True)
+    told = process.get("/nodes")["nodes"]
+    if not any(each["node"] == done["node"] and each["state"] == "connected" for each in told):
+        print(
+            f"node {output.shown(done['node'])} is not connected now: until it is, connections to"
+            " this port are reset; yurttunnel nodes lists those that are",
+            file=sys.stderr,
+        )
+    elif is_on_loopback(done["target"]):
+        print(
+            "if connections to it are reset: of loopback an agent allows the kubelet's ports alone,"
+            f" unless it is started with --allow-destination {output.shown(done['target'])}",
+            file=sys.stderr,
+        )
+
+
+def is_on_loopback(target: str) -> bool:
+    """Return whether ``target``, HOST:PORT, is one of loopback, and no port of a kubelet."""
+    host, _, port = target.rpartition(":")
+    try:
+        return ip_address(host.strip("[]")).is_loopback and int(port) not in KUBELET_PORTS
+    except ValueError:
+        return False  # It is a name.
 
 
 def remove(options: RemoveOptions) -> None:

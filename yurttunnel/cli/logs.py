@@ -41,7 +41,7 @@ FOR = Flag(
 class LogsLevelOptions(ClientOptions):
     """Options of ``yurttunnel logs-level``."""
 
-    longdesc = """Says from which level on a server or agent logs, or has it log from another one
+    longdesc = """Says from which level on a program logs, or has it log from another one
     for a while, without a restart."""
 
     table = (SET, FOR, PROGRAM, STATE_DIR)

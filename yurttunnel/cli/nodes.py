@@ -12,6 +12,7 @@ from urllib.parse import quote
 from yurttunnel.cli import output
 from yurttunnel.cli.client import CommandFailed, Missing, Process
 from yurttunnel.cli.cluster import Server
+from yurttunnel.cli.node_text import described
 from yurttunnel.cli.options import (
     CLUSTER_TABLE,
     OUTPUT,
@@ -137,29 +138,13 @@ def node(options: NodeOptions) -> None:
     if not told:
         raise CommandFailed(f"nothing is known of {name!r}: yurttunnel nodes lists what is")
     best = max(told, key=_goodness)
-    if options.as_json:
-        print(output.as_json(best), end="")
-        return
-    for key, value in best.items():
-        if isinstance(value, list):
-            print(f"{output.shown(key.replace('_', ' '))}:{'' if value else ' none'}")
-            for each in value:
-                print(f"  - {_inline(each)}")
-        else:
-            print(f"{output.shown(key.replace('_', ' '))}: {_inline(value)}")
+    print(output.as_json(best) if options.as_json else described(best), end="")
 
 
 def _told(servers: Sequence[Process | Server], page: str) -> Iterator[Node]:
     for server in servers:
         with contextlib.suppress(Missing):
             yield server.get(page)
-
-
-def _inline(value: object) -> str:
-    """Return a value in a line; what is not known is ``-``."""
-    if isinstance(value, dict):
-        return ", ".join(f"{output.shown(key)} {_inline(each)}" for key, each in value.items())
-    return "-" if value is None else output.shown(value)
 
 
 NODES = (

@@ -31,8 +31,9 @@ STATE_DIR = Flag(
     "state-dir",
     Group.BASICS,
     flags.path,
-    "State directory of the process that is asked (in a cluster its --cert-dir). [default: that of"
-    " the only one that this user, or root, runs on this machine; or $YURTTUNNEL_STATE_DIR]",
+    "State directory of the process that is asked (in a cluster its --cert-dir, of a hub its"
+    " --root-dir). [default: that of the only one that this user, or root, runs on this machine; or"
+    " $YURTTUNNEL_STATE_DIR]",
     variable="YURTTUNNEL_STATE_DIR",
 )
 
@@ -46,15 +47,23 @@ OUTPUT = Flag(
 )
 
 
-def _program(text: str) -> str:
+NAMES = ("server", "agent", "hub", "proxy")
+"""The programs that have a socket."""
+
+
+def program(text: str) -> str:
     """Parse which program is meant."""
-    if text not in ("server", "agent"):
-        raise ValueError(f"{text!r} is none of these: server, agent")
+    if text not in NAMES:
+        raise ValueError(f"{text!r} is none of these: {', '.join(NAMES)}")
     return text
 
 
 PROGRAM = Flag(
-    "program", Group.BASICS, _program, "Which one is meant, server or agent.", default="server"
+    "program",
+    Group.BASICS,
+    program,
+    "Which one is meant: server, agent, hub or proxy.",
+    default="server",
 )
 
 
@@ -137,7 +146,7 @@ class ClientOptions(CommandOptions[None]):
         return self.value(OUTPUT) == "json"
 
     def process(self, program: str) -> Process:
-        """Return the process that is meant, a ``server`` or an ``agent``."""
+        """Return the process that is meant, such as a ``server``."""
         return one(self.state_dir, program, running())
 
     @property

@@ -17,13 +17,16 @@ from yurttunnel.cli.options import (
 )
 from yurttunnel.ops.admin.service import SOCKET
 
+PEERS = {"yurttunnel-server": "nodes", "yurttunnel-agent": "servers"}
+"""What is at the other end of the sessions of a program that has some."""
+
 
 class StatusOptions(ClientOptions):
     """Options of ``yurttunnel status``."""
 
-    longdesc = """Shows the servers and agents that this user, or root, runs on this machine: since
-    when, where the status page is, and what they find wrong. It ends with status 0 if all are
-    ready, else 1."""
+    longdesc = """Shows the servers, agents, hubs and proxies that this user, or root, runs on this
+    machine: since when, where the status page is, and what they find wrong. It ends with status 0
+    if all are ready, else 1."""
 
     table = (STATE_DIR, OUTPUT, *CLUSTER_TABLE)
 
@@ -38,8 +41,8 @@ def status(options: StatusOptions) -> int:
     found = [each for each in told if each is not None]
     if not found:
         raise CommandFailed(
-            "no server or agent of yours runs on this machine: start one, name its directory with"
-            " --state-dir, or run this as its user or root"
+            "nothing of yours runs on this machine: start it, name its directory with --state-dir,"
+            " or run this as its user or root"
         )
     if options.as_json:
         print(output.as_json(found), end="")
@@ -71,14 +74,17 @@ def _pod(told: dict[str, Any]) -> str:
 
 def _ask(process: Process, silent: bool) -> dict[str, Any] | None:
     try:
-        told = process.get("/v1/process")
-        sessions = process.get("/agents")
+        told: dict[str, Any] = process.get("/v1/process")
+        # The others have none.
+        sessions = process.get("/agents") if told["program"] in PEERS else None
     except CommandFailed:
         if silent:
             return None  # It has just ended, or is no process of ours.
         raise
-    connected = sum(bool(each["connected"]) for each in sessions)
-    return {**told, "directory": str(process.path.parent), "sessions_connected": connected}
+    told["directory"] = str(process.path.parent)
+    if sessions is not None:
+        told["sessions_connected"] = sum(bool(each["connected"]) for each in sessions)
+    return told
 
 
 def _described(told: dict[str, Any]) -> str:
@@ -87,13 +93,12 @@ def _described(told: dict[str, Any]) -> str:
         for each in told["checks"]
         if each["problem"] is not None
     ]
-    is_agent = told["program"] == "yurttunnel-agent"
-    peers = "servers" if is_agent else "nodes"
-    name = f" of node {told['node']}" if is_agent else ""
+    peers = PEERS.get(told["program"])
+    connected = f", {peers} connected: {told['sessions_connected']}" if peers else ""
+    name = f" of node {told['node']}" if "node" in told else ""
     lines = [
         f"{told['program']} {told['version']}{name}: {'ready' if told['ready'] else 'NOT READY'}",
-        f"  running for {output.ago(told['since'], output.now())}, pid {told['pid']},"
-        f" {peers} connected: {told['sessions_connected']}",
+        f"  running for {output.ago(told['since'], output.now())}, pid {told['pid']}{connected}",
         f"  directory {told['directory']}",
         f"  status page {told['status_page']}",
         *problems,

@@ -50,6 +50,7 @@ from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.interfaces import InformerSpec
 from yurttunnel.kube.resources import PODS, SERVICES, Object
 from yurttunnel.metrics import MetricRegistry
+from yurttunnel.ops.admin.service import AdminSocket, admin_socket
 from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.debug.service import Debug
@@ -200,7 +201,7 @@ def build(
     sections = hub_sections(
         health, limits, lambda: cache.stats, settings.cache_bytes, offline.stats
     )
-    meta = _meta(reactor, settings, readiness, metrics, identity, pods, lag, sections)
+    meta, admin = _meta(reactor, settings, readiness, metrics, identity, pods, lag, sections)
     if following is not None:
         following.follow(LIVE_FLAGS, lambda now: limits.use(now.max_requests, now.max_watches))
         following.tell(readiness)
@@ -223,6 +224,7 @@ def build(
         ClosedAtTheEnd(own.close),
         informers,
         held,
+        admin,
     ):
         if part is not None:
             part.setServiceParent(parts)
@@ -257,7 +259,7 @@ def _meta(
     pods: Callable[[], Deferred[Object]],
     lag: ReactorLag,
     sections: Sequence[MakeSection],
-) -> IService:
+) -> tuple[IService, AdminSocket]:
     status = StatusPage(
         reactor,
         StatusSources(
@@ -276,7 +278,21 @@ def _meta(
     meta = StoppedInTurn()
     for part in (status, PortService(listen), debug, FreedMemory(reactor)):
         part.setServiceParent(meta)
-    return meta
+    details = {
+        "node": settings.node_name,
+        "status_page": f"http://{join_authority(host, port)}/",
+    }
+    admin = admin_socket(
+        reactor,
+        settings.root_dir,
+        "yurthub",
+        readiness,
+        pages,
+        debug.pages.first,
+        lambda: details,
+        {},
+    )
+    return meta, admin
 
 
 def _cloud_problem(health: Health) -> str | None:

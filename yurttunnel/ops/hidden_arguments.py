@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from pathlib import Path
 
 _PROCESS = Path("/proc/self")
@@ -10,7 +11,8 @@ _PROCESS = Path("/proc/self")
 _ARG_START = 48 - 3
 """proc_pid_stat(5): arg_start is field 48, and what stands behind the name begins with field 3."""
 
-_COVER = b"x"
+_COVERED = re.compile(rb"[^.]")
+"""What an ``x`` is written over: a token keeps its form, by which it is still parsed."""
 
 
 def hide_argument(secret: str) -> None:
@@ -30,7 +32,7 @@ def hide_argument(secret: str) -> None:
     for argument in arguments:
         end = place + len(argument)
         if argument == hidden or argument.endswith(b"=" + hidden):
-            ctypes.memmove(end - len(hidden), _COVER * len(hidden), len(hidden))
+            ctypes.memmove(end - len(hidden), _COVERED.sub(b"x", hidden), len(hidden))
         place = end + 1
 
 

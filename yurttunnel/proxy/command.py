@@ -27,12 +27,15 @@ def makeService(options: Options) -> IService:
     if settings.cleanup:
         return _cleanup(reactor)
     from yurttunnel.kube.configuration import BadKubeConfiguration
+    from yurttunnel.pki.directory import StateError
     from yurttunnel.proxy.process import build
 
     try:
         service = build(reactor, settings, follow_file(reactor, options))
     except BadKubeConfiguration as error:
         raise SystemExit(f"the Kubernetes API: {error}; see --kubeconfig and --master") from None
+    except StateError as error:
+        raise SystemExit(f"--state-dir: {error}") from None
     forward_standard_logging()
     return service
 

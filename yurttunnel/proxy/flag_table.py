@@ -73,6 +73,15 @@ HOSTNAME_OVERRIDE = Flag(
     " host name]",
     variable="NODE_NAME",
 )
+STATE_DIR = Flag(
+    "state-dir",
+    Group.OPERATION,
+    flags.path,
+    "Directory for the socket by which the command yurttunnel asks this proxy, such as"
+    " /run/yurtproxy; made with mode 0700. [default: $RUNTIME_DIRECTORY, which systemd sets for a"
+    " unit with RuntimeDirectory=; without either there is no socket]",
+    variable="RUNTIME_DIRECTORY",
+)
 KUBE_CONFIG = Flag(
     "kubeconfig",
     Group.CLUSTER,
@@ -239,6 +248,7 @@ TABLE: tuple[Entry, ...] = (
     HEALTHZ_BIND_ADDRESS,
     METRICS_BIND_ADDRESS,
     DRAIN_TIMEOUT,
+    STATE_DIR,
     CONFIG,
     *DIAGNOSE_TABLE,
 )

@@ -147,6 +147,7 @@ class Options(CommandOptions[Settings]):
             ),
             sync=self._sync(),
             cleanup=self.is_given(flag_table.CLEANUP),
+            state_dir=self.optional_value(flag_table.STATE_DIR, None),
         )
 
     def _node_name(self) -> str:

@@ -8,12 +8,16 @@ from functools import partial
 
 from twisted.application.service import IService
 from twisted.internet.interfaces import IListeningPort
+from twisted.web.resource import Resource
 
+from yurttunnel.http.authority import join_authority
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import KubeConfiguration, without_credentials
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.loading import load_configuration
+from yurttunnel.ops.admin.service import admin_socket
 from yurttunnel.ops.configuration.following import Following
+from yurttunnel.ops.debug.pages import Page
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.deferred_start import DeferredStart
 from yurttunnel.ops.freed_memory import FreedMemory
@@ -29,6 +33,7 @@ from yurttunnel.ops.slices import gather
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.threads import JobThread
+from yurttunnel.pki.directory import HeldDirectory
 from yurttunnel.proxy import flag_table
 from yurttunnel.proxy.balancing.balancer import LoadBalancer
 from yurttunnel.proxy.carrying import Carrier, find_carrier
@@ -64,7 +69,8 @@ class ProxyProcess:
         settings: Settings,
         following: Following[Settings] | None,
     ) -> None:
-        """Make what is there from the start; raises ``BadKubeConfiguration``."""
+        """Make what is there from the start; raises ``BadKubeConfiguration`` and ``StateError``."""
+        self._held = None if settings.state_dir is None else HeldDirectory(settings.state_dir)
         self._reactor = reactor
         self._settings = settings
         self._sync = settings.sync
@@ -116,8 +122,9 @@ class ProxyProcess:
         """Return all parts as one."""
         parts = Supervised(self._reactor, self._readiness)
         # The ports come first: when one is taken, nothing else has begun. What ends first is last.
+        meta, admin = self._meta()
         every: list[IService | None] = [
-            self._meta(),
+            meta,
             self._following,
             self._health_port(),
             None if self._client is None else ClosedAtTheEnd(self._client.close),
@@ -128,6 +135,8 @@ class ProxyProcess:
             self._node,
             self._sources,
             self._serving,
+            self._held,
+            admin,
         ]
         for part in every:
             if part is not None:
@@ -197,7 +206,7 @@ class ProxyProcess:
         totals = yield from placement.totals()
         return ProxyStats(proxier, self._health, carried, totals)
 
-    def _meta(self) -> IService:
+    def _meta(self) -> tuple[IService, IService | None]:
         reactor, lag = self._reactor, self._lag
         metrics = proxy_registry(lag.worst)
         metrics.add(METRICS, self._stats)
@@ -229,7 +238,19 @@ class ProxyProcess:
         meta = StoppedInTurn()
         for part in (status, PortService(listen), debug, FreedMemory(reactor)):
             part.setServiceParent(meta)
-        return meta
+        return meta, self._admin(pages, debug.pages.first)
+
+    def _admin(self, pages: Resource, debug: Page) -> IService | None:
+        directory = self._settings.state_dir
+        if directory is None:
+            return None
+        details = {
+            "node": self._settings.node_name,
+            "status_page": f"http://{join_authority(*self._settings.pages.metrics)}/",
+        }
+        return admin_socket(
+            self._reactor, directory, PROGRAM, self._readiness, pages, debug, lambda: details, {}
+        )
 
     def _health_port(self) -> IService | None:
         where = self._settings.pages.health
@@ -246,7 +267,7 @@ class ProxyProcess:
 def build(
     reactor: IReactor, settings: Settings, following: Following[Settings] | None = None
 ) -> IService:
-    """Compose the proxy; raises ``BadKubeConfiguration``.
+    """Compose the proxy; raises ``BadKubeConfiguration`` and ``StateError``.
 
     ``following`` follows the file of the settings, if there is one.
 

@@ -83,7 +83,7 @@ class Settings:
     ``bind_address`` is the address of the proxy's sockets, mostly the unspecified one.
     ``proxy_ports`` are those that they may take, ``None`` for what the kernel chooses.
     ``node_port_networks`` have the addresses that serve node ports; none are all of them.
-    ``cleanup`` is the whole of what is to be done.
+    ``cleanup`` is the whole of what is to be done. ``state_dir`` is for the socket of the commands.
     """
 
     node_name: str
@@ -98,6 +98,7 @@ class Settings:
     udp: UdpSettings
     sync: SyncSettings
     cleanup: bool
+    state_dir: Path | None
 
     @property
     def serves_itself(self) -> bool:

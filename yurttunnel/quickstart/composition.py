@@ -109,7 +109,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
         ClosedAtTheEnd(api.stop),
         api_port,
         hub.build(reactor, _hub_settings(settings, state)),
-        proxy.build(reactor, _proxy_settings(settings, hub_url)),
+        proxy.build(reactor, _proxy_settings(settings, state, hub_url)),
         served(ports.kubelet, trust.node, node),
         node,
         tunnel,
@@ -162,7 +162,7 @@ def _hub_settings(settings: Settings, state: Path) -> HubSettings:
     return options.settings
 
 
-def _proxy_settings(settings: Settings, hub_url: str) -> ProxySettings:
+def _proxy_settings(settings: Settings, state: Path, hub_url: str) -> ProxySettings:
     """Return the settings that the service proxy would have of its command line.
 
     The firewall of this machine stays as it is: whoever calls a Service speaks to the proxy's port.
@@ -170,6 +170,7 @@ def _proxy_settings(settings: Settings, hub_url: str) -> ProxySettings:
     options = ProxyOptions({})
     options.parseOptions(
         [
+            *("--state-dir", str(state / "proxy")),
             *("--hostname-override", settings.node_name),
             *("--master", hub_url),
             *("--proxy-backend", "none"),

@@ -114,7 +114,8 @@ class AgentListener(Factory):
         self._context = context
         self._registry = registry
         self._is_revoked = is_revoked
-        self._settings = settings
+        self.settings = settings
+        """What counts for sessions that begin from now on."""
         self._others = dict(others)
         self._identify = identify
         self._replicas = replicas
@@ -308,7 +309,7 @@ class AgentListener(Factory):
         hello = replace(hello, received=0)
         description = self._description(connection, identity)
         tunnel = TunnelSession(
-            self._context, Side.SERVER, own, hello, description, self._settings.return_grace
+            self._context, Side.SERVER, own, hello, description, self.settings.return_grace
         )
         session = NodeSession(identity, identifiers, tunnel, self._registry)
         tunnel.on_closed.append(lambda code, text: self._ended(session, code, text))
@@ -381,14 +382,14 @@ class AgentListener(Factory):
         self, connection: SessionConnection, identity: NodeIdentity
     ) -> PeerDescription:
         return PeerDescription(
-            local_name=self._settings.name,
+            local_name=self.settings.name,
             peer_name=identity.node,
             address=authority_behind(connection.transport),
             certificate_not_after=identity.not_after,
         )
 
     def _hello(self, session: bytes, received: int) -> Hello:
-        properties = {"software": self._settings.software}
+        properties = {"software": self.settings.software}
         replicas = self._replicas()
         if replicas is not None:
             properties[SERVERS] = str(replicas)
@@ -396,7 +397,7 @@ class AgentListener(Factory):
             # This agent knows something else than the others.
             self._told = None
         return Hello(
-            limits=self._settings.limits,
+            limits=self.settings.limits,
             session=session,
             process=self.process,
             received=received,

@@ -82,12 +82,7 @@ def agent_listener(
         process.context,
         process.registry,
         trust.is_revoked,
-        AgentListenerSettings(
-            limits=Limits(resume_window=round(settings.resume_window * 1000)),
-            return_grace=settings.return_grace,
-            name="server",
-            software=__version__,
-        ),
+        _agent_settings(settings),
         others=others,
         identify=trust.identify,
         replicas=replicas,
@@ -97,6 +92,15 @@ def agent_listener(
     agents.on_interrupted.append(process.history.interrupted)
     process.metrics.add(REFUSAL_METRICS, lambda: agents.refusals)
     return agents
+
+
+def _agent_settings(settings: Settings) -> AgentListenerSettings:
+    return AgentListenerSettings(
+        limits=Limits(resume_window=round(settings.resume_window * 1000)),
+        return_grace=settings.return_grace,
+        name="server",
+        software=__version__,
+    )
 
 
 def cloud_end(
@@ -171,6 +175,7 @@ def cloud_end(
     def use(changed: Settings) -> None:
         permissions.permissions = changed.connect_permissions
         server.drain_timeout = changed.drain_timeout
+        agents.settings = _agent_settings(changed)
         interception.use_response_timeout(changed.response_timeout or None)
 
     live.follow(lambda changed: forwards.configure(changed.forwards))

@@ -13,6 +13,8 @@ LIVE_FLAGS = (
     flag_table.ALLOW_CONNECT,
     flag_table.DRAIN_TIMEOUT,
     flag_table.RESPONSE_TIMEOUT,
+    flag_table.RESUME_WINDOW,
+    flag_table.RETURN_GRACE,
 )
 
 Use = Callable[[Settings], Awaitable[None] | None]
