@@ -119,6 +119,6 @@ class JsonTests(SynchronousTestCase):
             {"a": {"b": [1, 2]}, "c": "\u2028"},
         ):
             self.assertEqual(value, json.loads("".join(json_pieces(value))))
-        pieces = list(json_pieces({"a": iter([1, {"b": None}]), "c": iter([])}))
+        pieces = list(json_pieces({"a": iter([None, 1, None, {"b": None}]), "c": iter([])}))
         self.assertEqual({"a": [1, {"b": None}], "c": []}, json.loads("".join(pieces)))
         self.assertGreater(len(pieces), 4)

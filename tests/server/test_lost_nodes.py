@@ -13,15 +13,21 @@ from tests.server.agents import ListenerTests
 from tests.server.expectations import nothing_expected
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.kube.resources import NODES
+from yurttunnel.ops.slices import AT_ONCE
 from yurttunnel.pki.directory import StateDirectory
 from yurttunnel.pki.identity import Identifiers
 from yurttunnel.pki.records import NodeRecord, NodeRecords
 from yurttunnel.pki.revocation import Revocations, revoke_node
 from yurttunnel.server.expected_nodes import ClusterNodes, EnrolledNodes
-from yurttunnel.server.lost_nodes import LostNodes
+from yurttunnel.server.lost_nodes import LostNode, LostNodes
 from yurttunnel.server.node_history import NodeHistory
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.wire.codes import Code
+
+
+def told(lost: LostNodes) -> list[LostNode]:
+    """Return the nodes that are lost, without the pauses."""
+    return [each for each in lost.newest_first() if each is not None]
 
 
 class LostNodesTests(SynchronousTestCase):
@@ -48,14 +54,14 @@ class LostNodesTests(SynchronousTestCase):
 
     def names(self) -> list[str]:
         """The names of the nodes that are lost."""
-        return [lost.node for lost in self.lost.newest_first()]
+        return [lost.node for lost in told(self.lost)]
 
     def test_lost(self) -> None:
         """A node that has gone is lost, with when and why, until it is back."""
         session = self.come("edge-1")
         self.assertEqual([], self.names())
         self.go(session, "silent")
-        [lost] = self.lost.newest_first()
+        [lost] = told(self.lost)
         self.assertEqual(("edge-1", 1000, "silent"), (lost.node, lost.last_seen, lost.why))
         self.come("edge-1")
         self.assertEqual([], self.names())
@@ -75,7 +81,7 @@ class LostNodesTests(SynchronousTestCase):
         self.assertEqual([], self.names())
         self.clock.advance(500)
         self.registry.remove_remote(remote)
-        [lost] = self.lost.newest_first()
+        [lost] = told(self.lost)
         self.assertEqual(("edge-1", 1500), (lost.node, lost.last_seen))
         self.assertIn("by another server", lost.why)
 
@@ -86,7 +92,7 @@ class LostNodesTests(SynchronousTestCase):
         self.registry.remove_remote(remote)
         self.assertEqual([], self.names())
         self.go(session, "silent")
-        self.assertEqual(["silent"], [lost.why for lost in self.lost.newest_first()])
+        self.assertEqual(["silent"], [lost.why for lost in told(self.lost)])
 
     def test_at_siblings_only(self) -> None:
         """A node that only siblings have had is lost when the last of them loses it."""
@@ -96,7 +102,7 @@ class LostNodesTests(SynchronousTestCase):
         self.registry.remove_remote(first)
         self.assertEqual([], self.names())
         self.registry.remove_remote(second)
-        [lost] = self.lost.newest_first()
+        [lost] = told(self.lost)
         self.assertEqual(1000, lost.last_seen)
 
     def test_it_is_bounded(self) -> None:
@@ -123,12 +129,22 @@ class ClusterTests(SynchronousTestCase):
 
     def test_never_seen(self) -> None:
         """Edge nodes that have not connected yet are told, as soon as all nodes are known."""
-        self.assertEqual([], list(self.lost.newest_first()))
+        self.assertEqual([], told(self.lost))
         self.informers.complete()
         self.registry.add(FakeSession("edge-1"))
-        [lost] = self.lost.newest_first()
+        [lost] = told(self.lost)
         self.assertEqual(("edge-2", None), (lost.node, lost.last_seen))
         self.assertIn("no agent of it has connected", lost.why)
+
+    def test_thousands_that_are_there(self) -> None:
+        """The reactor may turn while they are looked at, also when none of them is lost."""
+        for number in range(1000):
+            self.informers.put(NODES, node(f"there-{number}", labels=EDGE))
+            self.registry.add(FakeSession(f"there-{number}"))
+        self.informers.complete()
+        found = list(self.lost.newest_first())
+        self.assertGreater(found.count(None), 1000 / AT_ONCE)
+        self.assertNotIn("there-7", [each.node for each in told(self.lost)])
 
     def test_deleted(self) -> None:
         """Nobody misses a node that has been deleted from the cluster."""
@@ -137,9 +153,9 @@ class ClusterTests(SynchronousTestCase):
         self.registry.add(session)
         self.registry.remove(session)
         self.lost.ended("edge-1", "silent")
-        self.assertEqual(["edge-1", "edge-2"], [lost.node for lost in self.lost.newest_first()])
+        self.assertEqual(["edge-1", "edge-2"], [lost.node for lost in told(self.lost)])
         self.informers.delete(NODES, "edge-1")
-        self.assertEqual(["edge-2"], [lost.node for lost in self.lost.newest_first()])
+        self.assertEqual(["edge-2"], [lost.node for lost in told(self.lost)])
 
 
 class EnrolledTests(SynchronousTestCase):
@@ -170,7 +186,7 @@ class EnrolledTests(SynchronousTestCase):
         """A node that has enrolled and has not connected is told, with when it enrolled."""
         self.enrol("edge-22")
         self.registry.add(FakeSession("edge-1"))
-        [lost] = self.lost.newest_first()
+        [lost] = told(self.lost)
         self.assertEqual(("edge-22", None), (lost.node, lost.last_seen))
         self.assertIn("enrolled on 2026-11-23 04:05 UTC", lost.why)
         self.assertEqual(lost, self.lost.get("edge-22"))
@@ -187,7 +203,7 @@ class EnrolledTests(SynchronousTestCase):
         self.revocations.refresh()
         self.registry.remove(session)
         self.lost.ended("edge-1", "revoked")
-        self.assertEqual([], list(self.lost.newest_first()))
+        self.assertEqual([], told(self.lost))
 
     def test_of_another_server(self) -> None:
         """A node that was enrolled elsewhere is missed, too, once it has been here."""
@@ -195,7 +211,7 @@ class EnrolledTests(SynchronousTestCase):
         self.registry.add(session)
         self.registry.remove(session)
         self.lost.ended("edge-9", "silent")
-        self.assertEqual(["edge-9", "edge-1"], [lost.node for lost in self.lost.newest_first()])
+        self.assertEqual(["edge-9", "edge-1"], [lost.node for lost in told(self.lost)])
 
 
 class ReasonTests(ListenerTests):

@@ -75,11 +75,17 @@ def gather(
 
 
 def json_pieces(value: object) -> Iterator[str]:
-    """Write ``value`` as JSON; iterators in mappings are written as arrays, item by item."""
+    """Write ``value`` as JSON; iterators in mappings are written as arrays, item by item.
+
+    ``None`` in an iterator is no item, but a pause.
+    """
     if isinstance(value, Iterator):
         separator = ""
         yield "["
         for item in value:
+            if item is None:
+                yield ""
+                continue
             yield separator + json.dumps(item)
             separator = ", "
         yield "]"

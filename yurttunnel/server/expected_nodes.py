@@ -17,8 +17,12 @@ class ExpectedNodes(Protocol):
         """Return whether ``node`` is missed when it is gone; not when it was deleted."""
         ...
 
-    def expected(self) -> Iterable[tuple[str, str]]:
-        """Go through the nodes that should be connected, each with why it should."""
+    def expected(self) -> Iterable[str]:
+        """Go through the nodes that should be connected."""
+        ...
+
+    def why(self, node: str) -> str | None:
+        """Return why ``node`` should be connected, ``None`` for one that is not expected."""
         ...
 
 
@@ -32,12 +36,17 @@ class ClusterNodes:
         """Return whether the cluster has ``node``, as far as is known."""
         return not self._nodes.synced or self._nodes.get(node) is not None
 
-    def expected(self) -> Iterator[tuple[str, str]]:
+    def expected(self) -> Iterator[str]:
         """Go through the edge nodes, once all are known."""
         if self._nodes.synced:
-            for each in list(self._nodes.all()):
-                if each.edge:
-                    yield each.name, "labelled as an edge node, but no agent of it has connected"
+            yield from [each.name for each in self._nodes.all() if each.edge]
+
+    def why(self, node: str) -> str | None:
+        """Return that it is labelled as an edge node, if it is."""
+        found = self._nodes.get(node) if self._nodes.synced else None
+        if found is None or not found.edge:
+            return None
+        return "labelled as an edge node, but no agent of it has connected"
 
 
 class EnrolledNodes:
@@ -52,9 +61,16 @@ class EnrolledNodes:
         revocations = self._revocations
         return revocations.revoked_at(node) is None or revocations.is_enrolled(node)
 
-    def expected(self) -> Iterator[tuple[str, str]]:
+    def expected(self) -> Iterator[str]:
         """Go through them."""
         for each in self._records.all():
             if self._revocations.is_enrolled(each.node):
-                when = f"{each.enrolled:%Y-%m-%d %H:%M} UTC"
-                yield each.node, f"enrolled on {when}, but its agent has not connected since"
+                yield each.node
+
+    def why(self, node: str) -> str | None:
+        """Return when it has enrolled, if it has."""
+        record = self._records.get(node)
+        if record is None or not self._revocations.is_enrolled(node):
+            return None
+        when = f"{record.enrolled:%Y-%m-%d %H:%M} UTC"
+        return f"enrolled on {when}, but its agent has not connected since"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
-from yurttunnel.ops.slices import gather
+from yurttunnel.ops.slices import AT_ONCE, gather
 from yurttunnel.ops.status import words
 from yurttunnel.ops.status.markup import Column, Content, mark, table
 from yurttunnel.ops.status.sections import NO_MATCH, Moment, Section, listing
@@ -33,10 +33,15 @@ class LostNode:
 
 
 def lost_section(
-    lost: Iterable[LostNode], moment: Moment, peers: PeerWords
+    lost: Iterable[LostNode | None], moment: Moment, peers: PeerWords
 ) -> Generator[str, None, Section]:
-    """Make the section of ``lost`` nodes, in their order."""
-    every = yield from gather(lost)
+    """Make the section of ``lost`` nodes, in their order; ``None`` is a pause."""
+    every = []
+    for found in lost:
+        if found is None:
+            yield ""
+        else:
+            every.append(found)
     matching = yield from gather(every, lambda each: moment.matches(each.node, each.why))
     columns: list[Column[LostNode]] = [
         Column("Node", lambda each: peer_link(each.node, peers), "name"),
@@ -89,23 +94,36 @@ class LostNodes:
         if self._registry.direct(node) is None:
             self._history.gone(node, why)
 
-    def newest_first(self) -> Iterator[LostNode]:
+    def newest_first(self) -> Iterator[LostNode | None]:
         """Go through the nodes that cannot be reached, those that were lost last at first.
 
-        Those that have not been seen yet come last, by their names.
+        Those that have not been seen yet come last, by their names. There is ``None`` where the
+        reactor may turn: most of the nodes that are looked at can be reached.
         """
-        for past in list(self._history.newest_first()):
+        for number, past in enumerate(list(self._history.newest_first())):
+            if number % AT_ONCE == 0:
+                yield None
             lost = self._lost(past)
             if lost is not None:
                 yield lost
-        yield from self._never_seen()
+        missing = []
+        for number, node in enumerate(self._expected.expected()):
+            if number % AT_ONCE == 0:
+                yield None
+            if self._history.get(node) is None and not self._registry.reaches(node):
+                missing.append(node)
+        missing.sort()
+        for node in missing[:MOST_REMEMBERED]:
+            lost = self._never_seen(node)
+            if lost is not None:
+                yield lost
 
     def get(self, node: str) -> LostNode | None:
         """Return how ``node`` was lost, ``None`` for one that is there, or is not known."""
         past = self._history.get(node)
         if past is not None:
             return self._lost(past)
-        return next((each for each in self._never_seen() if each.node == node), None)
+        return self._never_seen(node)
 
     def _remote_gone(self, node: str) -> None:
         if not self._registry.reaches(node):
@@ -125,12 +143,8 @@ class LostNodes:
             return None
         return LostNode(past.node, past.last_seen, past.why)
 
-    def _never_seen(self) -> Iterator[LostNode]:
-        missing = [
-            (node, why)
-            for node, why in self._expected.expected()
-            if self._history.get(node) is None and not self._registry.reaches(node)
-        ]
-        missing.sort()
-        for node, why in missing[:MOST_REMEMBERED]:
-            yield LostNode(node, None, why)
+    def _never_seen(self, node: str) -> LostNode | None:
+        why = self._expected.why(node)
+        if why is None or self._registry.reaches(node):
+            return None
+        return LostNode(node, None, why)

@@ -39,14 +39,14 @@ class NodePages:
             self.describe,
         )
 
-    def _all(self) -> Iterator[dict[str, object]]:
+    def _all(self) -> Iterator[dict[str, object] | None]:
         for node in self._registry.reached():
             way = self._registry.way(node)
             # It may have gone since.
             if way is not None:
                 yield self._present(way)
         for lost in self._lost.newest_first():
-            yield self._absent(lost)
+            yield None if lost is None else self._absent(lost)
 
     def describe(self, node: str) -> dict[str, object] | None:
         """Return all that is known of ``node``, ``None`` when that is nothing."""
