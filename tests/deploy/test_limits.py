@@ -106,6 +106,7 @@ class ProxyTests(Limits, unittest.SynchronousTestCase):
         ("clients of one port of a Service that wait", limits.MOST_DIALING),
         ("clients that wait in the kernel", listening.BACKLOG),
         ("pause where no connection", listener.REST * 1000),
+        ("silent endpoints", len(dialing.PLAN), *dialing.PLAN),
         ("endpoints that are tried for one client", dialing.MOST_REFUSALS),
         ("bytes of one direction", relay.READ_BYTES / KIBIBYTE, pipes.PIPE_BYTES / MEBIBYTE),
         ("pipes; those", pipes.MOST_PIPES, pipes.MOST_IDLE),
