@@ -151,11 +151,11 @@ class SlowDiskTests(TroubleTestCase):
         """A list that is larger than the memory for lists leaves what was there."""
         self.writer.release()
         self.stop()
-        self.start(most_waiting=100_000)
-        tell_list(self.cache, [item(f"pod-{number}", body=BODY) for number in range(50)], 9)
+        self.start(most_waiting=3_000_000)
+        tell_list(self.cache, [item(f"pod-{n}", body=BODY * 30) for n in range(50)], 9)
         self.assertEqual({"a": "1"}, self.names())
         self.assertEqual((1, 0), (self.cache.stats.refused, self.cache.stats.waiting))
-        self.assertEqual(1, self.said("is not kept"))
+        self.assertEqual(1, self.said("is not kept: 4 MB"))
 
     def test_a_page_that_was_dropped(self) -> None:
         """A list of which a page was dropped removes nothing, and is not complete."""

@@ -313,6 +313,15 @@ class KeepingTests(World):
         self.assertIsNone(self.kept_list())
         self.assertEqual([200] * 3, [status for status, _ in self.answered(*["GET"] * 3)])
 
+    def test_bombs(self):
+        """What is far longer without its compression passes, and is not read to its end."""
+        items = b'{"metadata": {"name": "a"}},' * 100_000
+        body = gzip.compress(b'{"kind": "PodList", "items": [' + items + b"{}]}")
+        self.ask(PODS, KUBELET, JSON)
+        self.answer_json(body, b"200 OK", -1, b"Content-Encoding: gzip")
+        self.assertEqual([(200, body)], self.answered())
+        self.assertIn("100 times as long", " ".join(self.lines))
+
     def test_documents(self):
         """Discovery is kept for everybody."""
         self.ask("/apis", KUBELET, JSON)

@@ -139,8 +139,9 @@ class Listing:
         self._size += size
         self._queue.size += size
         if not self._queue.lists_have_room():
-            self.abandon()
+            # It counts with what waits as long as it is not abandoned.
             self._refused(self._scope)
+            self.abandon()
 
     def complete(self, meta: ListMeta) -> None:
         """See :class:`IListing`."""

@@ -100,6 +100,15 @@ class ReadAlong:
         self._unread(error)
 
 
+_MOST_RATIO = 100
+"""How much more a piece may be inflated to: lists of pods have 10 to 25 times their bytes in gzip
+(kube-apiserver's level is 1), a bomb a thousand times. To read that would take the reactor
+seconds."""
+
+_LEAST_ROOM = 1024 * 1024
+"""Bytes to which any piece may be inflated, however short it is."""
+
+
 class Inflated:
     """Reads a body in gzip for ``keeper``."""
 
@@ -109,11 +118,15 @@ class Inflated:
 
     def read(self, data: bytes) -> tuple[()]:
         """Take the next piece."""
+        room = max(_LEAST_ROOM, _MOST_RATIO * len(data))
         while data:
             try:
                 piece = self._inflating.decompress(data, _INFLATED_AT_ONCE)
             except zlib.error as error:
                 raise BadBody(f"its compression cannot be read: {error}") from None
+            room -= len(piece)
+            if room < 0:
+                raise BadBody(f"it is {_MOST_RATIO} times as long without its compression")
             self._keeper.read(piece)
             data = self._inflating.unconsumed_tail
         return ()
