@@ -106,16 +106,9 @@ class NodeNetwork:
 
     def fall_silent(self, site: str, number: int) -> None:
         """Lose everything for the addresses with a number, without a word to anybody."""
-        self._dead("add", site, number)
-
-    def be_heard(self, site: str, number: int) -> None:
-        """Lose it no longer."""
-        self._dead("delete", site, number)
-
-    def _dead(self, change: str, site: str, number: int) -> None:
         for version in (4, 6):
             element = f"{{ {address(site, number, version)} }}"
-            self.run(site, "nft", change, "element", "inet", "dead", f"ipv{version}", element)
+            self.run(site, "nft", "add", "element", "inet", "dead", f"ipv{version}", element)
 
     def close(self) -> None:
         """Go back to the namespace of before; what is still used ends with its users."""
