@@ -6,14 +6,22 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.cluster.fakes import FakeInformers, node
 from tests.ops.status_pages import ParsedPage
-from yurttunnel.ops.status.sections import live
-from yurttunnel.server.joining_box import add_section
+from yurttunnel.cluster.nodes import Nodes
+from yurttunnel.kube.resources import NODES
+from yurttunnel.ops.status.sections import Section, live
+from yurttunnel.server.joining_box import add_section, label_section
 from yurttunnel.server.options import Options
 
 
+def shown(section: Section) -> str:
+    """Return what is shown."""
+    return ParsedPage("".join(live("add", section.content)).encode()).sections["add"]
+
+
 class JoiningBoxTests(SynchronousTestCase):
-    """A server whose token is in a file."""
+    """Without a cluster, and in one."""
 
     def test_what_to_do(self) -> None:
         """It names the file to copy and the command that uses it, and does not show the secret."""
@@ -21,9 +29,17 @@ class JoiningBoxTests(SynchronousTestCase):
         token.write_text("9fb2c1.77aa", "utf-8")
         options = Options()
         options.parseOptions(["--standalone", "--state-dir", "S", "--cert-ips", "203.0.113.10"])
-        section = add_section(options.settings, token)
-        text = ParsedPage("".join(live("add", section.content)).encode()).sections["add"]
+        text = shown(add_section(options.settings, token))
         self.assertIn(f"Copy the file {token.absolute()} of ", text)
         self.assertIn("yurttunnel agent --standalone --tunnelserver-addr 203.0.113.10:10262", text)
         self.assertIn(f"--join-token-file {token.name}", text)
         self.assertNotIn("9fb2c1.77aa", text)
+
+    def test_in_a_cluster(self) -> None:
+        """The label in the command makes an edge node."""
+        _, command = shown(label_section()).split("kubectl label node NODE ")
+        label, value = command.split("=")
+        informers = FakeInformers()
+        informers.put(NODES, node("edge-1", labels={label: value}))
+        [found] = Nodes(informers).all()
+        self.assertTrue(found.edge)

@@ -54,6 +54,7 @@ from yurttunnel.server.frontends.kubelet.middleware import (
 from yurttunnel.server.frontends.kubelet.resolution import Resolution
 from yurttunnel.server.frontends.kubelet.reviews import METRICS as REVIEW_METRICS
 from yurttunnel.server.frontends.kubelet.reviews import AuthorizationCounters, Reviews
+from yurttunnel.server.joining_box import label_section
 from yurttunnel.server.options import ClusterSettings, Settings
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
@@ -123,6 +124,7 @@ class ClusterServer:
             reactor, settings, self._trust.certificates, ClusterNodes(self._nodes), following
         )
         self._process.registry.is_anothers = self._nodes.is_anothers
+        self._process.joining = label_section()
         self._election = self._make_approver(instance)
         self._reviews = self._make_reviews()
         self._ports = ProxyPorts(

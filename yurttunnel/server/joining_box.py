@@ -1,11 +1,11 @@
-"""The box "Add a node" of the status page: the command for the node, and where its secret is."""
+"""The box "Add a node" of the status page: the command that does it."""
 
 from __future__ import annotations
 
 import socket
 from pathlib import Path
 
-from yurttunnel.ops.status.markup import element
+from yurttunnel.ops.status.markup import Content, element
 from yurttunnel.ops.status.sections import Section
 from yurttunnel.server.joining import agent_command
 from yurttunnel.server.options import Settings
@@ -13,18 +13,32 @@ from yurttunnel.server.options import Settings
 
 def add_section(settings: Settings, token: Path) -> Section:
     """Make the section of a server without a cluster; ``token`` is the file of its join token."""
+    return _section(
+        [
+            "Copy the file ",
+            element("code", str(token.absolute())),
+            f" of {socket.gethostname()} to the node. It is a secret: this page does not show"
+            " it. Then, on the node:",
+        ],
+        agent_command(settings, token.name),
+    )
+
+
+def label_section() -> Section:
+    """Make the section of a server in a cluster, where a label has the node get an agent."""
+    return _section(
+        "Label it as an edge node; the DaemonSet of the agents starts one there:",
+        "kubectl label node NODE openyurt.io/is-edge-worker=true",
+    )
+
+
+def _section(how: Content, command: str) -> Section:
     return Section(
         "add",
         [
             element("h2", "Add a node"),
-            element(
-                "p",
-                "Copy the file ",
-                element("code", str(token.absolute())),
-                f" of {socket.gethostname()} to the node. It is a secret: this page does not show"
-                " it. Then, on the node:",
-            ),
-            element("pre", element("code", agent_command(settings, token.name))),
+            element("p", how),
+            element("pre", element("code", command)),
         ],
         "events",
     )
