@@ -32,8 +32,10 @@ MAX_QUANTUM: Final = 64 * 1024
 """The bounds of a stream's turn, bytes."""
 
 MIN_CHUNK: Final = 2 * 1024
-MAX_CHUNK: Final = 256 * 1024
-"""The bounds of what is given to a connection at a time, bytes."""
+MAX_CHUNK: Final = 128 * 1024
+"""The bounds of what is given to a connection at a time, bytes. The upper one is what the kernel
+takes at once (:data:`~yurttunnel.tunnel.sockets.SESSION_UNSENT_BYTES`): of more a part would wait
+for another turn of the reactor."""
 
 QUEUE_TIME: Final = 0.005
 """How long bytes may wait in buffers along the path, seconds, beside :data:`JITTER`."""
