@@ -288,6 +288,9 @@ class ClusterTests(SynchronousTestCase):
         for flag in ("kube-config", "apiserver-addr", "cert-dir", "namespace"):
             with self.assertRaisesRegex(UsageError, f"^--{flag} has no effect with --standalone"):
                 parse(f"--{flag}=x")
+        # It is said before anything is missing: without a cluster that may have a default.
+        with self.assertRaisesRegex(UsageError, "^--join-token-file is for --standalone: add that"):
+            Options({}).parseOptions(["--tunnelserver-addr=a", "--join-token-file=x"])
 
     def test_bad_values_are_refused_with_the_flag_and_the_reason(self) -> None:
         """In one line."""

@@ -71,7 +71,14 @@ class AdminCase(SynchronousTestCase):
             self.tokens, self.file, self.revocations, lambda token: f"join with {token}"
         )
         revocations = RevocationPages(self.reactor, self.directory.path, self.revocations)
-        own = {**tokens.pages(), **revocations.pages()}
+        forwards = Forwards(
+            lambda forward: ForwardFactory(SessionRegistry(self.reactor), forward),
+            partial(listen_tcp, self.reactor),
+            (),
+        )
+        forwards.listen()
+        forward_pages = ForwardPages(lambda: forwards)
+        own = {**tokens.pages(), **revocations.pages(), **forward_pages.pages()}
         debug = Page(lambda parameters: text(""))
         self.site = AdminSite(self.reactor, admin_pages(Resource(), debug, own))
 
@@ -253,15 +260,23 @@ class RevocationTests(AdminCase):
 SECRET = re.compile(rb"[0-9a-f]{16}\.[0-9a-f]{32}")
 
 WORDS = st.sampled_from(
-    ["v1", "tokens", "revoke", "revocations", "debug", "..", "%2e%2e", "", "%00", "é", "join-token"]
+    [
+        *("v1", "tokens", "revoke", "revocations", "forwards", "remove", "debug"),
+        *("..", "%2e%2e", "", "%00", "é", "join-token"),
+    ]
 )
 PARAMETERS = st.lists(
     st.tuples(
-        st.sampled_from(["id", "lifetime", "node", "x", ""]),
-        st.one_of(st.sampled_from(["1h", "0", "edge-1", "%00", "%ff", "*"]), st.text(max_size=8)),
+        st.sampled_from(["id", "lifetime", "node", "forward", "listen", "replace", "x", ""]),
+        st.one_of(
+            st.sampled_from(["1h", "0", "edge-1", "%00", "%ff", "*", "true", "9000"]),
+            st.sampled_from(["9000=edge-1/127.0.0.1:80", "[::1]:9=edge-1/a:1", "9=*/..:0"]),
+            st.text(max_size=8),
+        ),
     ),
     max_size=3,
 )
+PAGES = ("tokens", "tokens/revoke", "revocations", "forwards", "forwards/remove")
 HEADS = st.sampled_from(
     [b"Host: localhost\r\n", b"", b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n"]
 )
@@ -273,7 +288,11 @@ class FuzzTests(AdminCase):
     @settings(max_examples=300, deadline=None)
     @given(
         st.sampled_from(["GET", "HEAD", "POST", "PUT", "DELETE", "get", "CONNECT"]),
-        st.lists(WORDS, max_size=4),
+        # Half of them are pages that there are.
+        st.one_of(
+            st.lists(WORDS, max_size=4),
+            st.sampled_from([["v1", *page.split("/")] for page in PAGES]),
+        ),
         PARAMETERS,
         HEADS,
         st.binary(max_size=40),

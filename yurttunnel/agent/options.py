@@ -341,11 +341,13 @@ class Options(CommandOptions[Settings]):
     def make_settings(self) -> Settings:
         """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
         self.bundle = bundle_path(self)
+        # It comes first: what is missing otherwise may have a default without a cluster.
+        mode = self._standalone() if self.is_given(STANDALONE) else self._cluster()
         node_name, node_ip = self._node_name(), self._node_ip()
         patterns = self.all_values(ALLOW_DESTINATION)
         loopback = "127.0.0.1" if node_ip.version == 4 else "::1"
         return Settings(
-            mode=self._standalone() if self.is_given(STANDALONE) else self._cluster(),
+            mode=mode,
             node_name=node_name,
             node_ip=node_ip,
             identifiers=self._identifiers(node_name, node_ip),
