@@ -78,7 +78,7 @@ class JoiningTests(IdentityTestCase):
     """The first certificate."""
 
     async def test_token(self):
-        """A token and a pin suffice for both certificates."""
+        """A token and a pin suffice for both certificates; the second waits for the first."""
         identity = self.start()
         self.assertIn("no certificate of node edge-1 yet", identity.problem())
         self.assertIsNone(identity.node)
@@ -102,6 +102,7 @@ class JoiningTests(IdentityTestCase):
         self.assertEqual(set(ADDRESSES), set(names.value.get_values_for_type(x509.IPAddress)))
         self.assertEqual({"client", "server", "ca"}, set(identity.certificates()))
         self.assertEqual({"hub": 1, "hub-serving": 1}, dict(self.cluster.counters.approved))
+        self.assertEqual(0, identity.serving_certificate.counters.failed)
 
     async def test_file(self):
         """The file with the token is removed once the node has joined."""

@@ -28,7 +28,8 @@ Own = Callable[[], CertificateRenewal]
 class HubIssuer:
     """Asks as the node where that has a certificate, else by ``joining``, if that is given.
 
-    Each attempt goes to the next of ``servers``, which are URLs.
+    Without ``joining`` it waits until the node has that certificate. Each attempt goes to the next
+    of ``servers``, which are URLs.
     """
 
     final: tuple[type[Exception], ...] = ()
@@ -52,6 +53,10 @@ class HubIssuer:
 
     async def issue(self, request: bytes, waits: Callable[[str], object]) -> Chain:
         """Return the certificate; see ``Issuer``."""
+        own = self._own()
+        if self._joining is None and not own.is_usable:
+            waits("the node's certificate for clients comes first")
+            await own.when_ready()
         server = self._servers[self._turn % len(self._servers)]
         self._turn += 1
         credentials = await self._credentials(server)
