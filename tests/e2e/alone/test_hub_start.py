@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -30,7 +31,9 @@ def waited(pid: int) -> float:
     """
     total = 0
     for thread in os.listdir(f"/proc/{pid}/task"):
-        total += int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[1])
+        # It may have ended meanwhile.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            total += int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[1])
     return total / 1e9
 
 
