@@ -118,10 +118,15 @@ class FileTests(WorldCase):
         self.assertIsNone(self.sources.problem())
 
     def test_directory_is_away(self):
-        """Nothing is said before the directory could be read, and what was there stays after."""
+        """Nothing is served before the directory could be read, which is told once; and what was
+        there stays after.
+        """
         away = self.directory / "later"
         self.begin(away)
         self.assertIsNone(self.shown())
+        self.look()
+        (told,) = self.warnings()
+        self.assertIn(f"file {away}: it cannot be read: No such file or directory", told)
         self.assertIn("No such file or directory", self.sources.problem())
         away.mkdir()
         self.look()

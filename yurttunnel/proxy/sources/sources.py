@@ -53,6 +53,8 @@ class Sources(MultiService):
         self._node = node
         self._informers = informers
         self._state: DesiredState | None = None
+        # Of those that there are now.
+        self._logged: frozenset[Problem] = frozenset()
         self._memory = Memory()
         self._broadcaster = Broadcaster(clock)
         self._broadcaster.add(self._update)
@@ -102,22 +104,25 @@ class Sources(MultiService):
 
     def _update(self) -> None:
         incomplete = self._services.incomplete() or self._endpoints.incomplete()
+        of_file = () if self._file is None else self._file.problems
         if incomplete or not self._node.looked:
+            self._log_new(of_file)
             return
         state = desired_state(
             self._services.objects(), self._endpoints.objects(), self._node.facts, self._memory
         )
-        if self._file is not None:
-            state = replace(state, problems=(*state.problems, *self._file.problems))
+        if of_file:
+            state = replace(state, problems=(*state.problems, *of_file))
         before, self._state = self._state, state
         if state == before:
             return
-        self._log_new(state.problems, set() if before is None else {*before.problems})
+        self._log_new(state.problems)
         for changed in self.on_changed:
             changed()
 
-    def _log_new(self, problems: Collection[Problem], known: Collection[Problem]) -> None:
-        new = [problem for problem in problems if problem not in known]
+    def _log_new(self, problems: Collection[Problem]) -> None:
+        new = [problem for problem in problems if problem not in self._logged]
+        self._logged = frozenset(problems)
         for problem in new[:MOST_LOGGED]:
             self._log.warn("{what}: {text}", what=problem.what, text=problem.text)
         if len(new) > MOST_LOGGED:
