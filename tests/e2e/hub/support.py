@@ -43,10 +43,11 @@ class HubTestCase(EndToEndTestCase):
         return hub
 
     async def start_hub(self, cloud: Cloud, *extra: str, **options) -> Hub:
-        """Start a hub, and wait until it is ready."""
+        """Start a hub, and wait until it has seen the cloud: it is ready without that, too."""
         hub = self.make_hub(cloud, *extra, **options)
         hub.start()
         await hub.ready()
+        await self.sees(hub, online=True)
         return hub
 
     async def start(self, *extra: str, **options) -> tuple[Cloud, Hub]:
@@ -76,7 +77,7 @@ class HubTestCase(EndToEndTestCase):
         async def known() -> bool:
             return await hub.online() is online
 
-        what = "back" if online else "away"
+        what = "there" if online else "away"
         await self.eventually(known, f"the hub sees that the cloud is {what}", NOTICED_SECONDS)
 
     async def restart(self, hub: Hub, number: int = signal.SIGKILL) -> float:

@@ -129,7 +129,9 @@ class IdentityTests(HubTestCase):
         other = Cloud(reactor, path)
         self.addCleanup(lambda: Deferred.fromCoroutine(other.stop()))
         await other.start()
-        hub = await self.start_hub(cloud, "--server-addr", other.urls)
+        hub = self.make_hub(cloud, "--server-addr", other.urls)
+        hub.start()
+        await hub.ready()
         kubelet = self.client(hub)
         self.assertEqual(await kubelet.get(NODE_PATH), node)
 

@@ -297,7 +297,7 @@ class NodeTests(TwoServersTests):
         """
         window = 30.0
         listener = self.first.listener
-        listener._settings = replace(listener._settings, return_grace=window)
+        listener.settings = replace(listener.settings, return_grace=window)
         killed = self.agent(self.first)
         near, _ = self.stream(self.first, killed)
         killed.link.cut()

@@ -170,14 +170,14 @@ class LimitsTests(SynchronousTestCase):
     def rows(self, of_connect=False):
         """Give the rows of the tables, without the heads.
 
-        What steering, the meta ports and the service proxy are bound by is compared by
+        What steering, the meta ports and the companions are bound by is compared by
         ``tests.deploy``.
         """
         sections = DOCUMENT.read_text("utf-8").split("\n## ")
         own = [
             each
             for each in sections
-            if not each.startswith(("Steering", "Meta ports", "The service proxy"))
+            if not each.startswith(("Steering", "Meta ports", "The service proxy", "The hub"))
             and each.startswith("CONNECT") is of_connect
         ]
         for line in "\n".join(own).splitlines():
