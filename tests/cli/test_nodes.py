@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import io
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.cli import output
 from yurttunnel.cli.forwards import is_on_loopback
 from yurttunnel.cli.node_text import described
-from yurttunnel.cli.nodes import changed, merged
+from yurttunnel.cli.nodes import NodesOptions, changed, merged, nodes
 
 
 def node(name: str, state: str, since: str | None = "2026-01-01T00:00:00Z", **more):
@@ -44,6 +46,17 @@ class MergedTests(SynchronousTestCase):
         """Without servers, or nodes, there are none."""
         self.assertEqual([], merged([]))
         self.assertEqual([], merged([[], []]))
+
+    def test_nobody_has_come(self) -> None:
+        """A list without a node has its headings, and beside them how one comes."""
+        options = NodesOptions()
+        options.parseOptions([])
+        self.patch(NodesOptions, "servers", lambda options: [])
+        shown, beside = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(beside):
+            nodes(options)
+        self.assertEqual(["NODE", "STATE"], shown.getvalue().split()[:2])
+        self.assertIn("yurttunnel token create says what to run", beside.getvalue())
 
 
 class ChangedTests(SynchronousTestCase):

@@ -117,6 +117,12 @@ class UnitTests(unittest.SynchronousTestCase):
         directory = dict(settings_of(path))["RuntimeDirectory"]
         self.assertEqual(f"/run/{directory}", str(Path(endpoint.path).parent))
 
+    def test_the_command_reaches_the_service_proxy(self):
+        """Systemd makes the directory of its socket, which nobody else may look into."""
+        settings = dict(settings_of(DEPLOY / "systemd" / "yurtproxy.service"))
+        self.assertEqual("yurtproxy", settings["RuntimeDirectory"])
+        self.assertEqual("0700", settings["RuntimeDirectoryMode"])
+
     def test_there_is_time_to_drain(self):
         """Systemd waits longer for the end than the program does for its streams."""
         for path in UNITS:

@@ -33,6 +33,8 @@ WATCH = Switch(
 
 _HEADINGS = ("NODE", "STATE", "FOR", "RTT", "STREAMS", "VERSION", "ADDRESS", "WHY")
 
+_NOBODY = "no node is known yet; without a cluster, yurttunnel token create says what to run on one"
+
 _ORDER = ("absent", "lost", "waiting", "connected")
 """Of states: of two servers' words the one that stands behind the other counts."""
 
@@ -72,6 +74,8 @@ def nodes(options: NodesOptions) -> None:
         print(output.as_json({"nodes": known}), end="", flush=True)
     else:
         print(output.table(_HEADINGS, [_row(each) for each in known]), end="", flush=True)
+        if not known:
+            print(_NOBODY, file=sys.stderr)
     if options[WATCH.name]:
         _watch(known, look, options.as_json)
 
