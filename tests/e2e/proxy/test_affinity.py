@@ -108,6 +108,18 @@ class UserTests(Affinity, ProxyTestCase):
     """User mode."""
 
 
+class LegacyTests(Affinity, ProxyTestCase):
+    """User mode, with the old tables of iptables."""
+
+    legacy = True
+
+
+class NftablesTests(Affinity, ProxyTestCase):
+    """User mode, with native nftables."""
+
+    backend = "nftables"
+
+
 class KernelTests(Affinity, ProxyTestCase):
     """Kernel mode."""
 

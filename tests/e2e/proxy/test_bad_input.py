@@ -18,8 +18,10 @@ NODE_PORT = 30080
 MANY, MANY_PORT = 1000, 9090
 
 
-class BadInput:
-    """The tests; a class chooses who carries the bytes."""
+class TakenPort:
+    """Something that cannot be had beside a Service that is good; a class chooses who carries the
+    bytes, and by which rules.
+    """
 
     async def prepare(self, *flags: str) -> Proxy:
         """Have one Service that is good, and a proxy."""
@@ -84,6 +86,10 @@ class BadInput:
         taken.close()
         await self.eventually_by(REMOTE, node, NODE_PORT)
         await self.good_is_served()
+
+
+class BadInput(TakenPort):
+    """What else objects may have, where it does not matter by which rules clients come."""
 
     async def test_endpoints_that_cannot_be(self) -> None:
         """Loopback, link-local, unspecified and multicast addresses, names, and ports that are
@@ -239,6 +245,18 @@ class UserTests(BadInput, ProxyTestCase):
     async def one(self, name: str) -> Answer:
         """Call a Service."""
         return await self.call(self.objects.address(name, 4), patience=1.0)
+
+
+class LegacyTests(TakenPort, ProxyTestCase):
+    """User mode, with the old tables of iptables."""
+
+    legacy = True
+
+
+class NftablesTests(TakenPort, ProxyTestCase):
+    """User mode, with native nftables."""
+
+    backend = "nftables"
 
 
 class KernelTests(BadInput, ProxyTestCase):

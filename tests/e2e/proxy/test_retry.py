@@ -104,7 +104,7 @@ class Retry:
         self.assertEqual({answer.problem for answer in whole}, {""})
 
 
-class UserTests(Retry, ProxyTestCase):
+class UserRetry(Retry):
     """User mode."""
 
     async def found_out(self, version: int, clients: Sequence[Answer]) -> None:
@@ -127,6 +127,10 @@ class UserTests(Retry, ProxyTestCase):
         failures = [each["failures"] for each in service["endpoints"] if each["failures"]]
         self.assertEqual(len(failures), 2)
         return failures
+
+
+class UserTests(UserRetry, ProxyTestCase):
+    """User mode, with iptables."""
 
     async def test_all_are_dead(self) -> None:
         """Who asks for a Service of dead endpoints alone is told so; nobody else is delayed
@@ -154,6 +158,18 @@ class UserTests(Retry, ProxyTestCase):
         told = await gatherResults([caller.answered for caller in dead])
         self.assertEqual({answer.problem for answer in told}, {CLOSED})
         print(f"\nno endpoint: {latencies(told)}", end="")
+
+
+class LegacyTests(UserRetry, ProxyTestCase):
+    """User mode, with the old tables of iptables."""
+
+    legacy = True
+
+
+class NftablesTests(UserRetry, ProxyTestCase):
+    """User mode, with native nftables."""
+
+    backend = "nftables"
 
 
 class KernelTests(Retry, ProxyTestCase):

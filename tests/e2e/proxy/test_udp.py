@@ -155,6 +155,18 @@ class UserTests(Datagrams, ProxyTestCase):
         )
 
 
+class LegacyTests(Datagrams, ProxyTestCase):
+    """User mode, with the old tables of iptables."""
+
+    legacy = True
+
+
+class NftablesTests(Datagrams, ProxyTestCase):
+    """User mode, with native nftables."""
+
+    backend = "nftables"
+
+
 class KernelTests(Datagrams, ProxyTestCase):
     """Kernel mode."""
 
