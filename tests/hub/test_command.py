@@ -140,6 +140,27 @@ class HubTests(TestCase):
         while "cloud: ok" in (await self.hub.get("/readyz"))[1]:
             await deferLater(reactor, 0.05)
 
+    async def test_limits_are_followed(self):
+        """What changes of them in the file of ``--config`` counts without a restart."""
+        file = self.directory / "hub.toml"
+        file.write_text('cache-max-bytes = "64Mi"\n')
+        self.hub.arguments += ["--config", str(file)]
+        client = await self.started()
+        self.assertIn("of 64.0 MiB", (await self.hub.get("/"))[1])
+        file.write_text('cache-max-bytes = "128Mi"\nmin-request-timeout = "1s"\n')
+        while "of 128 MiB" not in (await self.hub.get("/"))[1]:
+            await deferLater(reactor, 0.1)
+        self.assertNotIn("needs a restart", (await self.hub.get("/readyz?verbose"))[1])
+        await self.at_last(lambda: client.list(ASKED_PODS, field_selector=ON_NODE))
+        await self.cut_off()
+        await self.hub_is_offline()
+        url = f"{self.hub.url}/api/v1/pods?watch=true&fieldSelector={ON_NODE}"
+        headers = {"User-Agent": "kubelet", "Accept": "application/json"}
+        watch = await treq.get(url, headers=headers, persistent=False)
+        self.assertEqual(200, watch.code)
+        # It ends by itself, which it did not for half an hour before.
+        await watch.content()
+
     async def test_pods(self):
         """By TLS the hub is the API to who has a token, and answers nobody else."""
         await self.started()

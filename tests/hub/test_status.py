@@ -32,7 +32,9 @@ class StatusTests(SynchronousTestCase):
         self.clock = Clock()
         self.servers = parse_servers(["https://a:6443", "https://b:6443"])
         self.limits = Limits(self.clock, 0, 0)
-        self.cache = CacheStats(size=3 << 20, clients=4, events=5, dropped=6, refused=1)
+        self.cache = CacheStats(
+            size=3 << 20, most=1 << 30, clients=4, events=5, dropped=6, refused=1
+        )
         self.health = Health(
             self.clock,
             self.servers,
@@ -51,9 +53,7 @@ class StatusTests(SynchronousTestCase):
     def shown(self, desired: str = "") -> dict[str, str]:
         """Return the words of each section."""
         answers = OfflineStats(Counter({("get", "200"): 2, ("list", "404"): 1}), 7, 0, 0, 0)
-        makers = hub_sections(
-            self.health, self.limits, lambda: self.cache, 1 << 30, lambda: answers
-        )
+        makers = hub_sections(self.health, self.limits, lambda: self.cache, lambda: answers)
         sections = [make(Moment(NOW, desired)) for make in makers]
         self.tiles = [each.tile for each in sections]
         return {

@@ -46,8 +46,8 @@ class ListenTcpTests(SynchronousTestCase):
             (
                 OSError(errno.EADDRINUSE, "Address already in use"),
                 "127.0.0.1",
-                "--meta-port: cannot listen on 127.0.0.1:80: another process listens there: "
-                "stop it, or choose another port",
+                "--meta-port: cannot listen on 127.0.0.1:80: another process listens there, "
+                "or this one for another flag: stop it, or choose another port",
             ),
             (
                 OSError(errno.EADDRNOTAVAIL, "x"),

@@ -33,7 +33,9 @@ class CarrierTests(SynchronousTestCase):
         # It would open descriptors that no test uses, and raise this process's limit of them.
         self.shared = Service()
         self.patch(
-            carrying, "proxy_sockets", lambda reactor, settings, is_claimed: (None, self.shared)
+            carrying,
+            "proxy_sockets",
+            lambda reactor, settings, is_claimed: (None, None, self.shared),
         )
 
     def found(self, *flags):
@@ -90,7 +92,7 @@ class ProxySocketsTests(SynchronousTestCase):
         closed = []
         self.patch(carrying, "most_connections", lambda: 100)
         self.patch(TcpContext, "close", lambda context: closed.append(context))
-        _, shared = carrying.proxy_sockets(MemoryReactorClock(), parse(), lambda port: False)
+        _, _, shared = carrying.proxy_sockets(MemoryReactorClock(), parse(), lambda port: False)
         shared.startService()
         self.assertEqual([], closed)
         shared.stopService()

@@ -81,7 +81,12 @@ PREFIX = "yurthub_"
 
 PLACEHOLDER_KEY = "placeholder-tokens.key"
 
-LIVE_FLAGS = (flag_table.MAX_REQUESTS, flag_table.MAX_WATCHES)
+LIVE_FLAGS = (
+    flag_table.MAX_REQUESTS,
+    flag_table.MAX_WATCHES,
+    flag_table.MIN_REQUEST_TIMEOUT,
+    flag_table.CACHE_MAX_BYTES,
+)
 """Those that change while the hub runs."""
 
 API_SERVICE = InformerSpec(SERVICES, service_addresses, namespace="default", name="kubernetes")
@@ -198,12 +203,16 @@ def build(
     def pods() -> Deferred[Object]:
         return own.list(PODS, field_selector=f"spec.nodeName={settings.node_name}")
 
-    sections = hub_sections(
-        health, limits, lambda: cache.stats, settings.cache_bytes, offline.stats
-    )
+    sections = hub_sections(health, limits, lambda: cache.stats, offline.stats)
     meta, admin = _meta(reactor, settings, readiness, metrics, identity, pods, lag, sections)
     if following is not None:
-        following.follow(LIVE_FLAGS, lambda now: limits.use(now.max_requests, now.max_watches))
+
+        def use(now: Settings) -> None:
+            limits.use(now.max_requests, now.max_watches)
+            offline.watches.shortest = now.least_watch
+            cache.bound(now.cache_bytes)
+
+        following.follow(LIVE_FLAGS, use)
         following.tell(readiness)
     parts = Supervised(reactor, readiness)
     # The ports come first: when one is taken, nothing else has begun. What ends first is last.

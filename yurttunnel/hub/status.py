@@ -20,14 +20,13 @@ def hub_sections(
     health: Health,
     limits: Limits,
     cache: Callable[[], CacheStats],
-    cache_bytes: int,
     offline: Callable[[], OfflineStats],
 ) -> tuple[MakeSection, ...]:
-    """Return the sections of a hub, whose cache may have ``cache_bytes``."""
+    """Return the sections of a hub."""
     return (
         partial(_servers, health),
         partial(_requests, limits, offline),
-        lambda moment: _cache(cache(), cache_bytes),
+        lambda moment: _cache(cache()),
     )
 
 
@@ -64,9 +63,9 @@ def _requests(limits: Limits, offline: Callable[[], OfflineStats], moment: Momen
     return Section("requests", _table("Requests", rows), "streams", ("requests in hand", in_hand))
 
 
-def _cache(stats: CacheStats, most: int) -> Section:
+def _cache(stats: CacheStats) -> Section:
     rows = [
-        ("On disk", f"{words.size(stats.size)} of {words.size(most)}"),
+        ("On disk", f"{words.size(stats.size)} of {words.size(stats.most)}"),
         ("Waits for the disk", words.size(stats.waiting)),
         ("Clients", f"{stats.clients:,}"),
         ("Events to be sent when the cloud is back", f"{stats.events:,}"),

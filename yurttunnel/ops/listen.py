@@ -47,7 +47,10 @@ _MOST_LISTED = 6
 """Addresses in one message."""
 
 _HINTS = {
-    errno.EADDRINUSE: "another process listens there: stop it, or choose another port",
+    errno.EADDRINUSE: (
+        "another process listens there, or this one for another flag: stop it, or choose another"
+        " port"
+    ),
     errno.EACCES: "ports below 1024 need root or the capability CAP_NET_BIND_SERVICE",
 }
 
@@ -61,6 +64,7 @@ class CannotListen(SystemExit):
 
     def __init__(self, flag: str, reason: str) -> None:
         super().__init__(f"{flag}: {reason}")
+        self.reason = reason
 
 
 def listen_tcp(

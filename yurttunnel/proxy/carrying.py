@@ -66,6 +66,7 @@ class Carrier:
 
     mode: Mode
     sockets: IProxySockets
+    udp: UdpClientTable
     rules: IRules
     claims: IClaims
     conntrack: IConntrack
@@ -81,10 +82,10 @@ async def find_carrier(
 
     ``run`` is where the kernel is waited for.
     """
-    sockets, shared = proxy_sockets(reactor, settings, NodePorts(source))
+    sockets, udp, shared = proxy_sockets(reactor, settings, NodePorts(source))
     if settings.back_end is BackEnd.NONE:
         nothing = NoRules()
-        return Carrier(Mode.USER, sockets, nothing, nothing, nothing, services=(shared,))
+        return Carrier(Mode.USER, sockets, udp, nothing, nothing, nothing, services=(shared,))
     programs = Programs(reactor)
     iptables = IptablesRules(
         programs, host_address, settings.node_port_networks, settings.masquerade.pods
@@ -95,6 +96,7 @@ async def find_carrier(
     carrier = partial(
         Carrier,
         sockets=sockets,
+        udp=udp,
         claims=Claims(lambda: node.facts.addresses),
         conntrack=Conntrack(run),
     )
@@ -174,10 +176,11 @@ class NodePorts:
 
 def proxy_sockets(
     reactor: IReactor, settings: Settings, is_claimed: Callable[[int], bool]
-) -> tuple[IProxySockets, IService]:
+) -> tuple[IProxySockets, UdpClientTable, IService]:
     """Make what opens proxy sockets of both protocols, but not at ports that are claimed.
 
-    What these share ends with a service, to be stopped when all of them have been.
+    What these share, the clients of UDP among it, ends with a service, to be stopped when all of
+    them have been.
     """
     descriptors = DescriptorSet(reactor)
     addresses = LOOPBACKS if settings.serves_itself else WILDCARDS
@@ -191,4 +194,4 @@ def proxy_sockets(
         after_reply=settings.udp.idle,
     )
     sockets = ProxySockets(TcpProxySockets(tcp), UdpSockets(descriptors, ports, table))
-    return sockets, ClosedAtTheEnd(tcp.close)
+    return sockets, table, ClosedAtTheEnd(tcp.close)

@@ -57,6 +57,9 @@ from yurttunnel.tunnel.reactor import IReactor
 
 PROGRAM = "yurtproxy"
 
+LIVE_FLAGS = (flag_table.DRAIN_TIMEOUT, flag_table.UDP_TIMEOUT, flag_table.UDP_FIRST_TIMEOUT)
+"""Those that change while the proxy runs."""
+
 WAITING = "it is being found out what this machine has to lead Services here"
 
 
@@ -109,14 +112,17 @@ class ProxyProcess:
         self._lag = ReactorLag(reactor)
         self._following = following
         if following is not None:
-            following.follow((flag_table.DRAIN_TIMEOUT,), self._use)
+            following.follow(LIVE_FLAGS, self._use)
             following.tell(self._readiness)
 
     def _use(self, settings: Settings) -> None:
         """Use what changes in the file of the settings."""
         self._sync = replace(self._sync, drain=settings.sync.drain)
+        self._settings = replace(self._settings, udp=settings.udp)
         if self._proxier is not None:
             self._proxier.settings = self._sync
+        if self._carrier is not None:
+            self._carrier.udp.remember(settings.udp.first, settings.udp.idle)
 
     def service(self) -> IService:
         """Return all parts as one."""

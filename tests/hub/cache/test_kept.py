@@ -172,6 +172,31 @@ class ClientTests(CacheTestCase):
         self.assertIn("has reached its bound of 0 MB with what kubelet needs", self.cache.problem())
         self.assertEqual({"a": "1"}, self.names())
 
+    def test_another_bound(self) -> None:
+        """A bound that is raised counts at once; one below the file's size lets it grow no more."""
+        self.stop()
+        self.cache = make_cache(self.directory, self.clock, most_bytes=200_000)
+        self.cache.startService()
+        items = [item(f"pod-{number}", 9, body=bytes(5_700)) for number in range(100)]
+        tell_list(self.cache, items, 10)
+        self.clock.advance(1)
+        self.assertIsNotNone(self.cache.problem())
+        self.cache.bound(4_000_000)
+        tell_list(self.cache, items, 10)
+        tell_list(self.cache, items, 10, self.scope("coredns"))
+        # It was waited before the next attempt.
+        self.clock.advance(60)
+        self.assertEqual(100, len(self.names()))
+        self.assertTrue(self.is_known("coredns"))
+        self.assertEqual(4_000_000, self.cache.stats.most)
+        size = self.cache.stats.size
+        self.cache.bound(1_000_000)
+        tell_list(self.cache, items, 10, self.scope("flannel"))
+        self.clock.advance(60)
+        self.assertTrue(self.is_known("flannel"))
+        self.assertFalse(self.is_known("coredns"))
+        self.assertLessEqual(self.cache.stats.size, size)
+
     def test_room_is_given_back(self) -> None:
         """What clients leave is given back to the disk, hour by hour."""
         items = [item(f"pod-{number}", body=bytes(57_000)) for number in range(1000)]

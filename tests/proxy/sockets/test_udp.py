@@ -183,6 +183,21 @@ class IdleTests(UdpTestCase):
         self.assertEqual(0, self.proxy.stats().active)
         self.assertEqual([], self.reactor.getDelayedCalls())
 
+    def test_times_that_change(self):
+        """Other times count for the clients that there are, too."""
+        endpoint, client, silent = self.endpoint(), self.make(), self.make()
+        self.serve(endpoint)
+        self.say(client, b"?")
+        self.answer(endpoint)
+        self.say(silent, b"?")
+        self.table.remember(3 * BEFORE_REPLY, AFTER_REPLY / 3)
+        self.pass_time(2 * BEFORE_REPLY)
+        self.assertEqual(2, self.proxy.stats().active)
+        self.pass_time(2)
+        self.assertEqual(1, self.proxy.stats().active)
+        self.pass_time(BEFORE_REPLY)
+        self.assertEqual(0, self.proxy.stats().active)
+
     def test_replies_count(self):
         """Who only listens is remembered while there is something to hear."""
         endpoint, client = self.endpoint(), self.make()

@@ -169,8 +169,8 @@ class ForwardsTests(TestCase):
             self.assertIn("takes no callers now", await self.refused(forwards.add(forward)))
             forwards.listen()
             self.assertEqual(
-                f"--forward {taken}=edge-1/a:1: cannot listen on 127.0.0.1:{taken}: another process"
-                " listens there: stop it, or choose another port",
+                f"cannot listen on 127.0.0.1:{taken}: another process listens there, or this one"
+                " for another flag: stop it, or choose another port",
                 await self.refused(forwards.add(forward)),
             )
         self.assertEqual(
@@ -202,7 +202,11 @@ class ForwardsTests(TestCase):
         with socket.create_server(("127.0.0.1", self.second)):
             desired = [f"{self.third}=edge-1/b:1", f"{self.second}=edge-1/c:1"]
             reason = await self.refused(forwards.configure(list(map(parse_forward, desired))))
-        self.assertIn(f"127.0.0.1:{self.second}: another process listens there", reason)
+        self.assertIn(
+            f"--forward {self.second}=edge-1/c:1: cannot listen on 127.0.0.1:{self.second}: another"
+            " process listens there",
+            reason,
+        )
         self.assertEqual([old], list(self.texts(forwards)))
         self.assertEqual("a:1", await self.connect(self.first))
         self.assertFalse(self.listens(self.third))

@@ -86,6 +86,13 @@ class Database(Connection):
             connection = self._opened()
             return _contents(connection), events.count(connection)
 
+    def bound(self, most: int) -> None:
+        """Have ``most`` bytes count from now on; a file that is larger grows no more."""
+        self._most = most
+        if self._connection is not None:
+            with self._explained():
+                _bound(self._connection, most)
+
     def write(self, writes: Sequence[Write], of_guests: bool) -> Written:
         """Do some writes, all or none, with one fsync(2); those ``of_guests`` if there is room."""
         with self._explained():
@@ -207,10 +214,14 @@ def _make_private(path: Path) -> None:
             os.chmod(path, 0o600)
 
 
+def _bound(connection: sqlite3.Connection, most: int) -> None:
+    connection.execute(f"PRAGMA max_page_count = {most // _PAGE}")
+
+
 def _prepare(connection: sqlite3.Connection, most: int) -> None:
     for pragma in _PRAGMAS:
         connection.execute(pragma)
-    connection.execute(f"PRAGMA max_page_count = {most // _PAGE}")
+    _bound(connection, most)
     connection.execute(_LISTED)
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 0:

@@ -11,9 +11,10 @@ from yurttunnel.metrics import Metric, counter, gauge
 
 @dataclass(slots=True)
 class CacheStats:
-    """All of it, since the process started; ``size`` and ``waiting`` are bytes."""
+    """All of it, since the process started; ``size``, its bound ``most``, ``waiting``: bytes."""
 
     size: int = 0
+    most: int = 0
     clients: int = 0
     waiting: int = 0
     written: int = 0

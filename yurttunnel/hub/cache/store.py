@@ -83,6 +83,7 @@ class Cache(Service):
     ) -> None:
         self._clock = clock
         self._is_guest = is_guest
+        self._most_bytes = most_bytes
         self._thread = threads("cache reader")
         self._reader = Reader(path, connect)
         self._writing = Writing(
@@ -108,9 +109,15 @@ class Cache(Service):
     def stats(self) -> CacheStats:
         """What it counts."""
         stats = self._writing.stats
+        stats.most = self._most_bytes
         stats.waiting = self._writing.waiting
         stats.broken = self.problem() is not None
         return stats
+
+    def bound(self, most_bytes: int) -> None:
+        """Have another bound count for the file from now on."""
+        self._most_bytes = most_bytes
+        self._writing.bound(most_bytes)
 
     def startService(self) -> None:
         """Open the file, in a moment."""

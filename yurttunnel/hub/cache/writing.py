@@ -97,6 +97,12 @@ class Writing:
         """Open the file."""
         self._loop.startService()
 
+    def bound(self, most_bytes: int) -> None:
+        """Have another bound count for the file, behind what is being written."""
+        bounding = self._thread.run(partial(self._database.bound, most_bytes))
+        # The file is closed then: the next write opens it with this bound, or tells what is wrong.
+        _ = bounding.addErrback(lambda failure: failure.trap(CacheFailed) and None)
+
     async def stop(self, let_go: Callable[[], Deferred[None]]) -> None:
         """Write what waits, within :data:`FLUSH`, and let go of the file.
 

@@ -73,7 +73,7 @@ class Offline(MultiService):
         lookup = Lookup(clock, cache, policy, filters, refusals)
         self._reads = Reads(clock, lookup, refusals)
         self._parked = ParkedWatches(clock, connectivity)
-        self._watches = Watches(clock, lookup, self._parked, refusals, settings.shortest_watch)
+        self.watches = Watches(clock, lookup, self._parked, refusals, settings.shortest_watch)
         self._documents = Documents(clock, cache, refusals)
         self._events = KeptEvents(clock, cache, connectivity, refusals, placeholders)
         tokens = TokenQuestions(clock, cache, policy, owners, refusals, placeholders)
@@ -144,7 +144,7 @@ class Offline(MultiService):
         elif request.verb == "list":
             await self._reads.list(call, owner)
         else:
-            await self._watches.watch(call, owner)
+            await self.watches.watch(call, owner)
 
     def _failed(self, failure: Failure, call: HubCall) -> None:
         # A half must not look like the whole: then this breaks off.

@@ -35,7 +35,7 @@ class Watches:
         self._lookup = lookup
         self._parked = parked
         self._refusals = refusals
-        self._shortest = shortest
+        self.shortest = shortest
 
     async def watch(self, call: HubCall, owner: str) -> None:
         """Answer with a watch; raises ``RequestFailed`` before the response has begun."""
@@ -94,7 +94,7 @@ class Watches:
 
     def _end(self, call: HubCall) -> float:
         seconds = call.request.options.timeout_seconds or random.uniform(
-            self._shortest, 2 * self._shortest
+            self.shortest, 2 * self.shortest
         )
         return self._clock.seconds() + seconds
 

@@ -84,14 +84,18 @@ class UdpClientTable:
         self._most = most
         self.most_of_service = min(most, most_of_service)
         self._period = min(_COARSEST, before_reply / 4, after_reply / 4)
-        self._before_reply = math.ceil(before_reply / self._period)
-        self._after_reply = math.ceil(after_reply / self._period)
+        self.remember(before_reply, after_reply)
         self.tick = 0
         self._kept = 0
         # In the order of their last use.
         self._silent: OrderedDict[Client, None] = OrderedDict()
         self._answered: OrderedDict[Client, None] = OrderedDict()
         self._timer: IDelayedCall | None = None
+
+    def remember(self, before_reply: float, after_reply: float) -> None:
+        """Have these seconds count from now on, to the next tick; its length stays as it is."""
+        self._before_reply = math.ceil(before_reply / self._period)
+        self._after_reply = math.ceil(after_reply / self._period)
 
     def __len__(self) -> int:
         """Return how many clients there are."""

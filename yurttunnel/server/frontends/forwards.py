@@ -216,7 +216,8 @@ class Forwards:
             return _Open(origin, factory, self._listen_on(forward.flag, *forward.listen, factory))
         except CannotListen as error:
             # It would end the process; one that runs goes on as it is.
-            raise ForwardRefused(str(error.code)) from None
+            by_flag = origin is Origin.CONFIGURATION
+            raise ForwardRefused(str(error.code) if by_flag else error.reason) from None
 
     def _open_again(self, closed: _Open) -> None:
         try:
