@@ -205,6 +205,15 @@ class ServiceTests(SynchronousTestCase):
         self.assertEqual(503, self.answer()[0])
         self.assertEqual(1, len(self.reactor.tcpServers))
 
+    def test_a_service_that_has_gone(self):
+        """Who has connected before its port was closed is told that it has no endpoints."""
+        self.servers.update({30500: HealthCheckNodePort(30500, "shop", "web", 2)})
+        self.servers.update({})
+        status, shown, headers = self.answer()
+        self.assertEqual((503, 0), (status, shown["localEndpoints"]))
+        self.assertEqual("0", headers["x-load-balancing-endpoint-weight"])
+        self.assertEqual([], self.flushLoggedErrors())
+
     def test_a_proxy_that_does_not_keep_up(self):
         """It may lead clients to endpoints that are gone."""
         self.servers.update({30500: HealthCheckNodePort(30500, "shop", "web", 2)})

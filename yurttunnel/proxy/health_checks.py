@@ -63,9 +63,17 @@ class HealthCheckServers:
         """Answer no more."""
         return Deferred.fromCoroutine(self._stop())
 
-    def _answer(self, port: int) -> tuple[int, HealthCheckNodePort, bool]:
-        check, alive = self._desired[port], self._is_alive()
-        return 200 if check.local_endpoints and alive else 503, check, alive
+    def _answer(self, port: int) -> tuple[int, dict[str, object]]:
+        check, alive = self._desired.get(port), self._is_alive()
+        if check is None:
+            # Whoever was connected before the port was closed may ask afterwards.
+            return 503, {"localEndpoints": 0, "serviceProxyHealthy": alive}
+        shown = {
+            "service": {"namespace": check.namespace, "name": check.name},
+            "localEndpoints": check.local_endpoints,
+            "serviceProxyHealthy": alive,
+        }
+        return 200 if check.local_endpoints and alive else 503, shown
 
 
 class _Answer(Resource):
@@ -73,24 +81,19 @@ class _Answer(Resource):
 
     isLeaf = True
 
-    def __init__(self, find: Callable[[], tuple[int, HealthCheckNodePort, bool]]) -> None:
+    def __init__(self, find: Callable[[], tuple[int, dict[str, object]]]) -> None:
         super().__init__()
         self._find = find
 
     def render(self, request: PageRequest) -> bytes:
         """Answer ``request``, whatever its method is."""
-        status, check, alive = self._find()
+        status, shown = self._find()
         request.setResponseCode(status)
         for name, value in (
             (b"content-type", b"application/json"),
             (b"x-content-type-options", b"nosniff"),
-            (b"x-load-balancing-endpoint-weight", b"%d" % check.local_endpoints),
+            (b"x-load-balancing-endpoint-weight", b"%d" % shown["localEndpoints"]),
             (b"server", b"yurttunnel"),
         ):
             request.setHeader(name, value)
-        shown = {
-            "service": {"namespace": check.namespace, "name": check.name},
-            "localEndpoints": check.local_endpoints,
-            "serviceProxyHealthy": alive,
-        }
         return json.dumps(shown).encode() + b"\n"
