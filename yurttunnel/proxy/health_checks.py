@@ -92,7 +92,7 @@ class _Answer(Resource):
         for name, value in (
             (b"content-type", b"application/json"),
             (b"x-content-type-options", b"nosniff"),
-            (b"x-load-balancing-endpoint-weight", b"%d" % shown["localEndpoints"]),
+            (b"x-load-balancing-endpoint-weight", str(shown["localEndpoints"]).encode()),
             (b"server", b"yurttunnel"),
         ):
             request.setHeader(name, value)
