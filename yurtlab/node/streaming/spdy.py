@@ -49,81 +49,44 @@ asks for at least 8192."""
 MAX_HEADERS: Final = 64
 """The most names in a block."""
 
-_LENGTH: Final = struct.Struct("!I")
+_WORD: Final = struct.Struct("!I")
 
 Headers = Mapping[bytes, bytes]
 
 
-class BadHeaders(Exception):
-    """A header block that is refused, after which its context is of no use."""
-
-
-class HeaderCompressor:
-    """The sending direction."""
-
-    def __init__(self) -> None:
-        self._zlib = zlib.compressobj(zdict=DICTIONARY)
-
-    def compress(self, headers: Headers) -> bytes:
-        """Encode a block; names must be in lower case."""
-        parts = [_LENGTH.pack(len(headers))]
-        for name, value in headers.items():
-            parts += (_LENGTH.pack(len(name)), name, _LENGTH.pack(len(value)), value)
-        # Flushed so that the peer can read the block without the next one.
-        return self._zlib.compress(b"".join(parts)) + self._zlib.flush(zlib.Z_SYNC_FLUSH)
-
-
-class HeaderDecompressor:
-    """The receiving direction."""
-
-    def __init__(self) -> None:
-        self._zlib = zlib.decompressobj(zdict=DICTIONARY)
-
-    def decompress(self, block: bytes) -> dict[bytes, bytes]:
-        """Decode a block; several values of one name stay joined by NUL.
-
-        Raises :class:`BadHeaders`.
-        """
-        try:
-            plain = self._zlib.decompress(block, MAX_BLOCK + 1)
-        except zlib.error as error:
-            raise BadHeaders(f"a header block cannot be decompressed: {error}") from None
-        if len(plain) > MAX_BLOCK:
-            raise BadHeaders(f"a header block is longer than {MAX_BLOCK} bytes")
-        if self._zlib.eof:
-            raise BadHeaders("the compression of headers was ended")
-        return _parse(plain)
+class SPDYError(Exception):
+    """What ends a connection: the peer does not keep to the protocol, or to the limits."""
 
 
 def _parse(plain: bytes) -> dict[bytes, bytes]:
-    if len(plain) < _LENGTH.size:
-        raise BadHeaders("a header block breaks off")
-    (count,) = _LENGTH.unpack_from(plain)
+    if len(plain) < _WORD.size:
+        raise SPDYError("a header block breaks off")
+    (count,) = _WORD.unpack_from(plain)
     if count > MAX_HEADERS:
-        raise BadHeaders(f"a header block has more than {MAX_HEADERS} names")
+        raise SPDYError(f"a header block has more than {MAX_HEADERS} names")
     headers: dict[bytes, bytes] = {}
-    offset = _LENGTH.size
+    offset = _WORD.size
     for _ in range(count):
         name, offset = _parse_text(plain, offset)
         value, offset = _parse_text(plain, offset)
         if not name or name != name.lower():
-            raise BadHeaders("a header has no name in lower case")
+            raise SPDYError("a header has no name in lower case")
         if name in headers:
-            raise BadHeaders("a header block names a header twice")
+            raise SPDYError("a header block names a header twice")
         headers[name] = value
     if offset != len(plain):
-        raise BadHeaders("a header block goes on behind its headers")
+        raise SPDYError("a header block goes on behind its headers")
     return headers
 
 
 def _parse_text(plain: bytes, offset: int) -> tuple[bytes, int]:
-    start = offset + _LENGTH.size
+    start = offset + _WORD.size
     if start > len(plain):
-        raise BadHeaders("a header block breaks off")
-    (length,) = _LENGTH.unpack_from(plain, offset)
+        raise SPDYError("a header block breaks off")
+    (length,) = _WORD.unpack_from(plain, offset)
     end = start + length
     if end > len(plain):
-        raise BadHeaders("a header block breaks off")
+        raise SPDYError("a header block breaks off")
     return plain[start:end], end
 
 
@@ -151,8 +114,6 @@ _GOAWAY: Final = 7
 _HEADERS: Final = 8
 _WINDOW_UPDATE: Final = 9
 
-_HEAD: Final = struct.Struct("!II")
-_WORD: Final = struct.Struct("!I")
 _TWO_WORDS: Final = struct.Struct("!II")
 
 
@@ -168,10 +129,6 @@ class GoAwayStatus(enum.IntEnum):
     """Why this side gives a connection up (draft 3.1 section 2.6.6)."""
 
     PROTOCOL_ERROR = 1
-
-
-class SPDYError(Exception):
-    """What ends a connection: the peer does not keep to the protocol, or to the limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,13 +159,6 @@ class RstStream:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What the peer tells of itself, by number of the setting."""
-
-    values: dict[int, int]
-
-
-@dataclass(frozen=True, slots=True)
 class Ping:
     """To be sent back, if the peer's: a client's have odd numbers."""
 
@@ -233,14 +183,6 @@ class MoreHeaders:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowUpdate:
-    """The peer has room for ``delta`` more bytes."""
-
-    stream_id: int
-    delta: int
-
-
-@dataclass(frozen=True, slots=True)
 class Data:
     """A piece of a stream, perhaps empty; ``fin`` means that it is the last."""
 
@@ -249,16 +191,14 @@ class Data:
     fin: bool
 
 
-Frame = (
-    SynStream | SynReply | RstStream | Settings | Ping | GoAway | MoreHeaders | WindowUpdate | Data
-)
+Frame = SynStream | SynReply | RstStream | Ping | GoAway | MoreHeaders | Data
 
 
 class FrameReader:
     """Finds the frames in what a peer sends, cut in any way."""
 
     def __init__(self) -> None:
-        self._headers = HeaderDecompressor()
+        self._zlib = zlib.decompressobj(zdict=DICTIONARY)
         self._kept = b""
         # Of a DATA frame whose payload has not come in whole.
         self._stream_id = 0
@@ -283,10 +223,10 @@ class FrameReader:
                 self._missing -= len(piece)
                 yield Data(self._stream_id, piece, self._fin and not self._missing)
                 continue
-            start = offset + _HEAD.size
+            start = offset + _TWO_WORDS.size
             if start > size:
                 break
-            first, second = _HEAD.unpack_from(data, offset)
+            first, second = _TWO_WORDS.unpack_from(data, offset)
             flags, length = second >> 24, second & MAX_DATA
             if not first & _CONTROL_BIT:
                 offset = start
@@ -300,7 +240,9 @@ class FrameReader:
             if end > size:
                 break
             offset = end
-            yield self._control_frame(first, flags, data[start:end])
+            frame = self._control_frame(first, flags, data[start:end])
+            if frame is not None:
+                yield frame
         if offset < size:
             self._kept = data[offset:]
 
@@ -313,7 +255,8 @@ class FrameReader:
         self._missing = length
         self._fin = bool(flags & FIN)
 
-    def _control_frame(self, first: int, flags: int, body: bytes) -> Frame:
+    def _control_frame(self, first: int, flags: int, body: bytes) -> Frame | None:
+        """Return a frame; ``None`` for SETTINGS and WINDOW_UPDATE, which mean nothing here."""
         version, kind = first >> 16 & 0x7FFF, first & 0xFFFF
         if version != VERSION:
             raise SPDYError(f"a frame of SPDY version {version}, not {VERSION}")
@@ -322,7 +265,8 @@ class FrameReader:
         if kind in (_SYN_REPLY, _HEADERS):
             return self._headers_of_stream(kind, flags, body)
         if kind == _SETTINGS:
-            return _settings(flags, body)
+            _check_settings(flags, body)
+            return None
         if flags:
             raise SPDYError(f"a frame of type {kind} has unknown flags")
         if kind == _PING:
@@ -332,7 +276,8 @@ class FrameReader:
         if kind == _GOAWAY:
             return GoAway(*_words(_TWO_WORDS, body))
         if kind == _WINDOW_UPDATE:
-            return WindowUpdate(*_words(_TWO_WORDS, body))
+            _words(_TWO_WORDS, body)
+            return None
         raise SPDYError(f"a control frame of the unknown type {kind}")
 
     def _syn_stream(self, flags: int, body: bytes) -> SynStream:
@@ -356,22 +301,32 @@ class FrameReader:
         return make(_checked(stream_id), headers, bool(flags & FIN))
 
     def _decompress(self, block: bytes) -> Headers:
+        """Decode a block of headers; several values of one name stay joined by NUL."""
         try:
-            return self._headers.decompress(block)
-        except BadHeaders as error:
-            raise SPDYError(str(error)) from None
+            plain = self._zlib.decompress(block, MAX_BLOCK + 1)
+        except zlib.error as error:
+            raise SPDYError(f"a header block cannot be decompressed: {error}") from None
+        if len(plain) > MAX_BLOCK:
+            raise SPDYError(f"a header block is longer than {MAX_BLOCK} bytes")
+        if self._zlib.eof:
+            raise SPDYError("the compression of headers was ended")
+        return _parse(plain)
 
 
 class FrameWriter:
     """Makes the frames that a server sends; those with headers must be sent in the order made."""
 
     def __init__(self) -> None:
-        self._headers = HeaderCompressor()
+        self._zlib = zlib.compressobj(zdict=DICTIONARY)
 
     def syn_reply(self, stream_id: int, headers: Headers) -> bytes:
-        """Accept a stream."""
-        body = _WORD.pack(stream_id) + self._headers.compress(headers)
-        return _control(_SYN_REPLY, body)
+        """Accept a stream; names must be in lower case."""
+        parts = [_WORD.pack(len(headers))]
+        for name, value in headers.items():
+            parts += (_WORD.pack(len(name)), name, _WORD.pack(len(value)), value)
+        # Flushed so that the peer can read the block without the next one.
+        block = self._zlib.compress(b"".join(parts)) + self._zlib.flush(zlib.Z_SYNC_FLUSH)
+        return _control(_SYN_REPLY, _WORD.pack(stream_id) + block)
 
     @staticmethod
     def rst_stream(stream_id: int, status: ResetStatus) -> bytes:
@@ -392,17 +347,17 @@ class FrameWriter:
     def data(stream_id: int, payload: bytes, fin: bool = False) -> bytes:
         """Send ``payload``, in several frames if it is longer than :data:`MAX_DATA`."""
         if len(payload) <= MAX_DATA:
-            return _HEAD.pack(stream_id, fin << 24 | len(payload)) + payload
+            return _TWO_WORDS.pack(stream_id, fin << 24 | len(payload)) + payload
         whole = b""
         for start in range(0, len(payload), MAX_DATA):
             piece = payload[start : start + MAX_DATA]
             last = fin and start + MAX_DATA >= len(payload)
-            whole += _HEAD.pack(stream_id, last << 24 | len(piece)) + piece
+            whole += _TWO_WORDS.pack(stream_id, last << 24 | len(piece)) + piece
         return whole
 
 
 def _control(kind: int, body: bytes) -> bytes:
-    return _HEAD.pack(_CONTROL_BIT | VERSION << 16 | kind, len(body)) + body
+    return _TWO_WORDS.pack(_CONTROL_BIT | VERSION << 16 | kind, len(body)) + body
 
 
 def _words(shape: struct.Struct, body: bytes) -> tuple[int, ...]:
@@ -424,7 +379,7 @@ def _rst_stream(body: bytes) -> RstStream:
     return RstStream(_checked(stream_id), status)
 
 
-def _settings(flags: int, body: bytes) -> Settings:
+def _check_settings(flags: int, body: bytes) -> None:
     if flags & ~FIN:
         # The same bit means here that settings kept from earlier are to be forgotten.
         raise SPDYError("a SETTINGS frame has unknown flags")
@@ -433,5 +388,3 @@ def _settings(flags: int, body: bytes) -> Settings:
     (count,) = _WORD.unpack_from(body)
     if len(body) != _WORD.size + count * _TWO_WORDS.size:
         raise SPDYError("a SETTINGS frame does not have the length of its settings")
-    pairs = _TWO_WORDS.iter_unpack(body[_WORD.size :])
-    return Settings({key & 0xFFFFFF: value for key, value in pairs})

@@ -167,7 +167,6 @@ class SPDYConnection(StreamingConnection):
     # -- frames --------------------------------------------------------------------------------
 
     def _received(self, frame: spdy.Frame) -> None:
-        # SETTINGS and WINDOW_UPDATE, which the reader has checked, mean nothing here.
         match frame:
             case spdy.Data():
                 self._data(frame)
