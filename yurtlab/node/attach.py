@@ -7,7 +7,7 @@ from typing import Any
 from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime
 from zope.interface import implementer
 
-from yurtlab.node.command import internal_error, send_output, success
+from yurtlab.node.command import internal_error, success
 from yurtlab.node.interfaces import ICommandClient, ICommandSession
 from yurtlab.node.processes import Process
 
@@ -148,7 +148,7 @@ class Attachment:
     def output(self, stream: str, data: bytes) -> None:
         """Send output."""
         if self._client is not None:
-            send_output(self._client, stream, data)
+            self._client.write(stream, data)
 
     def finish(self, status: dict[str, Any]) -> None:
         """End with ``status``."""
@@ -160,12 +160,12 @@ class Attachment:
     def pause_input(self) -> None:
         """Have the client wait with its input."""
         if self._client is not None and self._stdin:
-            self._client.pause_stdin()
+            self._client.pauseProducing()
 
     def resume_input(self) -> None:
         """Have it go on."""
         if self._client is not None and self._stdin:
-            self._client.resume_stdin()
+            self._client.resumeProducing()
 
     def pauseProducing(self) -> None:
         """Have the process wait for this client, for some time."""

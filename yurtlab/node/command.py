@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
 from yurtlab.node import leftovers
 from yurtlab.node.interfaces import ICommandClient, ICommandSession
-from yurtlab.node.processes import STDOUT, Exit, Process, Program, StartFailed
+from yurtlab.node.processes import Exit, Process, Program, StartFailed
 
 
 def success() -> dict[str, Any]:
@@ -74,7 +73,7 @@ class Command:
             return
         self._process = process
         client.register_output(process)
-        process.register_input(InputFlow(client))
+        process.register_input(client)
 
     def stdin_received(self, data: bytes) -> None:
         """Pass input on."""
@@ -103,7 +102,7 @@ class Command:
 
     def _output(self, stream: str, data: bytes) -> None:
         if self._client is not None:
-            send_output(self._client, stream, data)
+            self._client.write(stream, data)
 
     def _exited(self, pid: int) -> None:
         """Kill what a command has left behind whose client has gone; else it may stay."""
@@ -120,31 +119,3 @@ class Command:
         over, self._over = self._over, None
         if over is not None:
             over()
-
-
-def send_output(client: ICommandClient, stream: str, data: bytes) -> None:
-    """Send what a process wrote to ``stream``, STDOUT or STDERR."""
-    if stream is STDOUT:
-        client.write_stdout(data)
-    else:
-        client.write_stderr(data)
-
-
-@implementer(IPushProducer)
-class InputFlow:
-    """A client's input as the producer of a process's standard input."""
-
-    def __init__(self, client: ICommandClient) -> None:
-        self._client = client
-
-    def pauseProducing(self) -> None:
-        """Take no more."""
-        self._client.pause_stdin()
-
-    def resumeProducing(self) -> None:
-        """Take more."""
-        self._client.resume_stdin()
-
-    def stopProducing(self) -> None:
-        """Take what comes and drop it: the process has closed its input, and others wait behind."""
-        self._client.resume_stdin()

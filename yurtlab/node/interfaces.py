@@ -15,23 +15,18 @@ from zope.interface import Interface
 from yurttunnel.tunnel.interfaces import IStream
 
 
-class ICommandClient(Interface):
-    """Whoever runs exec or attach, as seen by the process."""
+class ICommandClient(IPushProducer):
+    """Whoever runs exec or attach, as seen by the process, whose input it produces.
 
-    def write_stdout(data: bytes) -> None:
-        """Send output; dropped when the client did not ask for it."""
+    What it gives behind ``stopProducing`` is taken and dropped: the process has closed its input,
+    and others wait behind.
+    """
 
-    def write_stderr(data: bytes) -> None:
-        """Send error output; dropped when the client did not ask for it."""
+    def write(stream: str, data: bytes) -> None:
+        """Send output, ``stream`` being "stdout" or "stderr"; dropped if it was not asked for."""
 
     def register_output(producer: IPushProducer) -> None:
         """Have the source of the output paused while the client does not keep up."""
-
-    def pause_stdin() -> None:
-        """Take no more input for now."""
-
-    def resume_stdin() -> None:
-        """Take input again."""
 
     def finish(status: Mapping[str, Any]) -> None:
         """Send ``status``, a ``metav1.Status``, after all output, and close.

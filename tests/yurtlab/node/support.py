@@ -111,27 +111,24 @@ class FakeClient:
         self.source = None
         self.stdin_paused = False
 
-    def write_stdout(self, data):
+    def write(self, stream, data):
         """Keep output."""
         assert self.status is None
-        self.stdout += data
-
-    def write_stderr(self, data):
-        """Keep error output."""
-        assert self.status is None
-        self.stderr += data
+        getattr(self, stream).extend(data)
 
     def register_output(self, producer):
         """Keep the source."""
         self.source = producer
 
-    def pause_stdin(self):
+    def pauseProducing(self):
         """Note it."""
         self.stdin_paused = True
 
-    def resume_stdin(self):
+    def resumeProducing(self):
         """Note it."""
         self.stdin_paused = False
+
+    stopProducing = resumeProducing
 
     def finish(self, status):
         """Keep the status."""

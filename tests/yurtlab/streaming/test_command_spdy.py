@@ -213,23 +213,23 @@ class StreamingTests(SPDYCase):
     def test_output(self):
         """Output is sent on its streams."""
         client = self.started()
-        client.write_stdout(b"out")
-        client.write_stderr(b"err")
-        client.write_stdout(b"")
+        client.write("stdout", b"out")
+        client.write("stderr", b"err")
+        client.write("stdout", b"")
         sent = [("data", STDOUT, b"out", False), ("data", STDERR, b"err", False)]
         self.assertEqual(sent, self.frames())
 
     def test_output_that_nobody_wants(self):
         """Output that the client did not ask for is dropped."""
         client = self.started(streams=("error", "stdin"), stdout=False, stderr=False)
-        client.write_stdout(b"out")
-        client.write_stderr(b"err")
+        client.write("stdout", b"out")
+        client.write("stderr", b"err")
         self.assertEqual([], self.frames())
 
     def test_terminal_has_no_error_output(self):
         """A terminal shows error output as output; there is no stream for it."""
         client = self.started(streams=("error", "stdin", "stdout", "resize"), tty=True)
-        client.write_stderr(b"err")
+        client.write("stderr", b"err")
         self.assertEqual([], self.frames())
 
     def test_sizes(self):
@@ -262,7 +262,7 @@ class BackPressureTests(SPDYCase):
     def test_paused_input(self):
         """Input that the session does not want is kept, up to a limit; then it is not read."""
         client = self.started()
-        client.pause_stdin()
+        client.pauseProducing()
         for _ in range(MAX_KEPT // 1024):
             self.send(data(STDIN, bytes(1024)))
         self.assertTrue(self.connection.reading)
@@ -270,7 +270,7 @@ class BackPressureTests(SPDYCase):
         self.assertFalse(self.connection.reading)
         self.send(data(STDIN, b" and more", True))
         self.assertEqual(["ready"], self.session.told)
-        client.resume_stdin()
+        client.resumeProducing()
         self.pass_time(0)
         self.assertTrue(self.connection.reading)
         self.assertEqual(bytes(MAX_KEPT) + b"more and more", self.session.stdin)
@@ -278,21 +278,21 @@ class BackPressureTests(SPDYCase):
 
     def test_paused_by_the_session_at_once(self):
         """A session may pause its input while it begins."""
-        session, codec = Session(lambda client: client.pause_stdin()), SPDYCodec()
+        session, codec = Session(lambda client: client.pauseProducing()), SPDYCodec()
         node = command_node(session)
         early = b"".join(codec.syn_stream({"streamtype": kind}) for kind in ALL_STREAMS)
         node.request(spdy_head(V4), early + data(STDIN, b"x", True))
         self.assertEqual(["ready"], session.told)
-        session.client.resume_stdin()
+        session.client.resumeProducing()
         self.assertEqual(["ready", b"x", "end"], session.told)
 
     def test_paused_within_a_read(self):
         """Nothing is delivered after the session has paused, not even of the same read."""
         client = self.started()
-        self.session.on_input = client.pause_stdin
+        self.session.on_input = client.pauseProducing
         self.send(data(STDIN, b"one") + data(STDIN, b"two"))
         self.assertEqual(["ready", b"one"], self.session.told)
-        client.resume_stdin()
+        client.resumeProducing()
         self.assertEqual(["ready", b"one", b"two"], self.session.told)
 
     def test_output_is_paused(self):
@@ -301,7 +301,7 @@ class BackPressureTests(SPDYCase):
         sources = [Producer(), Producer()]
         for source in sources:
             client.register_output(source)
-        client.write_stdout(bytes(100_000))
+        client.write("stdout", bytes(100_000))
         self.assertEqual([["pause"]] * 2, [source.told for source in sources])
         self.frames()
         self.connection.turn()
@@ -310,7 +310,7 @@ class BackPressureTests(SPDYCase):
     def test_pings_without_end(self):
         """A client that sends pings and reads no answers is cut off."""
         client = self.started()
-        client.write_stdout(bytes(100_000))
+        client.write("stdout", bytes(100_000))
         for _ in range(shared.MAX_UNREAD_ANSWERS // 12):
             self.send(ping(1))
         self.assertFalse(self.connection.aborted)
@@ -321,7 +321,7 @@ class BackPressureTests(SPDYCase):
     def test_pings_without_end_in_one_read(self):
         """So is one that sends them all at once, and nothing behind them is looked at."""
         client = self.started()
-        client.write_stdout(bytes(100_000))
+        client.write("stdout", bytes(100_000))
         count = shared.MAX_UNREAD_ANSWERS // 12 + 1
         self.send(ping(1) * count, data(STDIN, b"x"))
         self.assertTrue(self.connection.aborted)
@@ -334,7 +334,7 @@ class EndTests(SPDYCase):
     def test_order(self):
         """The status follows all output, and the ends of all streams follow the status."""
         client = self.started()
-        client.write_stdout(b"last")
+        client.write("stdout", b"last")
         client.finish(SUCCESS)
         frames = self.frames()
         self.assertEqual(("data", STDOUT, b"last", False), frames[0])
@@ -348,7 +348,7 @@ class EndTests(SPDYCase):
         """A session may finish while it begins, and nothing is lost."""
 
         def finish(client):
-            client.write_stderr(b"no such command")
+            client.write("stderr", b"no such command")
             client.finish(FAILURE)
 
         session, codec = Session(finish), SPDYCodec()
@@ -397,7 +397,7 @@ class EndTests(SPDYCase):
     def test_paused_input_at_the_end(self):
         """Input that nobody wanted does not keep the end from being seen."""
         client = self.started()
-        client.pause_stdin()
+        client.pauseProducing()
         self.send(*[data(STDIN, bytes(60_000)) for _ in range(6)])
         self.assertFalse(self.connection.reading)
         client.finish(SUCCESS)
@@ -412,10 +412,10 @@ class EndTests(SPDYCase):
             end(client)
             self.frames()
             self.connection.break_off(ConnectionLost())
-            client.write_stdout(b"x")
-            client.write_stderr(b"x")
-            client.pause_stdin()
-            client.resume_stdin()
+            client.write("stdout", b"x")
+            client.write("stderr", b"x")
+            client.pauseProducing()
+            client.resumeProducing()
             client.finish(FAILURE)
             self.assertEqual(b"", self.connection.sent)
             self.assertEqual([], self.node.clock.getDelayedCalls())
@@ -502,7 +502,7 @@ class HostileTests(SPDYCase):
         self.start()
         self.frames()
         self.send(reset(STDOUT), data(STDOUT, b"x"), reset(STDOUT))
-        self.session.client.write_stdout(b"dropped")
+        self.session.client.write("stdout", b"dropped")
         self.assertEqual([], self.frames())
         self.assertTrue(self.connection.connected)
 

@@ -176,21 +176,21 @@ class StreamingTests(WebSocketCase):
     def test_output(self):
         """Output is sent on its channels."""
         client = self.started()
-        client.write_stdout(b"out")
-        client.write_stderr(b"err")
+        client.write("stdout", b"out")
+        client.write("stderr", b"err")
         self.assertEqual([b"\1out", b"\2err"], self.messages())
 
     def test_frame(self):
         """A message is one unmasked binary frame."""
         client = self.started()
-        client.write_stdout(b"out")
+        client.write("stdout", b"out")
         self.assertEqual(b"\x82\x04\x01out", self.node.receive())
 
     def test_unwanted(self):
         """Output that the client did not ask for is dropped, and input likewise."""
         client = self.started(stdin=False, stdout=False, stderr=False)
-        client.write_stdout(b"out")
-        client.write_stderr(b"err")
+        client.write("stdout", b"out")
+        client.write("stderr", b"err")
         self.send(b"\0x", b"\xff\0")
         self.assertEqual([], self.messages())
         self.assertEqual(b"", self.session.stdin)
@@ -220,14 +220,14 @@ class BackPressureTests(WebSocketCase):
     def test_paused_input(self):
         """Input that is not wanted is kept up to a limit, then not read, then all delivered."""
         client = self.started()
-        client.pause_stdin()
+        client.pauseProducing()
         self.send(b"\0" + bytes(MAX_KEPT))
         self.assertTrue(self.connection.reading)
         self.send(b"\0x")
         self.assertFalse(self.connection.reading)
         self.send(b"\xff\0")
         self.assertEqual(["ready"], self.session.told)
-        client.resume_stdin()
+        client.resumeProducing()
         self.node.clock.advance(0)
         self.assertEqual(bytes(MAX_KEPT) + b"x", self.session.stdin)
         self.assertEqual("end", self.session.told[-1])
@@ -235,11 +235,11 @@ class BackPressureTests(WebSocketCase):
     def test_heartbeat(self):
         """A client whose pings are not read is sent pongs, so that it does not give up."""
         client = self.started()
-        client.pause_stdin()
+        client.pauseProducing()
         self.send(b"\0" + bytes(MAX_KEPT + 1))
         self.node.clock.pump([HEARTBEAT, HEARTBEAT])
         self.assertEqual([("pong", b""), ("pong", b"")], self.messages())
-        client.resume_stdin()
+        client.resumeProducing()
         self.node.clock.pump([HEARTBEAT, HEARTBEAT])
         self.assertEqual([], self.messages())
         self.assertEqual([], self.node.clock.getDelayedCalls())
@@ -247,7 +247,7 @@ class BackPressureTests(WebSocketCase):
     def test_heartbeat_ends(self):
         """The pongs end with the connection."""
         client = self.started()
-        client.pause_stdin()
+        client.pauseProducing()
         self.send(b"\0" + bytes(MAX_KEPT + 1))
         self.connection.break_off(ConnectionLost())
         self.assertEqual([], self.node.clock.getDelayedCalls())
@@ -256,7 +256,7 @@ class BackPressureTests(WebSocketCase):
         """The source of the output is paused while the client does not read."""
         client, source = self.started(), Producer()
         client.register_output(source)
-        client.write_stdout(bytes(100_000))
+        client.write("stdout", bytes(100_000))
         self.assertEqual(["pause"], source.told)
         self.messages()
         self.connection.turn()
@@ -265,7 +265,7 @@ class BackPressureTests(WebSocketCase):
     def test_pings_without_end(self):
         """A client that sends pings and reads no pongs is cut off."""
         client = self.started()
-        client.write_stdout(bytes(100_000))
+        client.write("stdout", bytes(100_000))
         for _ in range(shared.MAX_UNREAD_ANSWERS // 102 + 1):
             self.connection.receive(self.codec.ping(bytes(100)))
         self.assertTrue(self.connection.aborted)
@@ -278,7 +278,7 @@ class EndTests(WebSocketCase):
         """The status follows all output, and the close follows the status."""
         for protocol in (V5, V4):
             client = self.started(protocols=protocol)
-            client.write_stdout(b"last")
+            client.write("stdout", b"last")
             client.finish(FAILURE)
             output, status, close = self.messages()
             self.assertEqual(b"\1last", output)

@@ -148,28 +148,30 @@ class CommandClient:
 
     # -- ICommandClient, for the session -------------------------------------------------------
 
-    def write_stdout(self, data: bytes) -> None:
+    def write(self, stream: str, data: bytes) -> None:
         """Send output."""
-        self._write(Channel.STDOUT, data)
-
-    def write_stderr(self, data: bytes) -> None:
-        """Send error output."""
-        self._write(Channel.STDERR, data)
+        channel = Channel[stream.upper()]
+        if channel in self._outputs and data and not self._finished:
+            self._channels.send(channel, data)
 
     def register_output(self, producer: IPushProducer) -> None:
         """Have ``producer``, one of perhaps several, paused while the client is slow."""
         self._channels.sources.add(producer)
 
-    def pause_stdin(self) -> None:
+    def pauseProducing(self) -> None:
         """Take no more input for now."""
         self._wants_stdin = False
         self._stdin.shut()
 
-    def resume_stdin(self) -> None:
+    def resumeProducing(self) -> None:
         """Take input again."""
         self._wants_stdin = True
         if self._ready and not self._finished:
             self._stdin.open()
+
+    def stopProducing(self) -> None:
+        """Take what comes and drop it."""
+        self.resumeProducing()
 
     def finish(self, status: Mapping[str, Any]) -> None:
         """Send ``status`` after all output, and end."""
@@ -219,9 +221,3 @@ class CommandClient:
             self._finished = True
             self._stdin.discard()
             self._session.client_lost()
-
-    # -- helpers -------------------------------------------------------------------------------
-
-    def _write(self, channel: Channel, data: bytes) -> None:
-        if channel in self._outputs and data and not self._finished:
-            self._channels.send(channel, data)

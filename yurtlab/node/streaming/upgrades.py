@@ -1,27 +1,41 @@
-"""The requests by which clients begin to stream to a pod, by SPDY/3.1 or WebSocket.
+"""The requests by which clients begin to stream to a pod, and what they are answered.
 
-:func:`command_upgrade` serves exec and attach, :func:`forward_upgrade` serves port-forward. Both
-take a clock, an exchange that has not been answered yet, and the other side of the seams in
-:mod:`yurtlab.node.interfaces`.
+Two kinds of upgrades are known: ``SPDY/3.1``, whose version of the streaming protocol is in
+``X-Stream-Protocol-Version``, and ``websocket`` (RFC 6455), where it is the subprotocol. The texts
+of the refusals are kubelet's. :func:`command_upgrade` serves exec and attach,
+:func:`forward_upgrade` serves port-forward.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
+from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IReactorTime
+from twisted.python.failure import Failure
 
+from yurtlab.api.errors import ApiError
 from yurtlab.node.interfaces import ICommandSession, IPortForwarder
-from yurtlab.node.streaming import negotiation
 from yurtlab.node.streaming.command_channels import SPDYChannels, WebSocketChannels
 from yurtlab.node.streaming.command_client import CommandClient, CommandOptions
 from yurtlab.node.streaming.connection import StreamingConnection
 from yurtlab.node.streaming.forward_spdy import SPDYForward
 from yurtlab.node.streaming.forward_websocket import MAX_PORTS, WebSocketForward, WebSocketTunnel
-from yurttunnel.http.fields import Fields
+from yurttunnel.http.fields import Fields, requested_upgrade
 from yurttunnel.http.head import RequestHead
 from yurttunnel.http.interfaces import IExchange
+
+_SPDY: Final = b"spdy/3.1"
+_WEBSOCKET: Final = b"websocket"
+
+_WEBSOCKET_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_REASONS = {400: "BadRequest", 403: "Forbidden"}
 
 SPDY_PROTOCOLS: Final = (
     "v4.channel.k8s.io",
@@ -43,22 +57,22 @@ def command_upgrade(
     """
     try:
         connection, fields = _command_connection(clock, exchange, options, session)
-    except negotiation.Refused as refused:
+    except _Refused as refused:
         refused.answer(exchange)
         session.client_lost()
     else:
-        negotiation.switch(exchange, fields, connection)
+        _switch(exchange, fields, connection)
 
 
 def _command_connection(
     clock: IReactorTime, exchange: IExchange, options: CommandOptions, session: ICommandSession
 ) -> tuple[StreamingConnection, Fields]:
     head = exchange.head
-    if negotiation.upgrade_of(head) == negotiation.WEBSOCKET:
-        protocol, fields = negotiation.choose_websocket(head, WEBSOCKET_PROTOCOLS)
+    if _upgrade_of(head) == _WEBSOCKET:
+        protocol, fields = _choose_websocket(head, WEBSOCKET_PROTOCOLS)
         client = CommandClient(protocol, options, session)
         return WebSocketChannels(clock, protocol, options, client), fields
-    protocol, fields = negotiation.choose_spdy(head, SPDY_PROTOCOLS)
+    protocol, fields = _choose_spdy(head, SPDY_PROTOCOLS)
     client = CommandClient(protocol, options, session)
     return SPDYChannels(clock, protocol, options, client).connection, fields
 
@@ -76,20 +90,20 @@ def forward_upgrade(clock: IReactorTime, exchange: IExchange, forwarder: IPortFo
     """
     try:
         connection, fields = _forward_connection(clock, exchange.head, forwarder)
-    except negotiation.Refused as refused:
+    except _Refused as refused:
         refused.answer(exchange)
     else:
-        negotiation.switch(exchange, fields, connection)
+        _switch(exchange, fields, connection)
 
 
 def _forward_connection(
     clock: IReactorTime, head: RequestHead, forwarder: IPortForwarder
 ) -> tuple[StreamingConnection, Fields]:
-    if negotiation.upgrade_of(head) == negotiation.SPDY:
-        _, fields = negotiation.choose_spdy(head, [SPDY_PROTOCOL])
+    if _upgrade_of(head) == _SPDY:
+        _, fields = _choose_spdy(head, [SPDY_PROTOCOL])
         return SPDYForward(clock, forwarder).connection, fields
     supported = [TUNNEL_PROTOCOL, CHANNEL_PROTOCOL]
-    protocol, fields = negotiation.choose_websocket(head, supported)
+    protocol, fields = _choose_websocket(head, supported)
     if protocol == TUNNEL_PROTOCOL:
         return WebSocketTunnel(clock, SPDYForward(clock, forwarder).connection), fields
     return WebSocketForward(clock, forwarder, _ports(head)), fields
@@ -99,15 +113,126 @@ def _ports(head: RequestHead) -> list[int]:
     query = parse_qs(urlsplit(head.target.decode("ascii", "replace")).query)
     texts = ",".join(query.get("port", []) + query.get("ports", [])).split(",")
     if texts == [""]:
-        raise negotiation.Refused(400, 'query parameter "port" is required')
+        raise _Refused(400, 'query parameter "port" is required')
     if len(texts) > MAX_PORTS:
-        raise negotiation.Refused(400, f"at most {MAX_PORTS} ports can be forwarded at once")
+        raise _Refused(400, f"at most {MAX_PORTS} ports can be forwarded at once")
     return [_port(text) for text in texts]
 
 
 def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 5):
-        raise negotiation.Refused(400, f'unable to parse "{text[:20]}" as a port')
+        raise _Refused(400, f'unable to parse "{text[:20]}" as a port')
     if not 0 < int(text) < 65536:
-        raise negotiation.Refused(400, f'port "{text}" must be 1 to 65535')
+        raise _Refused(400, f'port "{text}" must be 1 to 65535')
     return int(text)
+
+
+class _Refused(Exception):
+    """A request that cannot be upgraded: the HTTP ``status``, a ``text`` and more ``fields``."""
+
+    def __init__(self, status: int, text: str, fields: Fields = ()) -> None:
+        super().__init__(status, text)
+        self.status = status
+        self.text = text
+        self.fields = fields
+
+    def answer(self, exchange: IExchange) -> None:
+        """Answer with a ``metav1.Status``, which kubectl looks for in the body."""
+        status = ApiError(self.status, _REASONS[self.status], self.text).as_status()
+        fields = [*self.fields, (b"Content-Type", b"application/json")]
+        exchange.respond(self.status, fields, json.dumps(status).encode("ascii") + b"\n")
+
+
+def _upgrade_of(head: RequestHead) -> bytes:
+    """Return :data:`_SPDY` or :data:`_WEBSOCKET`; raises :class:`_Refused` for all else."""
+    asked = requested_upgrade(head)
+    if asked is not None:
+        for protocol in asked.lower().split(b","):
+            if protocol.strip() in (_SPDY, _WEBSOCKET):
+                return protocol.strip()
+    raise _Refused(400, "unable to upgrade: missing upgrade headers in request")
+
+
+def _choose_spdy(head: RequestHead, supported: Sequence[str]) -> tuple[str, Fields]:
+    """Choose the streaming protocol of a SPDY connection.
+
+    Returns it with the fields of the 101. Raises :class:`_Refused`.
+    """
+    name = b"x-stream-protocol-version"
+    asked = _listed(head, name)
+    if not asked:
+        raise _Refused(400, "unable to upgrade: X-Stream-Protocol-Version is required")
+    protocol = _first_common(asked, supported)
+    if protocol is None:
+        text = (
+            "unable to upgrade: unable to negotiate protocol: client supports "
+            f"{', '.join(asked)}, server accepts {', '.join(supported)}"
+        )
+        accepted = b"X-Accepted-Stream-Protocol-Versions"
+        raise _Refused(403, text, [(accepted, other.encode()) for other in supported])
+    return protocol, [
+        (b"Connection", b"Upgrade"),
+        (b"Upgrade", b"SPDY/3.1"),
+        (b"X-Stream-Protocol-Version", protocol.encode()),
+    ]
+
+
+def _choose_websocket(head: RequestHead, supported: Sequence[str]) -> tuple[str, Fields]:
+    """Choose the subprotocol of a WebSocket; empty if the client names none.
+
+    Returns it with the fields of the 101 (RFC 6455 section 4.2.2). Raises :class:`_Refused`.
+    """
+    if head.method != b"GET":
+        raise _Refused(400, "unable to upgrade: a WebSocket is asked for by GET")
+    if head.values(b"sec-websocket-version") != [b"13"]:
+        version = [(b"Sec-WebSocket-Version", b"13")]
+        raise _Refused(400, "unable to upgrade: only version 13 of WebSocket is known", version)
+    keys = head.values(b"sec-websocket-key")
+    if len(keys) != 1 or not _is_nonce(keys[0]):
+        raise _Refused(400, "unable to upgrade: Sec-WebSocket-Key is not 16 bytes in base64")
+    digest = hashlib.sha1(keys[0] + _WEBSOCKET_GUID, usedforsecurity=False).digest()
+    fields = [
+        (b"Connection", b"Upgrade"),
+        (b"Upgrade", b"websocket"),
+        (b"Sec-WebSocket-Accept", base64.b64encode(digest)),
+    ]
+    asked = _listed(head, b"sec-websocket-protocol")
+    if not asked:
+        return "", fields
+    protocol = _first_common(asked, supported)
+    if protocol is None:
+        text = (
+            f"unable to upgrade: requested protocol(s) are not supported: {', '.join(asked)}; "
+            f"supports {', '.join(supported)}"
+        )
+        raise _Refused(403, text)
+    return protocol, [*fields, (b"Sec-WebSocket-Protocol", protocol.encode())]
+
+
+def _switch(exchange: IExchange, fields: Fields, connection: StreamingConnection) -> None:
+    """Answer 101 and hand over to ``connection``, which is lost if the client has left already."""
+    try:
+        exchange.switch(101, b"Switching Protocols", fields, connection)
+    except ValueError as error:
+        # The request has a body, which has not been read.
+        _Refused(400, f"unable to upgrade: {error}").answer(exchange)
+        connection.end(Failure(error))
+        return
+    exchange.on_end(lambda error: connection.end(Failure(error or ConnectionDone())))
+
+
+def _listed(head: RequestHead, name: bytes) -> list[str]:
+    """Return the members of a list in a field, in the client's order of preference."""
+    members = b",".join(head.values(name)).decode("ascii", "replace").split(",")
+    return [member.strip() for member in members if member.strip()]
+
+
+def _first_common(asked: Sequence[str], supported: Sequence[str]) -> str | None:
+    return next((protocol for protocol in asked if protocol in supported), None)
+
+
+def _is_nonce(key: bytes) -> bool:
+    try:
+        return len(base64.b64decode(key, validate=True)) == 16
+    except binascii.Error:
+        return False
