@@ -14,9 +14,10 @@ from tests.hub.media.support import media_of, read_list, read_watch, written_lis
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import HeadError, HeadLimits, RequestHead, RequestHeadReader
 from yurttunnel.hub.cache.selectors import scope_of
-from yurttunnel.hub.media.interfaces import BadBody, IMedia, Item
+from yurttunnel.hub.media.interfaces import IMedia, Item
 from yurttunnel.hub.request.parsing import parse_request
 from yurttunnel.hub.request.requests import Form
+from yurttunnel.kube.protobuf_fields import BadBody
 
 MAX_ITEM = 2000
 

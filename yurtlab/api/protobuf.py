@@ -17,15 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from yurtlab.api import errors
+from yurttunnel.kube.protobuf_fields import BYTES, VARINT, BadBody, fields, varint
 from yurttunnel.ops.clocks import timestamp
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 """The media type."""
 
 _MAGIC = b"k8s\x00"
-
-_VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
-
 
 # A name and then, unless it is a text, a type; [] is repeated, ? is a pointer in Go.
 _FIELD = re.compile(r"(?P<name>\w+)(?:: (?P<type>\w+|map<\w+>))?(?P<repeated>\[\])?(?P<kept>\?)?")
@@ -61,15 +59,11 @@ MESSAGES: dict[str, dict[int, Field]] = {
 """The messages that clients write, with their fields."""
 
 
-class _Malformed(Exception):
-    """These are no protocol buffers."""
-
-
 def decode_protobuf(data: bytes) -> dict[str, Any]:
     """Read a body; raises BadRequest, and UnsupportedMediaType for kinds that are not known."""
     try:
         if not data.startswith(_MAGIC):
-            raise _Malformed
+            raise BadBody("no body of Kubernetes")
         unknown = _message("Unknown", data[len(_MAGIC) :])
         meta = unknown.get("typeMeta", {})
         if meta.get("kind") not in MESSAGES:
@@ -79,7 +73,7 @@ def decode_protobuf(data: bytes) -> dict[str, Any]:
             )
             raise errors.ApiError(415, "UnsupportedMediaType", text)
         return {**meta, **_message(meta["kind"], unknown.get("raw", b""))}
-    except (_Malformed, UnicodeDecodeError):
+    except (BadBody, UnicodeDecodeError):
         text = "error decoding the body: these are no protocol buffers of Kubernetes"
         raise errors.bad_request(text) from None
 
@@ -105,15 +99,15 @@ def _message(name: str, data: bytes) -> dict[str, Any]:
 def _add_entry(entries: dict[str, Any], values: str, content: Any) -> None:
     """Add one entry of a map, a message of key (1) and value (2)."""
     if not isinstance(content, bytes):
-        raise _Malformed
+        raise BadBody("a field of another type")
     entry = {number: (wire_type, one) for number, wire_type, one in _fields(content)}
-    key = _value("string", *entry.get(1, (_BYTES, b"")))
-    entries[key] = _value(values, *entry.get(2, (_BYTES, b"")))
+    key = _value("string", *entry.get(1, (BYTES, b"")))
+    entries[key] = _value(values, *entry.get(2, (BYTES, b"")))
 
 
 def _value(type_: str, wire_type: int, content: Any) -> Any:
-    if wire_type != (_VARINT if type_ in ("int", "bool") else _BYTES):
-        raise _Malformed
+    if wire_type != (VARINT if type_ in ("int", "bool") else BYTES):
+        raise BadBody("a field of another type")
     match type_:
         case "int":
             return content - (1 << 64) if content >> 63 else content
@@ -144,44 +138,13 @@ def _time(seconds: int | None) -> str | None:
     try:
         return None if seconds is None else timestamp(seconds)
     except (ValueError, OverflowError, OSError):
-        raise _Malformed from None
+        raise BadBody("a time that is none") from None
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
     """Yield number, wire type and content of each field: bytes, or a number for a varint."""
-    position = 0
-    while position < len(data):
-        tag, position = _varint(data, position)
-        number, wire_type = tag >> 3, tag & 7
-        if wire_type == _VARINT:
-            content: Any
-            content, position = _varint(data, position)
-        else:
-            content, position = _chunk(data, position, wire_type)
-        yield number, wire_type, content
-
-
-def _chunk(data: bytes, position: int, wire_type: int) -> tuple[bytes, int]:
-    if wire_type == _BYTES:
-        length, position = _varint(data, position)
-    elif wire_type in (_FIXED_32, _FIXED_64):
-        length = 4 if wire_type == _FIXED_32 else 8
-    else:
-        raise _Malformed
-    end = position + length
-    if end > len(data):
-        raise _Malformed
-    return data[position:end], end
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if position == len(data) or shift > 63:
-            raise _Malformed
-        octet = data[position]
-        position += 1
-        value |= (octet & 0x7F) << shift
-        if octet < 0x80:
-            return value & (1 << 64) - 1, position
-        shift += 7
+    for tag, begin, end in fields(data, 0, len(data)):
+        content: Any = data[begin:end]
+        if tag & 7 == VARINT:
+            content = varint(data, begin)[0] & (1 << 64) - 1
+        yield tag >> 3, tag & 7, content

@@ -7,9 +7,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hub.media.goldens import golden, goldens
 from tests.hub.media.support import cuts, media_of, read_list, read_watch, written_list
 from tests.yurtlab.api.test_protobuf import NAMESPACE
-from yurttunnel.hub.media.interfaces import BadBody, Item, ListMeta, TypeMeta
+from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
 from yurttunnel.hub.media.json_shapes import PARTIAL
 from yurttunnel.hub.media.protobuf_objects import ENVELOPE_TAIL
+from yurttunnel.kube.protobuf_fields import BadBody
 
 POD = TypeMeta("v1", "Pod")
 CONFIG_MAP = TypeMeta("v1", "ConfigMap")

@@ -10,8 +10,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hub.media.goldens import META, compact
 from tests.hub.media.support import cuts, media_of, read_list, read_watch, written_list
-from yurttunnel.hub.media.interfaces import BadBody, ListMeta, TypeMeta
+from yurttunnel.hub.media.interfaces import ListMeta, TypeMeta
 from yurttunnel.hub.media.json_values import MAX_GUESS
+from yurttunnel.kube.protobuf_fields import BadBody
 
 POD = TypeMeta("v1", "Pod")
 JSON = media_of("json")

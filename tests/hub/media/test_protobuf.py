@@ -8,8 +8,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hub.media.encoding import MAGIC, body, field, frame, message, varint
 from tests.hub.media.support import media_of, read_list, read_watch, written_list
-from yurttunnel.hub.media.interfaces import BadBody, ListMeta, TypeMeta
+from yurttunnel.hub.media.interfaces import ListMeta, TypeMeta
 from yurttunnel.hub.media.protobuf_lists import MAX_FIELD
+from yurttunnel.kube.protobuf_fields import BadBody
 
 POD = TypeMeta("v1", "Pod")
 PROTOBUF = media_of("protobuf")

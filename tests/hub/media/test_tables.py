@@ -8,9 +8,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.hub.media.forms import media_for
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
-from yurttunnel.hub.media.protobuf_fields import bytes_form, varint_form
 from yurttunnel.hub.media.tables import conversion
 from yurttunnel.hub.request.requests import Form
+from yurttunnel.kube.protobuf_fields import bytes_form, varint_form
 
 JSON, PROTOBUF = Form("json"), Form("protobuf")
 TABLE = Form("json", "Table", "v1")

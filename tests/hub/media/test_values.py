@@ -8,8 +8,8 @@ import msgspec
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.hub.media import json_values
-from yurttunnel.hub.media.interfaces import BadBody
 from yurttunnel.hub.media.json_values import MAX_SCALAR, EndScanner, ValueReader, may_be_last
+from yurttunnel.kube.protobuf_fields import BadBody
 
 SEQUEL = b'},{"a"'
 

@@ -8,8 +8,8 @@ from tests.hub.offline.world import OfflineTestCase, collection, item
 from yurttunnel.hub.cache.interfaces import Scope
 from yurttunnel.hub.media.forms import media_for
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
-from yurttunnel.hub.media.protobuf_fields import bytes_form
 from yurttunnel.hub.request.requests import Form
+from yurttunnel.kube.protobuf_fields import bytes_form
 
 TABLE = b"Accept: application/json;as=Table;v=v1;g=meta.k8s.io, application/json"
 PARTIAL = b"Accept: application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"

@@ -10,7 +10,7 @@ from tests.http.support import request, responses, settle
 from tests.hub.offline.world import OfflineTestCase, collection, item
 from yurttunnel.hub.cache.interfaces import Scope
 from yurttunnel.hub.media.interfaces import Item
-from yurttunnel.hub.media.protobuf_fields import bytes_form
+from yurttunnel.kube.protobuf_fields import bytes_form
 
 SERVICES = {"resource": "services.v1.core"}
 WATCH = "/api/v1/services?watch=true"

@@ -8,9 +8,9 @@ from collections import Counter
 from tests.hub.offline.world import OfflineTestCase, item
 from tests.hub.request.tokens import jwt, service_account_token
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
-from yurttunnel.hub.media.protobuf_fields import bytes_form
 from yurttunnel.hub.media.protobuf_objects import envelope
 from yurttunnel.hub.offline.writes import LONGEST_BODY
+from yurttunnel.kube.protobuf_fields import bytes_form
 
 POD = "/api/v1/namespaces/n/pods/p"
 EVENTS = "/api/v1/namespaces/n/events"

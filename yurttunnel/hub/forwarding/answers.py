@@ -37,10 +37,11 @@ from yurttunnel.hub.forwarding.keeping import (
 from yurttunnel.hub.forwarding.repeats import Repeats
 from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.media.forms import media_for
-from yurttunnel.hub.media.interfaces import BadBody, IMedia, Item
+from yurttunnel.hub.media.interfaces import IMedia, Item
 from yurttunnel.hub.request.accept import answered_form, document_form
 from yurttunnel.hub.request.dry_run import is_dry_run
 from yurttunnel.hub.request.requests import Form, HubCall
+from yurttunnel.kube.protobuf_fields import BadBody
 from yurttunnel.metrics import Metric, counter
 from yurttunnel.ops.log import RateLimitedLog
 

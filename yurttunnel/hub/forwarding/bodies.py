@@ -22,7 +22,8 @@ from yurttunnel.hub.forwarding.keeping import (
     ObjectKeeper,
     WatchKeeper,
 )
-from yurttunnel.hub.media.interfaces import BadBody, IMedia
+from yurttunnel.hub.media.interfaces import IMedia
+from yurttunnel.kube.protobuf_fields import BadBody
 
 _INFLATED_AT_ONCE = 256 * 1024
 """Bytes: what a bomb of zeros is inflated to at a time is bounded."""

@@ -12,7 +12,6 @@ from typing import Protocol
 
 from yurttunnel.hub.cache.interfaces import Collection, ICache, IListing, KeptDocument, Scope
 from yurttunnel.hub.media.interfaces import (
-    BadBody,
     IListReader,
     IMedia,
     Item,
@@ -21,6 +20,7 @@ from yurttunnel.hub.media.interfaces import (
     TypeMeta,
     WatchEvent,
 )
+from yurttunnel.kube.protobuf_fields import BadBody
 
 Wanted = Callable[[Item], bool]
 """Tells which objects may be kept."""

@@ -17,10 +17,6 @@ from typing import NamedTuple
 from zope.interface import Attribute, Interface
 
 
-class BadBody(Exception):
-    """This is no body of the media type; one line says why."""
-
-
 class TypeMeta(NamedTuple):
     """The kind of an object (``Pod``, also for a list of pods) and its API version."""
 

@@ -11,7 +11,6 @@ import msgspec
 from zope.interface import implementer
 
 from yurttunnel.hub.media.interfaces import (
-    BadBody,
     IListReader,
     IListWriter,
     Item,
@@ -22,6 +21,7 @@ from yurttunnel.hub.media.json_shapes import Objects
 from yurttunnel.hub.media.json_text import SPACE, checked, spaced, text_form
 from yurttunnel.hub.media.json_values import ValueReader, may_be_last
 from yurttunnel.hub.media.kinds import LIST, named
+from yurttunnel.kube.protobuf_fields import BadBody
 
 SEQUEL: Final = 11
 """Bytes of an item's beginning by which the next one is found: ``{"metadata"`` or ``{"cells":["``

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from yurttunnel.hub.media.interfaces import BadBody, Item, TypeMeta
+from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.media.json_objects import (
     decode_object,
     ends_initial_events,
@@ -26,6 +26,7 @@ from yurttunnel.hub.media.kinds import (
     item_type,
     transformed_type,
 )
+from yurttunnel.kube.protobuf_fields import BadBody
 
 TABLE: Final = "Table"
 PARTIAL: Final = "PartialObjectMetadata"

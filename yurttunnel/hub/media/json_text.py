@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from yurttunnel.hub.media.interfaces import BadBody
+from yurttunnel.kube.protobuf_fields import BadBody
 
 SPACE: Final = b" \t\r\n"
 """What may stand between tokens (RFC 8259 section 2)."""

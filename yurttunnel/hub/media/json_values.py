@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable
 from typing import Final, Generic, NamedTuple
 
-from yurttunnel.hub.media.interfaces import BadBody
 from yurttunnel.hub.media.json_text import NOT_JSON, SPACE, Decoded, checked
+from yurttunnel.kube.protobuf_fields import BadBody
 
 MAX_GUESS: Final = 64 * 1024
 """Bytes among which the end of a value is guessed; of longer ones it is looked for."""

@@ -10,12 +10,13 @@ from typing import Final, Literal
 import msgspec
 from zope.interface import implementer
 
-from yurttunnel.hub.media.interfaces import BadBody, Item, IWatchReader, WatchEvent
+from yurttunnel.hub.media.interfaces import Item, IWatchReader, WatchEvent
 from yurttunnel.hub.media.json_objects import decode_object
 from yurttunnel.hub.media.json_shapes import Objects
 from yurttunnel.hub.media.json_text import spaced, text_form
 from yurttunnel.hub.media.json_values import ValueReader
 from yurttunnel.hub.media.kinds import checked_type, named
+from yurttunnel.kube.protobuf_fields import BadBody
 
 SEQUEL: Final = b"}\n"
 """What an event of kube-apiserver ends with."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from yurttunnel.hub.media.interfaces import BadBody, Item, TypeMeta
+from yurttunnel.hub.media.interfaces import Item, TypeMeta
+from yurttunnel.kube.protobuf_fields import BadBody
 
 LIST: Final = "List"
 """What follows the kind of its items in the kind of a list."""

@@ -8,7 +8,6 @@ from typing import Final
 from zope.interface import implementer
 
 from yurttunnel.hub.media.interfaces import (
-    BadBody,
     IListReader,
     IListWriter,
     Item,
@@ -16,16 +15,6 @@ from yurttunnel.hub.media.interfaces import (
     TypeMeta,
 )
 from yurttunnel.hub.media.kinds import LIST, UNKNOWN, item_type, named
-from yurttunnel.hub.media.protobuf_fields import (
-    VARINT,
-    bytes_form,
-    fields,
-    header,
-    tag,
-    text,
-    varint,
-    varint_form,
-)
 from yurttunnel.hub.media.protobuf_objects import (
     ENVELOPE_TAIL,
     MAGIC,
@@ -36,6 +25,17 @@ from yurttunnel.hub.media.protobuf_objects import (
     decode_item,
     decode_type,
     envelope_head,
+)
+from yurttunnel.kube.protobuf_fields import (
+    VARINT,
+    BadBody,
+    bytes_form,
+    fields,
+    header,
+    tag,
+    text,
+    varint,
+    varint_form,
 )
 
 MAX_FIELD: Final = 4096

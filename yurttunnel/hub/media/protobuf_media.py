@@ -8,7 +8,6 @@ from typing import Final
 from zope.interface import implementer
 
 from yurttunnel.hub.media.interfaces import (
-    BadBody,
     IListReader,
     IListWriter,
     IMedia,
@@ -19,7 +18,6 @@ from yurttunnel.hub.media.interfaces import (
     WatchEvent,
 )
 from yurttunnel.hub.media.kinds import EVENT_TYPES, checked_type, named, transformed_type
-from yurttunnel.hub.media.protobuf_fields import bytes_form, fields, tag, text
 from yurttunnel.hub.media.protobuf_lists import ProtobufListReader, ProtobufListWriter
 from yurttunnel.hub.media.protobuf_objects import (
     MEDIA_TYPE,
@@ -30,6 +28,7 @@ from yurttunnel.hub.media.protobuf_objects import (
     is_held,
     open_envelope,
 )
+from yurttunnel.kube.protobuf_fields import BadBody, bytes_form, fields, tag, text
 
 LENGTH: Final = 4
 """Bytes of a frame's length, which stands before it (pkg/util/framer of k8s.io/apimachinery)."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from yurttunnel.hub.media.interfaces import BadBody, Item, TypeMeta
+from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.media.kinds import INITIAL_EVENTS_END, UNKNOWN, is_pod
-from yurttunnel.hub.media.protobuf_fields import (
+from yurttunnel.kube.protobuf_fields import (
     VARINT,
+    BadBody,
     bytes_form,
     fields,
     tag,

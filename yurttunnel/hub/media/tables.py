@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from yurttunnel.hub.media.interfaces import BadBody, Item, TypeMeta
+from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.media.json_shapes import PARTIAL, TABLE
-from yurttunnel.hub.media.protobuf_fields import bytes_form, fields, tag, text, varint
 from yurttunnel.hub.media.protobuf_objects import METADATA
 from yurttunnel.hub.request.requests import Form
 from yurttunnel.kube.durations import since
+from yurttunnel.kube.protobuf_fields import BadBody, bytes_form, fields, tag, text, varint
 from yurttunnel.ops.clocks import timestamp
 
 COLUMNS: Final = msgspec.json.encode(

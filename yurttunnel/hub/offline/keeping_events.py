@@ -20,13 +20,13 @@ from yurttunnel.hub.cache import events as queue
 from yurttunnel.hub.cache.interfaces import ICache
 from yurttunnel.hub.interfaces import IConnectivity
 from yurttunnel.hub.media.forms import media_for
-from yurttunnel.hub.media.interfaces import BadBody
 from yurttunnel.hub.offline.owners import NODE
 from yurttunnel.hub.offline.placeholder import PlaceholderTokens
 from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.request.accept import media_of
 from yurttunnel.hub.request.dry_run import is_dry_run
 from yurttunnel.hub.request.requests import ApiRequest, Form, HubCall
+from yurttunnel.kube.protobuf_fields import BadBody
 from yurttunnel.ops.clocks import time_of_day, timestamp
 
 _GROUPS = frozenset({"", "events.k8s.io"})

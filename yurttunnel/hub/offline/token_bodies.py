@@ -9,10 +9,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from yurttunnel.hub.media.interfaces import BadBody
-from yurttunnel.hub.media.protobuf_fields import fields, tag, text
 from yurttunnel.hub.media.protobuf_objects import open_envelope
 from yurttunnel.hub.request.accept import media_of
+from yurttunnel.kube.protobuf_fields import BadBody, fields, tag, text
 
 
 class TokenReview(NamedTuple):

@@ -17,7 +17,6 @@ from yurttunnel.http.errors import RequestFailed
 from yurttunnel.hub.cache.interfaces import Collection, ICache
 from yurttunnel.hub.cache.selectors import PODS
 from yurttunnel.hub.interfaces import IPolicy
-from yurttunnel.hub.media.interfaces import BadBody
 from yurttunnel.hub.offline.owners import NODE, Owners
 from yurttunnel.hub.offline.paging import READ_SECONDS
 from yurttunnel.hub.offline.placeholder import LIFETIME, PlaceholderTokens
@@ -30,6 +29,7 @@ from yurttunnel.hub.offline.token_bodies import (
 )
 from yurttunnel.hub.request.callers import SERVICE_ACCOUNT, groups_of
 from yurttunnel.hub.request.requests import ApiRequest, Caller, HubCall
+from yurttunnel.kube.protobuf_fields import BadBody
 from yurttunnel.ops.clocks import timestamp
 
 GROUP = "authentication.k8s.io"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from yurttunnel.hub.media.interfaces import BadBody
-
 VARINT: Final = 0
 FIXED_64: Final = 1
 BYTES: Final = 2
@@ -16,6 +14,10 @@ MAX_VARINT: Final = 10
 """Bytes of a number, at most."""
 
 _FIXED: Final = {FIXED_64: 8, FIXED_32: 4}
+
+
+class BadBody(Exception):
+    """This is no body of the media type; one line says why."""
 
 
 def tag(number: int) -> int:
