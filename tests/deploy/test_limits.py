@@ -7,9 +7,19 @@ import re
 from twisted.trial import unittest
 
 from tests.deploy.rendering import REPOSITORY
-from yurttunnel.hub import listeners
-from yurttunnel.hub.cache import clients, documents, events, listed, lists, objects, store, tokens
-from yurttunnel.hub.forwarding import forwarding, keeping, seen_tokens
+from yurttunnel.hub import flag_table, listeners
+from yurttunnel.hub.cache import (
+    clients,
+    documents,
+    events,
+    listed,
+    lists,
+    objects,
+    queue,
+    store,
+    tokens,
+)
+from yurttunnel.hub.forwarding import answers, forwarding, keeping, seen_tokens
 from yurttunnel.hub.offline import writes
 from yurttunnel.hub.request import accept, callers, parsing
 from yurttunnel.hub.upstream import connections
@@ -155,6 +165,11 @@ class HubTests(Limits, unittest.SynchronousTestCase):
     section = "The hub"
     bounds = (
         (
+            "requests that are over soon",
+            int(flag_table.MAX_REQUESTS.default),
+            int(flag_table.MAX_WATCHES.default),
+        ),
+        (
             "head of a request",
             listeners.SETTINGS.limits.max_bytes / KIBIBYTE,
             listeners.SETTINGS.limits.max_fields,
@@ -180,6 +195,8 @@ class HubTests(Limits, unittest.SynchronousTestCase):
             store.MOST_WAITING / 2 / MEBIBYTE,
         ),
         ("selections of one collection", objects.MOST_SCOPES),
+        ("what of a field selector", answers.LONGEST_VIEW),
+        ("collections that are known", store.MOST_USED, queue.MOST_LACKING),
         ("lists in pages", lists.MOST_LISTS, lists.MOST_NAMES),
         ("time for a next page", lists.PAGE_SECONDS),
         ("lists that are read", store.MOST_LISTED, store.MOST_LISTED),

@@ -8,14 +8,19 @@ from collections.abc import Hashable
 class Places:
     """Who has how many of the places that there are, ``most``: one caller alone has half."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: float) -> None:
+        self.most = most
         self.taken = 0
-        self._most = most
         self._by_caller: dict[Hashable, int] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nobody may have another one."""
+        return self.taken >= self.most
 
     def has_one_for(self, caller: Hashable) -> bool:
         """Return whether ``caller`` has fewer than it leaves free; ``None`` may have all."""
-        free = self._most - self.taken
+        free = self.most - self.taken
         return free > (0 if caller is None else self._by_caller.get(caller, 0))
 
     def count(self, caller: Hashable, change: int) -> None:

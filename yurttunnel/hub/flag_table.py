@@ -346,8 +346,8 @@ MAX_REQUESTS = Flag(
     Group.LIMITS,
     _limit,
     "Requests that are answered at a time, beside watches; more are told to come back (429). It is"
-    " for clients on the node; pods with a network of their own have as many together. 0 is no"
-    " limit.",
+    " for clients on the node; pods with a network of their own have as many together, of which"
+    " each may have as many as it leaves free. 0 is no limit.",
     default="250",
 )
 MAX_WATCHES = Flag(

@@ -2,22 +2,27 @@
 
 With one bound for both, as upstream has it, a node with many watches would answer nothing else any
 more; and with one for the node and for pods that have a network of their own, one of those could
-keep kubelet out.
+keep kubelet out. Of what those pods have together each has as much as it leaves free, so that none
+of them keeps the others out.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.http.errors import ApiFailure
+from yurttunnel.http.places import Places
 from yurttunnel.hub.forwarding.forwarding import lasts
 from yurttunnel.hub.request.requests import HubCall
 from yurttunnel.metrics import Durations, Metric, counter, gauge, histogram
 
 TOO_MANY = ApiFailure(429, "too many requests are in hand: try again later", retry_after=1)
 """With the pause that upstream and kube-apiserver tell."""
+
+_EITHER = (False, True)
 
 
 _BOUNDS = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0)
@@ -27,13 +32,15 @@ _BOUNDS = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0)
 class Limits:
     """At most ``max_requests`` that are over soon and ``max_watches`` that last; 0 is no bound.
 
-    Each is for those who ask by loopback, and as many again are for all others together.
+    Each is for those who ask by loopback, and as many again are for all others together, of one
+    address as many as it leaves free.
     """
 
     def __init__(self, clock: IReactorTime, max_requests: int, max_watches: int) -> None:
         self._clock = clock
+        # By whether they last, and whether they are of those who ask by loopback.
+        self._places = {(lasting, local): Places(0) for lasting in _EITHER for local in _EITHER}
         self.use(max_requests, max_watches)
-        self._taken: Counter[tuple[bool, bool]] = Counter()
         self.in_hand: Counter[str] = Counter()
         """Requests now, by verb."""
         self.rejected = 0
@@ -43,23 +50,26 @@ class Limits:
 
     def use(self, max_requests: int, max_watches: int) -> None:
         """Have these count for requests that come from now on."""
-        self._most = {False: max_requests, True: max_watches}
+        for (lasting, _), places in self._places.items():
+            places.most = (max_watches if lasting else max_requests) or math.inf
 
     def take(self, call: HubCall) -> bool:
         """Count a request until it ends; return whether there was room."""
         lasting = lasts(call)
-        most = self._most[lasting]
-        kind = lasting, call.caller.local
-        if 0 < most <= self._taken[kind]:
+        local = call.caller.local
+        places = self._places[lasting, local]
+        # Not by networks, as elsewhere: all pods of a node may be in one.
+        caller = None if local else getattr(call.exchange.transport.getPeer(), "host", "")
+        if not places.has_one_for(caller):
             self.rejected += 1
             return False
         verb = call.request.verb
-        self._taken[kind] += 1
+        places.count(caller, 1)
         self.in_hand[verb] += 1
         began = self._clock.seconds()
 
         def ended(_: object) -> None:
-            self._taken[kind] -= 1
+            places.count(caller, -1)
             self.in_hand[verb] -= 1
             if not lasting:
                 self.durations.observe(self._clock.seconds() - began)

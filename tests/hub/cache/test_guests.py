@@ -15,7 +15,8 @@ from tests.hub.cache.caches import (
     tell_list,
 )
 from tests.hub.cache.test_trouble import BODY, TroubleTestCase
-from yurttunnel.hub.cache.clients import HOUR
+from yurttunnel.hub.cache import queue, store
+from yurttunnel.hub.cache.clients import HOUR, MOST_HOURS
 from yurttunnel.hub.cache.interfaces import Scope
 from yurttunnel.hub.cache.lists import MOST_LISTS
 from yurttunnel.hub.cache.store import MOST_LISTED
@@ -142,6 +143,29 @@ class WaitingTests(GuestTestCase):
         self.assertEqual(5, self.number(PROXY))
         self.assertLess(self.number("app a"), 100)
 
+    def test_names(self) -> None:
+        """Of more collections than are remembered one by one all lack something, but the node's."""
+        self.patch(queue, "MOST_LACKING", 3)
+        self.assertEqual(2, self.number("kubelet"))
+        tell_list(self.cache, some(1), 6, pods_of("app a"))
+        self.assertTrue(self.is_complete("app a"))
+        self.writer.holds = True
+        for number in range(200):
+            self.cache.upsert(pods_of(f"name-{number} b").collection, POD, item("a", body=BODY))
+        self.assertLessEqual(len(self.cache._writing.guests._lacking), 3)
+        self.writer.release()
+        self.clock.advance(COLLECTED)
+        self.assertFalse(self.is_complete("app a"))
+        self.assertTrue(self.is_complete("kubelet"))
+        tell_list(self.cache, some(1), 7, pods_of("app a"))
+        self.assertTrue(self.is_complete("app a"))
+
+    def is_complete(self, client: str) -> bool:
+        """Return whether a list of its pods has all of them."""
+        found = self.read(pods_of(client))
+        assert found is not None
+        return bool(found[1])
+
     def test_lists(self) -> None:
         """A list of a guest's that is too large leaves room for one of the node's."""
         self.writer.holds = True
@@ -171,6 +195,23 @@ class WaitingTests(GuestTestCase):
         tell_list(self.cache, [item("z")], 6, pods_of(PROXY), token="two")
         _, complete, items = self.read(pods_of(PROXY))
         self.assertEqual((True, 3), (complete, len(items)))
+
+
+class UseTests(GuestTestCase):
+    """When clients have asked last."""
+
+    def test_names(self) -> None:
+        """However many collections a guest asks for, few are remembered, and hours are counted."""
+        self.patch(store, "MOST_USED", 3)
+        for number in range(20):
+            self.cache.use(pods_of(f"name-{number} a").collection)
+            self.cache.begin_list(pods_of(f"other-{number} a"), "").abandon()
+            self.assertLessEqual(len(self.cache._used), 3)
+        for _ in range(MOST_HOURS + 1):
+            self.cache.use(pods_of(PROXY).collection)
+            self.clock.advance(HOUR)
+            self.clock.advance(COLLECTED)
+        self.assertEqual(2, self.number("kubelet"))
 
 
 class SlotTests(GuestTestCase):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionLost
 
@@ -633,6 +634,26 @@ class PodLimitTests(World):
             self.client = self.server.connect()
             self.ask(target, KUBELET)
             self.assertEqual(b"", self.client.sent)
+
+    def ask_as(self, number, target):
+        """Have one of the pods ask, by a connection of its own, which is returned."""
+        self.client = connection = self.server.connect()
+        connection.getPeer = lambda: IPv4Address("TCP", f"10.244.1.{number}", 40000)
+        self.ask(target, KUBELET, b"Authorization: Bearer t")
+        return connection
+
+    def test_other_pods(self):
+        """One that takes what it can get leaves as much to others, and has back what it ends."""
+        self.local = False
+        self.limited.use(4, 4)
+        for target in ("/version", f"{PODS}?watch=1"):
+            first, second, third = [self.ask_as(1, target) for _ in range(3)]
+            others = [self.ask_as(number, target) for number in (2, 3)]
+            self.assertEqual([b""] * 4, [each.sent for each in (first, second, *others)])
+            self.assertIn(b" 429 ", third.sent[:20])
+            for ended in (first, others[0]):
+                ended.break_off(ConnectionLost())
+            self.assertEqual(b"", self.ask_as(1, target).sent)
 
 
 class UnboundedTests(LimitTests):

@@ -20,6 +20,7 @@ from tests.hub.forwarding.world import (
 )
 from tests.hub.request.tokens import service_account_token
 from yurttunnel.hub.cache.interfaces import Scope
+from yurttunnel.hub.forwarding.answers import LONGEST_VIEW
 from yurttunnel.hub.forwarding.seen_tokens import ACCEPTED_SECONDS, KNOWN_SECONDS, UNKNOWN_SECONDS
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.request.callers import read_token
@@ -134,6 +135,15 @@ class KeepingTests(World):
         self.answer(b"0\r\n\r\n")
         self.assertEqual([(200, body)], self.answered())
         self.assertEqual(["three", "two"], sorted(self.kept_list()))
+
+    def test_long_selections(self):
+        """What a field selector selects that is very long, and for the API alone, is not kept."""
+        kept = {}
+        for length in (LONGEST_VIEW, LONGEST_VIEW + 1):
+            view = "status.phase=".ljust(length, "x")
+            self.list(pod("one"), target=f"{PODS}?fieldSelector={view}")
+            kept[length] = self.kept_list(view=view)
+        self.assertEqual({LONGEST_VIEW: ["one"], LONGEST_VIEW + 1: None}, kept)
 
     def test_pages(self):
         """All pages together are the list."""

@@ -50,7 +50,7 @@ class DialingTests(SynchronousTestCase):
         self.until(lambda: client.read().reset)
         self.assertEqual(opened.stats().failed, 1)
         self.assertEqual(opened.stats().active, 0)
-        self.assertEqual(self.lab.count.count, 0)
+        self.assertEqual(self.lab.count.taken, 0)
 
     def warnings_of(self, events) -> list[str]:
         """Return what has been logged at a warning."""
@@ -420,7 +420,7 @@ class DefectTests(SynchronousTestCase):
         """The client is reset and forgotten, the defect is told, and the next one is served."""
         self.lab.until(lambda: client.read().reset)
         self.assertEqual(self.opened.stats().active, 0)
-        self.assertEqual(self.lab.count.count, 0)
+        self.assertEqual(self.lab.count.taken, 0)
         self.assertEqual(self.lab.descriptors.writers(), [])
         self.assertEqual(self.lab.reactor.getDelayedCalls(), [])
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)

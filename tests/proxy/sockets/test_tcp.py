@@ -44,7 +44,7 @@ class RelayTests(SynchronousTestCase):
     def assert_nothing_left(self, client: Peer, server: Peer) -> None:
         """The proxy has closed both of its ends, and counts nothing any more."""
         self.until(lambda: self.socket.stats().active == 0)
-        self.assertEqual((self.lab.count.count, self.picker.counted), (0, 0))
+        self.assertEqual((self.lab.count.taken, self.picker.counted), (0, 0))
         kinds = {type(one) for one in self.lab.descriptors.readers()}
         self.assertEqual(kinds, {Listener})
         self.assertEqual(self.lab.descriptors.writers(), [])
@@ -441,7 +441,7 @@ class StopTests(SynchronousTestCase):
         self.successResultOf(stopped)
         self.assertTrue(self.client.read().reset)
         self.assertTrue(self.server.read().reset)
-        self.assertEqual((self.picker.counted, self.lab.count.count), (0, 0))
+        self.assertEqual((self.picker.counted, self.lab.count.taken), (0, 0))
 
     def test_whoever_was_connected_by_the_kernel_is_served(self) -> None:
         """It has connected before the end, and cannot know of that."""

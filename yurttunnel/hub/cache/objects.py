@@ -7,7 +7,7 @@ statement runs, and each time it is taken again the reactor has to wait for it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from sqlite3 import Connection
 from typing import Any
@@ -222,6 +222,13 @@ def listed_version(connection: Connection, collection: int, scope: Scope) -> Ver
 def unlist(connection: Connection, collection: Collection) -> None:
     """Take it that a collection lacks something, until it is listed again."""
     connection.execute("DELETE FROM scopes WHERE collection = ?", (find(connection, collection),))
+
+
+def unlist_all(connection: Connection, of: Callable[[str], bool]) -> None:
+    """Take it that all collections lack something that are of clients for whom ``of`` is true."""
+    rows = connection.execute("SELECT id, client FROM collections").fetchall()
+    for number in (number for number, client in rows if of(client)):
+        connection.execute("DELETE FROM scopes WHERE collection = ?", (number,))
 
 
 def labels_text(labels: Mapping[str, str]) -> str:

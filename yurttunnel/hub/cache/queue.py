@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from twisted.internet.defer import Deferred, succeed
 
@@ -14,6 +15,10 @@ from yurttunnel.hub.cache.writes import MOST_IN_ONE, Change, Changes, Key, Unlis
 MOST_GONE = 2_000
 """Objects that are known to be gone, so that a late list or watch does not bring them back."""
 
+MOST_LACKING = 10_000
+"""Collections that are known to lack something while the disk takes nothing; if there are more, it
+is taken that all do."""
+
 _FOR_LISTS = 0.8
 """Part of the memory that lists may take; the rest is for changes."""
 
@@ -23,24 +28,30 @@ class WriteQueue:
 
     ``most`` is the memory that they may take, in bytes, with the lists that are on their way.
     Beyond it the oldest ones are dropped: their collections then lack something until they are
-    listed again, and ``on_drop`` gets the number of objects or lists.
+    listed again, and ``on_drop`` gets the number of objects or lists. ``has(client)`` tells whose
+    writes these are, also in the thread that writes.
     """
 
-    def __init__(self, most: int, on_drop: Callable[[int], object]) -> None:
+    def __init__(
+        self, most: int, on_drop: Callable[[int], object], has: Callable[[str], bool]
+    ) -> None:
         self._most = most
         self._on_drop = on_drop
+        self._has = has
         self._waiting: deque[Write] = deque()
         self._taken: list[Write] = []
         self._open: Changes | None = None
         self._marks: dict[int, list[Deferred[None]]] = {}
         self._gone: OrderedDict[Key, int] = OrderedDict()
         self._lacking: set[Collection] = set()
+        # With too many of these: another object each time, so that it is known when it is done.
+        self._all_lack: Callable[[str], bool] | None = None
         self.size = 0
         """Bytes of memory that all of it takes, about."""
 
     def __bool__(self) -> bool:
         """Whether something waits."""
-        return bool(self._waiting or self._lacking)
+        return bool(self._waiting or self._lacking or self._all_lack is not None)
 
     @property
     def is_busy(self) -> bool:
@@ -89,7 +100,7 @@ class WriteQueue:
 
     def is_lacking(self, collection: Collection) -> bool:
         """Return whether something of a collection was dropped, which is not known on disk yet."""
-        return collection in self._lacking
+        return self._all_lack is not None or collection in self._lacking
 
     def lists_have_room(self) -> bool:
         """Return whether lists that are on their way may take more."""
@@ -103,9 +114,9 @@ class WriteQueue:
             self._taken.append(self._waiting.popleft())
         if not self._waiting:
             self._open = None
-        if self._lacking:
+        if self._lacking or self._all_lack is not None:
             # It stands first, since what was dropped is older than all that waits.
-            return [Unlist(set(self._lacking)), *self._taken]
+            return [Unlist(set(self._lacking), self._all_lack), *self._taken]
         return list(self._taken)
 
     def done(self, writes: list[Write]) -> None:
@@ -113,6 +124,8 @@ class WriteQueue:
         for write in writes:
             if isinstance(write, Unlist):
                 self._lacking -= write.collections
+                if write.of_all is self._all_lack:
+                    self._all_lack = None
         taken, self._taken = self._taken, []
         for write in taken:
             self._end(write)
@@ -120,7 +133,7 @@ class WriteQueue:
     def give_up(self) -> int:
         """Drop what was taken: there is no room for it; return how many writes those were."""
         for write in self._taken:
-            self._lacking.update(write.drop())
+            self._lack(write.drop())
         number = len(self._taken)
         self.done([])
         return number
@@ -180,6 +193,12 @@ class WriteQueue:
         for mark in self._marks.pop(id(write), ()):
             mark.callback(None)
 
+    def _lack(self, collections: Iterable[Collection]) -> None:
+        self._lacking.update(collections)
+        if len(self._lacking) > MOST_LACKING:
+            self._lacking.clear()
+            self._all_lack = partial(self._has)
+
     def _bound(self) -> None:
         dropped = 0
         while self.size > self._most and self._waiting:
@@ -187,10 +206,10 @@ class WriteQueue:
             oldest = self._waiting[0]
             if isinstance(oldest, Changes) and len(oldest.of) > 1:
                 self.size -= oldest.size
-                self._lacking.add(oldest.drop_oldest())
+                self._lack((oldest.drop_oldest(),))
                 self.size += oldest.size
             else:
-                self._lacking.update(oldest.drop())
+                self._lack(oldest.drop())
                 self._end(self._waiting.popleft())
         if dropped:
             if not self._waiting:

@@ -52,6 +52,9 @@ MOST_WAITING = 80 * 1024 * 1024
 MOST_LISTED = 32
 """Lists that are read at the same time; the next ones wait. For guests there are as many again."""
 
+MOST_USED = 10_000
+"""Collections of which it is known that this hour has been noted; beyond, it is noted once more."""
+
 _MOST_ACCEPTED = 1_000
 """Tokens that are known to be on disk."""
 
@@ -161,7 +164,7 @@ class Cache(Service):
     def use(self, collection: Collection) -> None:
         """See :class:`ICache`."""
         if collection not in self._used:
-            self._used.add(collection)
+            self._note_use(collection)
             self._writing.put(clients.use(collection), self._writing.queue(collection.client))
 
     def forget(self, keeps: Callable[[str], bool]) -> None:
@@ -171,7 +174,7 @@ class Cache(Service):
 
     def begin_list(self, scope: Scope, continue_token: str) -> IListing:
         """See :class:`ICache`."""
-        self._used.add(scope.collection)
+        self._note_use(scope.collection)
         continued = self._continued[self._is_guest(scope.collection.client)]
         return Listing(self._writing, continued, scope, continue_token, self._refused)
 
@@ -238,6 +241,11 @@ class Cache(Service):
 
     def _defect(self, failure: Failure) -> None:
         self._log.failure("Defect: hours are not counted, so no client is forgotten", failure)
+
+    def _note_use(self, collection: Collection) -> None:
+        if len(self._used) >= MOST_USED:
+            self._used.clear()
+        self._used.add(collection)
 
     def _count_hour(self) -> None:
         """Count an hour, unless the API has not answered in it."""

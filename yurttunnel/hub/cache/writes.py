@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from sqlite3 import Connection
 from typing import Any, NamedTuple, Protocol
@@ -163,17 +163,22 @@ def _change(
 
 
 class Unlist:
-    """Collections that lack something."""
+    """Collections that lack something, and all of the clients for whom ``of_all`` is true."""
 
     size = 0
 
-    def __init__(self, collections: set[Collection]) -> None:
+    def __init__(
+        self, collections: set[Collection], of_all: Callable[[str], bool] | None = None
+    ) -> None:
         self.collections = collections
+        self.of_all = of_all
 
     def do(self, connection: Connection) -> Done:
         """See :class:`Write`."""
         for collection in self.collections:
             objects.unlist(connection, collection)
+        if self.of_all is not None:
+            objects.unlist_all(connection, self.of_all)
         return Done()
 
     def drop(self) -> Iterable[Collection]:

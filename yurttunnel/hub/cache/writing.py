@@ -86,8 +86,8 @@ class Writing:
         self._damage: CacheDamaged | None = None
         self._problem: CacheFailed | None = None
         self._since: float | None = None
-        self.own = WriteQueue(most_waiting, self._dropped)
-        self.guests = WriteQueue(most_waiting // 2, self._dropped)
+        self.own = WriteQueue(most_waiting, self._dropped, lambda client: not is_guest(client))
+        self.guests = WriteQueue(most_waiting // 2, self._dropped, is_guest)
         self._queues = (self.own, self.guests)
         self.stats = CacheStats()
         self.opened = 0

@@ -48,6 +48,10 @@ from yurttunnel.ops.log import RateLimitedLog
 _KEPT_STATUS = frozenset({200, 201, 202})
 """Those of answers that have what was asked for, whole."""
 
+LONGEST_VIEW = 1024
+"""Characters of what of a field selector cannot be evaluated here; nothing is kept by a longer one,
+which would stand in memory with each object that waits, and for an hour."""
+
 _CHANGED_FIELDS = frozenset({b"content-length", b"etag"})
 """What is not true of a changed body."""
 
@@ -161,8 +165,9 @@ class Answers:
         broken: Callable[[], object],
     ) -> tuple[Fields, IBodySource]:
         request, change = plan.call.request, plan.change
-        cache = self._cache if plan.client else None
         scope = scope_of(plan.client, request, form)
+        is_kept = plan.client and len(scope.collection.view) <= LONGEST_VIEW
+        cache = self._cache if is_kept else None
         # A pod that has no node yet may be the successor of the one that runs here.
         kubelet = plan.call.caller.component == "kubelet"
         wanted = _has_node if kubelet and request.resource == PODS else None

@@ -19,42 +19,6 @@ claimed ports, clients by UDP and pipes."""
 _log = Logger()
 
 
-class ConnectionCount:
-    """TCP connections, of the process or of one service port: how many there are, and may be.
-
-    An address has a share, which is as many as it leaves free: half of them while it is alone. So
-    whoever comes next finds room, as at the server's ports.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.count = 0
-        self._of_callers: dict[str, int] = {}
-
-    @property
-    def room(self) -> int:
-        """How many more there may be."""
-        return self.most - self.count
-
-    def has_share(self, caller: str) -> bool:
-        """Return whether an address may have another one, of those that there is room for."""
-        return self._of_callers.get(caller, 0) < self.room
-
-    def add(self, caller: str) -> None:
-        """Count one of an address."""
-        self.count += 1
-        self._of_callers[caller] = self._of_callers.get(caller, 0) + 1
-
-    def remove(self, caller: str) -> None:
-        """Count it no more."""
-        self.count -= 1
-        left = self._of_callers[caller] - 1
-        if left:
-            self._of_callers[caller] = left
-        else:
-            del self._of_callers[caller]
-
-
 def most_connections() -> int:
     """Return how many connections the descriptors of this process are enough for.
 

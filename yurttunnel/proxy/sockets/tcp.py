@@ -10,6 +10,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from yurttunnel.http.places import Places
 from yurttunnel.proxy.interfaces import (
     IEndpointPicker,
     IProxySocket,
@@ -19,7 +20,7 @@ from yurttunnel.proxy.interfaces import (
 from yurttunnel.proxy.sockets.dialer import IDialer, TcpDialer
 from yurttunnel.proxy.sockets.dialing import Dialing
 from yurttunnel.proxy.sockets.half_closed import HalfClosed
-from yurttunnel.proxy.sockets.limits import MOST_DIALING, MOST_OF_SERVICE, ConnectionCount
+from yurttunnel.proxy.sockets.limits import MOST_DIALING, MOST_OF_SERVICE
 from yurttunnel.proxy.sockets.listener import Listener
 from yurttunnel.proxy.sockets.pipes import PipePool
 from yurttunnel.proxy.sockets.ports import PortAllocator
@@ -36,7 +37,7 @@ class TcpContext:
 
     relay: RelayContext
     ports: PortAllocator
-    connections: ConnectionCount
+    connections: Places
     dialer: IDialer = field(default_factory=TcpDialer)
     most_of_service: int = MOST_OF_SERVICE
     most_dialing: int = MOST_DIALING
@@ -50,7 +51,7 @@ class TcpContext:
 def tcp_context(descriptors: DescriptorSet, ports: PortAllocator, most: int) -> TcpContext:
     """Make the context of a process that may have ``most`` connections by TCP."""
     relay = RelayContext(descriptors, PipePool(), HalfClosed(descriptors))
-    return TcpContext(relay, ports, ConnectionCount(most))
+    return TcpContext(relay, ports, Places(most))
 
 
 @implementer(IProxySockets)
@@ -91,7 +92,7 @@ class TcpProxySocket:
         self._dialings: set[Dialing] = set()
         # With the addresses of their clients.
         self._relays: dict[Relay, str] = {}
-        self._connections = ConnectionCount(context.most_of_service)
+        self._connections = Places(context.most_of_service)
         # Of those that have ended.
         self._total = self._failed = self._received = self._sent = 0
         self._draining: IDelayedCall | None = None
@@ -117,7 +118,7 @@ class TcpProxySocket:
         """
         self._listener.stop()
         self._context.ports.close(self._listening)
-        if not self._connections.count:
+        if not self._connections.taken:
             return succeed(None)
         stopped = self._stopped = Deferred()
         self._draining = self.descriptors.callLater(drain, self._end_all)
@@ -126,7 +127,7 @@ class TcpProxySocket:
     def stats(self) -> SocketStats:
         """Return the counters."""
         return SocketStats(
-            active=self._connections.count,
+            active=self._connections.taken,
             total=self._total,
             failed=self._failed,
             received=self._received + sum(relay.received for relay in self._relays),
@@ -137,13 +138,13 @@ class TcpProxySocket:
 
     def _why_full(self) -> str | None:
         context = self._context
-        if context.connections.room <= 0:
+        if context.connections.is_full:
             return (
                 f"the process has {context.connections.most} connections, as many as its limit of"
                 " open files is enough for; raise that (LimitNOFILE)"
             )
-        if self._connections.room <= 0:
-            count = self._connections.count
+        if self._connections.is_full:
+            count = self._connections.taken
             return f"{self._service.key} has {count} connections, the most of one service"
         if len(self._dialings) >= context.most_dialing:
             return f"{len(self._dialings)} clients of {self._service.key} wait for endpoints"
@@ -152,9 +153,9 @@ class TcpProxySocket:
     def _accepted(self, client: socket.socket, peer: tuple[str, int]) -> None:
         self._total += 1
         counts = (self._context.connections, self._connections)
-        has_share = all(each.has_share(peer[0]) for each in counts)
+        has_share = all(each.has_one_for(peer[0]) for each in counts)
         for each in counts:
-            each.add(peer[0])
+            each.count(peer[0], 1)
         if not has_share:
             self._reset(client, peer[0], "its address has its share of all connections")
             return
@@ -225,9 +226,9 @@ class TcpProxySocket:
         self._count_end(caller)
 
     def _count_end(self, caller: str) -> None:
-        self._context.connections.remove(caller)
-        self._connections.remove(caller)
-        if self._stopped is not None and not self._connections.count:
+        self._context.connections.count(caller, -1)
+        self._connections.count(caller, -1)
+        if self._stopped is not None and not self._connections.taken:
             self._finish(self._stopped)
 
     def _finish(self, stopped: Deferred[None]) -> None:
