@@ -10,10 +10,9 @@ from yurtlab.api import errors
 from yurtlab.api.access import User
 from yurtlab.api.documents import Documents, WrongType, read
 from yurtlab.api.namespaces import Namespaces
-from yurtlab.api.options import DeleteOptions, WriteOptions
+from yurtlab.api.options import DeleteOptions, Selector, WriteOptions
 from yurtlab.api.patches import BadPatch, PatchFailed, json_patch, merge_patch, strategic_merge
 from yurtlab.api.resources import NAMESPACES, Resource, Target
-from yurtlab.api.selectors import Selector
 from yurtlab.api.store import Object, Store
 from yurtlab.api.strategy import Strategy
 

@@ -16,9 +16,9 @@ from zope.interface import implementer
 
 from yurtlab.api.errors import ApiError
 from yurtlab.api.negotiation import JSON, Form, encode_json, type_field
+from yurtlab.api.options import Selector
 from yurtlab.api.resources import Resource
 from yurtlab.api.responses import partial_metadata, table
-from yurtlab.api.selectors import Selector
 from yurtlab.api.store import ADDED, DELETED, MODIFIED, Event, Object, Store
 from yurttunnel.http.interfaces import ExchangeFailed, IExchange
 

@@ -7,7 +7,7 @@ connections are accepted.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -24,7 +24,6 @@ from yurtlab.node.port_forward import PortForwarder
 from yurtlab.node.streaming.command_client import CommandOptions
 from yurtlab.node.streaming.upgrades import command_upgrade, forward_upgrade
 from yurttunnel.http.interfaces import IExchange, IRequestHandler
-from yurttunnel.metrics import MetricFamily
 from yurttunnel.ops.exposition import CONTENT_TYPE, exposition
 
 MAX_COMMANDS = 250
@@ -95,14 +94,12 @@ class Kubelet:
     # What can be read
 
     def _healthz(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
-        _only_reading(exchange)
-        _no_more_parts(parts)
+        _only_reading(exchange, parts)
         exchange.respond(200, _TEXT, b"ok")
 
     def _configuration(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
         """Answer with what of a kubelet's configuration is true of this node."""
-        _only_reading(exchange)
-        _no_more_parts(parts)
+        _only_reading(exchange, parts)
         configuration = {
             "kind": "KubeletConfiguration",
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -113,18 +110,14 @@ class Kubelet:
         exchange.respond(200, _JSON, json.dumps({"kubeletconfig": configuration}).encode())
 
     def _pods(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
-        _only_reading(exchange)
-        _no_more_parts(parts)
+        _only_reading(exchange, parts)
         pods = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self._list_pods()}
         exchange.respond(200, _JSON, json.dumps(pods).encode())
 
     def _stats(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
-        _only_reading(exchange)
-        if list(parts) == ["resource"]:
-            families: Iterable[MetricFamily] = self._metrics.resource_metrics
-        else:
-            _no_more_parts(parts)
-            families = self._metrics.all_metrics()
+        resource = list(parts) == ["resource"]
+        _only_reading(exchange, () if resource else parts)
+        families = self._metrics.resource_metrics if resource else self._metrics.all_metrics()
         exchange.respond(200, [(b"Content-Type", CONTENT_TYPE)], exposition(families))
 
     def _summary(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
@@ -201,13 +194,10 @@ class Kubelet:
         return pod, container
 
 
-def _only_reading(exchange: IExchange) -> None:
+def _only_reading(exchange: IExchange, more_parts: Sequence[str] = ()) -> None:
     if exchange.head.method not in (b"GET", b"HEAD"):
         raise _Refused(405, "this can only be read: use GET")
-
-
-def _no_more_parts(parts: Sequence[str]) -> None:
-    if parts:
+    if more_parts:
         raise _Refused(404, "the node serves nothing below that path")
 
 

@@ -18,6 +18,7 @@ from yurtlab.node import leftovers
 from yurtlab.node.containers import Container, Running
 from yurtlab.node.pods import Pod
 from yurttunnel.metrics import Metric, MetricFamily, MetricRegistry, counter, counts_of, gauge
+from yurttunnel.ops import process_stats
 from yurttunnel.ops.clocks import timestamp
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -127,7 +128,7 @@ class NodeMetrics:
         self.resource_metrics.add((*_CONTAINERS, *_PODS), self._measure)
         self._own = MetricRegistry()
         self._own.add(_NODE, lambda: self)
-        self._own.add(_PROCESS, lambda: usage_of([os.getpid()]))
+        self._own.add(process_stats.METRICS, process_stats.ProcessStats)
 
     def all_metrics(self) -> Iterable[MetricFamily]:
         """Return everything, for ``/metrics``."""
@@ -202,24 +203,6 @@ _NODE: tuple[Metric[NodeMetrics], ...] = (
         "Requests to the node by their kind.",
         lambda node: sorted(node.requests.items()),
         "kind",
-    ),
-)
-
-_PROCESS: tuple[Metric[Usage], ...] = (
-    counter(
-        "process_cpu_seconds",
-        "Processor time of the node's own process.",
-        lambda own: own.cpu_seconds,
-    ),
-    gauge(
-        "process_resident_memory_bytes",
-        "Memory of the node's own process.",
-        lambda own: own.memory_bytes,
-    ),
-    gauge(
-        "process_open_fds",
-        "Open file descriptors of the node's own process.",
-        lambda _: len(os.listdir("/proc/self/fd")),
     ),
 )
 

@@ -15,13 +15,13 @@ from yurttunnel.metrics import Metric, MetricRegistry, counter, gauge
 
 
 class ProcessStats:
-    """What is read at a scrape of the process that makes this; ``started`` is in seconds.
+    """What is read at a scrape of the process that makes this; ``started`` since 1970.
 
     ``virtual``, ``resident`` and ``descriptors`` are ``None`` when no descriptor is left to look
     with: the rest of the scrape is wanted then more than ever.
     """
 
-    def __init__(self, started: float, reactor_lag: float) -> None:
+    def __init__(self, started: float | None = None, reactor_lag: float = 0.0) -> None:
         self.started = started
         self.reactor_lag = reactor_lag
         self.virtual: int | None = None
@@ -51,7 +51,7 @@ def add_process_metrics(
     # Once: when the clock is set the process has not begun at another time.
     started = _started()
     registry.add(
-        (*_own_metrics(prefix), *_METRICS),
+        (*_own_metrics(prefix), *METRICS),
         lambda: ProcessStats(started, reactor_lag()),
     )
     if certificates is not None:
@@ -86,7 +86,7 @@ def _expiry(prefix: str) -> Metric[Mapping[str, datetime.datetime]]:
     )
 
 
-_METRICS: tuple[Metric[ProcessStats], ...] = (
+METRICS: tuple[Metric[ProcessStats], ...] = (
     counter(
         "process_cpu_seconds", "Processor time, user and system.", lambda _: time.process_time()
     ),
@@ -104,6 +104,7 @@ _METRICS: tuple[Metric[ProcessStats], ...] = (
     gauge("process_resident_memory_bytes", "Resident memory.", lambda stats: stats.resident),
     gauge("process_open_fds", "Open file descriptors.", lambda stats: stats.descriptors),
 )
+"""What all Prometheus clients show of their process; what is not known is left out."""
 
 
 def _started() -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurtlab.api.errors import ApiError
+from yurtlab.api.options import field_selector, label_selector, selection
 from yurtlab.api.resources import EVENTS, NODES, PODS
-from yurtlab.api.selectors import both, field_selector, label_selector
 
 
 class LabelTests(SynchronousTestCase):
@@ -112,6 +112,7 @@ class FieldTests(SynchronousTestCase):
 
     def test_both(self):
         """Two selectors together select what both do."""
-        selects = both(label_selector("a=1"), field_selector(PODS, "metadata.name=x"))
+        query = {"labelSelector": ["a=1"], "fieldSelector": ["metadata.name=x"]}
+        selects = selection(PODS, query)
         self.assertTrue(selects({"metadata": {"name": "x", "labels": {"a": "1"}}}))
         self.assertFalse(selects({"metadata": {"name": "y", "labels": {"a": "1"}}}))

@@ -23,7 +23,7 @@ from tests.yurtlab.streaming.support import (
 from yurtlab.node.interfaces import IForwardedConnection
 from yurtlab.node.streaming import connection as shared
 from yurtlab.node.streaming.connection import MAX_KEPT
-from yurtlab.node.streaming.forward_websocket import WebSocketTunnel
+from yurtlab.node.streaming.forward_channels import WebSocketTunnel
 from yurttunnel.tunnel.interfaces import IHalfCloseableTransport
 
 

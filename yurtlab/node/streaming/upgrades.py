@@ -25,8 +25,12 @@ from yurtlab.node.interfaces import ICommandSession, IPortForwarder
 from yurtlab.node.streaming.command_channels import SPDYChannels, WebSocketChannels
 from yurtlab.node.streaming.command_client import CommandClient, CommandOptions
 from yurtlab.node.streaming.connection import StreamingConnection
-from yurtlab.node.streaming.forward_spdy import SPDYForward
-from yurtlab.node.streaming.forward_websocket import MAX_PORTS, WebSocketForward, WebSocketTunnel
+from yurtlab.node.streaming.forward_channels import (
+    MAX_PORTS,
+    SPDYForward,
+    WebSocketForward,
+    WebSocketTunnel,
+)
 from yurttunnel.http.fields import Fields, requested_upgrade
 from yurttunnel.http.head import RequestHead
 from yurttunnel.http.interfaces import IExchange
