@@ -21,12 +21,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.ops.diagnose import bundle, command, files, machine, meta_pages
 from yurttunnel.ops.diagnose.bundle import Part
-from yurttunnel.ops.diagnose.command import Subject, diagnose
+from yurttunnel.ops.diagnose.command import diagnose
 from yurttunnel.ops.diagnose.files import files_part
 from yurttunnel.ops.diagnose.machine import firewall_part, machine_part, versions_part
 from yurttunnel.ops.diagnose.meta_pages import Reply, ask, page_parts
 from yurttunnel.ops.diagnose.process import process_part
 from yurttunnel.ops.diagnose.redaction import REDACTED, redact, redacted_arguments
+from yurttunnel.ops.diagnose.subject import Subject
 
 NOW = datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)

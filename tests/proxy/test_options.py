@@ -10,7 +10,7 @@ from twisted.logger import formatEvent, globalLogPublisher
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.proxy.diagnosis import subject
+from yurttunnel.proxy.command import subject
 from yurttunnel.proxy.options import Options
 from yurttunnel.proxy.settings import BackEnd, Mode, Settings
 

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from twisted.application.service import IService
 
 from yurttunnel.agent import standalone
 from yurttunnel.agent.options import Options
 from yurttunnel.agent.process import check_identifiers
 from yurttunnel.agent.settings import Settings, StandaloneSettings
-from yurttunnel.ops.clocks import make_steady
+from yurttunnel.ops.beginning import begin
 from yurttunnel.ops.configuration.following import Following, follow_file
-from yurttunnel.ops.ending import stop_once
+from yurttunnel.ops.diagnose.subject import Subject
 from yurttunnel.ops.log import forward_standard_logging
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.identity import BadIdentity
 from yurttunnel.tunnel.direct.reactor import with_transports
-from yurttunnel.tunnel.reactor import IReactor, installed_reactor
+from yurttunnel.tunnel.reactor import IReactor
 
 __all__ = ["Options", "makeService"]
 
 
 def makeService(options: Options) -> IService:
     """Build the agent from its command line; what is wrong ends the process with a sentence."""
-    reactor = installed_reactor()
-    make_steady(reactor)
-    stop_once(reactor)
-    settings = options.settings
-    if options["diagnose"]:
-        _diagnose(options)
+    reactor, settings = begin(options, subject)
     try:
         prepared = with_transports(reactor, settings.transport)
         return build(prepared, settings, follow_file(reactor, options))
@@ -37,12 +30,22 @@ def makeService(options: Options) -> IService:
         raise SystemExit(f"{_directory_flag(settings)}: {error}") from None
 
 
-def _diagnose(options: Options) -> NoReturn:
-    # What only this needs takes time and memory to import.
-    from yurttunnel.agent.diagnosis import subject
-    from yurttunnel.ops.diagnose.command import run_diagnosis
-
-    run_diagnosis(subject(options.settings), options.bundle)
+def subject(settings: Settings) -> Subject:
+    """Name the agent's port, its files and its secret, for ``--diagnose``."""
+    mode = settings.mode
+    if isinstance(mode, StandaloneSettings):
+        directory, file, secret = mode.state_dir, mode.join_token_file, mode.join_token
+    else:
+        directory, file, secret = mode.cert_dir, mode.kube_config, None
+    return Subject(
+        program="yurttunnel-agent",
+        meta_host=settings.meta_host,
+        meta_port=settings.meta_port,
+        directories=(directory,),
+        files=() if file is None else (file,),
+        secret_flags=("--join-token",),
+        secrets=() if secret is None else (secret.strip(),),
+    )
 
 
 def build(

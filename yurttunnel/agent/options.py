@@ -340,7 +340,7 @@ class Options(CommandOptions[Settings]):
 
     def make_settings(self) -> Settings:
         """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
-        self.bundle = bundle_path(self)
+        bundle_path(self)
         # It comes first: what is missing otherwise may have a default without a cluster.
         mode = self._standalone() if self.is_given(STANDALONE) else self._cluster()
         node_name, node_ip = self._node_name(), self._node_ip()

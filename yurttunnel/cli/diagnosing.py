@@ -14,7 +14,7 @@ from twisted.python import usage
 from yurttunnel.cli.client import CommandFailed
 from yurttunnel.cli.options import PROGRAM, STATE_DIR, ClientCommand, ClientOptions
 from yurttunnel.ops import flags
-from yurttunnel.ops.diagnose.command import Subject
+from yurttunnel.ops.diagnose.subject import Subject
 from yurttunnel.ops.flag_table import Flag, Group
 
 BUNDLE = Flag(

@@ -10,25 +10,20 @@ from twisted.application.service import IService
 
 from yurttunnel.hub.filters.chain import BadFilter
 from yurttunnel.hub.options import Options
-from yurttunnel.ops.clocks import make_steady
+from yurttunnel.hub.settings import Settings
+from yurttunnel.ops.beginning import begin
 from yurttunnel.ops.configuration.following import follow_file
-from yurttunnel.ops.ending import stop_once
+from yurttunnel.ops.diagnose.subject import Subject
 from yurttunnel.ops.log import forward_standard_logging
 from yurttunnel.pki.directory import StateError
 from yurttunnel.tunnel.direct.reactor import with_transports
-from yurttunnel.tunnel.reactor import installed_reactor
 
 __all__ = ["Options", "makeService"]
 
 
 def makeService(options: Options) -> IService:
     """Build the hub from its command line; what is wrong ends the process with a sentence."""
-    reactor = installed_reactor()
-    make_steady(reactor)
-    stop_once(reactor)
-    settings = options.settings
-    if options["diagnose"]:
-        _diagnose(options)
+    reactor, settings = begin(options, subject)
     if options.dump is not None:
         _dump(settings.cache_dir, options.dump)
     from yurttunnel.hub.process import build
@@ -44,12 +39,21 @@ def makeService(options: Options) -> IService:
     return service
 
 
-def _diagnose(options: Options) -> NoReturn:
+def subject(settings: Settings) -> Subject:
+    """Name the hub's port, its files and its secret, for ``--diagnose``."""
     # What only this needs takes time and memory to import.
-    from yurttunnel.hub.diagnosis import subject
-    from yurttunnel.ops.diagnose.command import run_diagnosis
+    from yurttunnel.hub.identity.identity import PKI_DIRECTORY
 
-    run_diagnosis(subject(options.settings), options.bundle)
+    bootstrap = settings.bootstrap
+    return Subject(
+        program="yurthub",
+        meta_host=settings.listeners.meta_host,
+        meta_port=settings.listeners.meta_port,
+        directories=(settings.root_dir / PKI_DIRECTORY, settings.cache_dir),
+        files=() if bootstrap.file is None else (bootstrap.file,),
+        secret_flags=("--join-token",),
+        secrets=() if bootstrap.token is None else (bootstrap.token.bearer,),
+    )
 
 
 def _dump(cache: Path, target: Path) -> NoReturn:

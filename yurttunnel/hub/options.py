@@ -79,7 +79,7 @@ class Options(CommandOptions[Settings]):
 
     def make_settings(self) -> Settings:
         """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
-        self.bundle = bundle_path(self)
+        bundle_path(self)
         self.dump = self.optional_value(flag_table.DUMP_CACHE, None)
         self.value(flag_table.WORKING_MODE)
         return Settings(

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from twisted.application.service import IService
 
-from yurttunnel.ops.clocks import make_steady
+from yurttunnel.ops.beginning import begin
 from yurttunnel.ops.configuration.following import follow_file
-from yurttunnel.ops.ending import stop_once
+from yurttunnel.ops.diagnose.subject import Subject
 from yurttunnel.ops.log import forward_standard_logging
 from yurttunnel.proxy.options import Options
-from yurttunnel.tunnel.reactor import IReactor, installed_reactor
+from yurttunnel.proxy.settings import BackEnd, Settings
+from yurttunnel.tunnel.reactor import IReactor
 
 __all__ = ["Options", "makeService"]
 
 
 def makeService(options: Options) -> IService:
     """Build the proxy from its command line; what is wrong ends the process with a sentence."""
-    reactor = installed_reactor()
-    make_steady(reactor)
-    stop_once(reactor)
-    settings = options.settings
-    if options["diagnose"]:
-        _diagnose(options)
+    reactor, settings = begin(options, subject)
     if settings.cleanup:
         return _cleanup(reactor)
     from yurttunnel.kube.configuration import BadKubeConfiguration
@@ -41,15 +35,33 @@ def makeService(options: Options) -> IService:
 
 
 def _cleanup(reactor: IReactor) -> IService:
+    """Remove what service proxies have left in this machine's firewall, and exit."""
     # What speaks to the kernel takes time and memory to import.
-    from yurttunnel.proxy.cleanup import cleanup
+    from yurttunnel.ops.errand import Errand
+    from yurttunnel.proxy.host_address import host_address
+    from yurttunnel.proxy.rules.choice import remove_everything
+    from yurttunnel.proxy.rules.iptables.rules import IptablesRules
+    from yurttunnel.proxy.rules.nftables.rules import Nftables
+    from yurttunnel.steering.interfaces import SteeringFailed
+    from yurttunnel.steering.programs import Programs
 
-    return cleanup(reactor)
+    programs = Programs(reactor)
+    rules = (IptablesRules(programs, host_address), Nftables(programs, lambda _: []))
+    return Errand(reactor, "--cleanup", lambda: remove_everything(rules), SteeringFailed)
 
 
-def _diagnose(options: Options) -> NoReturn:
+def subject(settings: Settings) -> Subject:
+    """Name the proxy's port, its files, and its rules of iptables, for ``--diagnose``."""
     # What only this needs takes time and memory to import.
-    from yurttunnel.ops.diagnose.command import run_diagnosis
-    from yurttunnel.proxy.diagnosis import subject
+    from yurttunnel.proxy.rules.iptables.chains import PROXY
 
-    run_diagnosis(subject(options.settings), options.bundle)
+    host, port = settings.pages.metrics
+    files = (settings.sources.kube_config, settings.sources.file)
+    return Subject(
+        program="yurtproxy",
+        meta_host=host,
+        meta_port=port,
+        directories=(),
+        files=tuple(path for path in files if path is not None),
+        own_lines=None if settings.back_end is BackEnd.NONE else PROXY.lines,
+    )

@@ -121,7 +121,7 @@ class Options(CommandOptions[Settings]):
 
     def make_settings(self) -> Settings:
         """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
-        self.bundle = bundle_path(self)
+        bundle_path(self)
         mode, back_end = self.value(flag_table.MODE), self.value(flag_table.PROXY_BACKEND)
         if mode is Mode.KERNEL and back_end in (BackEnd.IPTABLES, BackEnd.NONE):
             raise usage.UsageError(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from twisted.application.service import IService
 
-from yurttunnel.ops.clocks import make_steady
+from yurttunnel.ops.beginning import begin
 from yurttunnel.ops.configuration.following import Following, follow_file
-from yurttunnel.ops.ending import stop_once
+from yurttunnel.ops.diagnose.subject import Subject
 from yurttunnel.ops.log import forward_standard_logging
 from yurttunnel.pki.authorities import BadBundle
 from yurttunnel.pki.directory import StateError
@@ -18,19 +16,14 @@ from yurttunnel.server.frontends.kubelet.middleware import BadMiddleware
 from yurttunnel.server.options import ClusterSettings, Options, Settings, StandaloneSettings
 from yurttunnel.steering.marks import OwnMark
 from yurttunnel.tunnel.direct.reactor import with_transports
-from yurttunnel.tunnel.reactor import IReactor, installed_reactor
+from yurttunnel.tunnel.reactor import IReactor
 
 __all__ = ["Options", "makeService"]
 
 
 def makeService(options: Options) -> IService:
     """Build the server from its command line; what is wrong ends the process with a sentence."""
-    reactor = installed_reactor()
-    make_steady(reactor)
-    stop_once(reactor)
-    settings = options.settings
-    if options["diagnose"]:
-        _diagnose(options)
+    reactor, settings = begin(options, subject)
     mode = settings.mode
     try:
         if isinstance(mode, StandaloneSettings) and mode.revoke_node is not None:
@@ -51,10 +44,22 @@ def makeService(options: Options) -> IService:
 
 
 def _cleanup(reactor: IReactor) -> IService:
+    """Remove what servers have left in this machine's firewall, and exit."""
     # What speaks to the kernel takes time and memory to import.
-    from yurttunnel.server.cleanup import cleanup
+    from yurttunnel.ops.errand import Errand
+    from yurttunnel.steering.firewall.tunnel import remove_everything
+    from yurttunnel.steering.interfaces import SteeringFailed
+    from yurttunnel.steering.netlink.address_sets import AddressSets
+    from yurttunnel.steering.netlink.worker import KernelWorker
+    from yurttunnel.steering.programs import Programs
 
-    return cleanup(reactor)
+    sets = AddressSets(KernelWorker(reactor).run, reactor)
+    return Errand(
+        reactor,
+        "--cleanup-iptables",
+        lambda: remove_everything(Programs(reactor), sets),
+        SteeringFailed,
+    )
 
 
 def _prepare(mode: StandaloneSettings | ClusterSettings) -> OwnMark | None:
@@ -64,12 +69,25 @@ def _prepare(mode: StandaloneSettings | ClusterSettings) -> OwnMark | None:
     return None
 
 
-def _diagnose(options: Options) -> NoReturn:
+def subject(settings: Settings) -> Subject:
+    """Name the server's port, its files, and its firewall rules, for ``--diagnose``."""
     # What only this needs takes time and memory to import.
-    from yurttunnel.ops.diagnose.command import run_diagnosis
-    from yurttunnel.server.diagnosis import subject
+    from yurttunnel.steering.firewall.rules import TUNNEL
 
-    run_diagnosis(subject(options.settings), options.bundle)
+    mode = settings.mode
+    if isinstance(mode, StandaloneSettings):
+        directory, files, steered = mode.state_dir, [settings.kubelet_ca], False
+    else:
+        directory, steered = mode.cert_dir, mode.steering.iptables
+        files = [settings.kubelet_ca, mode.kube_config, mode.client_ca]
+    return Subject(
+        program="yurttunnel-server",
+        meta_host=settings.insecure_address,
+        meta_port=settings.meta_port,
+        directories=(directory,),
+        files=tuple(path for path in files if path is not None),
+        own_lines=TUNNEL.lines if steered else None,
+    )
 
 
 def build(

@@ -158,7 +158,7 @@ class Options(CommandOptions[Settings]):
 
     def make_settings(self) -> Settings:
         """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
-        self.bundle = bundle_path(self)
+        bundle_path(self)
         bind_address = self.optional_value(flag_table.BIND_ADDRESS, every_address())
         resume_window = self.value(flag_table.RESUME_WINDOW)
         settings = Settings(

@@ -7,7 +7,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -15,35 +14,17 @@ from typing import NoReturn, TextIO
 
 from yurttunnel.ops.diagnose.bundle import Part, write_bundle
 from yurttunnel.ops.diagnose.files import files_part
-from yurttunnel.ops.diagnose.machine import OwnLines, firewall_part, machine_part, versions_part
+from yurttunnel.ops.diagnose.machine import firewall_part, machine_part, versions_part
 from yurttunnel.ops.diagnose.meta_pages import page_parts
 from yurttunnel.ops.diagnose.process import process_part
 from yurttunnel.ops.diagnose.redaction import redact, redacted_arguments
+from yurttunnel.ops.diagnose.subject import Subject
 
 MOST_SHOWN = 15
 """Sentences of the summary on the screen; the bundle has all."""
 
 _LONGEST_SHOWN = 400
 """Characters of one of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """Which process is looked at, by the same command line as its own.
-
-    ``directories`` are listed, ``files`` beside them, too. ``secret_flags`` are those whose
-    values are secrets (``--join-token``), ``secrets`` those values. ``own_lines`` picks the
-    lines of the program's own firewall rules, ``None`` where it makes none.
-    """
-
-    program: str
-    meta_host: str
-    meta_port: int
-    directories: tuple[Path, ...]
-    files: tuple[Path, ...]
-    secret_flags: tuple[str, ...] = ()
-    secrets: tuple[str, ...] = ()
-    own_lines: OwnLines | None = None
 
 
 def run_diagnosis(subject: Subject, output: Path | None) -> NoReturn:

@@ -11,10 +11,11 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from yurttunnel.ops.diagnose.bundle import Part
+from yurttunnel.ops.diagnose.subject import OwnLines
 
 LIBRARIES = (
     "yurttunnel",
@@ -49,9 +50,6 @@ _PROGRAM_SECONDS = 10.0
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 """Where programs for root are: not every service has these directories in its ``PATH``."""
-
-OwnLines = Callable[[bytes], list[bytes]]
-"""Picks the lines of a program's own chains out of the output of ``iptables-save``."""
 
 
 def versions_part() -> Part:
