@@ -20,8 +20,7 @@ from twisted.web.static import Data
 from tests.ops.admin_sites import AdminSite
 from tests.ops.test_http_site import TcpTransport
 from yurttunnel import __version__
-from yurttunnel.ops.admin.process_page import process_page
-from yurttunnel.ops.admin.service import SOCKET, AdminSocket, admin_pages
+from yurttunnel.ops.admin.service import SOCKET, AdminSocket, admin_pages, process_page
 from yurttunnel.ops.debug.pages import Page, as_json, text
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.tunnel.direct.reactor import with_transports

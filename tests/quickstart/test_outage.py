@@ -8,7 +8,7 @@ from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.ops.log_levels import ShownLevels
-from yurttunnel.quickstart.outage import SETTLED, Outage
+from yurttunnel.quickstart.composition import SETTLED, Outage
 
 
 class Api:

@@ -23,9 +23,7 @@ from yurttunnel.pki.join_token import JoinTokenFile
 from yurttunnel.pki.records import NodeRecords
 from yurttunnel.pki.revocation import Revocations
 from yurttunnel.pki.token import JOIN_TOKEN_FILE, MAX_TOKENS, JoinToken, TokenRefused, TokenStore
-from yurttunnel.server.admin_forwards import ForwardPages
-from yurttunnel.server.admin_revocations import RevocationPages
-from yurttunnel.server.admin_tokens import TokenPages
+from yurttunnel.server.admin import ForwardPages, RevocationPages, TokenPages
 from yurttunnel.server.frontends.forward import ForwardFactory
 from yurttunnel.server.frontends.forwards import Forwards
 from yurttunnel.server.joining import TOKEN_VARIABLE, agent_command, command_with_token

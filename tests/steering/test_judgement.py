@@ -8,8 +8,8 @@ from ipaddress import ip_address
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.steering.steered import INSECURE, SECURE, addresses, flow
+from yurttunnel.steering.family import wrong_flows
 from yurttunnel.steering.interception import Interception, Match, Target
-from yurttunnel.steering.judgement import wrong_flows
 
 EDGE, CLOUD, OTHER = "192.168.0.1", "10.0.0.2", "203.0.113.1"
 ANYWHERE = Target(None, 10263)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from twisted.application.service import IService, MultiService
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger, LogLevel
 
 from yurtlab.api.service import KubernetesAPI
 from yurtlab.api.store import Store
@@ -23,7 +25,7 @@ from yurttunnel.hub import process as hub
 from yurttunnel.hub.options import Options as HubOptions
 from yurttunnel.hub.settings import Settings as HubSettings
 from yurttunnel.ops.listen import listen_tcp
-from yurttunnel.ops.log_levels import shown_levels
+from yurttunnel.ops.log_levels import ShownLevels, shown_levels
 from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
 from yurttunnel.proxy import process as proxy
 from yurttunnel.proxy.options import Options as ProxyOptions
@@ -32,7 +34,6 @@ from yurttunnel.quickstart import orders
 from yurttunnel.quickstart.access import NodeAndMasters
 from yurttunnel.quickstart.edge import EdgeNode
 from yurttunnel.quickstart.options import ADDRESS, Settings
-from yurttunnel.quickstart.outage import Outage
 from yurttunnel.quickstart.reach import TunneledNodes
 from yurttunnel.quickstart.service import CheckRun, Guide, HTTPService, OwnState, Replaceable
 from yurttunnel.quickstart.trust import QuickstartTrust
@@ -226,3 +227,32 @@ of its agents is on http://{ADDRESS}:{ports.server_meta}/agents; at which ports 
 those with a cluster IP and EndpointSlices, on http://{ADDRESS}:{ports.proxy_meta}/. Ctrl-C ends
 everything.
 """
+
+
+SETTLED = 3.0
+"""Seconds from the return of the API until nobody speaks of its absence any more: what the hub has
+parked meanwhile ends within 2 s."""
+
+_log = Logger()
+
+
+class Outage:
+    """Takes ``api`` away and puts it back; till that has settled the log shows errors only."""
+
+    def __init__(self, clock: IReactorTime, api: Replaceable, levels: ShownLevels) -> None:
+        self._clock = clock
+        self._api = api
+        self._levels = levels
+        self._usual = levels.level, levels.requests
+
+    async def begin(self) -> None:
+        """Stop the API; all that follow it would say so."""
+        _log.info("the API is away for some seconds, as the check wants it")
+        self._usual = self._levels.level, self._levels.requests
+        self._levels.set(LogLevel.error, requests=False)
+        await self._api.take_away()
+
+    async def end(self) -> None:
+        """Start the API again, and show a little later what was shown before."""
+        await self._api.put_back()
+        self._clock.callLater(SETTLED, self._levels.set, *self._usual)

@@ -1,16 +1,37 @@
-"""What the commands ask a server by its socket, besides the pages of the meta port."""
+"""What the commands ask a server by its socket, besides the pages of the meta port.
+
+``/v1/forwards`` are the forwards that are open; ``/v1/tokens`` and ``/v1/revocations``, of a server
+without a cluster, the join tokens that are good and the nodes that may connect no more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
 from yurttunnel.http.authority import join_authority
+from yurttunnel.ops import flags
 from yurttunnel.ops.admin.service import AdminSocket, admin_socket
-from yurttunnel.ops.debug.pages import Page
-from yurttunnel.server.admin_forwards import ForwardPages
-from yurttunnel.server.admin_revocations import RevocationPages
-from yurttunnel.server.admin_tokens import TokenPages
+from yurttunnel.ops.clocks import timestamp
+from yurttunnel.ops.debug.pages import Answer, BadParameter, Page, Parameters, as_json, text
+from yurttunnel.ops.threads import in_own_thread
+from yurttunnel.pki.directory import StateError
+from yurttunnel.pki.join_token import JoinTokenFile
+from yurttunnel.pki.revocation import RevocationFailed, Revocations, revoke_node
+from yurttunnel.pki.token import (
+    DEFAULT_TOKEN_LIFETIME,
+    MAX_TOKENS,
+    IssuedToken,
+    JoinToken,
+    TokenRefused,
+    TokenStore,
+)
+from yurttunnel.server.frontends.forward import Forward, Listen, parse_forward, parse_listen
+from yurttunnel.server.frontends.forwards import ForwardRefused, Forwards, ForwardState
 from yurttunnel.server.joining import command_with_token
 from yurttunnel.server.options import Settings
 from yurttunnel.server.process import ServerProcess
@@ -55,3 +76,222 @@ def standalone_pages(
 def status_page(settings: Settings) -> str:
     """Return where the status page is, for a browser on this machine."""
     return f"http://{join_authority(settings.insecure_address, settings.meta_port)}/"
+
+
+NOT_YET = "this server takes no callers now: it begins"
+
+
+class ForwardPages:
+    """Lists, opens and closes what ``find()`` gives, which is ``None`` before the server listens.
+
+    What is done so lasts until the process ends, or its configuration says something else.
+    """
+
+    def __init__(self, find: Callable[[], Forwards | None]) -> None:
+        self._find = find
+
+    def pages(self) -> dict[str, Page]:
+        """Return the pages by their paths."""
+        return {
+            "forwards": Page(self._list, self._add, ("forward", "replace")),
+            "forwards/remove": Page(self._list, self._remove, ("listen",)),
+        }
+
+    def _list(self, parameters: Parameters) -> Answer:
+        forwards = self._find()
+        states = [] if forwards is None else forwards.states()
+        return as_json({"forwards": [_forward_entry(each) for each in states]})
+
+    def _add(self, parameters: Parameters) -> Deferred[Answer]:
+        try:
+            forward = parse_forward(parameters.get("forward", ""))
+        except ValueError as error:
+            raise BadParameter(str(error)) from None
+        replace = parameters.get("replace", "false")
+        if replace not in ("true", "false"):
+            raise BadParameter("replace is true or false")
+        return Deferred.fromCoroutine(self._added(forward, replace == "true"))
+
+    async def _added(self, forward: Forward, replace: bool) -> Answer:
+        forwards = self._find()
+        if forwards is None:
+            return text(f"{NOT_YET}\n", 409)
+        try:
+            await forwards.add(forward, replace)
+        except ForwardRefused as error:
+            return text(f"{error}\n", 409)
+        return as_json(_described(forward))
+
+    def _remove(self, parameters: Parameters) -> Deferred[Answer]:
+        try:
+            listen = parse_listen(parameters.get("listen", ""))
+        except ValueError as error:
+            raise BadParameter(f"listen: {error}") from None
+        return Deferred.fromCoroutine(self._removed(listen))
+
+    async def _removed(self, listen: Listen) -> Answer:
+        forwards = self._find()
+        if forwards is None:
+            return text(f"{NOT_YET}\n", 409)
+        try:
+            forward = await forwards.remove(listen)
+        except ForwardRefused as error:
+            return text(f"{error}\n", 409)
+        return as_json(_described(forward))
+
+
+def _forward_entry(state: ForwardState) -> dict[str, object]:
+    return {
+        **_described(state.forward),
+        "origin": state.origin.value,
+        "connections": state.connections,
+    }
+
+
+def _described(forward: Forward) -> dict[str, object]:
+    return {
+        "listen": join_authority(*forward.listen),
+        "node": forward.node,
+        "target": join_authority(forward.host, forward.port),
+    }
+
+
+class RevocationPages:
+    """Lists the nodes that were revoked, and revokes one in ``state_dir``."""
+
+    _log = Logger()
+
+    def __init__(self, reactor: IReactor, state_dir: Path, revocations: Revocations) -> None:
+        self._reactor = reactor
+        self._state_dir = state_dir
+        self._revocations = revocations
+
+    def pages(self) -> dict[str, Page]:
+        """Return the page by its path."""
+        return {"revocations": Page(self._list, self._revoke, ("node",))}
+
+    def _list(self, parameters: Parameters) -> Answer:
+        return as_json(
+            {
+                "revocations": [
+                    {"node": node, "revoked": timestamp(when.timestamp())}
+                    for node, when in sorted(self._revocations.all().items())
+                ]
+            }
+        )
+
+    def _revoke(self, parameters: Parameters) -> Deferred[Answer]:
+        node = parameters.get("node", "")
+        if not node:
+            raise BadParameter("node is wanted: the name of one")
+        return Deferred.fromCoroutine(self._revoked(node))
+
+    async def _revoked(self, node: str) -> Answer:
+        # It waits for the disk.
+        revoke = partial(revoke_node, self._reactor, self._state_dir)
+        try:
+            sentence = await in_own_thread(self._reactor, "yurttunnel revocation", revoke, node)
+        except RevocationFailed as error:
+            return text(f"{error}\n", 400)
+        except StateError as error:
+            return text(f"{error}\n", 500)
+        self._log.info("{sentence}, by command", node=node, sentence=sentence)
+        # Its session ends now and not with the next look at the file.
+        self._revocations.refresh()
+        return as_json({"node": node, "done": sentence})
+
+
+LONGEST_LIFETIME = 365 * 86400.0
+"""Seconds for which a token may be good."""
+
+
+class TokenPages:
+    """Lists tokens without their secrets, makes one, and ends one.
+
+    ``command(token)`` gives what to run on a node. The token in ``file`` is one of them.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        tokens: TokenStore,
+        file: JoinTokenFile,
+        revocations: Revocations,
+        command: Callable[[JoinToken], str],
+    ) -> None:
+        self._tokens = tokens
+        self._file = file
+        self._revocations = revocations
+        self._command = command
+
+    def pages(self) -> dict[str, Page]:
+        """Return the pages by their paths."""
+        return {
+            "tokens": Page(self._list, self._create, ("lifetime",)),
+            "tokens/revoke": Page(self._list, self._revoke, ("id",)),
+        }
+
+    def _list(self, parameters: Parameters) -> Answer:
+        try:
+            in_file = self._file.read()
+        except StateError as error:
+            return text(f"{error}\n", 500)
+        held = None if in_file is None else in_file.token_id
+        return as_json(
+            {"tokens": [_token_entry(each, each.token_id == held) for each in self._tokens.good()]}
+        )
+
+    def _create(self, parameters: Parameters) -> Answer:
+        lifetime = _lifetime(parameters)
+        if len(self._tokens.good()) >= MAX_TOKENS:
+            return text(f"{MAX_TOKENS} join tokens are good already: revoke one first\n", 409)
+        try:
+            token = self._tokens.issue(lifetime, after=self._revocations.last_revocation())
+        except StateError as error:
+            return text(f"the join token is not made: {error}\n", 500)
+        self._log.info(
+            "join token {token} is made, by command, and good for {seconds:.0f} s",
+            token=token.token_id,
+            seconds=lifetime,
+        )
+        issued = self._tokens.check(token.token_id, token.secret)
+        return as_json(
+            {**_token_entry(issued, False), "token": str(token), "command": self._command(token)}
+        )
+
+    def _revoke(self, parameters: Parameters) -> Answer:
+        token_id = parameters.get("id", "")
+        if not token_id:
+            raise BadParameter("id is wanted: that of a join token")
+        try:
+            self._tokens.revoke(token_id)
+            self._file.refresh()
+        except TokenRefused as error:
+            return text(f"{error}\n", 409)
+        except StateError as error:
+            return text(f"the join token is not revoked: {error}\n", 500)
+        self._log.info("join token {token} is revoked, by command", token=token_id)
+        return as_json({"id": token_id})
+
+
+def _token_entry(token: IssuedToken, is_in_file: bool) -> dict[str, object]:
+    return {
+        "id": token.token_id,
+        "created": timestamp(token.created.timestamp()),
+        "expires": timestamp(token.expires.timestamp()),
+        "in_file": is_in_file,
+    }
+
+
+def _lifetime(parameters: Parameters) -> float:
+    given = parameters.get("lifetime")
+    if given is None:
+        return DEFAULT_TOKEN_LIFETIME
+    try:
+        seconds = flags.duration(given)
+    except ValueError as error:
+        raise BadParameter(f"lifetime: {error}") from None
+    if not 1 <= seconds <= LONGEST_LIFETIME:
+        raise BadParameter("lifetime: give one second to 365 days, as 24h")
+    return seconds

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.e2e.cluster.network import OwnNetwork
 from yurttunnel.steering.marks import OwnMark
 from yurttunnel.steering.netlink.conversation import Conversation
-from yurttunnel.steering.netlink.sockets import NETLINK_SOCK_DIAG, Ends, destroy
+from yurttunnel.steering.netlink.flows import NETLINK_SOCK_DIAG, Ends, destroy
 
 FAMILIES = {4: (socket.AF_INET, "127.0.0.1"), 6: (socket.AF_INET6, "::1")}
 

@@ -17,16 +17,17 @@ from typing import Any
 from twisted.application.service import Service
 from twisted.internet.address import UNIXAddress
 from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.internet.interfaces import IListeningPort
+from twisted.internet.interfaces import IListeningPort, IReactorTime
 from twisted.logger import Logger
 from twisted.web.http import Request
 from twisted.web.resource import Resource
 
-from yurttunnel.ops.admin.process_page import process_page
-from yurttunnel.ops.debug.pages import GuardedPages, Page, as_json
+from yurttunnel import __version__
+from yurttunnel.ops.clocks import time_of_day, timestamp
+from yurttunnel.ops.debug.pages import Answer, GuardedPages, Page, Parameters, as_json
 from yurttunnel.ops.http_site import LimitedSite
 from yurttunnel.ops.listen import CannotListen, listen_unix
-from yurttunnel.ops.readiness import Readiness
+from yurttunnel.ops.readiness import Finding, Readiness
 from yurttunnel.ops.unix_peers import user_id_behind
 from yurttunnel.tunnel.reactor import IReactor
 
@@ -125,3 +126,33 @@ class AdminSocket(Service):
         super().stopService()
         port, self._port = self._port, None
         return maybeDeferred(lambda: None if port is None else port.stopListening())
+
+
+def process_page(
+    clock: IReactorTime,
+    program: str,
+    readiness: Readiness,
+    details: Callable[[], Mapping[str, object]],
+) -> Page:
+    """Make the page; ``details()`` gives what the program has to say besides."""
+    since = timestamp(time_of_day(clock))
+
+    def show(parameters: Parameters) -> Answer:
+        findings = readiness.findings()
+        return as_json(
+            {
+                "program": program,
+                "version": __version__,
+                "pid": os.getpid(),
+                "since": since,
+                "ready": all(each.problem is None for each in findings if each.required),
+                "checks": [_check(each) for each in findings],
+                **details(),
+            }
+        )
+
+    return Page(show)
+
+
+def _check(finding: Finding) -> dict[str, object]:
+    return {"name": finding.name, "problem": finding.problem, "required": finding.required}
