@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sys
@@ -12,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.cli.client import CommandFailed, Missing
 from yurttunnel.cli.cluster import Kubectl, servers
+from yurttunnel.cli.status import StatusOptions, status
 
 KUBECTL = """#!{python} -I
 import http.server, json, sys
@@ -114,6 +117,23 @@ class ClusterTests(SynchronousTestCase):
         self.assertEqual("not ready\n", first.get_text("/readyz"))
         self.assertRaises(Missing, first.get, "/nodes/nobody")
         self.assertIn("port-forward", self.calls()[-1])
+
+    def test_status(self) -> None:
+        """Of a server that has gone since it was found it is told; it is not ready."""
+        proxy = "/api/v1/namespaces/kube-system/pods/s-2:10265/proxy"
+        pods = self.raw.pop(PODS)
+        self.raw[PODS.replace("/ns/", "/kube-system/")] = pods
+        self.raw[f"{proxy}/readyz"] = "nodes: ok\nready"
+        self.raw[f"{proxy}/agents"] = '[{"connected": true}, {"connected": false}]'
+        self.answers()
+        options = StatusOptions()
+        options.parseOptions(["--in-cluster"])
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown):
+            self.assertEqual(1, status(options))
+        first, second = shown.getvalue().splitlines()
+        self.assertRegex(first, "^s-1: s-1 cannot be asked: .*, nodes connected: 0$")
+        self.assertEqual("s-2: ready, nodes connected: 1", second)
 
     def test_not_reached(self) -> None:
         """Where neither works it is said what kubectl says last."""

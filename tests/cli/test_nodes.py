@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import datetime
 import io
+import time
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.cli import output
+from yurttunnel.cli.client import CommandFailed, Missing
 from yurttunnel.cli.forwards import is_on_loopback
 from yurttunnel.cli.node_text import described
-from yurttunnel.cli.nodes import NodesOptions, changed, merged, nodes
+from yurttunnel.cli.nodes import NodeOptions, NodesOptions, changed, merged, nodes
+from yurttunnel.cli.nodes import node as told_of_one
 
 
 def node(name: str, state: str, since: str | None = "2026-01-01T00:00:00Z", **more):
@@ -57,6 +60,84 @@ class MergedTests(SynchronousTestCase):
             nodes(options)
         self.assertEqual(["NODE", "STATE"], shown.getvalue().split()[:2])
         self.assertIn("yurttunnel token create says what to run", beside.getvalue())
+
+
+class Told:
+    """A server that tells of some nodes, or has gone since it was found."""
+
+    def __init__(self, *known) -> None:
+        self.known = known
+
+    def get(self, page: str):
+        """Answer."""
+        if not self.known:
+            raise CommandFailed("kubectl: pods s-1 not found")
+        if page == "/nodes":
+            return {"nodes": list(self.known)}
+        found = [each for each in self.known if page == f"/nodes/{each['node']}"]
+        if not found:
+            raise Missing("s-2 has no such page")
+        return found[0]
+
+
+NODE = node("a", "connected", rtt_seconds=None, streams=None, version="", address="", reason="")
+
+
+class GoneTests(SynchronousTestCase):
+    """Servers that go, as each of them does in an update, between being found and being asked."""
+
+    def setUp(self) -> None:
+        """Collect what is printed."""
+        self.shown, self.beside = io.StringIO(), io.StringIO()
+        self.looks: list[list[Told]] = []
+        self.patch(time, "sleep", lambda seconds: None)
+
+    def run_command(self, options, act, *arguments: str) -> None:
+        """Have a command ask the servers of each look."""
+
+        def servers(options):
+            if not self.looks:
+                raise KeyboardInterrupt
+            return self.looks.pop(0)
+
+        self.patch(type(options), "servers", servers)
+        options.parseOptions(arguments)
+        with contextlib.redirect_stdout(self.shown), contextlib.redirect_stderr(self.beside):
+            act(options)
+
+    def test_the_others_are_asked(self) -> None:
+        """What they know is shown, and beside it who was not asked."""
+        for options, act, words in (
+            (NodesOptions(), nodes, ()),
+            (NodeOptions(), told_of_one, ("a",)),
+        ):
+            self.looks = [[Told(), Told(NODE)]]
+            self.run_command(options, act, *words)
+        self.assertEqual(2, self.shown.getvalue().count("connected"))
+        self.assertEqual("not asked: kubectl: pods s-1 not found\n" * 2, self.beside.getvalue())
+
+    def test_nobody_is_left(self) -> None:
+        """The command fails, and says why."""
+        self.looks = [[Told(), Told()]]
+        with self.assertRaisesRegex(CommandFailed, "pods s-1 not found"):
+            self.run_command(NodesOptions(), nodes)
+
+    def test_a_node_that_nobody_knows(self) -> None:
+        """It is another matter than a server that does not answer."""
+        self.looks = [[Told(), Told(NODE)]]
+        with self.assertRaisesRegex(CommandFailed, "nothing is known of 'b'"):
+            self.run_command(NodeOptions(), told_of_one, "b")
+
+    def test_watched(self) -> None:
+        """Servers are found anew at each look; while there is none it is waited, which is told."""
+        lost = {**NODE, "state": "lost"}
+        self.looks = [[Told(NODE)], [Told()], [Told()], [Told(lost)], [Told()], [Told(NODE)]]
+        with self.assertRaises(KeyboardInterrupt):
+            self.run_command(NodesOptions(), nodes, "--watch")
+        states = [line.split()[1] for line in self.shown.getvalue().splitlines()[1:]]
+        self.assertEqual(["connected", "lost", "connected"], states)
+        said = "kubectl: pods s-1 not found; it is asked again\n"
+        self.assertEqual(2 * said, self.beside.getvalue())
 
 
 class ChangedTests(SynchronousTestCase):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -64,10 +63,9 @@ class NodeOptions(ClientOptions):
 
 def nodes(options: NodesOptions) -> None:
     """List them."""
-    servers = options.servers()
 
     def look() -> list[Node]:
-        return merged([each.get("/nodes")["nodes"] for each in servers])
+        return merged(options.told(lambda server: server.get("/nodes")["nodes"]))
 
     known = look()
     if options.as_json:
@@ -81,9 +79,17 @@ def nodes(options: NodesOptions) -> None:
 
 
 def _watch(before: list[Node], look: Callable[[], list[Node]], as_json: bool) -> None:
+    problem = ""
     while True:
         time.sleep(WATCH_SECONDS)
-        known = look()
+        try:
+            known, problem = look(), ""
+        except CommandFailed as error:
+            # It may be started again.
+            if str(error) != problem:
+                problem = str(error)
+                print(f"{problem}; it is asked again", file=sys.stderr)
+            continue
         for node in changed(before, known):
             if as_json:
                 print(output.as_json(node), end="")
@@ -138,17 +144,20 @@ def _row(node: Node) -> tuple[str, ...]:
 def node(options: NodeOptions) -> None:
     """Tell of one."""
     name = options.given[0]
-    told = list(_told(options.servers(), f"/nodes/{quote(name, safe='')}"))
+    page = f"/nodes/{quote(name, safe='')}"
+    told = [each for each in options.told(lambda server: _told(server, page)) if each is not None]
     if not told:
         raise CommandFailed(f"nothing is known of {name!r}: yurttunnel nodes lists what is")
     best = max(told, key=_goodness)
     print(output.as_json(best) if options.as_json else described(best), end="")
 
 
-def _told(servers: Sequence[Process | Server], page: str) -> Iterator[Node]:
-    for server in servers:
-        with contextlib.suppress(Missing):
-            yield server.get(page)
+def _told(server: Process | Server, page: str) -> Node | None:
+    try:
+        found: Node = server.get(page)
+    except Missing:
+        return None
+    return found
 
 
 NODES = (

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from twisted.python import usage
 
@@ -18,6 +18,8 @@ from yurttunnel.ops import flags
 from yurttunnel.ops.command_line import STATUS
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Switch
 from yurttunnel.ops.options import CommandOptions
+
+_Told = TypeVar("_Told")
 
 
 def _format(text: str) -> str:
@@ -164,6 +166,25 @@ class ClientOptions(CommandOptions[None]):
             f"--{flag.name}={self[flag.name]}" for flag in (KUBECONFIG, CONTEXT) if self[flag.name]
         ]
         return servers(Kubectl(tuple(given)), self.value(NAMESPACE), self.value(META_PORT))
+
+    def told(self, ask: Callable[[Process | Server], _Told]) -> list[_Told]:
+        """Return what ``ask`` gives of all servers; of those that cannot be asked is told why.
+
+        One may have gone since it was found, as in each update. Raises :class:`CommandFailed`
+        where there is no other.
+        """
+        told: list[_Told] = []
+        failed: list[CommandFailed] = []
+        for server in self.servers():
+            try:
+                told.append(ask(server))
+            except CommandFailed as error:
+                failed.append(error)
+        if failed and not told:
+            raise failed[-1]
+        for each in failed:
+            print(f"not asked: {each}", file=sys.stderr)
+        return told
 
     @property
     def state_dir(self) -> Path | None:

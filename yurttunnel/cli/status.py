@@ -52,17 +52,20 @@ def status(options: StatusOptions) -> int:
 
 
 def _of_cluster(options: StatusOptions) -> int:
-    told: list[dict[str, Any]] = [
-        {
-            "pod": server.pod,
-            "checks": server.get_text("/readyz").splitlines(),
-            "sessions_connected": sum(bool(each["connected"]) for each in server.get("/agents")),
-        }
-        for server in options.servers()
-        if isinstance(server, Server)
-    ]
+    told = [_server(each) for each in options.servers() if isinstance(each, Server)]
     print(output.as_json(told) if options.as_json else "".join(map(_pod, told)), end="")
     return 0 if all(each["checks"][-1:] == ["ready"] for each in told) else 1
+
+
+def _server(server: Server) -> dict[str, Any]:
+    checks, connected = [], 0
+    try:
+        checks = server.get_text("/readyz").splitlines()
+        connected = sum(bool(each["connected"]) for each in server.get("/agents"))
+    except CommandFailed as error:
+        # It may have gone since it was found; the others are to be seen all the same.
+        checks = [str(error)]
+    return {"pod": server.pod, "checks": checks, "sessions_connected": connected}
 
 
 def _pod(told: dict[str, Any]) -> str:
