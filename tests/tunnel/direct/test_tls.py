@@ -26,6 +26,7 @@ from zope.interface import implementer
 from tests.tunnel.certificates import HOST, ClientTLS, ServerTLS, authority
 from tests.tunnel.direct.users import Push, User
 from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.direct import openssl
 from yurttunnel.tunnel.direct.reactor import with_transports
 from yurttunnel.tunnel.direct.tls import RecordCounter
 
@@ -582,6 +583,14 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
         link.layer.dataReceived(b"\x17\x03\x03\xff\xff")
         link.run()
         link.user.reason.trap(SSL.Error)
+
+
+class PublicMethodsTLSTests(DirectTLSTests):
+    """So does the same layer by what pyOpenSSL has in public alone."""
+
+    def setUp(self) -> None:
+        """Find nothing of what pyOpenSSL keeps to itself."""
+        self.patch(openssl, "private_library", lambda: None)
 
 
 class RecordCounterTests(SynchronousTestCase):

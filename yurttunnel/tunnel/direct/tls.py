@@ -27,16 +27,8 @@ from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.tunnel.direct.openssl import RECORD, TLSState, state_of
 from yurttunnel.tunnel.interfaces import IHalfCloseableTransport
-
-RECORD = 16 * 1024
-"""The longest plaintext of one record, bytes (RFC 8446 section 5.1)."""
-
-RECORD_OVERHEAD = 64
-"""More than header, tag and padding of a record take, bytes."""
-
-HANDSHAKE_SIZE = 16 * 1024
-"""More than one flight of a handshake takes, mostly, bytes."""
 
 HEADER = 5
 """Type, version and length of a record, bytes (RFC 8446 section 5.1)."""
@@ -79,6 +71,7 @@ class TLSTransport(Protocol):
         self._make_connection = make_connection
         self._is_client = is_client
         self._tls: SSL.Connection
+        self._state: TLSState
         # What a server has got of the first record, until that is complete.
         self._first: bytes | None = None if is_client else b""
         self._records = RecordCounter()
@@ -96,8 +89,7 @@ class TLSTransport(Protocol):
     def connectionMade(self) -> None:
         """Begin the handshake, if this side does."""
         if self._is_client:
-            self._tls = self._make_connection(self)
-            self._tls.set_connect_state()
+            self._make_tls().set_connect_state()
         self.wrappedProtocol.makeConnection(self)
         if self._is_client and not self._closed:
             self._shake_hands()
@@ -112,9 +104,8 @@ class TLSTransport(Protocol):
                 self._first = data
                 return
             self._first = None
-            self._tls = self._make_connection(self)
-            self._tls.set_accept_state()
-        self._tls.bio_write(data)
+            self._make_tls().set_accept_state()
+        self._state.feed(data)
         records = self._records.feed(data)
         if not self._established:
             self._shake_hands()
@@ -135,6 +126,7 @@ class TLSTransport(Protocol):
             # Its buffers are as large as the largest chunk, and it is part of a cycle, so that it
             # would be kept until the garbage collector looks at what is old.
             self.__dict__.pop("_tls", None)
+            self.__dict__.pop("_state", None)
 
     # -- ITransport: for the protocol ----------------------------------------------------------
 
@@ -146,11 +138,12 @@ class TLSTransport(Protocol):
             self._early.append(data)
             return
         try:
-            self._tls.sendall(data)
+            encrypted = self._state.write(data)
         except SSL.Error as error:
             self._fail(error)
             return
-        self._send_encrypted(len(data) + RECORD_OVERHEAD * (len(data) // RECORD + 2))
+        if encrypted:
+            self.transport.write(encrypted)
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
         """Send the pieces of ``data``."""
@@ -235,11 +228,16 @@ class TLSTransport(Protocol):
 
     # -- helpers -------------------------------------------------------------------------------
 
+    def _make_tls(self) -> SSL.Connection:
+        self._tls = self._make_connection(self)
+        self._state = state_of(self._tls)
+        return self._tls
+
     def _shake_hands(self) -> None:
         try:
             self._tls.do_handshake()
         except SSL.WantReadError:
-            self._send_encrypted(HANDSHAKE_SIZE)
+            self._send_produced()
             if self._error is not None:
                 self.abortConnection()
             return
@@ -261,11 +259,9 @@ class TLSTransport(Protocol):
     def _read(self, records: int) -> None:
         """Read as often as there can be something: to be told "not now" is dear."""
         pieces: list[bytes] = []
-        receive = self._tls.recv
         error: SSL.Error | None = None
         try:
-            for _ in range(records):
-                pieces.append(receive(RECORD))  # noqa: PERF401 # keeps what came before an end
+            self._state.read(records, pieces)
         except SSL.WantReadError:
             # Some records held no data: the handshake's, a key update.
             pass
@@ -283,16 +279,11 @@ class TLSTransport(Protocol):
             self._end_tls()
             self._close()
 
-    def _send_encrypted(self, size: int) -> None:
-        """Send what TLS has produced, expected to be less than ``size`` bytes."""
-        try:
-            encrypted = self._tls.bio_read(size)
-            while encrypted:
-                self.transport.write(encrypted)
-                encrypted = self._tls.bio_read(size) if len(encrypted) == size else b""
-        except SSL.WantReadError:
-            # TLS has produced nothing.
-            return
+    def _send_produced(self) -> None:
+        """Send what TLS has to say by itself, if anything."""
+        produced = self._state.produced()
+        if produced:
+            self.transport.write(produced)
 
     def _end_when_sent(self) -> None:
         """Do what is left to do of a close, if one has been asked for."""
@@ -308,13 +299,13 @@ class TLSTransport(Protocol):
         except SSL.Error as error:
             self._fail(error)
             return
-        self._send_encrypted(HANDSHAKE_SIZE)
+        self._send_produced()
 
     def _fail(self, error: SSL.Error) -> None:
         if self._error is None:
             self._error = Failure(error)
         # Not aborted: the alert that says what was wrong is on its way.
-        self._send_encrypted(HANDSHAKE_SIZE)
+        self._send_produced()
         self._close()
 
     def _close(self) -> None:
