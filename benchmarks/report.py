@@ -121,7 +121,7 @@ def doubts(results: Sequence[Result]) -> Iterator[str]:
 
 
 def comparison(changes: Sequence[Change]) -> Iterator[str]:
-    """Say line by line what has become of an earlier run's figures."""
+    """Return line by line what has become of an earlier run's figures."""
     for change in changes:
         word = f"lost {change.loss:.0%} beyond the spread" if change.is_loss else "kept"
         yield f"{change.name:<16} {change.before.median:>9.3f} {change.now.median:>9.3f}  {word}"

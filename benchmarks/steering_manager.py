@@ -182,7 +182,7 @@ class Steered:
         return firewalls
 
     def back_end(self) -> str | None:
-        """Say by which back end the rules for IPv4 were made."""
+        """Return by which back end the rules for IPv4 were made."""
         return self._manager.report().families[0].backend
 
     def _put(self, name: str, address: IPv4Address, labels: dict[str, str]) -> None:

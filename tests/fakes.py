@@ -168,7 +168,7 @@ class FakeStream:
         return near, far
 
     def attach(self, protocol):
-        """Give the stream its user."""
+        """Set the stream's user."""
         self._protocol = protocol
         protocol.makeConnection(self)
         if self._end is not None:

@@ -86,7 +86,7 @@ OF_TOOLS = {"testing.md", "performance.md", "dependencies.md"}
 
 
 def headings(path):
-    """Give the anchors of a document, as GitHub makes them."""
+    """Return the anchors of a document, as GitHub makes them."""
     for line in path.read_text().splitlines():
         if line.startswith("#"):
             text = line.lstrip("#").strip().lower()
@@ -350,7 +350,7 @@ class BlockTests(unittest.TestCase):
     skip = why_not_rendered()
 
     def blocks(self, document, language):
-        """Give the blocks of a language, without the indentation of lists."""
+        """Return the blocks of a language, without the indentation of lists."""
         for indentation, kind, text in FENCE.findall(document.read_text()):
             if kind == language:
                 yield re.sub(f"^{indentation}", "", text, flags=re.MULTILINE)

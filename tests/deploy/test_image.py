@@ -15,7 +15,7 @@ CONTAINERFILE = DEPLOY / "image" / "Containerfile"
 
 
 def instructions():
-    """Give the instructions of the Containerfile, with their continuation lines joined."""
+    """Return the instructions of the Containerfile, with their continuation lines joined."""
     text = re.sub(r"^\s*#.*\n", "", CONTAINERFILE.read_text(), flags=re.MULTILINE)
     for line in text.replace("\\\n", " ").splitlines():
         if line.strip():

@@ -33,7 +33,7 @@ BY_PROMETHEUS = {"instance", "job", "le"}
 
 
 def faults(expression, known):
-    """Give a sentence for each metric, label and value in a query that does not exist."""
+    """Return a sentence for each metric, label and value in a query that does not exist."""
     expression = expression.replace("$__rate_interval", "5m")
     available = set(BY_PROMETHEUS)
     for name, matchers in METRIC.findall(expression):

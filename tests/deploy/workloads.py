@@ -51,7 +51,7 @@ class RenderedTestCase(unittest.SynchronousTestCase):
 
 
 class KustomizationTestCase(RenderedTestCase):
-    """Gives tests kustomizations as an operator writes them."""
+    """A test case with kustomizations as an operator writes them."""
 
     def kustomization(self, resource: Path, **fields) -> Path:
         """Write one that has ``resource``; paths among ``fields`` become relative ones."""

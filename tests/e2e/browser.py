@@ -138,7 +138,7 @@ class Page:
         return await self._browser.call(method, self._session, **parameters)
 
     async def resize(self, width: int, height: int) -> None:
-        """Give the page another size."""
+        """Set the size of the page."""
         await self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1, mobile=width < 600,

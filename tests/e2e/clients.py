@@ -136,7 +136,7 @@ class Payload:
         return chunk
 
     def finish(self) -> None:
-        """Give nothing more."""
+        """Send nothing more."""
         self._left = 0
 
     @property

@@ -34,7 +34,7 @@ def copy_state(source: str, target: str) -> None:
 
 
 class EndToEndTestCase(TestCase):
-    """Gives a test programs, clients, targets and faults, and takes them all away again."""
+    """A test case with programs, clients, targets and faults, which it takes away again."""
 
     timeout = 120
 

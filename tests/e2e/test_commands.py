@@ -53,7 +53,7 @@ def mutants(choice: random.Random, count: int) -> Iterator[bytes]:
 
 
 class CommandCase(EndToEndTestCase):
-    """Gives a server and an agent that are run by the command, and runs others."""
+    """A test case with a server and an agent that are run by the command; it runs others."""
 
     def make_tunnel(self, **options):
         """Run both by the command."""

@@ -32,7 +32,7 @@ current-context: x
 
 
 class DiagnoseTestCase(EndToEndTestCase):
-    """Gives diagnoses."""
+    """A test case with diagnoses."""
 
     async def diagnose(
         self, *arguments: str, prefix: tuple[str, ...] = ()

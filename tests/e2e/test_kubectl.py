@@ -54,7 +54,7 @@ versions = find_kubectls()
 
 
 class QuickstartTestCase(EndToEndTestCase):
-    """Gives a quickstart and a kubectl of :attr:`version`."""
+    """A test case with a quickstart and a kubectl of :attr:`version`."""
 
     timeout = 240
 

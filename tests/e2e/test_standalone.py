@@ -25,7 +25,7 @@ DEFAULT_PORTS = (10262, 10263, 10264, 10265, 10266, 9100, 8000)
 
 
 class StandaloneTestCase(EndToEndTestCase):
-    """Gives the two commands of docs/standalone.md, without any further flag."""
+    """A test case with the two commands of docs/standalone.md, without any further flag."""
 
     extra: tuple[str, ...] = ()
     """Further flags of both commands."""

@@ -10,7 +10,7 @@ class DeadlinesTests(SynchronousTestCase):
     """``Deadlines`` expires each item in its time."""
 
     def setUp(self):
-        """Give each item ten seconds."""
+        """Make deadlines of ten seconds."""
         self.clock = Clock()
         self.expired = []
         self.deadlines = Deadlines(self.clock, 10, self.expired.append)

@@ -60,7 +60,7 @@ class Cluster:
         self.store.create(SERVICES, "default", service)
 
     def publish(self, *authorities) -> None:
-        """Say in ``cluster-info`` who has signed the API's certificate."""
+        """Write in ``cluster-info`` who has signed the API's certificate."""
         self.api.bootstrap_tokens.publish(self.url, certificates_to_pem(authorities))
 
     def run_controllers(self) -> None:

@@ -34,7 +34,7 @@ class PolicyTestCase(SynchronousTestCase):
         )
 
     def configure(self, agents):
-        """Say whose answers are kept."""
+        """Set whose answers are kept."""
         self.informers.put(CONFIG_MAPS, hub_config_map({"cache_agents": agents}))
 
     def keeps(self, component, **more):

@@ -40,7 +40,7 @@ class _Watch:
         self.told = 0
 
     def end(self):
-        """Tell no more."""
+        """Report no more."""
         self.ended = True
         if self.timer is not None and self.timer.active():
             self.timer.cancel()
@@ -148,7 +148,7 @@ class FakeKubeClient:
         self._held = []
 
     def release(self):
-        """Give the answers that were kept back, and others at once again."""
+        """Deliver the answers that were kept back, and others at once again."""
         held, self._held = self._held, None
         for answer in held:
             answer()

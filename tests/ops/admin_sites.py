@@ -20,7 +20,7 @@ class Handle:
         self._user = user
 
     def getsockopt(self, level: int, option: int, size: int) -> bytes:
-        """Give process, user and group, as SO_PEERCRED does."""
+        """Return process, user and group, as SO_PEERCRED does."""
         return struct.pack("3i", 4711, self._user, self._user)
 
 

@@ -40,7 +40,7 @@ class FakeHeap(GlibcHeap):
         return USED + self.mapped
 
     def give_back(self) -> None:
-        """Give back what is free."""
+        """Return what is free."""
         self.times += 1
         self.mapped = self.taken
 

@@ -182,7 +182,7 @@ class ListenUnixTests(SynchronousTestCase):
             self.assertEqual(file.read(), "precious")
 
     def test_a_directory_that_does_not_exist(self):
-        """Say which, and to create it."""
+        """The sentence says which, and to create it."""
         self.assert_cannot_listen("nowhere/at/all/s", "directory nowhere/at/all does not exist")
 
     def test_a_path_that_is_too_long(self):
@@ -191,7 +191,7 @@ class ListenUnixTests(SynchronousTestCase):
         self.listen("a" * 107)
 
     def test_a_directory_without_permission(self):
-        """Say what the system says."""
+        """The sentence is what the system says."""
         self.patch(os, "lstat", self.deny)
         self.assert_cannot_listen(self.path, "Permission denied")
 

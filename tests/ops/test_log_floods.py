@@ -19,7 +19,7 @@ class FloodLimitTests(SynchronousTestCase):
         self.log = Logger(namespace="part", observer=self.observe)
 
     def observe(self, event: LogEvent) -> None:
-        """Give an event its time."""
+        """Set the time of an event."""
         event["log_time"] = self.now
         self.limit(event)
 

@@ -28,11 +28,11 @@ class FakeSource:
         self.current = None
 
     def problem(self):
-        """Tell what is missing."""
+        """Return what is missing."""
         return None if self.current is not None else "nothing has been listed yet"
 
     def state(self):
-        """Give the last state."""
+        """Return the last state."""
         return self.current
 
     def set(self, *services, checks=(), problems=()):
@@ -110,7 +110,7 @@ class FakeClaims:
         self.wanted = None
 
     def want(self, portals):
-        """Say which ports are taken."""
+        """Set which ports are taken."""
         self.wanted = portals
         return {
             (key, portal): "another process listens there"
@@ -216,7 +216,7 @@ class FakeChecks:
         self.desired = desired
 
     def problems(self):
-        """Give what a test has set."""
+        """Return what a test has set."""
         return self.found
 
     def stop(self):
@@ -230,11 +230,11 @@ class FakeKernel:
     """Carries all but what has the PROXY protocol; something is wrong with each of them."""
 
     def carries(self, service):
-        """Tell whether it takes no socket."""
+        """Return whether it takes no socket."""
         return not service.proxy_protocol
 
     def problems(self, service):
-        """Tell what is wrong."""
+        """Return what is wrong."""
         return [Problem(str(service.key.name), "not as asked for")]
 
     def endpoints(self, service):

@@ -26,7 +26,7 @@ PROGRAMS = {4: "iptables", 6: "ip6tables"}
 
 
 def to(address, port=DNS, endpoint=None, protocol=Protocol.UDP):
-    """Say which flows are meant."""
+    """Return which flows are meant."""
     return StaleFlows(protocol, address, port, endpoint)
 
 

@@ -45,7 +45,7 @@ class NodeTests(SynchronousTestCase):
         self.site = LimitedSite(self.pages, self.clock)
 
     def statuses(self):
-        """Give the statuses of both pages."""
+        """Return the statuses of both pages."""
         return tuple(ask(self.site, self.clock, path).status for path in ("/healthz", "/livez"))
 
     def test_nothing_waits(self):
@@ -93,7 +93,7 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual((503, 503), self.statuses())
 
     def programming(self):
-        """Give how many changes of endpoints count, and the seconds that they took."""
+        """Return how many changes of endpoints count, and the seconds that they took."""
         return sum(self.health.programming.buckets), self.health.programming.total_seconds
 
     def test_how_long_changes_of_endpoints_take(self):

@@ -100,7 +100,7 @@ class ProxierTestCase(SynchronousTestCase):
         self.clock.advance(self.settings.period)
 
     def warnings(self):
-        """Give what was told as a warning or worse."""
+        """Return what was logged as a warning or worse."""
         return [
             each["log_format"].format(**each)
             for each in self.told
@@ -406,7 +406,7 @@ class FlowTests(ProxierTestCase):
     flows = StaleFlows(Protocol.UDP, "10.96.0.10", 53)
 
     def forgotten(self):
-        """Give what was forgotten since the last call."""
+        """Return what was forgotten since the last call."""
         found, self.conntrack.forgotten = self.conntrack.forgotten, []
         return found
 

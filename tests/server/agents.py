@@ -60,7 +60,7 @@ class Agent:
     doStop = doStart
 
     def claim(self, identifiers):
-        """Say in the HELLO what the agent is to be chosen for."""
+        """Write in the HELLO what the agent is to be chosen for."""
         properties = {**self.hello.properties, "identifiers": identifiers}
         self.hello = replace(self.hello, properties=properties)
 
@@ -70,7 +70,7 @@ class Agent:
         self.hello = replace(self.hello, session=self.session.session_id, received=wire.received)
 
     def connection_ready(self, connection):
-        """Say HELLO."""
+        """Send HELLO."""
         connection.send_hello(self.hello)
 
     def hello_received(self, connection, hello):

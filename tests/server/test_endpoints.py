@@ -130,7 +130,7 @@ class ListenTests(SynchronousTestCase):
         self.assertIs(factory.wrappedFactory, self.factory)
 
     def test_tls_without_any_credentials(self):
-        """Say what to add."""
+        """Write what to add."""
         self.assert_cannot_listen("ssl:9443", "add privateKey=")
 
     def test_tls_with_files(self):

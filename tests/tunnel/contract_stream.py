@@ -19,7 +19,7 @@ class StreamContract:
     """
 
     def make_pair(self):
-        """Give both ends of a new stream."""
+        """Return both ends of a new stream."""
         raise NotImplementedError
 
     def settle(self):

@@ -211,7 +211,7 @@ class TunnelEndpoints:
 
 
 class Large(Resource):
-    """Gives much data, and a digest of what is posted."""
+    """Serves much data, and a digest of what is posted."""
 
     isLeaf = True
     data = random.Random(7).randbytes(5_000_000)
@@ -338,7 +338,7 @@ class Avatar:
 
 
 class Realm:
-    """Gives everybody an avatar."""
+    """Makes an avatar for everybody."""
 
     def requestAvatar(self, avatar_id, mind, *interfaces):
         """Return it."""

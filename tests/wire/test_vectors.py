@@ -45,7 +45,7 @@ def encode(vector: Vector) -> bytes:
 
 
 def decode(name: str, payload: bytes) -> Vector:
-    """Say about a payload what a vector says."""
+    """Return what a vector says about a payload."""
     if name == "OPEN":
         request = frames.decode_open(payload)
         keys = ("host", "port", "timeout", "request_id")

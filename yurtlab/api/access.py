@@ -50,7 +50,7 @@ class Request:
 
 
 class IAuthenticator(Interface):
-    """Tells who asks."""
+    """Finds out who asks."""
 
     def authenticate(exchange: IExchange) -> User | None:
         """Find who asks, ``None`` when the request does not say; raises ``ApiError``."""

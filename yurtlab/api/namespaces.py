@@ -96,7 +96,7 @@ class Namespaces:
         self._unsubscribe.clear()
 
     def _namespace_changed(self, event: Event) -> None:
-        """Give a new namespace the account of its pods, as kube-controller-manager does."""
+        """Create in a new namespace the account of its pods, as kube-controller-manager does."""
         if event.type == ADDED:
             account = {"metadata": {"name": "default"}}
             self._store.create(SERVICE_ACCOUNTS, event.object["metadata"]["name"], account)

@@ -215,7 +215,7 @@ class Process:
         self._wait_for_output()
 
     def _wait_for_output(self) -> None:
-        """Give what it has left behind some time to write; a paused output is not hurried."""
+        """Wait some time for what it has left behind to write; a paused output is not hurried."""
         if not self._outputs:
             self._finish()
             return

@@ -26,7 +26,7 @@ def greeting(
 
 
 def greet(settings: Settings, terminal: TextIO) -> None:
-    """Say what to run on the server to reach a port of this machine."""
+    """Log what to run on the server to reach a port of this machine."""
     node = settings.node_name
     target = join_authority(str(settings.node_ip), 80)
     loopback = "127.0.0.1" if settings.node_ip.version == 4 else "[::1]"

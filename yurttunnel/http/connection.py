@@ -214,7 +214,7 @@ class HTTPConnection(Protocol):
         self.advance()
 
     def advance(self) -> None:
-        """Give what is held to whoever takes it, as long as somebody does."""
+        """Deliver what is held to whoever takes it, as long as somebody does."""
         if self._taking:
             return
         self._taking = True

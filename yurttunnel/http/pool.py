@@ -248,7 +248,7 @@ class _SharedPlaces(Places):
         """The origins for which somebody waits; the next one in turn is first."""
 
     def serve(self) -> None:
-        """Give those who wait what there is; an origin that has got something is the next last."""
+        """Serve those who wait with what there is; an origin that got something is last next."""
         for origin in list(self.waited_for):
             if origin.serve() and origin in self.waited_for:
                 del self.waited_for[origin]
@@ -324,7 +324,7 @@ class _Origin:
         return waiter.result
 
     def serve(self) -> bool:
-        """Give those who wait what there is, in their order; return whether anybody got some."""
+        """Hand what there is to those who wait, in their order; return whether anybody got some."""
         served = False
         for queue in self.waiters.values():
             while queue.waiters and (waiter := self._next(queue)) is not None:

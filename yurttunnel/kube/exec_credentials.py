@@ -140,7 +140,7 @@ class _Run(ProcessProtocol):
         self._errors = (self._errors + data)[-_MAX_ERROR:]
 
     def processEnded(self, reason: Failure) -> None:
-        """Give what it has written, if it went well."""
+        """Return what it has written, if it went well."""
         if not self._problem and reason.check(ProcessDone) is None:
             self._problem = str(reason.value)
         self._end(self._problem)

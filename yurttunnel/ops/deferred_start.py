@@ -37,7 +37,7 @@ class DeferredStart(Service):
         self._beginning: Deferred[None] | None = None
         self._made: IService | None = None
         self.not_accepting: Callable[[], str | None] = lambda: waiting
-        """Says what does not serve, for ``/readyz``; whoever is made replaces it."""
+        """What does not serve, for ``/readyz``; whoever is made replaces it."""
 
     def problem(self) -> str | None:
         """Return what it waits for, or the problem of the service once there is one."""

@@ -61,7 +61,7 @@ class GlibcHeap:
         return int(Path("/proc/self/statm").read_bytes().split()[1]) * resource.getpagesize()
 
     def give_back(self) -> None:
-        """Give the system the whole pages that are free."""
+        """Return to the system the whole pages that are free."""
         self._trim(0)
 
 

@@ -198,7 +198,7 @@ class _LimitedChannel(http.HTTPChannel):
         return False
 
     def requestDone(self, request: http.Request) -> None:
-        """Give the client time to read the answer; twisted.web would wait for ever."""
+        """Wait for the client to read the answer; twisted.web would wait for ever."""
         super().requestDone(request)
         self.setTimeout(REQUEST_SECONDS)
 

@@ -359,7 +359,7 @@ class _ExchangeProtocol(Int32StringReceiver):
 
 
 class _OneProtocolFactory(Factory):
-    """Gives the one protocol of one exchange."""
+    """Builds the one protocol of one exchange."""
 
     noisy = False
 

@@ -339,7 +339,7 @@ class CertificateRenewal(Reconciler):
         self._next_attempt = 0.0
 
     def _usable(self) -> None:
-        """Tell those who wait that there is a certificate."""
+        """Notify those who wait that there is a certificate."""
         self._has_been_usable = True
         while self._ready:
             self._ready.pop(0).callback(None)

@@ -38,7 +38,7 @@ class Misdated:
         )
 
     def sentence(self, server_time: datetime.datetime | None = None) -> str:
-        """Say by how much the clock is wrong: exactly, where the server has told its time."""
+        """Return by how much the clock is wrong: exactly, where the server has told its time."""
         if server_time is not None and self.begin <= server_time <= self.end:
             behind = (server_time - self.now).total_seconds()
             which = "behind" if behind > 0 else "ahead of"

@@ -153,7 +153,7 @@ class _Kernel:
 
 
 class NodePorts:
-    """Says which ports are node ports of Services, by the state that ``source`` has."""
+    """Returns which ports are node ports of Services, by the state that ``source`` has."""
 
     def __init__(self, source: IDesiredStateSource) -> None:
         self._source = source

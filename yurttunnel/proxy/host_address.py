@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from yurttunnel.proxy.state.virtual_services import Address
 
 HostAddress = Callable[[int], Address | None]
-"""Gives it by the version of IP; ``None`` where there is none."""
+"""Returns it by the version of IP; ``None`` where there is none."""
 
 _FAR = {4: (socket.AF_INET, "192.0.2.1"), 6: (socket.AF_INET6, "2001:db8::1")}
 """Addresses of nobody (RFC 5737, RFC 3849), to which the default route leads."""

@@ -74,7 +74,7 @@ class _Open:
 
 
 class Placement:
-    """Gives a proxy socket to each virtual service that has had endpoints.
+    """Keeps a proxy socket for each virtual service that has had endpoints.
 
     It keeps its socket, and so its port, as long as it is there, also while it has no endpoints.
     What the ``kernel`` carries, in kernel mode, has none.

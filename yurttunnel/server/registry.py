@@ -131,7 +131,7 @@ class SessionRegistry:
         self.on_remote_serves: list[Callable[[str], object]] = []
         """Who is told of each node that a sibling can be asked for from now on."""
         self.is_anothers: Callable[[str, str], bool] = lambda node, host: False
-        """Says of a node and of a host or address that the latter is another node's, whatever the
+        """Whether a host or address is another node's than the one given, whatever the
         certificate of the former says: certificates outlive what they say."""
         self.nodes_with: Callable[[Address], Collection[str]] = lambda address: ()
         """Says which nodes have an address, connected or not, where that is known."""

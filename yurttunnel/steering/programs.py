@@ -119,7 +119,7 @@ class _Run(ProcessProtocol):
             self._fail(ProgramFailed(f"{self._name} cannot be started: {error.strerror}"))
 
     def connectionMade(self) -> None:
-        """Give it its input."""
+        """Write its input."""
         self.transport.write(self._given)
         self.transport.closeStdin()
 

@@ -142,7 +142,7 @@ class TunnelStream:
         self._end = Failure(StreamFailed(code, text))
 
     def attach(self, protocol: IProtocol) -> None:
-        """Give the stream its user; see :class:`IStream`."""
+        """Set the stream's user; see :class:`IStream`."""
         self._protocol = protocol
         protocol.makeConnection(self)
         self._attached = True

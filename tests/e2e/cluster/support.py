@@ -22,7 +22,7 @@ for number in itertools.count():
 
 
 class ClusterTestCase(EndToEndTestCase):
-    """Gives a test a cluster, and takes it away again."""
+    """A test case with a cluster, which it takes away again."""
 
     timeout = 180
 

@@ -275,7 +275,7 @@ class World:
         await self.client.update(SERVICES, service)
 
     async def announce(self, *addresses: str) -> None:
-        """Say in the Service where agents find servers."""
+        """Write in the Service where agents find servers."""
         service = await self.client.get(SERVICES, SERVICE, NAMESPACE)
         annotations = service["metadata"].setdefault("annotations", {})
         annotations[EXTERNAL] = ",".join(addresses)
@@ -292,7 +292,7 @@ class World:
         await former.close()
 
     def renew(self) -> None:
-        """Give everybody but the tunnel new certificates, and the authorities of now."""
+        """Issue new certificates to all but the tunnel, and publish the authorities of now."""
         for renewal in self._renewals:
             renewal()
 

@@ -55,7 +55,7 @@ class Streamed:
 
 @implementer(IRequestHandler)
 class CannedAnswers:
-    """Gives what is in ``answers``, and all else as ``handler`` does.
+    """Answers with what is in ``answers``, and all else as ``handler`` does.
 
     A key is a path, or a path with ``?watch`` behind it for what watches that path.
     """

@@ -37,7 +37,7 @@ class Home:
 
 
 class KubectlTestCase(HubTestCase):
-    """Gives a test a kubectl of the administrator, and one that asks the hub."""
+    """A test case with a kubectl of the administrator, and one that asks the hub."""
 
     timeout = 300
 

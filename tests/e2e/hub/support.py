@@ -22,7 +22,7 @@ NOTICED_SECONDS = 20.0
 
 
 class HubTestCase(EndToEndTestCase):
-    """Gives a test a cloud and hubs, and takes them away again."""
+    """A test case with a cloud and hubs, which it takes away again."""
 
     async def start_cloud(self, servers: int = 1) -> Cloud:
         """Start a cloud that has so many API servers."""

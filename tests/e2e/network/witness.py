@@ -31,7 +31,7 @@ class Witness(Factory):
         return connection
 
     def talk(self, port: int) -> None:
-        """Say something again and again to who is connected from a port, as a log does."""
+        """Send something again and again to who is connected from a port, as a log does."""
         [connection] = [one for one in self.connections if one.transport.getPeer().port == port]
         connection.talk()
 
@@ -51,7 +51,7 @@ class _Connection(Protocol):
         self._talking = LoopingCall(lambda: self.transport.write(b"tick\n"))
 
     def talk(self) -> None:
-        """Say something until the connection ends."""
+        """Send something until the connection ends."""
         self._talking.start(_TICK_SECONDS)
 
     def end(self) -> None:
@@ -59,7 +59,7 @@ class _Connection(Protocol):
         self.transport.abortConnection()
 
     def connectionLost(self, reason) -> None:
-        """Say nothing more."""
+        """Send nothing more."""
         if self._talking.running:
             self._talking.stop()
 

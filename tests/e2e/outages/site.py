@@ -62,7 +62,7 @@ class MachineAgent(Agent):
 
 
 class SiteTestCase(LeakTestCase):
-    """Gives a test the network, with a server in the cloud that has no agent yet."""
+    """A test case with the network, and a server in the cloud that has no agent yet."""
 
     timeout = 180
 

@@ -136,7 +136,7 @@ class NodeNetwork:
 
 
 def _give(machine: Namespace, site: str, numbers: list[int]) -> None:
-    """Give a machine its addresses; the first of them is the one that it speaks from."""
+    """Set the addresses of a machine; the first of them is the one that it speaks from."""
     lines = []
     for number in numbers:
         lines.append(f"address add {address(site, number, 4)}/24 dev {site}")

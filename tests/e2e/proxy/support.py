@@ -46,7 +46,7 @@ LOCAL = tuple(Pod(number, local=True) for number in (14, 15))
 
 
 class ProxyTestCase(EndToEndTestCase):
-    """Gives a test a node, an API, proxies, endpoints and clients.
+    """A test case with a node, an API, proxies, endpoints and clients.
 
     ``mode`` and ``backend`` are flags of its proxies; ``legacy`` has the node use the old tables.
     """

@@ -21,7 +21,7 @@ SOON = 1.0
 
 
 class PolicyTestCase(ProxyTestCase):
-    """Gives a test an API, and endpoints that serve."""
+    """A test case with an API, and endpoints that serve."""
 
     async def setUp(self) -> None:
         """Start them."""

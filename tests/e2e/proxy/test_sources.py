@@ -25,7 +25,7 @@ FILE_SECONDS = 20.0
 
 
 class SourcesTestCase(ProxyTestCase):
-    """Gives a test a look at who is not served."""
+    """A test case that looks who is not served."""
 
     async def is_gone(self, host: str) -> bool:
         """Whether nobody is served at an address."""

@@ -46,7 +46,7 @@ class Page:
 
 
 class SteeringTestCase(ClusterTestCase):
-    """Gives a test a cluster whose edge nodes the cloud does not reach."""
+    """A test case with a cluster whose edge nodes the cloud does not reach."""
 
     async def steered_world(self, *edge_nodes: str) -> World:
         """Start the cluster without the tunnel: edge nodes, and the cloud node ``cloud-2``."""

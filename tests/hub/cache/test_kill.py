@@ -36,7 +36,7 @@ for version in range(int(sys.argv[2]), 1_000_000):
     replace(cache, clock, version)
     print(version, flush=True)
 """
-"""Says each version that is on disk."""
+"""Prints each version that is on disk."""
 
 
 def replace(cache, clock, version: int) -> None:

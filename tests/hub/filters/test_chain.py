@@ -113,7 +113,7 @@ class FiltersTests(SynchronousTestCase):
         return make
 
     def configure(self, **data):
-        """Say for whom else filters are."""
+        """Set for whom else filters are."""
         self.site.informers.put(CONFIG_MAPS, hub_config_map(data))
 
     def seen(self, component, request=LIST):

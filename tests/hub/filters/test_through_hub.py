@@ -50,7 +50,7 @@ class ThroughHubTests(World):
         super().end()
 
     def configure(self, clients):
-        """Say for whom the filter is, too."""
+        """Set for whom the filter is, too."""
         data = {"servicetopology": clients}
         self.site.informers.put(CONFIG_MAPS, hub_config_map(data))
 

@@ -213,7 +213,7 @@ class World(SynchronousTestCase):
             self.lines.append(formatEvent(event))
 
     def user_of(self, token):
-        """Say whose a token is, as the test says, and that nothing is known of others."""
+        """Return whose a token is, as the test has it; nothing is known of others."""
         self.reviewed.append(token)
         found = self.users.get(token, "")
         return found if isinstance(found, Deferred) else succeed(found)

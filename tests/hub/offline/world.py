@@ -49,7 +49,7 @@ class Connectivity:
         self._callbacks.append(callback)
 
     def change(self, online):
-        """Say how it is now."""
+        """Return how it is now."""
         self.online = online
         for callback in self._callbacks:
             callback(online)

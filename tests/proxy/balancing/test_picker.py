@@ -33,7 +33,7 @@ class PickerTestCase(SynchronousTestCase):
         return self.balancer.update(service(endpoints, **more))
 
     def picked(self, picker, count, tried=(), client="192.0.2.1"):
-        """Tell how often each endpoint is picked, whose dials all go well."""
+        """Return how often each endpoint is picked, whose dials all go well."""
         found = Counter()
         for _ in range(count):
             one = picker.pick(client, tried)

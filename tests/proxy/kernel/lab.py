@@ -148,7 +148,7 @@ class Lab:
 
 
 class Serving(Protocol):
-    """Tells who it is and whom it sees, and keeps the connection."""
+    """Sends who it is and whom it sees, and keeps the connection."""
 
     def __init__(self):
         self.lost = Deferred()

@@ -46,7 +46,7 @@ class RecordedRules:
         return len(self.backend)
 
     async def find(self):
-        """Say whether iptables works."""
+        """Set whether iptables works."""
         await self._answer("find", None)
 
     async def remove_elsewhere(self):

@@ -116,7 +116,7 @@ class AdmissionTestCase(ConnectTestCase):
     """Callers whose entry has permissions."""
 
     def allow(self, *permissions):
-        """Give the entry these, and an audit log."""
+        """Make the entry with these, and an audit log."""
         self.factory.gates = (Permissions([parse_permission(each) for each in permissions]),)
         self.lines = []
         self.factory.audit = Audit(self.reactor, self.lines.append)

@@ -262,7 +262,7 @@ class AdmissionTests(WorldTests):
     """Who is taken for a sibling."""
 
     class Peer:
-        """Says HELLO as a sibling would, and keeps the answer."""
+        """Sends HELLO as a sibling would, and keeps the answer."""
 
         def __init__(self, clock, process):
             self.clock = clock
@@ -280,7 +280,7 @@ class AdmissionTests(WorldTests):
         doStop = doStart
 
         def connection_ready(self, connection):
-            """Say HELLO."""
+            """Send HELLO."""
             connection.send_hello(Hello(Limits(), NO_SESSION, self.process))
 
         def hello_received(self, connection, hello):

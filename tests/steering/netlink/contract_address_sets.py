@@ -24,7 +24,7 @@ class AddressSetsContract:
     """Tests; a test case has ``sets``, and the methods below that raise."""
 
     def content(self, name):
-        """Give the addresses in a set, ``None`` where there is none."""
+        """Return the addresses in a set, ``None`` where there is none."""
         raise NotImplementedError
 
     def refer_to(self, name):

@@ -124,7 +124,7 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         )
 
     def says(self, client, server):
-        """Say something; tell whether it arrives."""
+        """Send something; return whether it arrives."""
         client.send(b"?")
         self.assertEqual(b"?", server.recv(10))
 

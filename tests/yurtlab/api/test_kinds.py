@@ -33,7 +33,7 @@ def of_kind(kind):
 
 
 def below(kind):
-    """Tell of the subresources."""
+    """Return a text about the subresources."""
     return "; ".join(
         f"{one.name} {one.kind} {''.join(verb[0] for verb in one.verbs)}"
         for one in kind.subresources
@@ -41,7 +41,7 @@ def below(kind):
 
 
 def selectable(kind):
-    """Tell of the fields."""
+    """Return a text about the fields."""
     return " ".join(
         one.name + (f"<-{one.path}" if one.path else "") + (f"={one.default}" * bool(one.default))
         for one in kind.selectable_fields
@@ -49,7 +49,7 @@ def selectable(kind):
 
 
 def head(kind):
-    """Tell of the columns."""
+    """Return a text about the columns."""
     columns = table(kind, [], 0)["columnDefinitions"]
     shown = [
         one["name"] + {"string": "", "integer": " #"}[one["type"]] + (" *" * bool(one["format"]))

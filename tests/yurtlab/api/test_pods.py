@@ -286,7 +286,7 @@ class SchedulerTests(ApiTestCase):
         self.assertEqual("edge-2", self.node_of())
 
     def taint(self, **taint):
-        """Give the node one taint."""
+        """Set one taint of the node."""
         self.store.replace(NODES, None, "edge-1", node(taints=[taint]))
 
     def test_taints(self):

@@ -19,7 +19,7 @@ def named(name="a", **fields):
 
 
 class StoreTestCase(SynchronousTestCase):
-    """Gives a store."""
+    """A test case with a store."""
 
     def setUp(self):
         """Make it."""

@@ -22,7 +22,7 @@ class WatchTestCase(ApiTestCase):
         return [(one["type"], one["object"]["metadata"]["name"]) for one in client.events()]
 
     def label(self, name, **labels):
-        """Give a pod labels."""
+        """Set the labels of a pod."""
         one = self.store.get(PODS, "default", name)
         one["metadata"]["labels"] = labels
         self.store.replace(PODS, "default", name, one)

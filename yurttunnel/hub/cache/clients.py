@@ -34,7 +34,7 @@ GUESTS_SHARE = 0.5
 """Part of the file that all guests may take together."""
 
 IsGuest = Callable[[str], bool]
-"""Tells whether a client is a guest; called by the thread that writes, too."""
+"""Returns whether a client is a guest; called by the thread that writes, too."""
 
 _COLLECTION = 1_000
 """Bytes that a collection takes beside what is in it, about."""

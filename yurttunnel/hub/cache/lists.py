@@ -50,7 +50,7 @@ class Pages:
         self._is_broken = True
 
     def names(self) -> Iterator[tuple[str, str]]:
-        """Give the namespaces and names of all of them."""
+        """Return the namespaces and names of all of them."""
         pages: Pages | None = self
         while pages is not None:
             yield from pages._names

@@ -14,7 +14,7 @@ from yurttunnel.kube.selectors import BadSelector, FieldTerm, field_terms, label
 PODS = ResourceType("", "v1", "pods")
 
 Selector = Callable[[Item], bool]
-"""Tells whether an item is selected."""
+"""Returns whether an item is selected."""
 
 _LONGEST_REMEMBERED = 1024
 """Characters of a selector whose meaning is remembered, so that what is remembered is bounded."""

@@ -108,7 +108,7 @@ class Pools:
         return informer
 
     def _review(self) -> None:
-        """Tell of a change; what nobody has asked for is not followed for that."""
+        """Report a change; what nobody has asked for is not followed for that."""
         pools_asked_for = len(self._following) > (NODES in self._following)
         found = (self.own(), self.mates() if pools_asked_for else None)
         before, self._last = self._last, found

@@ -23,7 +23,7 @@ from yurttunnel.hub.media.interfaces import (
 from yurttunnel.kube.protobuf_fields import BadBody
 
 Wanted = Callable[[Item], bool]
-"""Tells which objects may be kept."""
+"""Decides which objects may be kept."""
 
 STATUS = "Status"
 """The kind of what tells how a request went, in place of an object."""
@@ -195,7 +195,7 @@ class ObjectKeeper(_Collecting):
         self._wanted = wanted
         self._gone = gone
         self.is_known: Callable[[bytes], bool] = _never
-        """Tells that a body need not be looked at."""
+        """Whether a body need not be looked at."""
 
     def end(self) -> None:
         """Take the end."""

@@ -22,7 +22,7 @@ from yurttunnel.pki.renewal import CertificateRenewal
 from yurttunnel.tunnel.reactor import IReactor
 
 Own = Callable[[], CertificateRenewal]
-"""Gives the node's certificate for clients."""
+"""Issues the node's certificate for clients."""
 
 
 class HubIssuer:

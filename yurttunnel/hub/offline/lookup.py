@@ -123,7 +123,7 @@ class Lookup:
         return listed.meta.type
 
     def _clients(self, call: HubCall, owner: str) -> Iterator[tuple[str, str]]:
-        """Give whose collections are looked into, and what is to be warned of."""
+        """Return whose collections are looked into, and what is to be warned of."""
         yield self._policy.client(call.caller, owner), ""
         if call.caller.component == PEOPLE and owner == NODE:
             yield self._policy.client(Caller(KUBELET), NODE), self._refusals.partial

@@ -62,7 +62,7 @@ class Source(NamedTuple):
 
 
 def sources(forms: Sequence[Form], change: Change | None, now: float) -> Iterator[Source]:
-    """Give what an answer in one of ``forms`` can be made from, the best first.
+    """Return what an answer in one of ``forms`` can be made from, the best first.
 
     ``now`` is in seconds since 1970, for the ages in Tables.
     """

@@ -119,7 +119,7 @@ def _forms(accept: bytes) -> tuple[Form, ...]:
 
 
 def _ranges(accept: bytes) -> Iterator[tuple[str, dict[str, str]]]:
-    """Give types with their parameters, the best first."""
+    """Return types with their parameters, the best first."""
     ranges = [_media_type(text) for text in accept.decode("latin-1").split(",")]
     weighted = [(_weight(one[1].get("q", "1")), one) for one in ranges]
     # The order of those that weigh the same stays.

@@ -183,7 +183,7 @@ def _cancellable(attempt: Deferred[Any]) -> Deferred[Any]:
 
 
 def _failed(failure: Failure, server: Server) -> Failure:
-    """Say why there is no connection; one that nobody wants any more says nothing."""
+    """Report why there is no connection; one that nobody wants any more says nothing."""
     if failure.check(CancelledError):
         return failure
     if failure.check(DeferredTimeout):

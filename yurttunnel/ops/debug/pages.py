@@ -32,7 +32,7 @@ JSON = b"application/json"
 HTML = b"text/html; charset=utf-8"
 
 IsTunnelled = Callable[[IAddress, IAddress], bool]
-"""Says of a client's address, and of the listener's, that they are joined through the tunnel."""
+"""Whether a client's address and the listener's are joined through the tunnel."""
 
 Parameters = Mapping[str, str]
 """What stands behind "?" in the request, each once."""

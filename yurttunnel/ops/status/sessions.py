@@ -35,7 +35,7 @@ def trouble(session: SessionSnapshot, now: datetime.datetime) -> int:
 def worst_first(
     sessions: Iterable[SessionSnapshot], now: datetime.datetime
 ) -> list[SessionSnapshot]:
-    """Give up to :data:`MOST_SHOWN` sessions: those with trouble first, then by name."""
+    """Return up to :data:`MOST_SHOWN` sessions: those with trouble first, then by name."""
     return heapq.nsmallest(
         MOST_SHOWN,
         sessions,

@@ -30,7 +30,7 @@ class Scale:
     unit: str
 
     def write(self, value: float) -> str:
-        """Say for people what a value is."""
+        """Return a value as people write it."""
         return _WRITERS[self.unit](value)
 
     def __str__(self) -> str:

@@ -31,7 +31,7 @@ _MOST_NAMED = 80
 """Characters of a Service's name in that of its chains, which may have 127."""
 
 IsEjected = Callable[[Protocol, Endpoint], bool]
-"""Says whether an endpoint is left out where there are others."""
+"""Returns whether an endpoint is left out where there are others."""
 
 
 @dataclass(frozen=True, slots=True)

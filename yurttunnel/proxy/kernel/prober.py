@@ -84,7 +84,7 @@ class _Probe(ClientFactory):
         self._waiting: IDelayedCall = reactor.callLater(SECONDS, self._wait_a_turn)
 
     def tell(self, outcome: Outcome) -> None:
-        """Tell what the endpoint has done, unless nobody waits for it any more."""
+        """Report what the endpoint has done, unless nobody waits for it any more."""
         if not self._is_over:
             self._end()
             self.outcome.callback(outcome)
@@ -98,7 +98,7 @@ class _Probe(ClientFactory):
         return _Connected(self)
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
-        """Tell why: also where a router says that there is no way."""
+        """Report why: also where a router says that there is no way."""
         is_own = getattr(reason.value, "osError", None) in EXHAUSTED
         self.tell(Outcome.UNKNOWN if is_own else Outcome.REFUSED)
 
@@ -135,5 +135,5 @@ class _Connected(Protocol):
         self.transport.abortConnection()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Tell that it stood."""
+        """Report that it stood."""
         self._probe.tell(Outcome.ANSWERED)

@@ -28,7 +28,7 @@ class NoRules:
         self._told: frozenset[str] = frozenset()
 
     def apply(self, placed: Sequence[Placed]) -> Deferred[Applied]:
-        """Say what has changed of what would be done; see :class:`IRules`."""
+        """Log what has changed of what would be done; see :class:`IRules`."""
         would = dict.fromkeys(sentence for each in placed for sentence in _sentences(each))
         for sentence in would:
             if sentence not in self._told:

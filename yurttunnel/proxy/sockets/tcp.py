@@ -198,7 +198,7 @@ class TcpProxySocket:
         self._let_go(client, caller)
 
     def _introduce(self, dialing: Dialing, server: socket.socket) -> bool:
-        """Tell the endpoint by the PROXY protocol who its client is; return whether that went."""
+        """Write the PROXY protocol's header for the endpoint; return whether that went."""
         client = dialing.client
         try:
             told = header(

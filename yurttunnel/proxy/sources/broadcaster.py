@@ -28,7 +28,7 @@ class Broadcaster:
             self._due = self._clock.callLater(0, self._tell)
 
     def stop(self) -> None:
-        """Tell nobody of what has changed last."""
+        """Forget what has changed last."""
         due, self._due = self._due, None
         if due is not None:
             due.cancel()

@@ -110,7 +110,7 @@ def decode_line(line: bytes) -> NodeEntry | int:
 
 @implementer(IPushProducer)
 class FeedWriter(Protocol):
-    """Tells over one stream which nodes ``registry`` has directly, and each change.
+    """Writes on one stream which nodes ``registry`` has directly, and each change.
 
     While the reader is slow only the names of the nodes that have changed are kept, and it gets
     what is true of them when it goes on. A node keeps its number while it is there.

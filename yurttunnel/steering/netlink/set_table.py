@@ -149,7 +149,7 @@ class SetTable:
         self._change(IPSET_CMD_DEL, name, version, addresses)
 
     def swap(self, name: str, other: str) -> None:
-        """Give each of two sets the name of the other, for the rules that refer to them, too."""
+        """Exchange the names of two sets, for the rules that refer to them, too."""
         message = _message(name=name)
         message["attrs"].append(["IPSET_ATTR_TYPENAME", other])  # its number means "other name"
         self._conversation.change(request(message, _kind(IPSET_CMD_SWAP), CHANGE))

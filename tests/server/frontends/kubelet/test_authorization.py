@@ -335,7 +335,7 @@ class TokenTests(AuthorizedWorld):
         self.assertEqual([sent], bodies)
 
     def release(self):
-        """Give the answers of both reviews."""
+        """Return the answers of both reviews."""
         self.client.release()
         self.settle()
 

@@ -168,7 +168,7 @@ class LimitsTests(SynchronousTestCase):
     """What the text says is what is in force."""
 
     def rows(self, of_connect=False):
-        """Give the rows of the tables, without the heads.
+        """Return the rows of the tables, without the heads.
 
         What steering, the meta ports and the companions are bound by is compared by
         ``tests.deploy``.

@@ -21,7 +21,7 @@ _OWN = {4: "198.51.100.1", 6: "2001:db8:1::1"}
 
 
 def leading_network(test, listener):
-    """Give the rest of ``test`` a network that leads connections to the port ``listener``."""
+    """Make a network for the rest of ``test``, which leads connections to the port ``listener``."""
     if shutil.which("iptables") is None or shutil.which("ip6tables") is None:
         raise SkipTest("iptables is not installed")
     network = OwnNetwork([_OWN[4]])

@@ -78,10 +78,10 @@ def in_thread(work, *arguments):
 
 
 class Greeter(Protocol):
-    """Says hello."""
+    """Sends hello."""
 
     def connectionMade(self):
-        """Say it, and close."""
+        """Send it, and close."""
         self.transport.write(b"hello")
         self.transport.loseConnection()
 

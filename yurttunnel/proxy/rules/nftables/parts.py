@@ -70,7 +70,7 @@ def user_part(placed: Placed, internal: Placed | None) -> Part:
 
 
 class Lead(Interface):
-    """Says where a service is led to by one of its portals, or those of its external sibling."""
+    """Returns where a service is led to by one of its portals, or those of its external sibling."""
 
     def __call__(self, served: Placed, portal: Portal, /) -> Led:
         """Return where."""

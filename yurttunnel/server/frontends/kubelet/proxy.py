@@ -30,7 +30,7 @@ log = Logger()
 
 @implementer(IRequestHandler)
 class Interceptor:
-    """Gives each request its id, and hands it to ``handler``: the chain of middlewares."""
+    """Sets the id of each request, and hands it to ``handler``: the chain of middlewares."""
 
     def __init__(self, handler: Handler, request_ids: RequestIds | None = None) -> None:
         self._handler = handler
