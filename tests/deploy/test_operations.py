@@ -239,10 +239,9 @@ class NumberTests(unittest.SynchronousTestCase):
             "| connections to a meta port whose request is not complete |"
             f" {http_site.MAX_UNASKED} |",
             f"| connections to it that are being answered | {http_site.MAX_ASKED} |",
-            "| the same with `/healthz` or `/readyz`, which count apart |"
-            f" {http_site.MAX_PROBES} |",
-            "| pages made in one turn of the reactor, `/healthz` and `/readyz` apart |"
-            f" {http_site.AT_ONCE} |",
+            "| the same with `/healthz`, `/livez` or `/readyz`, those of a hub below `/v1`, and all"
+            f" at a health check node port, which count apart | {http_site.MAX_PROBES} |",
+            f"| pages made in one turn of the reactor, these apart | {http_site.AT_ONCE} |",
             f"| time for a request to it | {http_site.REQUEST_SECONDS} s |",
             f"| body of a request to it | {http_site.MAX_BODY_BYTES // 1024} KiB |",
             f"which has the same bounds as a meta port | {MAX_TOKENS} |",

@@ -175,21 +175,41 @@ class LimitTests(SynchronousTestCase):
         page = CountingPage()
         self.site = LimitedSite(page, self.clock, max_asked=AT_ONCE + 3)
         page.putChild(b"", page)
-        page.putChild(b"healthz", Data(b"ok", "text/plain"))
+        ok = Data(b"ok", "text/plain")
+        versioned = Resource()
+        page.putChild(b"v1", versioned)
+        for name in (b"healthz", b"readyz"):
+            page.putChild(name, ok)
+            versioned.putChild(name, ok)
+        page.putChild(b"livez", ok)
         channels = []
         for _ in range(AT_ONCE + 20):
             channel, _ = self.connect()
             channel.dataReceived(REQUEST + b"\r\n")
             channels.append(channel)
         self.assertEqual(AT_ONCE, page.renders)
-        probe, transport = self.connect()
-        probe.dataReceived(PROBE)
-        self.assertIn(b"ok", transport.value())
+        for path in (b"/healthz", b"/readyz", b"/livez", b"/v1/healthz", b"/v1/readyz"):
+            probe, transport = self.connect()
+            probe.dataReceived(PROBE.replace(b"/healthz", path))
+            self.assertIn(b"ok", transport.value(), path)
         self.disconnect(channels[-1])
         self.clock.advance(0)
         # Of the last ones that there is room for one has left.
         self.assertEqual(AT_ONCE + AT_ONCE + 3 - 1, page.renders)
         self.assertEqual([], [call for call in self.clock.getDelayedCalls() if not call.time])
+
+    def test_a_port_for_probes(self) -> None:
+        """Where there is nothing else, whatever is asked for is answered at once."""
+        page = CountingPage()
+        page.putChild(b"", page)
+        self.site = LimitedSite(page, self.clock, max_asked=2, serves_probes_alone=True)
+        transports = []
+        for _ in range(AT_ONCE + 20):
+            channel, transport = self.connect()
+            channel.dataReceived(REQUEST + b"\r\n")
+            transports.append(transport)
+        self.assertEqual(AT_ONCE + 20, page.renders)
+        self.assertFalse(any(each.disconnected for each in transports))
 
     def test_pages_that_are_taken_at_once_count_in_their_turn(self) -> None:
         """Those who have their answer, and have left, were answered in this turn all the same."""

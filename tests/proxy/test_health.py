@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.ops.test_meta import parse
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.exposition import exposition
-from yurttunnel.ops.http_site import LimitedSite
+from yurttunnel.ops.http_site import AT_ONCE, LimitedSite
 from yurttunnel.ops.listen import CannotListen
 from yurttunnel.proxy import health_checks
 from yurttunnel.proxy.health import METRICS, HealthPages, SyncHealth
@@ -204,6 +204,17 @@ class ServiceTests(SynchronousTestCase):
         self.servers.update({30500: HealthCheckNodePort(30500, "shop", "web", 0)})
         self.assertEqual(503, self.answer()[0])
         self.assertEqual(1, len(self.reactor.tcpServers))
+
+    def test_a_flood(self):
+        """Whoever asks at once, by whatever path, is answered at once."""
+        self.servers.update({30500: HealthCheckNodePort(30500, "shop", "web", 2)})
+        *_, (_, site, _, _) = self.reactor.tcpServers
+        for _ in range(2 * AT_ONCE):
+            transport = StringTransport(peerAddress=IPv4Address("TCP", "192.0.2.1", 40000))
+            channel = site.buildProtocol(None)
+            channel.makeConnection(transport)
+            channel.dataReceived(b"GET /probe HTTP/1.1\r\nHost: a\r\n\r\n")
+            self.assertTrue(transport.value().startswith(b"HTTP/1.1 200 "))
 
     def test_a_service_that_has_gone(self):
         """Who has connected before its port was closed is told that it has no endpoints."""

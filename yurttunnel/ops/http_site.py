@@ -42,8 +42,8 @@ AT_ONCE = 4
 """Pages that are made in one turn of the reactor, beside those for probes; further ones are made
 one in a turn: the metrics of many nodes take some milliseconds."""
 
-PROBES = (b"/healthz", b"/readyz")
-"""The pages that are always made at once."""
+PROBES = (b"/healthz", b"/livez", b"/readyz", b"/v1/healthz", b"/v1/readyz")
+"""The pages that are always made at once, wherever they are there."""
 
 MAX_PROBES = 512
 """Connections at a time that have been given one of them. It is sent in the next turn of the
@@ -95,7 +95,7 @@ class PageRequest(http.Request):
             return
         channel = cast(_LimitedChannel, self.channel)
         site = channel.factory
-        if self.path in PROBES:
+        if site.serves_probes_alone or self.path in PROBES:
             channel.asked(site.probes)
             self._answer()
         else:
@@ -208,7 +208,7 @@ class LimitedSite(ServerFactory):
 
     Each page answers whatever method it is asked by: its ``render`` gives the body, or
     :data:`ANSWERED_LATER`. At most ``max_unasked`` connections are before the end of their
-    request, and ``max_asked`` after it.
+    request, and ``max_asked`` after it. With ``serves_probes_alone`` all pages are made at once.
     """
 
     noisy = False
@@ -219,8 +219,11 @@ class LimitedSite(ServerFactory):
         clock: IReactorTime,
         max_unasked: int = MAX_UNASKED,
         max_asked: int = MAX_ASKED,
+        *,
+        serves_probes_alone: bool = False,
     ) -> None:
         self.root = root
+        self.serves_probes_alone = serves_probes_alone
         self.clock = clock
         self.slices = Slices(clock)
         self.unasked = EvictingSet(max_unasked, _LimitedChannel.evicted)

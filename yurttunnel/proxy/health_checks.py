@@ -44,7 +44,9 @@ class HealthCheckServers:
             _ = maybeDeferred(self._open.pop(port).stopListening)
         self._failed.clear()
         for port in desired.keys() - self._open.keys():
-            site = LimitedSite(_Answer(partial(self._answer, port)), self._reactor)
+            page = _Answer(partial(self._answer, port))
+            # A load balancer may be told any path.
+            site = LimitedSite(page, self._reactor, serves_probes_alone=True)
             try:
                 self._open[port] = listen_tcp(self._reactor, _FLAG, self._host, port, site)
             except CannotListen as error:
