@@ -221,6 +221,7 @@ def build(
         following,
         ClosedAtTheEnd(hub.close),
         ClosedAtTheEnd(forwarder.close),
+        ClosedAtTheEnd(answers.close),
         cache,
         lag,
         ports,

@@ -52,8 +52,8 @@ class BodyTests(HubTestCase):
 
     async def test_a_long_list_passes_as_it_is_and_is_kept(self) -> None:
         """Thirty megabytes arrive byte by byte, and the same objects are there offline."""
-        cloud, hub = await self.start()
         body = list_of([pod(number, POD_BYTES) for number in range(PODS)])
+        cloud, hub = await self.start()
         cloud.answers[ALL_PODS] = Canned(body)
         client = self.client(hub, "flanneld")
         online = await client.ask(ALL_PODS, seconds=60)
@@ -65,8 +65,8 @@ class BodyTests(HubTestCase):
 
     async def test_a_compressed_list_passes_as_it_is_and_is_kept(self) -> None:
         """The client that asked for gzip gets the bytes of the API; offline it has the objects."""
-        cloud, hub = await self.start()
         body = list_of([pod(number, POD_BYTES) for number in range(900)])
+        cloud, hub = await self.start()
         packed = gzip.compress(body, 1)
         cloud.answers[ALL_PODS] = Canned(packed, fields=[(b"Content-Encoding", b"gzip")])
         client = self.client(hub, "flanneld")
@@ -123,9 +123,9 @@ class BodyTests(HubTestCase):
 
     async def test_an_aborted_list_is_one_short_line(self) -> None:
         """A client that leaves in the middle of a list costs neither the cache nor the log."""
+        body = list_of([pod(number, POD_BYTES) for number in range(2000)])
         cloud, hub = await self.start()
         client = self.client(hub, "flanneld")
-        body = list_of([pod(number, POD_BYTES) for number in range(2000)])
         cloud.answers[ALL_PODS] = Canned(body)
         await client.get(ALL_PODS)
         await self.settled(hub)

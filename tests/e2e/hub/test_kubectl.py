@@ -11,6 +11,8 @@ from twisted.internet.threads import deferToThread
 
 from tests.e2e.hub.cloud import KINDS, NODE, Cloud
 from tests.e2e.hub.kubectls import KubectlTestCase
+from tests.e2e.hub.programs import Hub
+from tests.e2e.kubectl import Kubectl
 from tests.e2e.test_kubectl import WEB, ask
 
 MANIFEST = {
@@ -39,6 +41,9 @@ SHOWN = (
     ("get", "nonsense"),
 )
 """What is said alike through the hub and without it."""
+
+UNSURE = f"when it was last known; node {NODE} cannot reach the Kubernetes API"
+"""What is said offline of an object that is not there."""
 
 # Versions of lists, how long something has been there, and names of hosts.
 _VARIES = re.compile(
@@ -132,8 +137,8 @@ class OnlineTests(KubectlTestCase):
 class OfflineTests(KubectlTestCase):
     """The cloud is away."""
 
-    async def test_what_was_kept_is_shown(self) -> None:
-        """Where the cluster has kubectl kept, its lists are there as tables and as objects."""
+    async def kept(self) -> tuple[Cloud, Hub, Kubectl]:
+        """Start a node whose cluster has answers to kubectl kept."""
         cloud, hub = await self.start()
         furnish(cloud)
         through = self.through(cloud, hub)
@@ -150,6 +155,43 @@ class OfflineTests(KubectlTestCase):
             return now > written + 1
 
         await self.eventually(is_kept, "answers to kubectl are kept", 30)
+        return cloud, hub, through
+
+    async def test_everything_is_shown_as_before(self) -> None:
+        """What was asked for online is said alike offline, after the hub was killed, too."""
+        cloud, hub, through = await self.kept()
+        online = {}
+        for arguments in SHOWN:
+            if "--raw" in arguments:
+                # Unlike kube-apiserver, that of these tests says of each item what it is.
+                continue
+            online[arguments] = alike(await through.run(*arguments))
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        await self.restart(hub)
+        for arguments, (status, out, error) in online.items():
+            offline = alike(await through.run(*arguments))
+            if arguments == ("get", "pod", "none"):
+                error = error.replace("not found", f"not found {UNSURE}")
+            self.assertEqual(offline, (status, out, error), arguments)
+
+    async def test_what_happens_is_shown_once_the_cloud_is_back(self) -> None:
+        """A watch of kubectl begins with what there is, and goes on when the cloud is back."""
+        cloud, hub, through = await self.kept()
+        await through.output("get", "configmaps", "-o", "name")
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        watch = through.start("get", "configmaps", "--watch", "-o", "name")
+        self.addCleanup(lambda: watch.kill() if watch.running else None)
+        await watch.says("configmap/one\nconfigmap/two\n")
+        await self.regain(cloud, hub)
+        # It ends with its watch, as it does when an API server ends one.
+        await watch.finished(20)
+        self.assertIn("configmap/one\n", await through.output("get", "configmaps", "-o", "name"))
+
+    async def test_what_was_kept_is_shown(self) -> None:
+        """Where the cluster has kubectl kept, its lists are there as tables and as objects."""
+        cloud, hub, through = await self.kept()
         online = json.loads(await through.output("get", "pods", "-o", "json"))
         await through.output("get", "pods")
         await self.settled(hub)

@@ -7,6 +7,7 @@ from tests.hub.cache.test_store import CacheTestCase
 from yurttunnel.hub.cache.interfaces import Scope
 from yurttunnel.hub.cache.lists import MOST_LISTS, PAGE_SECONDS
 from yurttunnel.hub.cache.objects import MOST_SCOPES
+from yurttunnel.hub.cache.writing import BARRIER, COLLECTED
 from yurttunnel.hub.media.interfaces import ListMeta
 
 
@@ -51,6 +52,42 @@ class ReplaceTests(CacheTestCase):
         # There may be another one of that name.
         tell_list(self.cache, [item("a", 9), item("b")], 10)
         self.assertEqual({"a": "9", "b": "1"}, self.names())
+
+    def test_lag(self) -> None:
+        """Who reads waits for a list that has come, and whose items are still being cut."""
+        tell_list(self.cache, [item("a")], 5)
+        self.assertEqual({"a": "1"}, self.names())
+        listing = self.cache.begin_list(ALL, "")
+        self.assertTrue(listing.lag(1000, False))
+        self.assertEqual(1000, self.cache.stats.waiting)
+        self.assertEqual({"a": "1"}, self.names())
+        listing.lag(1000, True)
+        reading = self.cache.list(ALL)
+        self.clock.advance(BARRIER / 2)
+        self.assertNoResult(reading)
+        listing.lag(0, True)
+        listing.add([item("b")])
+        listing.complete(ListMeta(POD, "6"))
+        self.clock.advance(COLLECTED)
+        listed = self.result(reading)
+        self.assertEqual(["b"], [each.name for each in self.result(listed.read())])
+        listed.close()
+        self.assertEqual(0, self.cache.stats.waiting)
+
+    def test_lag_without_an_end(self) -> None:
+        """It does not wait for one that is abandoned, nor for ever."""
+        tell_list(self.cache, [item("a")], 5)
+        self.names()
+        for end in (lambda _: self.clock.advance(BARRIER), lambda listing: listing.abandon()):
+            listing = self.cache.begin_list(ALL, "")
+            listing.lag(1000, True)
+            reading = self.cache.list(ALL)
+            self.assertNoResult(reading)
+            end(listing)
+            self.result(reading).close()
+            listing.abandon()
+        self.assertEqual(0, self.cache.stats.waiting)
+        self.assertFalse(listing.lag(10, False))
 
     def test_unchanged(self) -> None:
         """What has the same version is not written."""

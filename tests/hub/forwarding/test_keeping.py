@@ -21,6 +21,7 @@ from tests.hub.forwarding.world import (
 from tests.hub.request.tokens import service_account_token
 from yurttunnel.hub.cache.interfaces import Scope
 from yurttunnel.hub.forwarding.answers import LONGEST_VIEW
+from yurttunnel.hub.forwarding.behind import SLICE
 from yurttunnel.hub.forwarding.seen_tokens import ACCEPTED_SECONDS, KNOWN_SECONDS, UNKNOWN_SECONDS
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.request.callers import read_token
@@ -144,6 +145,29 @@ class KeepingTests(World):
             self.list(pod("one"), target=f"{PODS}?fieldSelector={view}")
             kept[length] = self.kept_list(view=view)
         self.assertEqual({LONGEST_VIEW: ["one"], LONGEST_VIEW + 1: None}, kept)
+
+    def test_long(self):
+        """A list that is read behind its client is the same, compressed or not."""
+        pods = [pod(f"pod-{number}", text="x" * (SLICE // 2)) for number in range(3)]
+        body = json.dumps(pod_list(*pods)).encode()
+        packed = gzip.compress(body, 0)
+        gzipped = b"Content-Encoding: gzip"
+        for number, sent, fields in ((1, body, ()), (2, packed, (gzipped,))):
+            self.cache.forget(lambda component: False)
+            self.ask(PODS, KUBELET, JSON)
+            self.answer_json(sent, b"200 OK", -1, *fields)
+            self.assertEqual((200, sent), self.answered(*number * ["GET"])[-1])
+            self.assertEqual(["pod-0", "pod-1", "pod-2"], sorted(self.kept_list()))
+
+    def test_long_that_breaks_off(self):
+        """Nothing is kept of a list that breaks off while it is read behind its client."""
+        pods = [pod(f"pod-{number}", text="x" * (SLICE // 2)) for number in range(3)]
+        body = json.dumps(pod_list(*pods)).encode()
+        self.ask(PODS, KUBELET, JSON)
+        self.answer(CHUNKED + chunk(body))
+        self.connections.played[-1].break_off(ConnectionLost())
+        self.settle()
+        self.assertIsNone(self.kept_list())
 
     def test_pages(self):
         """All pages together are the list."""

@@ -203,6 +203,7 @@ class World(SynchronousTestCase):
         self.server.factory.close()
         self.connections.close()
         self.forwarder.close()
+        self.answers.close()
         self.hub.close()
         self.settle()
         self.assertEqual([], self.clock.getDelayedCalls())

@@ -59,6 +59,13 @@ class IListing(Interface):
     def add(items: Sequence[Item]) -> None:
         """Take the next items."""
 
+    def lag(size: int, ended: bool) -> bool:
+        """Take it that ``size`` bytes of the body have come whose items have not.
+
+        They count as what waits to be written. If the body has ``ended``, whoever reads the cache
+        waits for them. Return whether there is room for the list; if not, it is abandoned.
+        """
+
     def complete(meta: ListMeta) -> None:
         """Take the end of the page.
 

@@ -127,7 +127,7 @@ class Listing:
         self._continue_token = continue_token
         self._refused = refused
         self._items: list[Item] = []
-        self._size = 0
+        self._size = self._lag = 0
         self._is_over = False
 
     def add(self, items: Sequence[Item]) -> None:
@@ -138,6 +138,20 @@ class Listing:
         size = sum(len(item.body) for item in items) + OVERHEAD * len(items)
         self._size += size
         self._queue.size += size
+        self._check_room()
+
+    def lag(self, size: int, ended: bool) -> bool:
+        """See :class:`IListing`."""
+        if self._is_over:
+            return False
+        self._queue.size += size - self._lag
+        self._lag = size
+        if ended:
+            self._queue.expect(self)
+        self._check_room()
+        return not self._is_over
+
+    def _check_room(self) -> None:
         if not self._queue.lists_have_room():
             # It counts with what waits as long as it is not abandoned.
             self._refused(self._scope)
@@ -149,17 +163,22 @@ class Listing:
             return
         size = self._size + size_of_scope(self._scope)
         items = _without(self._queue.gone_of(self._scope.collection), self._items)
-        self.abandon()
+        self._forget()
         pages = self._pages([(item.namespace, item.name) for item in items])
         if pages is not None and meta.continue_token:
             self._continued.expect(self._scope, meta.continue_token, pages)
         self._writing.put(Page(self._scope, meta, items, size, pages), self._queue)
+        self._queue.expect_no_more(self)
 
     def abandon(self) -> None:
         """See :class:`IListing`."""
+        self._forget()
+        self._queue.expect_no_more(self)
+
+    def _forget(self) -> None:
         self._is_over = True
-        self._queue.size -= self._size
-        self._items, self._size = [], 0
+        self._queue.size -= self._size + self._lag
+        self._items, self._size, self._lag = [], 0, 0
 
     def _pages(self, names: Sequence[tuple[str, str]]) -> Pages | None:
         """Return all pages so far, ``None`` when those before are not known."""

@@ -42,6 +42,8 @@ class WriteQueue:
         self._taken: list[Write] = []
         self._open: Changes | None = None
         self._marks: dict[int, list[Deferred[None]]] = {}
+        self._expected: set[object] = set()
+        self._waiting_for_expected: list[Deferred[None]] = []
         self._gone: OrderedDict[Key, int] = OrderedDict()
         self._lacking: set[Collection] = set()
         # With too many of these: another object each time, so that it is known when it is done.
@@ -55,8 +57,8 @@ class WriteQueue:
 
     @property
     def is_busy(self) -> bool:
-        """Something waits, or is being done."""
-        return bool(self or self._taken)
+        """Something waits, is being done, or is expected."""
+        return bool(self or self._taken or self._expected)
 
     def put(self, write: Write) -> None:
         """Take a write, to be done behind all those before."""
@@ -145,8 +147,27 @@ class WriteQueue:
         self._open = None
         self._bound()
 
+    def expect(self, listing: object) -> None:
+        """Take it that a list has come whose items are still being cut."""
+        self._expected.add(listing)
+
+    def expect_no_more(self, listing: object) -> None:
+        """Take it that a list has been put, or never will be."""
+        self._expected.discard(listing)
+        if not self._expected:
+            waiting, self._waiting_for_expected = self._waiting_for_expected, []
+            for each in waiting:
+                each.callback(None)
+
     def mark(self) -> Deferred[None]:
-        """Return what fires when all that was taken in before now is done, or dropped."""
+        """Return what fires when all that was taken in before now is done, or dropped.
+
+        With it what is expected now.
+        """
+        if self._expected:
+            expected: Deferred[None] = Deferred()
+            self._waiting_for_expected.append(expected)
+            return expected.addCallback(lambda _: self.mark())
         everything = [*self._taken, *self._waiting]
         if not everything:
             return succeed(None)

@@ -13,10 +13,11 @@ from twisted.python.failure import Failure
 
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.fields import Fields
-from yurttunnel.http.interfaces import IBodySource
-from yurttunnel.hub.cache.interfaces import ICache
+from yurttunnel.http.interfaces import IBodySink, IBodySource
+from yurttunnel.hub.cache.interfaces import ICache, IListing
 from yurttunnel.hub.cache.selectors import PODS, scope_of
 from yurttunnel.hub.filters.interfaces import Change
+from yurttunnel.hub.forwarding.behind import COMPRESSED_SLICE, SLICE, ReadBehind, Turns
 from yurttunnel.hub.forwarding.bodies import (
     Between,
     Inflated,
@@ -29,6 +30,7 @@ from yurttunnel.hub.forwarding.bodies import (
 from yurttunnel.hub.forwarding.keeping import (
     MAX_ITEM,
     DocumentKeeper,
+    IAbandoned,
     IKeeper,
     ListKeeper,
     ObjectKeeper,
@@ -67,12 +69,12 @@ class Plan:
     call: HubCall
     client: str
     change: Change | None
-    keeper: IKeeper | None = None
+    keeper: IAbandoned | None = None
     """What reads the body, once there is one."""
 
 
 class Answers:
-    """Looks after answers, for ``policy`` and ``cache``."""
+    """Looks after answers, for ``policy`` and ``cache``; whoever made it closes it."""
 
     _log = Logger()
 
@@ -80,9 +82,14 @@ class Answers:
         self._cache = cache
         self._policy = policy
         self._repeats = Repeats(clock)
+        self._turns = Turns(clock)
         self._limited = RateLimitedLog(clock, self._log)
         self.unreadable = 0
         """How many bodies could not be read."""
+
+    def close(self) -> None:
+        """Leave what is not read yet."""
+        self._turns.close()
 
     def keeps(self, call: HubCall) -> bool:
         """Return whether the answer is kept, if it is known for whom."""
@@ -172,6 +179,7 @@ class Answers:
         kubelet = plan.call.caller.component == "kubelet"
         wanted = _has_node if kubelet and request.resource == PODS else None
         changed: Between | None = None
+        listing: IListing | None = None
         keeper: IKeeper
         if request.verb == "list":
             token = request.options.continue_token
@@ -195,23 +203,39 @@ class Answers:
                 asked = scope.collection, request.path
                 one.is_known = lambda body: self._repeats.is_known(asked, body)
         if changed is None:
-            return self._read_along(plan, keeper, fields, source)
+            return self._read_along(plan, keeper, fields, source, listing)
         plan.keeper = keeper
         end = partial(self._broken, plan, broken)
         return _without(fields), PassedBody(source, lambda sink: changed(sink, end))
 
     def _read_along(
-        self, plan: Plan, keeper: IKeeper, fields: Fields, source: IBodySource
+        self,
+        plan: Plan,
+        keeper: IKeeper,
+        fields: Fields,
+        source: IBodySource,
+        listing: IListing | None = None,
     ) -> tuple[Fields, IBodySource]:
+        """Have ``keeper`` read the body, behind the client where that has a ``listing``."""
         codings = [value.lower() for value in _values(fields, b"content-encoding")]
+        slice = SLICE
         if codings == [b"gzip"]:
             keeper = Inflated(keeper)
+            slice = COMPRESSED_SLICE
         elif codings not in ([], [b"identity"]):
             keeper.abandon()
             return fields, source
         plan.keeper = keeper
         unread = partial(self._unread, plan)
-        return fields, PassedBody(source, lambda sink: ReadAlong(sink, keeper, unread))
+        if listing is None:
+            return fields, PassedBody(source, lambda sink: ReadAlong(sink, keeper, unread))
+
+        def behind(sink: IBodySink) -> IBodySink:
+            # With its client gone nothing of it is read any more.
+            plan.keeper = reading = ReadBehind(sink, keeper, unread, listing, self._turns, slice)
+            return reading
+
+        return fields, PassedBody(source, behind)
 
     def _unread(self, plan: Plan, error: Exception) -> None:
         self._note(error)

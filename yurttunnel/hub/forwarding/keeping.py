@@ -35,7 +35,14 @@ MAX_DOCUMENT = 32 * 1024 * 1024
 """Bytes of what is no object; OpenAPI v2 has some 5 MiB without custom resources."""
 
 
-class IKeeper(Protocol):
+class IAbandoned(Protocol):
+    """What can be left before its end."""
+
+    def abandon(self) -> None:
+        """Forget the body."""
+
+
+class IKeeper(IAbandoned, Protocol):
     """Reads one body; see the module."""
 
     def read(self, data: bytes) -> Sequence[object]:
@@ -43,9 +50,6 @@ class IKeeper(Protocol):
 
     def end(self) -> object:
         """Take the end."""
-
-    def abandon(self) -> None:
-        """Forget the body."""
 
 
 class ListKeeper:

@@ -1,0 +1,207 @@
+"""Lists that are cut behind their bytes, as seen by what reads them."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+from zope.interface.verify import verifyClass
+
+from yurttunnel.http.interfaces import IBodySink
+from yurttunnel.hub.cache.interfaces import IListing
+from yurttunnel.hub.forwarding.behind import ReadBehind, Turns
+from yurttunnel.kube.protobuf_fields import BadBody
+
+SLICE = 4
+
+
+class Sink:
+    """The client."""
+
+    def __init__(self):
+        self.got = b""
+        self.ended = False
+
+    def write(self, data):
+        """Take a piece."""
+        self.got += data
+
+    def finish(self, trailers=()):
+        """Take the end."""
+        self.ended = True
+
+
+class Keeper:
+    """Reads a body; a ``?`` in it cannot be read."""
+
+    def __init__(self):
+        self.read_so_far = b""
+        self.state = "begun"
+
+    def read(self, data):
+        """Take a piece."""
+        if b"?" in data:
+            raise BadBody("a question")
+        self.read_so_far += data
+
+    def end(self):
+        """Take the end."""
+        self.state = "ended"
+
+    def abandon(self):
+        """Forget the body."""
+        self.state = "abandoned"
+
+
+@implementer(IListing)
+class Listing:
+    """Notes how far behind the body is; there is room for ``room`` bytes."""
+
+    def __init__(self):
+        self.told = []
+        self.room = 1000
+
+    def lag(self, size, ended):
+        """See ``IListing``."""
+        self.told.append((size, ended))
+        return size <= self.room
+
+    def add(self, items):
+        """See ``IListing``."""
+
+    def complete(self, meta):
+        """See ``IListing``."""
+
+    def abandon(self):
+        """See ``IListing``."""
+
+
+class ReadBehindTests(SynchronousTestCase):
+    """A body in slices of four bytes."""
+
+    def setUp(self):
+        """Begin a body."""
+        self.clock = Clock()
+        self.turns = Turns(self.clock)
+        self.sink, self.keeper, self.listing = Sink(), Keeper(), Listing()
+        self.unread = []
+        self.body = self.begin()
+
+    def begin(self):
+        """Begin to read a body."""
+        return ReadBehind(
+            self.sink, self.keeper, self.unread.append, self.listing, self.turns, SLICE
+        )
+
+    def turn(self):
+        """Have the reactor turn: what is called later meanwhile has to wait for the next one."""
+        due, self.clock.calls = self.clock.calls, []
+        for call in due:
+            call.called = True
+            call.func(*call.args)
+
+    def test_interfaces(self):
+        """What is used here is what the rest has."""
+        self.assertTrue(verifyClass(IBodySink, ReadBehind))
+        self.assertTrue(verifyClass(IListing, Listing))
+
+    def test_short(self):
+        """What is no longer than a slice is read before the client has its end."""
+        self.body.write(b"abc")
+        self.assertEqual((b"abc", b""), (self.sink.got, self.keeper.read_so_far))
+        self.sink.finish = lambda trailers: self.assertEqual("ended", self.keeper.state)
+        self.body.finish()
+        self.assertEqual(b"abc", self.keeper.read_so_far)
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_more_comes(self):
+        """As long as more comes in each turn, nothing is read; then a slice in each."""
+        for _ in range(3):
+            self.body.write(b"abcde")
+            self.turn()
+        self.assertEqual((b"abcde" * 3, b""), (self.sink.got, self.keeper.read_so_far))
+        self.turn()
+        self.assertEqual(b"abcd", self.keeper.read_so_far)
+        self.turn()
+        self.assertEqual(b"abcdeabc", self.keeper.read_so_far)
+
+    def test_stall(self):
+        """A body that stalls keeps no timer, and is gone on with when it does."""
+        self.body.write(b"abcdef")
+        for _ in range(3):
+            self.turn()
+        self.assertEqual(b"abcd", self.keeper.read_so_far)
+        self.assertEqual([], self.clock.getDelayedCalls())
+        self.body.write(b"ghijkl")
+        self.body.finish()
+        for _ in range(4):
+            self.turn()
+        self.assertEqual((b"abcdefghijkl", "ended"), (self.keeper.read_so_far, self.keeper.state))
+
+    def test_end(self):
+        """The client has its end before the rest is read, and who reads the cache waits for it."""
+        self.body.write(b"abcdefghi")
+        self.body.finish()
+        self.assertTrue(self.sink.ended)
+        self.assertEqual((b"", "begun"), (self.keeper.read_so_far, self.keeper.state))
+        self.assertEqual((9, True), self.listing.told[-1])
+        for size in (5, 1):
+            self.turn()
+            self.assertEqual((size, True), self.listing.told[-1])
+        self.turn()
+        self.assertEqual((b"abcdefghi", "ended"), (self.keeper.read_so_far, self.keeper.state))
+        self.turn()
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_several(self):
+        """Several lists have their turns one behind the other."""
+        bodies = [self.body, self.begin()]
+        for body in bodies:
+            body.write(b"abcdefgh")
+            body.finish()
+        for read in (b"abcd", b"abcdabcd"):
+            self.turn()
+            self.assertEqual(read, self.keeper.read_so_far)
+
+    def test_unreadable(self):
+        """What cannot be read reaches its client all the same, and is told once."""
+        self.body.write(b"abcdef?")
+        for _ in range(3):
+            self.turn()
+        self.body.write(b"ghijkl?")
+        self.body.finish()
+        for _ in range(3):
+            self.turn()
+        self.assertEqual((b"abcdef?ghijkl?", True), (self.sink.got, self.sink.ended))
+        self.assertEqual((1, "abandoned"), (len(self.unread), self.keeper.state))
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_no_room(self):
+        """A list for which there is no room is passed on, and nothing of it is held."""
+        self.listing.room = 5
+        self.body.write(b"abc")
+        self.body.write(b"def")
+        told = list(self.listing.told)
+        self.body.write(b"ghijkl")
+        self.body.finish()
+        self.turn()
+        self.assertEqual((b"abcdefghijkl", True), (self.sink.got, self.sink.ended))
+        self.assertEqual(("abandoned", b""), (self.keeper.state, self.keeper.read_so_far))
+        self.assertEqual(told, self.listing.told)
+        self.assertEqual([], self.unread)
+
+    def test_client_leaves(self):
+        """Nothing more is read of a body that was abandoned."""
+        self.body.write(b"abcdefgh")
+        self.body.abandon()
+        for _ in range(3):
+            self.turn()
+        self.assertEqual(("abandoned", b""), (self.keeper.state, self.keeper.read_so_far))
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_close(self):
+        """At the end of the hub there are no more turns."""
+        self.body.write(b"abcdefgh")
+        self.body.finish()
+        self.turns.close()
+        self.assertEqual([], self.clock.getDelayedCalls())
