@@ -35,6 +35,11 @@ class FindTests(SynchronousTestCase):
             (["frobnicate"], "there is no command 'frobnicate': yurttunnel --help lists"),
             (["forward"], "forward is the beginning of a command: forward add|rm|ls"),
             (["token", "delete"], "token is the beginning of a command: token create|list|revoke"),
+            (["forward", "ad"], "there is no command 'forward ad': did you mean forward add?"),
+            (
+                ["--state-dir", "S", "nodes"],
+                "--state-dir stands before the command: flags stand behind it, COMMAND --state-dir",
+            ),
         ):
             error = self.assertRaises(UnknownCommand, find, words)
             self.assertIn(sentence, str(error))

@@ -124,9 +124,11 @@ class GoneTests(SynchronousTestCase):
 
     def test_a_node_that_nobody_knows(self) -> None:
         """It is another matter than a server that does not answer."""
-        self.looks = [[Told(), Told(NODE)]]
-        with self.assertRaisesRegex(CommandFailed, "nothing is known of 'b'"):
-            self.run_command(NodeOptions(), told_of_one, "b")
+        known = [Told(), Told(NODE, {**NODE, "node": "edge-1"})]
+        for name, meant in (("b", "yurttunnel nodes lists what is"), ("egde-1", "did you mean")):
+            self.looks = [known, known]
+            with self.assertRaisesRegex(CommandFailed, f"nothing is known of '{name}': {meant}"):
+                self.run_command(NodeOptions(), told_of_one, name)
 
     def test_watched(self) -> None:
         """Servers are found anew at each look; while there is none it is waited, which is told."""

@@ -11,11 +11,13 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from yurttunnel.cli import completion, manual
 from yurttunnel.cli.commands import all_commands
 from yurttunnel.ops.flag_table import Flag, Group, Switch
+from yurttunnel.ops.help import Example
 
 TABLE = (
     Flag("state-dir", Group.BASICS, str, "Where it's kept: a directory. And more."),
     Switch("watch", Group.LIMITS, "Go on."),
 )
+EXAMPLES = (Example("At once", "--lifetime 1h"),)
 COMMANDS = {
     "server": ("the cloud end", TABLE),
     "token create": ("make one", TABLE[:1]),
@@ -108,6 +110,14 @@ class ManualTests(SynchronousTestCase):
         self.assertLess(text.index(".SH BASICS"), text.index(".B \\-\\-state\\-dir="))
         self.assertLess(text.index(".SH LIMITS"), text.index(".B \\-\\-watch"))
 
+    def test_examples(self) -> None:
+        """They stand before the flags, as in the help."""
+        text = manual.page("token create", "make one", "Makes one.", (), TABLE, EXAMPLES)
+        shown = (
+            ".SH EXAMPLES\n.TP\nAt once:\n.B yurttunnel token create \\-\\-lifetime 1h\n.SH BASICS"
+        )
+        self.assertIn(shown, text)
+
     def test_no_requests(self) -> None:
         """Text that looks like a request of roff is shown."""
         text = manual.page("x", ".so /etc/passwd", "'tricky \\fB", (), ())
@@ -120,5 +130,5 @@ class ManualTests(SynchronousTestCase):
         named = manual.overview([(name, text) for name, (text, _) in every().items()])
         for name, (text, table) in every().items():
             self.assertIn(f".B {name}".replace("-", "\\-"), named)
-            page = manual.page(name, text, text, (), table)
+            page = manual.page(name, text, text, (), table, EXAMPLES)
             run("groff", page, "-man", "-Tascii", "-ww", "-z")

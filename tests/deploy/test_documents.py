@@ -207,7 +207,7 @@ class FlagTableTests(unittest.SynchronousTestCase):
             "node-certificate-lifetime",
             "revoke-node",
         }
-        rare = {"help", "help-all", "transport", "middleware", "response-timeout"}
+        rare = {"h", "help", "help-all", "transport", "middleware", "response-timeout"}
         for name in ("server", "agent", "hub", "proxy"):
             (options,) = self.programs[name]
             listed = {flag for flag, programs, _ in self.rows if programs in (name, "both")}

@@ -118,7 +118,9 @@ class CommandTests(CommandCase):
         told = await self.done("node", "edge-1", "--state-dir", server)
         self.assertIn("state: connected\n", told)
         unknown = await self.failed("node", "edge-7", "--state-dir", server)
-        self.assertIn("nothing is known of 'edge-7'", unknown)
+        self.assertEqual(
+            "yurttunnel node: nothing is known of 'edge-7': did you mean edge-1?", unknown
+        )
 
         token = (await self.done("token", "create", "--state-dir", server)).strip()
         listed = await self.done("token", "list", "--state-dir", server)
@@ -144,6 +146,8 @@ class CommandTests(CommandCase):
         )
         revoked = await self.done("revoke", "edge-2", "--state-dir", server)
         self.assertEqual("node edge-2 is revoked\n", revoked)
+        _, told, _ = await self.run_yurttunnel("revoke", "egde-1", "--state-dir", server)
+        self.assertEqual("nothing was known of 'egde-1': did you mean edge-1?\n", told)
 
         async def is_gone() -> bool:
             return [each["node"] for each in await tunnel.server.agents()] == ["edge-1"]
@@ -170,7 +174,11 @@ class CommandTests(CommandCase):
         other = f"{free_ports.take()}=edge-7/127.0.0.1:80"
         _, errors, status = await self.run_yurttunnel("forward", "add", other, *here)
         self.assertEqual(0, status)
-        self.assertIn("node edge-7 is not connected now", errors)
+        self.assertEqual(
+            "node edge-7 is not connected now: until it is, connections to this port are reset; did"
+            " you mean edge-1?\n",
+            errors,
+        )
         await self.done("forward", "rm", other.partition("=")[0], *here)
         taken = await self.failed("forward", "add", f"{port}=edge-1/127.0.0.1:1", *here)
         self.assertIn("is there already", taken)
@@ -452,6 +460,15 @@ class NothingRunsTests(CommandCase):
             ),
             (["revoke"], "yurttunnel revoke: NODE is missing: give it"),
             (
+                ["forward", "add"],
+                "yurttunnel forward add: LISTEN=NODE/HOST:PORT is missing: give it",
+            ),
+            (
+                ["man", "forward"],
+                "yurttunnel man: there is no command 'forward': did you mean forward rm, forward"
+                " ls or forward add?",
+            ),
+            (
                 ["status", "-o", "yaml"],
                 "yurttunnel status: --output: 'yaml' is none of these: text, json",
             ),
@@ -464,5 +481,19 @@ class NothingRunsTests(CommandCase):
         listed = await self.done("--help")
         for name in ("server", "agent", "quickstart", "hub", "proxy", "token create", "status"):
             self.assertIn(f"  {name} ", listed)
-        self.assertIn("--lifetime", await self.done("token", "create", "--help"))
-        self.assertIn("--standalone", await self.done("server", "--help"))
+        for arguments in (("token", "create", "--help"), ("help", "token", "create")):
+            self.assertIn("--lifetime", await self.done(*arguments))
+        for arguments in (("server", "--help"), ("server", "-h"), ("--help", "server")):
+            self.assertIn("--standalone", await self.done(*arguments))
+        family = await self.done("forward", "--help")
+        self.assertEqual(
+            [
+                "Usage: yurttunnel forward COMMAND [flags]",
+                "forward add",
+                "forward rm",
+                "forward ls",
+            ],
+            [line.strip().partition("  ")[0] for line in family.splitlines() if "forward" in line][
+                :4
+            ],
+        )

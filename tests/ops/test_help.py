@@ -58,7 +58,7 @@ In a cluster:
 
 Of every command:
       --version
-      --help
+      -h, --help
       --help-all
           The same with 2 flags more:
           limits, operation.
@@ -121,7 +121,11 @@ class ExampleTests(SynchronousTestCase):
 
     def test_help_all_ends_the_process(self) -> None:
         """As ``--help`` does."""
-        for flag, shown in (("--help", "--help-all"), ("--help-all", "Operation:")):
+        for flag, shown in (
+            ("--help", "--help-all"),
+            ("-h", "--help-all"),
+            ("--help-all", "Operation:"),
+        ):
             for options in COMMANDS.values():
                 printed = io.StringIO()
                 with contextlib.redirect_stdout(printed), self.assertRaises(SystemExit) as ended:

@@ -201,11 +201,32 @@ class ServerPageTests(SynchronousTestCase):
     def test_many_requests_that_failed(self) -> None:
         """So many are shown as somebody reads, and counted are all."""
         for number in range(MOST_KEPT + 9):
-            self.status.failures.note("connect", "a", "b", f"r-{number}", 503, "x" * 9999)
+            cause = f"{number}: {'x' * 9999}"
+            self.status.failures.note("connect", "a", "b", f"r-{number}", 503, cause)
         page = self.status.render()
         self.assertEqual(MOST_FAILED, len(page.rows["failures"]))
         self.assertIn(f"{MOST_KEPT + 9} since the start", page.sections["failures"])
         self.assertLess(len(page.rows["failures"][0][0]), 400)
+
+    def test_requests_that_fail_again(self) -> None:
+        """Those of one cause share a row, so that they leave room for others."""
+        clock, failures = self.status.clock, self.status.failures
+        failures.note("connect", "192.0.2.1", "edge-7", "rare", 502, "refused")
+        for number in range(30):
+            failures.note("forward", "192.0.2.1", "edge-1", f"r-{number}", None, "is away")
+            clock.advance(1)
+        failures.note("forward", "192.0.2.2", "edge-1", "other", None, "is away")
+        self.assertEqual(
+            [
+                ["is away other", "reset", "edge-1", "192.0.2.2 forward", "1", "0 s ago"],
+                [
+                    *("is away r-29", "reset", "edge-1", "192.0.2.1 forward", "30"),
+                    "1 s ago first 30 s ago",
+                ],
+                ["refused rare", "502", "edge-7", "192.0.2.1 connect", "1", "30 s ago"],
+            ],
+            self.status.render().rows["failures"],
+        )
 
     def test_certificates(self) -> None:
         """The one that ends first comes first."""

@@ -64,6 +64,18 @@ class NodeViewTests(SynchronousTestCase):
         self.assertEqual(f"{NOW:%Y-%m-%d %H:%M:%S} UTC, 0 s ago", facts["Since"])
         self.assertNotIn("sessions", page.sections)
 
+    def test_readiness(self) -> None:
+        """It is the server's, and so only told when it is bad: a lost node is not ready."""
+        self.history.gone("edge-1", "silent")
+        problems: list[str | None] = [None, "port 10262 is not bound"]
+        self.status.readiness.add("listeners", lambda: problems[0])
+        page = self.status.render(one="edge-1")
+        self.assertNotIn("readiness", page.sections)
+        self.assertIn("seen by yurttunnel-server", page.text)
+        problems.reverse()
+        page = self.status.render(one="edge-1")
+        self.assertIn("port 10262 is not bound", page.sections["readiness"])
+
     def test_links(self) -> None:
         """The names of nodes lead to their pages."""
         self.status.snapshots = [FakeSession("edge-1&x").snapshot()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 from yurttunnel.cli.config import CONFIG_CHECK
@@ -16,6 +15,7 @@ from yurttunnel.cli.revoking import REVOKE
 from yurttunnel.cli.shell import shell_commands
 from yurttunnel.cli.status import STATUS
 from yurttunnel.cli.tokens import TOKENS
+from yurttunnel.ops.command_line import did_you_mean
 
 
 class UnknownCommand(Exception):
@@ -37,6 +37,11 @@ def _every() -> Sequence[Command]:
     return [each for group in all_commands().values() for each in group]
 
 
+def family(word: str) -> Sequence[Command]:
+    """Return the commands of two words that begin with ``word``."""
+    return [each for each in _every() if each.name.startswith(f"{word} ")]
+
+
 def find(arguments: Sequence[str]) -> tuple[Command, Sequence[str]]:
     """Return the command that ``arguments`` begin with, and the others.
 
@@ -47,14 +52,17 @@ def find(arguments: Sequence[str]) -> tuple[Command, Sequence[str]]:
         command = known.get(" ".join(arguments[:count]))
         if command is not None:
             return command, arguments[count:]
-    raise UnknownCommand(_unknown(arguments, list(known)))
+    raise UnknownCommand(_unknown(*arguments[:2]))
 
 
-def _unknown(arguments: Sequence[str], known: Sequence[str]) -> str:
-    first = arguments[0]
-    further = [name.partition(" ")[2] for name in known if name.startswith(f"{first} ")]
+def _unknown(first: str, second: str = "") -> str:
+    if first.startswith("-"):
+        return f"{first} stands before the command: flags stand behind it, COMMAND {first}"
+    further = [each.name.partition(" ")[2] for each in family(first)]
     if further:
+        meant = did_you_mean(second, further, f"{first} ")
+        if meant:
+            return f"there is no command '{first} {second}': {meant}"
         return f"{first} is the beginning of a command: {first} {'|'.join(further)}"
-    similar = difflib.get_close_matches(first, [name.split()[0] for name in known], 1)
-    meant = f"did you mean {similar[0]}?" if similar else "yurttunnel --help lists those there are"
-    return f"there is no command {first!r}: {meant}"
+    meant = did_you_mean(first, {each.name.split()[0] for each in _every()})
+    return f"there is no command {first!r}: {meant or 'yurttunnel --help lists those there are'}"

@@ -7,6 +7,7 @@ from ipaddress import ip_address
 
 from yurttunnel.cli import output
 from yurttunnel.cli.options import OUTPUT, STATE_DIR, ClientCommand, ClientOptions
+from yurttunnel.ops.command_line import did_you_mean
 from yurttunnel.ops.flag_table import Group, Switch
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORTS
 
@@ -29,7 +30,7 @@ class AddOptions(ClientOptions):
     port of the loopback address. The agent must allow the target: of itself that is each port of
     its node's addresses and name (NODE/NODE:80), and the kubelet's on loopback. {_LASTS}"""
 
-    words = ("FORWARD",)
+    words = ("LISTEN=NODE/HOST:PORT",)
     table = (REPLACE, STATE_DIR, OUTPUT)
 
 
@@ -61,11 +62,13 @@ def add(options: AddOptions) -> None:
         print(output.as_json(done), end="")
         return
     print(f"{output.shown(done['listen'])} leads to {_target(done)}", flush=True)
-    told = process.get("/nodes")["nodes"]
-    if not any(each["node"] == done["node"] and each["state"] == "connected" for each in told):
+    states = {each["node"]: each["state"] for each in process.get("/nodes")["nodes"]}
+    node = done["node"]
+    if states.get(node) != "connected":
+        meant = "" if node in states else did_you_mean(node, states)
         print(
-            f"node {output.shown(done['node'])} is not connected now: until it is, connections to"
-            " this port are reset; yurttunnel nodes lists those that are",
+            f"node {output.shown(node)} is not connected now: until it is, connections to this port"
+            f" are reset; {output.shown(meant) or 'yurttunnel nodes lists those that are'}",
             file=sys.stderr,
         )
     elif is_on_loopback(done["target"]):

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 from yurttunnel import __version__
-from yurttunnel.cli.commands import UnknownCommand, all_commands, find
-from yurttunnel.cli.options import IN_CLUSTER
+from yurttunnel.cli.commands import UnknownCommand, all_commands, family, find
+from yurttunnel.cli.options import IN_CLUSTER, Command
 from yurttunnel.ops.command_line import STATUS
 
-_BEGINNING = """Usage: yurttunnel COMMAND [flags]
+_HELP = ("-h", "--help", "help")
 
-A reverse tunnel: machines that nobody can dial connect out, and are reached through that.
-"""
-
-_END = "yurttunnel COMMAND --help tells of a command's flags."
+_ABOUT = (
+    "A reverse tunnel: machines that nobody can dial connect out, and are reached through that."
+)
 
 
 def main() -> None:
     """Run the command that the arguments of the process name."""
     arguments = sys.argv[1:]
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
+    if len(arguments) > 1 and arguments[0] in _HELP:
+        arguments = [*arguments[1:], "--help"]
+    if not arguments or arguments[0] in _HELP:
         print(_help())
         raise SystemExit(0 if arguments else STATUS)
+    if len(arguments) == 2 and arguments[1] in _HELP and (members := family(arguments[0])):
+        print(_help_of(arguments[0], members))
+        raise SystemExit(0)
     if arguments[0] in ("--version", "version"):
         print(f"yurttunnel {__version__}")
         raise SystemExit(0)
@@ -43,9 +48,23 @@ def _is_plugin(path: str) -> bool:
 
 
 def _help() -> str:
-    parts = [_BEGINNING]
-    for group, commands in all_commands().items():
-        width = max(len(each.name) for each in commands)
-        lines = "".join(f"  {each.name:<{width}}  {each.text}\n" for each in commands)
-        parts.append(f"{group}:\n{lines}")
-    return "\n".join((*parts, _END))
+    groups = [f"{group}:\n{_lines(each)}" for group, each in all_commands().items()]
+    return "\n".join((_usage(""), f"{_ABOUT}\n", *groups, _end("")))
+
+
+def _help_of(word: str, members: Sequence[Command]) -> str:
+    """Return the help of the commands that begin with a word."""
+    return "\n".join((_usage(f"{word} "), _lines(members), _end(f"{word} ")))
+
+
+def _usage(beginning: str) -> str:
+    return f"Usage: yurttunnel {beginning}COMMAND [flags]\n"
+
+
+def _end(beginning: str) -> str:
+    return f"yurttunnel {beginning}COMMAND --help tells of a command's flags."
+
+
+def _lines(commands: Sequence[Command]) -> str:
+    width = max(len(each.name) for each in commands)
+    return "".join(f"  {each.name:<{width}}  {each.text}\n" for each in commands)

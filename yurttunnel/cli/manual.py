@@ -6,10 +6,16 @@ from collections.abc import Sequence
 
 from yurttunnel import __version__
 from yurttunnel.ops.flag_table import Entry, by_group, described, shown
+from yurttunnel.ops.help import Example
 
 
 def page(
-    name: str, text: str, description: str, words: Sequence[str], table: Sequence[Entry]
+    name: str,
+    text: str,
+    description: str,
+    words: Sequence[str],
+    table: Sequence[Entry],
+    examples: Sequence[Example] = (),
 ) -> str:
     """Return the page of a command; ``words`` are its arguments that belong to no flag."""
     title = "-".join(("yurttunnel", *name.split()))
@@ -17,6 +23,11 @@ def page(
     parts = [_head(title), *_section("NAME", f"{title} - {text}")]
     parts += _section("SYNOPSIS", synopsis)
     parts += _section("DESCRIPTION", description or text)
+    if examples:
+        parts.append(".SH EXAMPLES")
+    for each in examples:
+        command = each.command(f"yurttunnel {name}")
+        parts += (".TP", _escaped(f"{each.purpose}:"), f".B {_escaped(command)}")
     for group, entries in by_group(table).items():
         parts.append(f".SH {_escaped(group.value.upper())}")
         for entry in entries:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -19,6 +20,7 @@ from yurttunnel.cli.options import (
     ClientCommand,
     ClientOptions,
 )
+from yurttunnel.ops.command_line import did_you_mean
 from yurttunnel.ops.flag_table import Group, Switch
 
 WATCH_SECONDS = 2.0
@@ -63,11 +65,7 @@ class NodeOptions(ClientOptions):
 
 def nodes(options: NodesOptions) -> None:
     """List them."""
-
-    def look() -> list[Node]:
-        return merged(options.told(lambda server: server.get("/nodes")["nodes"]))
-
-    known = look()
+    known = _look(options)
     if options.as_json:
         print(output.as_json({"nodes": known}), end="", flush=True)
     else:
@@ -75,7 +73,11 @@ def nodes(options: NodesOptions) -> None:
         if not known:
             print(_NOBODY, file=sys.stderr)
     if options[WATCH.name]:
-        _watch(known, look, options.as_json)
+        _watch(known, partial(_look, options), options.as_json)
+
+
+def _look(options: ClientOptions) -> list[Node]:
+    return merged(options.told(lambda server: server.get("/nodes")["nodes"]))
 
 
 def _watch(before: list[Node], look: Callable[[], list[Node]], as_json: bool) -> None:
@@ -147,7 +149,9 @@ def node(options: NodeOptions) -> None:
     page = f"/nodes/{quote(name, safe='')}"
     told = [each for each in options.told(lambda server: _told(server, page)) if each is not None]
     if not told:
-        raise CommandFailed(f"nothing is known of {name!r}: yurttunnel nodes lists what is")
+        known = [each["node"] for each in _look(options)]
+        meant = output.shown(did_you_mean(name, known)) or "yurttunnel nodes lists what is"
+        raise CommandFailed(f"nothing is known of {name!r}: {meant}")
     best = max(told, key=_goodness)
     print(output.as_json(best) if options.as_json else described(best), end="")
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 from yurttunnel.cli import output
 from yurttunnel.cli.options import OUTPUT, STATE_DIR, ClientCommand, ClientOptions
+from yurttunnel.ops.command_line import did_you_mean
 
 
 class RevokeOptions(ClientOptions):
@@ -19,8 +22,13 @@ class RevokeOptions(ClientOptions):
 
 def revoke(options: RevokeOptions) -> None:
     """Revoke it, and say what was done."""
-    done = options.process("server").post("/v1/revocations", node=options.given[0])
+    process, name = options.process("server"), options.given[0]
+    known = [each["node"] for each in process.get("/nodes")["nodes"]]
+    done = process.post("/v1/revocations", node=name)
     print(output.as_json(done) if options.as_json else f"{output.shown(done['done'])}\n", end="")
+    meant = "" if name in known else did_you_mean(name, known)
+    if meant:
+        print(output.shown(f"nothing was known of {name!r}: {meant}"), file=sys.stderr)
 
 
 REVOKE = ClientCommand("revoke", "take a node's access away", RevokeOptions, revoke)

@@ -8,6 +8,7 @@ from twisted.python import usage
 
 from yurttunnel.cli import completion, manual
 from yurttunnel.cli.options import ClientCommand, ClientOptions, Command
+from yurttunnel.ops.command_line import did_you_mean
 
 Commands = Callable[[], Sequence[Command]]
 
@@ -18,7 +19,7 @@ class CompletionOptions(ClientOptions):
     longdesc = """Prints the script by which a shell completes commands and flags: bash, zsh or
     fish. For bash: source <(yurttunnel completion bash)."""
 
-    words = ("SHELL",)
+    words = ("bash|zsh|fish",)
 
 
 class ManOptions(ClientOptions):
@@ -52,9 +53,13 @@ def shell_commands(commands: Commands) -> tuple[ClientCommand, ...]:
             if each.name == name:
                 made = each.options()
                 words = made.words if isinstance(made, ClientOptions) else ()
-                print(manual.page(name, each.text, made.longdesc, words, made.table), end="")
+                page = manual.page(name, each.text, made.longdesc, words, made.table, made.examples)
+                print(page, end="")
                 return
-        raise usage.UsageError(f"there is no command {name!r}: yurttunnel --help lists all")
+        meant = did_you_mean(name, [each.name for each in commands()])
+        raise usage.UsageError(
+            f"there is no command {name!r}: {meant or 'yurttunnel --help lists those there are'}"
+        )
 
     return (
         ClientCommand("completion", "complete commands in a shell", CompletionOptions, complete),

@@ -62,7 +62,7 @@ class Help:
             flags = "\n".join(_helped(each, wide) for each in entries[group])
             parts.append(f"{group.value}:\n{flags}")
         more = f"      --help-all\n{_filled(others, wide, ' ' * 10)}\n" if others else ""
-        parts.append(f"Of every command:\n      --version\n      --help\n{more}".rstrip())
+        parts.append(f"Of every command:\n      --version\n      -h, --help\n{more}".rstrip())
         if note:
             parts.append(_filled(note, wide))
         return "\n\n".join(parts) + "\n"

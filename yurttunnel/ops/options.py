@@ -198,6 +198,14 @@ class CommandOptions(usage.Options, Generic[Settings]):
         """Return the usual help."""
         return self.help().usual()
 
+    def opt_help(self) -> None:
+        """Print the usual help and exit."""
+        print(self)
+        raise SystemExit(0)
+
+    # Twisted's name for the short form of a flag.
+    opt_h = opt_help
+
     def opt_help_all(self) -> None:
         """Print the help with all flags and exit."""
         print(self.help().whole())

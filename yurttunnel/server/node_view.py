@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from yurttunnel.ops.failures import Failures
 from yurttunnel.ops.status import words
 from yurttunnel.ops.status.certificates import certificate_left
-from yurttunnel.ops.status.failed import MOST_SHOWN, failure_table
+from yurttunnel.ops.status.failed import failure_table
 from yurttunnel.ops.status.markup import Column, Content, element, mark, pairs, table
 from yurttunnel.ops.status.sections import Moment, nothing
 from yurttunnel.ops.status.sessions import session_table
@@ -86,7 +86,7 @@ class NodeView:
         heading = element("h2", "Requests that failed")
         if not of_node:
             return [heading, nothing(mark("ok", "None of the last ones was for this node."))]
-        return [heading, failure_table(of_node[:MOST_SHOWN], moment)]
+        return [heading, failure_table(of_node, moment)]
 
     def _disconnections(self, node: str, moment: Moment) -> Content:
         past = self._history.get(node)

@@ -152,7 +152,11 @@ class ForwardsTests(TestCase):
         forwards = self.forwards(old)
         self.assertEqual("a:80", await self.connect(self.first))
         reason = await self.refused(forwards.add(parse_forward(new)))
-        self.assertEqual(f"{old} is there already: remove it first, or replace it", reason)
+        self.assertEqual(
+            f"{old} is there already: yurttunnel forward rm 127.0.0.1:{self.first} closes it,"
+            " forward add --replace puts another in its place",
+            reason,
+        )
         descriptors = len(os.listdir("/proc/self/fd"))
         await forwards.add(parse_forward(new), replace=True)
         self.assertEqual(descriptors, len(os.listdir("/proc/self/fd")))

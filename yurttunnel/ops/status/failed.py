@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from yurttunnel.ops.failures import Failure, Failures
 from yurttunnel.ops.status import words
@@ -12,12 +13,19 @@ from yurttunnel.ops.status.sparklines import MINUTES, Scale, captioned
 from yurttunnel.ops.status.throughput import INTERVAL
 
 MOST_SHOWN = 20
-"""How many are shown at once."""
+"""How many rows are shown at once."""
 
 
-def failure_content(
-    failures: Failures, of_late: Sequence[float], moment: Moment, most: int = MOST_SHOWN
-) -> list[Content]:
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Failures of one cause: the ``last`` one, how many, and when the first was (epoch, s)."""
+
+    last: Failure
+    count: int
+    since: float
+
+
+def failure_content(failures: Failures, of_late: Sequence[float], moment: Moment) -> list[Content]:
     """Make what is in the section; ``of_late`` is how many there were a second, of late."""
     every = list(failures.newest_first())
     found = [each for each in every if moment.matches(*_texts(each))]
@@ -32,23 +40,46 @@ def failure_content(
         return [*content, element("p", mark("ok", sentence), class_="nothing")]
     scale = Scale(max(of_late, default=0.0), "/s")
     content.append(captioned(of_late, scale, "failed requests"))
-    return [*content, failure_table(found[:most], moment) if found else nothing(NO_MATCH)]
+    return [*content, failure_table(found, moment) if found else nothing(NO_MATCH)]
 
 
-def failure_table(failures: Sequence[Failure], moment: Moment) -> Content:
-    """Make the table of ``failures``."""
-    columns: list[Column[Failure]] = [
-        Column("What the caller was told", _told, "name text"),
-        Column("Status", lambda one: _status(one), "number", lambda one: one.status or 0),
-        Column("Node", lambda one: one.node or "-"),
-        Column("Asked by", lambda one: joined(one.who, element("small", one.kind)), "who"),
+def failure_table(failures: Iterable[Failure], moment: Moment) -> Content:
+    """Make the table of ``failures``, the last one first; those of one cause share a row."""
+    columns: list[Column[Alike]] = [
+        Column("What the caller was told", lambda one: _told(one.last), "name text"),
+        Column("Status", lambda one: _status(one.last), "number", lambda one: one.last.status or 0),
+        Column("Node", lambda one: one.last.node or "-"),
         Column(
-            "When",
-            lambda one: words.ago(words.at(one.at), moment.now),
-            order=lambda one: moment.now.timestamp() - one.at,
+            "Asked by", lambda one: joined(one.last.who, element("small", one.last.kind)), "who"
+        ),
+        Column("Times", lambda one: f"{one.count:,}", "number", lambda one: one.count),
+        Column(
+            "Last",
+            lambda one: _when(one, moment),
+            order=lambda one: moment.now.timestamp() - one.last.at,
         ),
     ]
-    return table("The last requests that failed", columns, failures)
+    return table("The last requests that failed", columns, alike(failures)[:MOST_SHOWN])
+
+
+def alike(failures: Iterable[Failure]) -> list[Alike]:
+    """Put those together that differ only in their request and time; the last one is first.
+
+    Who asks each second for what is not there would leave no room for anything else.
+    """
+    causes: dict[object, list[Failure]] = {}
+    for each in failures:
+        cause = (each.kind, each.who, each.node, each.status, each.text)
+        causes.setdefault(cause, []).append(each)
+    return [Alike(each[0], len(each), each[-1].at) for each in causes.values()]
+
+
+def _when(one: Alike, moment: Moment) -> Content:
+    last = words.ago(words.at(one.last.at), moment.now)
+    if one.count == 1:
+        return last
+    lasted = words.duration(moment.now.timestamp() - one.since)
+    return joined(last, element("small", words.moment(words.at(one.since), f"first {lasted} ago")))
 
 
 def _told(one: Failure) -> Content:

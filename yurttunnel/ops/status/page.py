@@ -93,7 +93,7 @@ class StatusPage(MultiService):
         yield '<!DOCTYPE html>\n<html lang="en">'
         yield _head(title)
         yield "<body>"
-        yield _header(one[:LONGEST_FILTER] or program, again)
+        yield _header(one[:LONGEST_FILTER], program, again)
         yield "<main>"
         yield from view.pieces_of(one) if one else view.pieces()
         yield "</main>"
@@ -102,8 +102,9 @@ class StatusPage(MultiService):
         yield "</body></html>"
 
 
-def _header(heading: str, again: str) -> Markup:
+def _header(one: str, program: str, again: str) -> Markup:
     facts = (
+        *((f"seen by {program}",) if one else ()),
         f"version {__version__}",
         f"Python {platform.python_version()}",
         socket.gethostname(),
@@ -112,7 +113,7 @@ def _header(heading: str, again: str) -> Markup:
         "header",
         element(
             "div",
-            element("h1", heading),
+            element("h1", one or program),
             element("p", " · ".join(facts), class_="facts"),
         ),
         element(

@@ -140,8 +140,12 @@ class View:
         yield from self._behind("events")
 
     def pieces_of(self, name: str) -> Iterator[str]:
-        """Yield the sections of the page of the peer ``name``."""
-        yield from live("readiness", self._readiness())
+        """Yield the sections of the page of the peer ``name``.
+
+        Whether this process is ready is told only if it is not: a peer may be lost all the same.
+        """
+        if not self.ready:
+            yield from live("readiness", self._readiness())
         peers, make = self._sources.words, self._sources.one
         found = make(name, self._moment, self._throughput) if make is not None else None
         yield element("p", element("a", "All nodes", href="/"), class_="back")

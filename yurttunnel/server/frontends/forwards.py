@@ -136,7 +136,9 @@ class Forwards:
         present = self._open.get(forward.listen)
         if present is not None and not replace:
             raise ForwardRefused(
-                f"{present.forward.text} is there already: remove it first, or replace it"
+                f"{present.forward.text} is there already: yurttunnel forward rm"
+                f" {join_authority(*forward.listen)} closes it, forward add --replace puts another"
+                " in its place"
             )
         await self._change({forward.listen: forward}, Origin.COMMAND, ())
 
