@@ -186,6 +186,12 @@ class HubTests(Limits, unittest.SynchronousTestCase):
         ("one object", keeping.MAX_ITEM / MEBIBYTE),
         ("document: ", keeping.MAX_DOCUMENT / MEBIBYTE),
         ("documents that are kept", documents.MOST, documents.MOST_BYTES / MEBIBYTE),
+        (
+            "connections to an API server",
+            connections.POOL.max_per_key,
+            connections.POOL.max_uploads_per_key,
+            connections.POOL.max_upgrades_per_key,
+        ),
         ("time to connect", connections.CONNECT_SECONDS),
         ("time for an answer", forwarding.ANSWER_SECONDS),
         ("the file of the cache", store.MOST_BYTES / MEBIBYTE / KIBIBYTE),

@@ -56,20 +56,18 @@ class Limits:
     def take(self, call: HubCall) -> bool:
         """Count a request until it ends; return whether there was room."""
         lasting = lasts(call)
-        local = call.caller.local
-        places = self._places[lasting, local]
-        # Not by networks, as elsewhere: all pods of a node may be in one.
-        caller = None if local else getattr(call.exchange.transport.getPeer(), "host", "")
-        if not places.has_one_for(caller):
+        places = self._places[lasting, call.caller.local]
+        holder = call.holder
+        if not places.has_one_for(holder):
             self.rejected += 1
             return False
         verb = call.request.verb
-        places.count(caller, 1)
+        places.count(holder, 1)
         self.in_hand[verb] += 1
         began = self._clock.seconds()
 
         def ended(_: object) -> None:
-            places.count(caller, -1)
+            places.count(holder, -1)
             self.in_hand[verb] -= 1
             if not lasting:
                 self.durations.observe(self._clock.seconds() - began)

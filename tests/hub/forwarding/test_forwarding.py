@@ -10,6 +10,7 @@ from twisted.internet.error import ConnectionLost
 
 from tests.hub.forwarding.world import JSON, KUBELET, PODS, World, chunk, event, pod
 from yurttunnel.http.errors import RequestFailed
+from yurttunnel.hub.upstream.connections import POOL
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 WATCHING = (
@@ -615,7 +616,18 @@ class LimitTests(World):
         self.assertEqual(404, self.answered()[0][0])
 
 
-class PodLimitTests(World):
+class PodWorld(World):
+    """Pods with addresses of their own."""
+
+    def ask_as(self, number, target, *fields, **request):
+        """Have one of the pods ask, by a connection of its own, which is returned."""
+        self.client = connection = self.server.connect()
+        connection.getPeer = lambda: IPv4Address("TCP", f"10.244.1.{number}", 40000)
+        self.ask(target, KUBELET, b"Authorization: Bearer t", *fields, **request)
+        return connection
+
+
+class PodLimitTests(PodWorld):
     """Pods that ask for too much at once."""
 
     limits = (2, 3)
@@ -635,13 +647,6 @@ class PodLimitTests(World):
             self.ask(target, KUBELET)
             self.assertEqual(b"", self.client.sent)
 
-    def ask_as(self, number, target):
-        """Have one of the pods ask, by a connection of its own, which is returned."""
-        self.client = connection = self.server.connect()
-        connection.getPeer = lambda: IPv4Address("TCP", f"10.244.1.{number}", 40000)
-        self.ask(target, KUBELET, b"Authorization: Bearer t")
-        return connection
-
     def test_other_pods(self):
         """One that takes what it can get leaves as much to others, and has back what it ends."""
         self.local = False
@@ -654,6 +659,34 @@ class PodLimitTests(World):
             for ended in (first, others[0]):
                 ended.break_off(ConnectionLost())
             self.assertEqual(b"", self.ask_as(1, target).sent)
+
+
+class PodConnectionTests(PodWorld):
+    """Pods that hold connections to the API for long."""
+
+    limits = (1000, 1000)
+    local = False
+
+    def reached(self, number, target, *fields, body=b""):
+        """Have a pod ask; return whether that gets to the API."""
+        before = len(self.connections.played)
+        self.ask_as(number, target, *fields, method=b"POST" if fields else b"GET")
+        self.client.receive(body)
+        self.settle()
+        return len(self.connections.played) > before
+
+    def test_bodies_that_do_not_come(self):
+        """They keep uploads of no other pod from the API, however many one pod begins."""
+        endless, body = b"Content-Length: 100000000", b"{" * 80_000
+        begun = sum(self.reached(1, PODS, endless, body=body) for _ in range(100))
+        self.assertEqual(POOL.max_uploads_per_key // 2, begun)
+        self.assertTrue(self.reached(2, PODS, endless, body=body))
+
+    def test_answers_that_do_not_come(self):
+        """Nor do requests that are not answered."""
+        begun = sum(self.reached(1, "/version") for _ in range(100))
+        self.assertEqual(POOL.max_per_key // 2, begun)
+        self.assertTrue(self.reached(2, "/version"))
 
 
 class UnboundedTests(LimitTests):

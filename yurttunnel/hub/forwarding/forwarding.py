@@ -199,6 +199,7 @@ class Forwarding(DelegatedExchange):
             lasting=self._lasting,
             upload=upload,
             upgrade=upgrade,
+            caller=self._call.holder,
         )
 
     def _describe(self, failure: Failure) -> tuple[int, str]:

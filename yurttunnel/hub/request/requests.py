@@ -98,3 +98,14 @@ class HubCall:
     caller: Caller
     forms: tuple[Form, ...]
     body: bytes | None = None
+
+    @property
+    def holder(self) -> str | None:
+        """Whose share it takes of what all pods have together: that of an address.
+
+        ``None`` is for clients in the node's network, who share nothing with those. Not by
+        networks, as elsewhere: all pods of a node may be in one.
+        """
+        if self.caller.local:
+            return None
+        return getattr(self.exchange.transport.getPeer(), "host", "")

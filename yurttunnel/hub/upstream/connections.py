@@ -91,6 +91,7 @@ class Connections:
         lasting: bool = False,
         upload: bool = False,
         upgrade: bool = False,
+        caller: Hashable = None,
     ) -> Deferred[ClientConnection]:
         """Get a connection for one request, as ``ConnectionPool.acquire`` does.
 
@@ -104,7 +105,9 @@ class Connections:
                 return fail(RequestFailed(503, f"this node has no certificate yet: {problem}"))
             key = ConnectionKey(server, as_node, contexts, contexts.generation)
             self._keys[server, as_node] = key
-        return self._pool.acquire(key, fresh=fresh, lasting=lasting, upload=upload, upgrade=upgrade)
+        return self._pool.acquire(
+            key, fresh=fresh, lasting=lasting, upload=upload, upgrade=upgrade, caller=caller
+        )
 
     def close_server(self, server: Server, why: str) -> None:
         """Close all connections to a server, also those that last; what is on them fails."""
