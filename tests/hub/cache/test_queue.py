@@ -1,0 +1,55 @@
+"""What waits to be written, and how much of it may."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hub.cache.caches import NODES, POD, PODS, item
+from yurttunnel.hub.cache import queue
+from yurttunnel.hub.cache.interfaces import Collection
+from yurttunnel.hub.cache.queue import WriteQueue
+from yurttunnel.hub.cache.writes import OVERHEAD, Change, Key, Statements
+
+
+class BoundTests(SynchronousTestCase):
+    """A queue with room for four writes that have no body."""
+
+    def setUp(self) -> None:
+        """Make it."""
+        self.dropped: list[int] = []
+        self.queue = WriteQueue(4 * OVERHEAD, self.dropped.append, lambda client: True)
+
+    def lose(self, *collections: Collection) -> None:
+        """Have changes dropped for which there is no room."""
+        change = Change(1, POD, item("a", body=b"x" * 4 * OVERHEAD))
+        for each in collections:
+            self.queue.change(Key(each, "n", "a"), change)
+
+    def test_as_much_as_it_may_take(self) -> None:
+        """What fills it to the last byte waits; for one more the oldest goes."""
+        for _ in range(4):
+            self.queue.put(Statements())
+        self.assertEqual([], self.dropped)
+        self.queue.put(Statements())
+        self.assertEqual([1], self.dropped)
+        self.assertEqual(4, len(self.queue.take()))
+
+    def test_what_lacks_something(self) -> None:
+        """The collection of a change that was dropped lacks it, until that is written down."""
+        self.lose(PODS)
+        self.assertEqual([1], self.dropped)
+        self.assertTrue(self.queue.is_lacking(PODS))
+        self.queue.done(self.queue.take())
+        self.assertFalse(self.queue.is_lacking(PODS))
+
+    def test_more_that_lack_something_while_it_is_written_down(self) -> None:
+        """Where too many do to be known one by one, none of them is forgotten."""
+        self.patch(queue, "MOST_LACKING", 1)
+        self.lose(PODS, NODES)
+        taken = self.queue.take()
+        self.lose(PODS, NODES)
+        self.queue.done(taken)
+        self.assertTrue(self.queue.is_lacking(PODS))
+        self.queue.done(self.queue.take())
+        self.assertFalse(self.queue.is_lacking(PODS))
+        self.assertFalse(self.queue.is_busy)
