@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+import threading
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -54,6 +55,36 @@ class RunningTests(SynchronousTestCase):
     def test_no_table(self) -> None:
         """Where the kernel lists nothing, nothing is found."""
         self.assertEqual([], finding.running(self.directory / "missing"))
+
+
+class AnswerTests(SynchronousTestCase):
+    """What a process answers."""
+
+    def refused(self, answer: bytes) -> str:
+        """Return what is said of an answer."""
+        with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listening:
+            path = Path(directory, SOCKET)
+            listening.bind(str(path))
+            listening.listen()
+
+            def serve() -> None:
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+
+            serving = threading.Thread(target=serve)
+            serving.start()
+            try:
+                return str(self.assertRaises(CommandFailed, Process(path, 10).get, "/v1/process"))
+            finally:
+                serving.join()
+
+    def test_errors(self) -> None:
+        """Its sentence is told, without what moves the cursor, and never nothing."""
+        head = b"HTTP/1.1 409 Conflict\r\nConnection: close\r\n\r\n"
+        self.assertEqual("it \\x1b is there", self.refused(head + b"it \x1b is there\n"))
+        self.assertRegex(self.refused(head), f"{SOCKET}: it answers with status 409$")
 
 
 class OneTests(SynchronousTestCase):

@@ -120,7 +120,8 @@ class Process:
                 " cluster, or is of another version"
             )
         if response.status != http.client.OK:
-            raise CommandFailed(shown(body.decode("utf-8", "replace").strip()))
+            said = shown(body.decode("utf-8", "replace").strip())
+            raise CommandFailed(said or f"{self.path}: it answers with status {response.status}")
         return body
 
 
