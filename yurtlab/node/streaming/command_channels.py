@@ -16,12 +16,7 @@ from yurtlab.node.streaming.command_client import (
     resizes,
 )
 from yurtlab.node.streaming.connection import CREATION_TIMEOUT
-from yurtlab.node.streaming.spdy_connection import (
-    IgnoringReceiver,
-    SPDYConnection,
-    SPDYStream,
-    StreamReceiver,
-)
+from yurtlab.node.streaming.spdy_connection import SPDYConnection, SPDYStream
 from yurtlab.node.streaming.websocket import CLOSE_CHANNEL, ChannelConnection
 
 _STREAM_TYPES: Final = {
@@ -57,7 +52,14 @@ class SPDYChannels:
             stream.refuse()
             return
         self._streams[channel] = stream
-        stream.accept(self._receiver(channel))
+        client = self._client
+        if channel is Channel.STDIN:
+            # A reset is an end, too.
+            stream.accept(client.stdin_received, client.stdin_ended, client.stdin_ended)
+        elif channel is Channel.RESIZE:
+            stream.accept(client.resize_received)
+        else:
+            stream.accept()
         if len(self._streams) == len(self._expected):
             self._cancel_deadline()
             self._client.ready()
@@ -83,13 +85,6 @@ class SPDYChannels:
 
     # -- helpers -------------------------------------------------------------------------------
 
-    def _receiver(self, channel: Channel) -> StreamReceiver:
-        if channel is Channel.STDIN:
-            return _Stdin(self._client)
-        if channel is Channel.RESIZE:
-            return _Resize(self._client)
-        return IgnoringReceiver()
-
     def _too_late(self) -> None:
         self._deadline = None
         missing = sorted(channel.name.lower() for channel in self._expected - set(self._streams))
@@ -99,34 +94,6 @@ class SPDYChannels:
         deadline, self._deadline = self._deadline, None
         if deadline is not None:
             deadline.cancel()
-
-
-class _Stdin(IgnoringReceiver):
-    """The receiver of stdin; a reset is an end, too."""
-
-    def __init__(self, client: CommandClient) -> None:
-        self._client = client
-
-    def receive(self, data: bytes) -> None:
-        """Take input."""
-        self._client.stdin_received(data)
-
-    def finish(self) -> None:
-        """Take note of its end."""
-        self._client.stdin_ended()
-
-    reset = finish
-
-
-class _Resize(IgnoringReceiver):
-    """The receiver of the sizes of the terminal."""
-
-    def __init__(self, client: CommandClient) -> None:
-        self._client = client
-
-    def receive(self, data: bytes) -> None:
-        """Take a piece of what says how large it is."""
-        self._client.resize_received(data)
 
 
 def _expected(protocol: str, options: CommandOptions) -> frozenset[Channel]:

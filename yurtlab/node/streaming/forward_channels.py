@@ -31,7 +31,7 @@ from zope.interface import implementer
 from yurtlab.node.interfaces import IPortForwarder
 from yurtlab.node.streaming.connection import CREATION_TIMEOUT
 from yurtlab.node.streaming.forwarded_connection import ForwardedConnection
-from yurtlab.node.streaming.spdy_connection import IgnoringReceiver, SPDYConnection, SPDYStream
+from yurtlab.node.streaming.spdy_connection import SPDYConnection, SPDYStream
 from yurtlab.node.streaming.websocket import ChannelConnection, WebSocketConnection
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.tunnel.interfaces import IHalfCloseableTransport
@@ -118,11 +118,11 @@ class _StreamPair:
             self._connection = ForwardedConnection(self._owner.clock, self, address)
         if kind == _DATA:
             self._data = stream
-            stream.accept(_DataReceiver(self, self._connection))
+            stream.accept(self._connection.client_sent, self._data_ended, self._data_reset)
         else:
             self._error = stream
             # Clients end it at once, and listen.
-            stream.accept(IgnoringReceiver())
+            stream.accept()
         if self._data is not None and self._error is not None:
             self._owner.complete(self, self._connection)
 
@@ -165,33 +165,23 @@ class _StreamPair:
         self._end(self._error)
         self._end(self._data)
 
+    # -- the stream of the data ----------------------------------------------------------------
+
+    def _data_ended(self) -> None:
+        if self._connection is not None:
+            self._connection.client_ended()
+        self.settle()
+
+    def _data_reset(self) -> None:
+        self.finish()
+        if self._connection is not None:
+            self._connection.client_reset()
+        self.settle()
+
     @staticmethod
     def _end(stream: SPDYStream | None) -> None:
         if stream is not None:
             stream.finish()
-
-
-class _DataReceiver:
-    """The receiver of the data of a pair."""
-
-    def __init__(self, pair: _StreamPair, connection: ForwardedConnection) -> None:
-        self._pair = pair
-        self._connection = connection
-
-    def receive(self, data: bytes) -> None:
-        """Take data."""
-        self._connection.client_sent(data)
-
-    def finish(self) -> None:
-        """Take note of the end of the data."""
-        self._connection.client_ended()
-        self._pair.settle()
-
-    def reset(self) -> None:
-        """Take note that the client has given the connection up."""
-        self._pair.finish()
-        self._connection.client_reset()
-        self._pair.settle()
 
 
 def _port(stream: SPDYStream) -> int | None:

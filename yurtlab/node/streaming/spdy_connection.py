@@ -1,12 +1,13 @@
 """A SPDY connection on a transport, on the side that serves: the streams that a client opens.
 
-A stream lives until both directions have ended (FIN), or one side has reset it. Each has a
-receiver; what comes for a stream that is no more is dropped, since the client may not have learned
-of its end. What breaks the protocol ends the connection.
+A stream lives until both directions have ended (FIN), or one side has reset it. What comes for a
+stream that is no more is dropped, since the client may not have learned of its end. What breaks
+the protocol ends the connection.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from twisted.internet.interfaces import IReactorTime
@@ -20,30 +21,8 @@ MAX_STREAMS: Final = 1024
 """Streams that a client may have at a time; a forwarded connection takes two."""
 
 
-class StreamReceiver(Protocol):
-    """Who gets what a client sends on a stream."""
-
-    def receive(self, data: bytes) -> None:
-        """Take data."""
-
-    def finish(self) -> None:
-        """The client sends no more."""
-
-    def reset(self) -> None:
-        """The client has ended both directions."""
-
-
-class IgnoringReceiver:
-    """The receiver of a stream on which clients only listen."""
-
-    def receive(self, data: bytes) -> None:
-        """Drop it."""
-
-    def finish(self) -> None:
-        """Go on: the other direction counts."""
-
-    def reset(self) -> None:
-        """Go on: what is sent on it is dropped from now on."""
+def _ignore(*_: bytes) -> None:
+    """Drop what comes: the other direction counts."""
 
 
 class StreamOwner(Protocol):
@@ -53,23 +32,34 @@ class StreamOwner(Protocol):
         """``accept`` or ``refuse`` the stream, now."""
 
     def connection_lost(self, reason: Failure) -> None:
-        """The connection is gone; the receivers are not told."""
+        """The connection is gone; the streams are not told."""
 
 
 class SPDYStream:
-    """One stream; the client has opened it, with ``headers``."""
+    """One stream; the client has opened it, with ``headers``.
+
+    Once it is accepted, ``receive(data)`` gets what comes, ``ended()`` is called when the client
+    sends no more, and ``was_reset()`` when it has ended both directions.
+    """
 
     def __init__(self, connection: SPDYConnection, opened: spdy.SynStream) -> None:
         self.stream_id = opened.stream_id
         self.headers: Headers = opened.headers
-        self.receiver: StreamReceiver | None = None
+        self.receive: Callable[[bytes], object] = _ignore
+        self.ended: Callable[[], object] = _ignore
+        self.was_reset: Callable[[], object] = _ignore
         self.receiving = True
         self.sending = not opened.unidirectional
         self._connection = connection
 
-    def accept(self, receiver: StreamReceiver) -> None:
-        """Answer that the stream is wanted; ``receiver`` gets what comes."""
-        self.receiver = receiver
+    def accept(
+        self,
+        receive: Callable[[bytes], object] = _ignore,
+        ended: Callable[[], object] = _ignore,
+        was_reset: Callable[[], object] = _ignore,
+    ) -> None:
+        """Answer that the stream is wanted; on one without these clients only listen."""
+        self.receive, self.ended, self.was_reset = receive, ended, was_reset
         self._connection.accept(self)
 
     def refuse(self) -> None:
@@ -138,7 +128,7 @@ class SPDYConnection(StreamingConnection):
     # -- for the streams -----------------------------------------------------------------------
 
     def accept(self, stream: SPDYStream) -> None:
-        """Keep ``stream``, which has its receiver."""
+        """Keep ``stream``."""
         self._streams[stream.stream_id] = stream
         self.answer(self._writer.syn_reply(stream.stream_id, {}))
 
@@ -205,27 +195,22 @@ class SPDYConnection(StreamingConnection):
             return
         if not stream.receiving:
             self.reset(stream, spdy.ResetStatus.STREAM_ALREADY_CLOSED)
-            self._tell_reset(stream)
+            stream.was_reset()
             return
-        if data.payload and stream.receiver is not None:
-            stream.receiver.receive(data.payload)
+        if data.payload:
+            stream.receive(data.payload)
         if data.fin and stream.receiving:
             self._end_input(stream)
 
     def _end_input(self, stream: SPDYStream) -> None:
         stream.receiving = False
         self.settle(stream)
-        if stream.receiver is not None:
-            stream.receiver.finish()
+        stream.ended()
 
     def _rst_stream(self, frame: spdy.RstStream) -> None:
         stream = self._streams.pop(frame.stream_id, None)
         if stream is not None:
             stream.sending = stream.receiving = False
-            self._tell_reset(stream)
+            stream.was_reset()
         elif frame.stream_id > self._last_id or not frame.stream_id % 2:
             raise spdy.SPDYError(f"a reset of stream {frame.stream_id}, which does not exist")
-
-    def _tell_reset(self, stream: SPDYStream) -> None:
-        if stream.receiver is not None:
-            stream.receiver.reset()

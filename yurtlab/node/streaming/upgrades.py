@@ -131,20 +131,17 @@ def _port(text: str) -> int:
     return int(text)
 
 
-class _Refused(Exception):
-    """A request that cannot be upgraded: the HTTP ``status``, a ``text`` and more ``fields``."""
+class _Refused(ApiError):
+    """A request that cannot be upgraded, with more ``fields`` of the answer."""
 
     def __init__(self, status: int, text: str, fields: Fields = ()) -> None:
-        super().__init__(status, text)
-        self.status = status
-        self.text = text
+        super().__init__(status, _REASONS[status], text)
         self.fields = fields
 
     def answer(self, exchange: IExchange) -> None:
         """Answer with a ``metav1.Status``, which kubectl looks for in the body."""
-        status = ApiError(self.status, _REASONS[self.status], self.text).as_status()
         fields = [*self.fields, (b"Content-Type", b"application/json")]
-        exchange.respond(self.status, fields, json.dumps(status).encode("ascii") + b"\n")
+        exchange.respond(self.status, fields, json.dumps(self.as_status()).encode("ascii") + b"\n")
 
 
 def _upgrade_of(head: RequestHead) -> bytes:
