@@ -22,6 +22,7 @@ from typing import Any
 from yurtlab.api.negotiation import MediaRange, encode_json
 from yurtlab.api.resources import Resource
 from yurtlab.api.store import Object
+from yurttunnel.kube.protobuf_fields import bytes_form
 
 Schema = dict[str, Any]
 Document = dict[str, Any]
@@ -158,18 +159,13 @@ def gnostic_v2() -> bytes:
     ``info`` (2, with ``title`` 1 and ``version`` 2) and ``paths`` (8). Without any kind in it
     such a kubectl does not validate by itself.
     """
-    info = _field(1, _INFO["title"].encode()) + _field(2, _INFO["version"].encode())
-    return _field(1, b"2.0") + _field(2, info) + _field(8, b"")
+    info = bytes_form(1, _INFO["title"].encode()) + bytes_form(2, _INFO["version"].encode())
+    return bytes_form(1, b"2.0") + bytes_form(2, info) + bytes_form(8, b"")
 
 
 def json_v2() -> Document:
     """Return the same document as JSON."""
     return {"swagger": "2.0", "info": _INFO, "paths": {}}
-
-
-def _field(number: int, content: bytes) -> bytes:
-    """Encode a field of protocol buffers whose length precedes it, and is below 128."""
-    return bytes([number << 3 | 2, len(content)]) + content
 
 
 _JSON_TYPES: dict[type, str] = {

@@ -2,8 +2,8 @@
 
 In a strategic merge lists of named things are merged by name, not replaced. The rules are those of
 k8s.io/apimachinery pkg/util/strategicpatch. Which lists are merged, and by which field of their
-members, Kubernetes has as ``patchMergeKey`` beside each type of k8s.io/api; what is not listed
-here is replaced as a whole there, too.
+members, Kubernetes has as ``patchMergeKey`` beside each type of k8s.io/api; what is not in
+``merge_keys.json`` is replaced as a whole there, too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 MAX_OPERATIONS = 10_000
@@ -181,30 +182,9 @@ def _text(path: list[str]) -> str:
     return "/" + "/".join(part.replace("~", "~0").replace("/", "~1") for part in path)
 
 
-# Where one name means lists of different things, the field around it decides.
-_MERGE_KEYS: dict[tuple[str, str] | str, str] = {
-    "containers": "name",
-    "initContainers": "name",
-    "ephemeralContainers": "name",
-    "env": "name",
-    "volumes": "name",
-    "volumeMounts": "mountPath",
-    "volumeDevices": "devicePath",
-    "imagePullSecrets": "name",
-    "hostAliases": "ip",
-    "topologySpreadConstraints": "topologyKey",
-    "resourceClaims": "name",
-    "schedulingGates": "name",
-    "podIPs": "ip",
-    "conditions": "type",
-    "ownerReferences": "uid",
-    "secrets": "name",
-    ("containers", "ports"): "containerPort",
-    ("initContainers", "ports"): "containerPort",
-    ("ephemeralContainers", "ports"): "containerPort",
-    ("spec", "ports"): "port",
-    ("status", "addresses"): "type",
-}
+_MERGE_KEYS: dict[str, str] = json.loads(Path(__file__).with_name("merge_keys.json").read_bytes())
+"""The field by which a list is merged, by its name; with the field around it where that decides."""
+
 _MERGED_PRIMITIVES = frozenset({"finalizers", "podCIDRs"})
 
 _DIRECTIVE = "$patch"
@@ -324,7 +304,7 @@ def _bare(value: Any) -> Any:
 
 
 def _merge_key(parent: str, field: str) -> str | None:
-    return _MERGE_KEYS.get((parent, field)) or _MERGE_KEYS.get(field)
+    return _MERGE_KEYS.get(f"{parent}.{field}") or _MERGE_KEYS.get(field)
 
 
 def _identity(element: Any, merge_key: str | None) -> str:

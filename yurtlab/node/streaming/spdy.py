@@ -16,30 +16,10 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-_WORDS: Final = (
-    b"options,head,post,put,delete,trace,accept,accept-charset,accept-encoding,accept-language,"
-    b"accept-ranges,age,allow,authorization,cache-control,connection,content-base,"
-    b"content-encoding,content-language,content-length,content-location,content-md5,"
-    b"content-range,content-type,date,etag,expect,expires,from,host,if-match,if-modified-since,"
-    b"if-none-match,if-range,if-unmodified-since,last-modified,location,max-forwards,pragma,"
-    b"proxy-authenticate,proxy-authorization,range,referer,retry-after,server,te,trailer,"
-    b"transfer-encoding,upgrade,user-agent,vary,via,warning,www-authenticate,method,get,status,"
-    b"200 OK,version,HTTP/1.1,url,public,set-cookie,keep-alive,origin"
-).split(b",")
-
-_REST: Final = (
-    b"100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505"
-    b"203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 "
-    b"Unauthorized403 Forbidden404 Not Found500 Internal Server Error501 Not Implemented503 "
-    b"Service UnavailableJan Feb Mar Apr May Jun Jul Aug Sept Oct Nov Dec 00:00:00 Mon, Tue, "
-    b"Wed, Thu, Fri, Sat, Sun, GMTchunked,text/html,image/png,image/jpg,image/gif,"
-    b"application/xml,application/xhtml+xml,text/plain,text/javascript,publicprivatemax-age="
-    b"gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0."
-)
-
-DICTIONARY: Final = b"".join(struct.pack("!I", len(word)) + word for word in _WORDS) + _REST
+DICTIONARY: Final = Path(__file__).with_name("spdy_dictionary.bin").read_bytes()
 """The dictionary of section 2.6.10.1: 1423 bytes, Adler-32 0xE3C6A7C2."""
 
 MAX_BLOCK: Final = 16 * 1024
