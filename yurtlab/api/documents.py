@@ -19,9 +19,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from yurtlab.api.negotiation import MediaRange, encode_json
+from yurtlab.api.negotiation import encode_json
 from yurtlab.api.resources import Resource
 from yurtlab.api.store import Object
+from yurttunnel.http.accept import MediaRange
 from yurttunnel.kube.protobuf_fields import bytes_form
 
 Schema = dict[str, Any]

@@ -12,6 +12,7 @@ import yaml  # type: ignore[import-untyped] # PyYAML has no types of its own
 
 from yurtlab.api import errors
 from yurtlab.api.protobuf import PROTOBUF, decode_protobuf
+from yurttunnel.http.accept import MediaRange, media_ranges
 from yurttunnel.http.fields import Fields
 
 JSON = "application/json"
@@ -49,30 +50,14 @@ class Form:
         return encode_json(content) + b"\n"
 
 
-@dataclass(frozen=True, slots=True)
-class MediaRange:
-    """One of the things that a client accepts, with its parameters but the weight."""
-
-    type: str
-    parameters: dict[str, str]
-
-
 def encode_json(content: Any) -> bytes:
     """Write JSON on one line."""
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def accepted(values: Iterable[bytes]) -> list[MediaRange]:
-    """Read Accept fields, what is preferred first; without any, everything is accepted."""
-    found: list[tuple[float, MediaRange]] = []
-    for text in b",".join(values).decode("latin-1").split(","):
-        media_type, *parameters = (part.strip() for part in text.split(";"))
-        pairs = dict(parameter.partition("=")[::2] for parameter in parameters)
-        weight = _weight(pairs.pop("q", "1"))
-        if media_type and weight > 0:
-            found.append((weight, MediaRange(media_type.lower(), pairs)))
-    found.sort(key=lambda one: -one[0])
-    return [one for _, one in found] or [MediaRange("*/*", {})]
+    """Return what Accept fields ask for, the best first; without any, everything is accepted."""
+    return media_ranges(b",".join(values)) or [MediaRange("*/*", {})]
 
 
 def choose_form(accept: Iterable[bytes]) -> Form:
@@ -101,13 +86,6 @@ def content_type(values: Iterable[bytes]) -> str:
 def type_field(media_type: str) -> Fields:
     """Make the field that says what an answer is."""
     return [(b"Content-Type", media_type.encode("ascii"))]
-
-
-def _weight(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
 
 
 MAX_BODY_BYTES = 3 * 1024 * 1024

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 
+from yurttunnel.http.accept import media_ranges
 from yurttunnel.http.fields import Head, requested_upgrade
 from yurttunnel.wire.codes import Code
 
@@ -48,7 +49,7 @@ _LONGEST_TEXT = 2048
 _LONGEST_REFUSAL = 1024
 """Bytes that clients read of the answer to an upgrade that is refused (``NewClient`` of
 gorilla/websocket, client.go): what is longer they cut, and then cannot decode."""
-_JSON_TYPES = frozenset({b"application/json", b"application/*"})
+_JSON_TYPES = frozenset({"application/json", "application/*"})
 
 
 class RequestFailed(Exception):
@@ -101,11 +102,7 @@ def accepts_json(accept: Iterable[bytes]) -> bool:
     kubectl sends ``application/json, */*``; ``*/*`` alone, as curl sends it, is somebody at a
     terminal and gets text.
     """
-    for media_range in b",".join(accept).split(b","):
-        media_type, *parameters = media_range.lower().replace(b" ", b"").split(b";")
-        if media_type in _JSON_TYPES and not _is_excluded(parameters):
-            return True
-    return False
+    return any(one.type in _JSON_TYPES for one in media_ranges(b",".join(accept)))
 
 
 def reads_status(head: Head | None) -> bool:
@@ -191,15 +188,6 @@ def status_content(failure: RequestFailed) -> tuple[list[tuple[bytes, bytes]], b
 
 def _one_line(text: str) -> str:
     return _UNPRINTABLE.sub(" ", text).strip()[:_LONGEST_TEXT]
-
-
-def _is_excluded(parameters: list[bytes]) -> bool:
-    """Return whether a media range carries the weight zero (RFC 9110 section 12.4.2)."""
-    for parameter in parameters:
-        name, _, value = parameter.partition(b"=")
-        if name == b"q":
-            return not value.strip(b"0.")
-    return False
 
 
 def _metav1_status(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 
+from yurttunnel.http.accept import media_range, media_ranges
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.head import RequestHead
@@ -64,7 +65,7 @@ def json_only(fields: Fields) -> list[tuple[bytes, bytes]]:
     others = [field for field in fields if field[0].lower() != b"accept"]
     kept = [
         ";".join(["application/json", *(f"{name}={value}" for name, value in parameters.items())])
-        for media_type, parameters in _ranges(accept)
+        for media_type, parameters in media_ranges(accept)
         if _MEDIA.get(media_type) == "json" and parameters.get("as") != "Table"
     ]
     return [*others, (b"Accept", ",".join(kept or ["application/json"]).encode("latin-1"))]
@@ -77,14 +78,14 @@ def answered_form(content_type: bytes, forms: tuple[Form, ...]) -> Form | None:
     kube-apiserver says the bare media type, also of what it has transformed: then it is the best
     one of that type.
     """
-    found = _form(*_media_type(content_type.decode("latin-1")))
+    found = _form(*media_range(content_type.decode("latin-1")))
     fitting = (form for form in forms if found in (form, Form(form.media)))
     return next(fitting, None)
 
 
 def media_of(content_type: bytes) -> str:
     """Return the ``media`` of :class:`Form` that a ``Content-Type`` says, empty for others."""
-    return _MEDIA.get(_media_type(content_type.decode("latin-1"))[0], "")
+    return _MEDIA.get(media_range(content_type.decode("latin-1")).type, "")
 
 
 def document_form(content_type: bytes) -> str:
@@ -92,13 +93,13 @@ def document_form(content_type: bytes) -> str:
 
     That is the media type with what tells one representation of discovery from another (KEP-3352).
     """
-    return _document_form(*_media_type(content_type.decode("latin-1")))
+    return _document_form(*media_range(content_type.decode("latin-1")))
 
 
 def document_forms(head: RequestHead) -> tuple[str, ...]:
     """Return the forms that ``Accept`` asks for of what is no object, the best first."""
     accept = b",".join(head.values(b"accept")) or b"*/*"
-    found = (_document_form(*media_range) for media_range in _ranges(accept))
+    found = (_document_form(*each) for each in media_ranges(accept))
     return tuple(dict.fromkeys(found))
 
 
@@ -114,22 +115,8 @@ def _document_form(media_type: str, parameters: dict[str, str]) -> str:
 
 @lru_cache(256)
 def _forms(accept: bytes) -> tuple[Form, ...]:
-    forms = (_form(*media_range) for media_range in _ranges(accept))
+    forms = (_form(*each) for each in media_ranges(accept))
     return tuple(dict.fromkeys(form for form in forms if form is not None))
-
-
-def _ranges(accept: bytes) -> Iterator[tuple[str, dict[str, str]]]:
-    """Return types with their parameters, the best first."""
-    ranges = [_media_type(text) for text in accept.decode("latin-1").split(",")]
-    weighted = [(_weight(one[1].get("q", "1")), one) for one in ranges]
-    # The order of those that weigh the same stays.
-    weighted.sort(key=lambda one: -one[0])
-    return (one for weight, one in weighted if weight > 0 and one[0])
-
-
-def _media_type(text: str) -> tuple[str, dict[str, str]]:
-    media_type, *parameters = (part.strip() for part in text.split(";"))
-    return media_type.lower(), dict(one.partition("=")[::2] for one in parameters)
 
 
 def _form(media_type: str, parameters: dict[str, str]) -> Form | None:
@@ -143,11 +130,3 @@ def _form(media_type: str, parameters: dict[str, str]) -> Form | None:
     if transform is None or parameters.get("g") != "meta.k8s.io" or version not in _VERSIONS:
         return None
     return Form(media, transform, version)
-
-
-def _weight(text: str) -> float:
-    """Return a weight; one that cannot be read is none, so that what has it is not chosen."""
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
