@@ -634,13 +634,26 @@ class TokenTests(World):
             self.get(token=name)
         self.assertEqual(names[:64], self.reviewed)
 
+    def test_bound_of_one_pod(self):
+        """One pod that makes them up leaves questions to others."""
+        self.local = False
+        names = [f"made-up-{number}" for number in range(100)]
+        self.users.update((name, Deferred()) for name in names)
+        for name in names:
+            self.get(token=name)
+        self.assertEqual(names[:32], self.reviewed)
+        self.local = True
+        self.users["abc"] = ACCOUNT
+        self.get()
+        self.assertEqual(ACCOUNT, self.owner())
+
     def test_floods(self):
         """Nor do they push out what is known of another one, however many they are."""
         self.users["abc"] = ACCOUNT
         self.get()
         self.reviewed.clear()
         for number in range(5_000):
-            self.successResultOf(self.tokens.owner(f"made-up-{number}"))
+            self.successResultOf(self.tokens.owner(f"made-up-{number}", None))
         self.get()
         self.assertNotIn("abc", self.reviewed)
 

@@ -106,7 +106,7 @@ class Forwarder:
         elif not token:
             Forwarding(self, call, change, "").begin()
         else:
-            asked = self.tokens.owner(token).addCallback(
+            asked = self.tokens.owner(token, call.holder).addCallback(
                 lambda owner: Forwarding(self, call, change, owner or None).begin()
             )
             _ = asked.addErrback(self._defect, call)
@@ -268,7 +268,7 @@ class Forwarding(DelegatedExchange):
             self._impatience = None
         token = self._call.caller.token
         if token and status:
-            self._forwarder.tokens.answered(token, status)
+            self._forwarder.tokens.answered(token, self._call.holder, status)
 
     def respond_from(
         self, status: int, fields: Fields, source: IBodySource, reason: bytes = b""

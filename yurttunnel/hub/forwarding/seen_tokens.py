@@ -15,6 +15,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from yurttunnel.http.places import Places
 from yurttunnel.hub.cache.interfaces import ICache
 from yurttunnel.hub.request.callers import read_token
 from yurttunnel.hub.upstream.calls import TokenRefused
@@ -38,7 +39,8 @@ _MOST = 4096
 not: who makes up tokens pushes out no other one's."""
 
 _MOST_QUESTIONS = 64
-"""Under way at a time; the tokens of all pods of a node are fewer."""
+"""Under way at a time; the tokens of all pods of a node are fewer. One pod has as many as it
+leaves free, so that none keeps others from being known."""
 
 
 class _Seen:
@@ -71,36 +73,40 @@ class SeenTokens:
         self._owned: OrderedDict[bytes, _Seen] = OrderedDict()
         self._unowned: OrderedDict[bytes, _Seen] = OrderedDict()
         self._questions: set[Deferred[None]] = set()
+        self._places = Places(_MOST_QUESTIONS)
 
-    def owner(self, token: str) -> Deferred[str]:
-        """Return by which name the API knows the owner of ``token``, empty if it does not say."""
-        seen = self._look(token)
+    def owner(self, token: str, holder: str | None) -> Deferred[str]:
+        """Return by which name the API knows the owner of ``token``, empty if it does not say.
+
+        ``holder`` is that of the ``HubCall`` with the token.
+        """
+        seen = self._look(token, holder)
         if seen.owner or seen.question is None:
             return succeed(seen.owner)
         waiting: Deferred[str] = Deferred()
         seen.waiting.append(waiting)
         return waiting
 
-    def answered(self, token: str, status: int) -> None:
+    def answered(self, token: str, holder: str | None, status: int) -> None:
         """Take note of the status of an answer: 401 is believed, what else there is asked about."""
         if status == 401:
-            self._refused(token, self._look(token))
+            self._refused(token, self._look(token, holder))
         elif status < 500:
-            self._look(token)
+            self._look(token, holder)
 
     def close(self) -> None:
         """Ask no more."""
         for question in list(self._questions):
             question.cancel()
 
-    def _look(self, token: str) -> _Seen:
+    def _look(self, token: str, holder: str | None) -> _Seen:
         """Return what is known of a token, and ask when it is time to."""
         digest = read_token(token).digest
         seen = self._owned.get(digest) or self._unowned.get(digest) or _Seen()
         self._remember(digest, seen)
         due = seen.question is None and self._clock.seconds() >= seen.due
-        if due and len(self._questions) < _MOST_QUESTIONS:
-            self._ask(token, seen)
+        if due and self._places.has_one_for(holder):
+            self._ask(token, seen, holder)
         return seen
 
     def _remember(self, digest: bytes, seen: _Seen) -> None:
@@ -113,13 +119,15 @@ class SeenTokens:
         if len(here) > _MOST:
             here.popitem(last=False)
 
-    def _ask(self, token: str, seen: _Seen) -> None:
+    def _ask(self, token: str, seen: _Seen, holder: str | None) -> None:
         seen.due = self._clock.seconds() + UNKNOWN_SECONDS
         question = seen.question = Deferred.fromCoroutine(self._review(token, seen))
         self._questions.add(question)
+        self._places.count(holder, 1)
 
         def ended(_: object) -> None:
             self._questions.discard(question)
+            self._places.count(holder, -1)
             seen.question = None
             waiting, seen.waiting = seen.waiting, []
             for each in waiting:
