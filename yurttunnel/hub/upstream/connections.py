@@ -66,9 +66,7 @@ class ConnectionKey(NamedTuple):
 class Connections:
     """The connections to all servers; whoever made it closes it."""
 
-    def __init__(
-        self, reactor: IReactor, identity: IIdentity, settings: PoolSettings = POOL
-    ) -> None:
+    def __init__(self, reactor: IReactor, identity: IIdentity) -> None:
         self._reactor = reactor
         self._identity = identity
         # Whose renewals are followed.
@@ -77,7 +75,7 @@ class Connections:
         self._pool: ConnectionPool[ConnectionKey] = ConnectionPool(
             reactor,
             self._connect,
-            settings,
+            POOL,
             keeps=self._is_current,
             together=lambda key: key.server,
         )

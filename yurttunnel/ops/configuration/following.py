@@ -140,14 +140,12 @@ class Following(Reconciler, Generic[Settings]):
                 )
 
 
-def follow_file(
-    reactor: IReactor, options: CommandOptions[Settings], levels: ShownLevels = shown_levels
-) -> Following[Settings] | None:
+def follow_file(reactor: IReactor, options: CommandOptions[Settings]) -> Following[Settings] | None:
     """Make what follows the file of ``options``, ``None`` where there is none."""
     if options.file is None:
         return None
     in_thread = partial(in_own_thread, reactor, "yurttunnel configuration")
-    return Following(reactor, in_thread, options, options.file, levels)
+    return Following(reactor, in_thread, options, options.file, shown_levels)
 
 
 def _differences(

@@ -73,9 +73,9 @@ def each_second(number: float) -> str:
     return f"{number:,.0f}/s" if number >= 10 or not number else f"{number:.2g}/s"
 
 
-def counted(number: int, singular: str, plural: str = "") -> str:
+def counted(number: int, singular: str) -> str:
     """Write a number of things: ``1 node``, ``2,000 nodes``."""
-    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+    return f"{number:,} {singular}{'' if number == 1 else 's'}"
 
 
 def moment(when: datetime.datetime, text: str) -> Markup:

@@ -30,14 +30,13 @@ class HalfClosable(Protocol):
 
 
 class HalfClosed:
-    """Closes what is half closed when it has been idle for ``most_idle`` seconds.
+    """Closes what is half closed when it has been idle for :data:`MOST_IDLE`.
 
     One timer serves all of them: most are half closed for less than a millisecond.
     """
 
-    def __init__(self, descriptors: DescriptorSet, most_idle: float = MOST_IDLE) -> None:
+    def __init__(self, descriptors: DescriptorSet) -> None:
         self._descriptors = descriptors
-        self._most_idle = most_idle
         self._timer: IDelayedCall | None = None
         # What each had come to when it was looked at, and for how many looks that has been so.
         self._watched: dict[HalfClosable, tuple[int, int]] = {}
@@ -68,7 +67,7 @@ class HalfClosed:
                 # That was since the last look.
                 self._watched[connection] = now, 1
             # It may have been added right before the first look.
-            elif looks * LOOK >= self._most_idle:
+            elif looks * LOOK >= MOST_IDLE:
                 idle.append(connection)
             else:
                 self._watched[connection] = now, looks + 1

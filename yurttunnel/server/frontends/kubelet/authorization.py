@@ -7,7 +7,7 @@ this node. kube-apiserver is known by the name in its certificate and has done t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred
@@ -63,8 +63,8 @@ class Authorization:
     Requests without TLS pass: their port is for this machine. A request is looked at once, when
     it begins; what follows a log or runs a command is not ended by a permission that is.
 
-    ``kubelet_ports`` are those where the finer permissions of kubelets are enough, such as
-    nodes/metrics; other ports need nodes/proxy.
+    At a kubelet's port the finer permissions of kubelets are enough, such as nodes/metrics; other
+    ports need nodes/proxy.
     """
 
     _log = Logger()
@@ -76,12 +76,10 @@ class Authorization:
         users: CertificateUsers,
         node_of: NodeOf,
         counters: AuthorizationCounters,
-        kubelet_ports: Collection[int] = (KUBELET_PORT,),
     ) -> None:
         self._reviews = reviews
         self._node_of = node_of
         self._counters = counters
-        self._kubelet_ports = frozenset(kubelet_ports)
         self._users = users
         self._warnings = RateLimitedLog(clock, self._log)
 
@@ -171,7 +169,7 @@ class Authorization:
         destination = request.destination or destination_of(request.exchange.head)
         request.destination = destination
         node = self._node_of(request) or ""
-        desired = accesses(request.exchange.head, node, destination.port in self._kubelet_ports)
+        desired = accesses(request.exchange.head, node, destination.port == KUBELET_PORT)
         try:
             for access in desired:
                 if await self._reviews.is_allowed(user, access):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -40,14 +39,10 @@ class Aims:
     """Reads each connection once, however many requests are on it.
 
     What is read is that of the first request, whose bytes have come by the kernel's entry for the
-    connection. ``led_here_from`` tells of a socket what it was meant for, ``None`` for its own
-    address.
+    connection.
     """
 
-    def __init__(
-        self, led_here_from: Callable[[socket.socket], SocketAddress | None] = led_here_from
-    ) -> None:
-        self._led_here_from = led_here_from
+    def __init__(self) -> None:
         self._aims: WeakKeyDictionary[ITransport, Aim] = WeakKeyDictionary()
 
     def of(self, transport: ITransport) -> Aim:
@@ -64,7 +59,7 @@ class Aims:
         plain = ISystemHandle(transport.transport if secure else transport, None)
         led_from = None
         if plain is not None:
-            led_from = self._led_here_from(cast(socket.socket, plain.getHandle()))
+            led_from = led_here_from(cast(socket.socket, plain.getHandle()))
         sent = transport.getHandle().get_servername() if secure else None
         return Aim(
             led_from,

@@ -32,9 +32,9 @@ log = Logger()
 class Interceptor:
     """Sets the id of each request, and hands it to ``handler``: the chain of middlewares."""
 
-    def __init__(self, handler: Handler, request_ids: RequestIds | None = None) -> None:
+    def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        self._request_ids = request_ids or RequestIds()
+        self._request_ids = RequestIds()
 
     def request_received(self, exchange: IExchange) -> None:
         """See ``IRequestHandler``."""

@@ -70,9 +70,9 @@ clients of every version take it before a version has been agreed on."""
 class PassthroughFactory(DialingFactory):
     """Accepts connections that are meant for kubelets, on plain TCP transports.
 
-    ``ports`` are those from which the kernel may lead connections here. ``hello_timeout`` is in
-    seconds, and at most ``max_unread_hellos`` ClientHellos may be incomplete at a time,
-    ``max_unread_of_one`` of them from one address. There are at most ``max_connections``, of one
+    ``ports`` are those from which the kernel may lead connections here. At most
+    ``max_unread_hellos`` ClientHellos may be incomplete at a time, ``max_unread_of_one`` of them
+    from one address. There are at most ``max_connections``, of one
     address as many as it leaves free.
     ``led_here_from`` tells of the socket of a connection what it was meant for, ``None`` for this
     listener. ``unnamed`` makes the protocols of connections whose ClientHello has no name; it has
@@ -89,7 +89,6 @@ class PassthroughFactory(DialingFactory):
         nodes: PassthroughNodes,
         ports: Collection[int],
         *,
-        hello_timeout: float = HELLO_TIMEOUT,
         max_unread_hellos: int = MAX_UNREAD_HELLOS,
         max_unread_of_one: int = MAX_UNREAD_OF_ONE,
         max_connections: int = MAX_CONNECTIONS,
@@ -99,14 +98,13 @@ class PassthroughFactory(DialingFactory):
         super().__init__(registry, dials)
         self.nodes = nodes
         self.ports = ports
-        self.hello_timeout = hello_timeout
         self.places = Places(max_connections)
         self.led_here_from = led_here_from
         self.stats = PassthroughStats()
         self.warnings = RateLimitedLog(clock, PassthroughProtocol.log)
         self.unread_hellos: UnreadHellos[PassthroughProtocol] = UnreadHellos(
             clock,
-            hello_timeout,
+            HELLO_TIMEOUT,
             max_unread_hellos,
             max_unread_of_one,
             overdue=PassthroughProtocol.hello_overdue,
@@ -198,7 +196,7 @@ class PassthroughProtocol(DialingConnection):
         self._reset(
             Refusal.TIMEOUT,
             "its ClientHello was not complete within {seconds:g} s",
-            seconds=self._factory.hello_timeout,
+            seconds=HELLO_TIMEOUT,
         )
 
     def evicted(self, waiting: int) -> None:
