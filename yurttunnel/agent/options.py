@@ -20,6 +20,7 @@ from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
 from yurttunnel.ops.help import Example
 from yurttunnel.ops.options import CONFIG, USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
 from yurttunnel.ops.own_addresses import outgoing_address
+from yurttunnel.ops.tunnel_flags import DRAIN_TIMEOUT, TRANSPORT
 from yurttunnel.ops.usual_directories import state_directory
 from yurttunnel.pki.cluster_identity import check_cluster_node_name
 from yurttunnel.pki.identity import (
@@ -28,7 +29,6 @@ from yurttunnel.pki.identity import (
     check_node_name,
     parse_identifiers,
 )
-from yurttunnel.tunnel.direct.reactor import known_transports
 
 __all__ = ["Options", "Settings"]
 
@@ -199,23 +199,6 @@ RESUME_WINDOW = Flag(
     flags.resume_window,
     "How long streams outlive a lost connection to the server; with 0 they end at once.",
     default="30",
-)
-
-DRAIN_TIMEOUT = Flag(
-    "drain-timeout",
-    Group.LIMITS,
-    flags.duration,
-    "How long SIGTERM waits for streams to end.",
-    default="30",
-)
-
-TRANSPORT = Flag(
-    "transport",
-    Group.OPERATION,
-    known_transports,
-    "What sends and encrypts: direct, made for this tunnel, or twisted, Twisted's own, which"
-    " is slower.",
-    default="direct",
 )
 
 META_HOST = Flag(

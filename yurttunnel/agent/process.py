@@ -25,6 +25,7 @@ from yurttunnel.agent.settings import Settings
 from yurttunnel.agent.trust import AgentTrust
 from yurttunnel.http.authority import join_authority
 from yurttunnel.metrics import Metric, MetricRegistry, histogram
+from yurttunnel.ops import tunnel_flags
 from yurttunnel.ops.admin.service import AdminSocket, admin_socket
 from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.debug.service import Debug
@@ -61,7 +62,7 @@ from yurttunnel.wire.hello import Limits
 MEMORY_BUDGET = 256 * 1024 * 1024
 """What the streams of all sessions may be promised together, bytes."""
 
-LIVE_FLAGS = (options.ALLOW_DESTINATION, options.DRAIN_TIMEOUT, options.RESUME_WINDOW)
+LIVE_FLAGS = (options.ALLOW_DESTINATION, tunnel_flags.DRAIN_TIMEOUT, options.RESUME_WINDOW)
 """Those that change while the agent runs."""
 
 SERVERS = PeerWords("server", "servers", "about to return")

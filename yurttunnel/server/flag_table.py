@@ -8,6 +8,7 @@ from yurttunnel.ops import flags
 from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
 from yurttunnel.ops.options import CONFIG
+from yurttunnel.ops.tunnel_flags import DRAIN_TIMEOUT, TRANSPORT
 from yurttunnel.pki.identity import BadIdentity, check_node_name
 from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.server.audit_options import AUDIT_TABLE
@@ -15,7 +16,6 @@ from yurttunnel.server.endpoints import Endpoint, parse_endpoint
 from yurttunnel.server.frontends.admission import parse_permission
 from yurttunnel.server.frontends.forward import parse_forward
 from yurttunnel.server.steering_options import STEERING_TABLE
-from yurttunnel.tunnel.direct.reactor import known_transports
 
 """Processes of one server; each takes some 40 MiB."""
 
@@ -253,23 +253,6 @@ RETURN_GRACE = Flag(
     " the death of the agent's process looks like, but also a firewall or load balancer that"
     " is restarted. At most --resume-window, which is the default; less has callers know"
     " sooner of an agent that does not return.",
-)
-
-DRAIN_TIMEOUT = Flag(
-    "drain-timeout",
-    Group.LIMITS,
-    flags.duration,
-    "How long SIGTERM waits for streams to end.",
-    default="30",
-)
-
-TRANSPORT = Flag(
-    "transport",
-    Group.OPERATION,
-    known_transports,
-    "What sends and encrypts: direct, made for this tunnel, or twisted, Twisted's own, which"
-    " is slower.",
-    default="direct",
 )
 
 CERT_DNS_NAMES = Flag(

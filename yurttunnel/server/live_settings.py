@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from yurttunnel.ops import tunnel_flags
 from yurttunnel.ops.configuration.following import ChangeRefused
 from yurttunnel.server import flag_table
 from yurttunnel.server.options import Settings
@@ -11,7 +12,7 @@ from yurttunnel.server.options import Settings
 LIVE_FLAGS = (
     flag_table.FORWARD,
     flag_table.ALLOW_CONNECT,
-    flag_table.DRAIN_TIMEOUT,
+    tunnel_flags.DRAIN_TIMEOUT,
     flag_table.RESPONSE_TIMEOUT,
     flag_table.RESUME_WINDOW,
     flag_table.RETURN_GRACE,

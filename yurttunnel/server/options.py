@@ -9,6 +9,7 @@ from pathlib import Path
 from twisted.python import usage
 
 from yurttunnel.http.authority import join_authority
+from yurttunnel.ops import tunnel_flags
 from yurttunnel.ops.diagnose.flags import bundle_path
 from yurttunnel.ops.help import Example
 from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
@@ -179,8 +180,8 @@ class Options(CommandOptions[Settings]):
             forwards=self.all_values(flag_table.FORWARD),
             resume_window=resume_window,
             return_grace=self._return_grace(resume_window),
-            drain_timeout=self.value(flag_table.DRAIN_TIMEOUT),
-            transport=self.value(flag_table.TRANSPORT),
+            drain_timeout=self.value(tunnel_flags.DRAIN_TIMEOUT),
+            transport=self.value(tunnel_flags.TRANSPORT),
             certificate_names=self.optional_value(flag_table.CERT_DNS_NAMES, ()),
             certificate_addresses=self.optional_value(flag_table.CERT_IPS, ()),
             audit=audit_settings(self),

@@ -1,0 +1,24 @@
+"""The flags that both ends of the tunnel have."""
+
+from __future__ import annotations
+
+from yurttunnel.ops import flags
+from yurttunnel.ops.flag_table import Flag, Group
+from yurttunnel.tunnel.direct.reactor import known_transports
+
+DRAIN_TIMEOUT = Flag(
+    "drain-timeout",
+    Group.LIMITS,
+    flags.duration,
+    "How long SIGTERM waits for streams to end.",
+    default="30",
+)
+
+TRANSPORT = Flag(
+    "transport",
+    Group.OPERATION,
+    known_transports,
+    "What sends and encrypts: direct, made for this tunnel, or twisted, Twisted's own, which"
+    " is slower.",
+    default="direct",
+)
