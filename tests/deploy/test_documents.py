@@ -52,7 +52,7 @@ DOCUMENTS = [MIGRATION, STEERING, *sorted(DEPLOY.glob("**/README.md"))]
 LINK = re.compile(r"\]\(([^)#]*)(#[^)]*)?\)")
 PATH = re.compile(r"(?<![\w./-])((?:deploy|docs)/[\w./+-]+)")
 PICTURE = re.compile(r'src(?:set)?="([^"]+)"')
-FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)")
 ROW = re.compile(r"\| `--([a-z-]+)` \| (server|agent|both|hub|proxy) \| (kept|ignored|new) \|")
 
@@ -122,10 +122,10 @@ class PathTests(unittest.SynchronousTestCase):
         pages = {str(path.relative_to(DOCS)) for path in DOCS.glob("**/*.md")} - {"index.md"}
         self.assertEqual(set(), pages - linked)
 
-    def test_each_block_of_a_guide_says_where_it_runs(self):
+    def test_each_block_says_where_it_runs(self):
         """It is on a machine of the tests that run them, or has a mark that says why it is not."""
-        self.assertGreaterEqual(len(GUIDES), 6)
-        for page in GUIDES.values():
+        self.assertLessEqual({*GUIDES.values()}, {*PAGES})
+        for page in PAGES:
             found = blocks(page)
             self.assertEqual(len(re.findall(r"^ *```sh", page.read_text(), re.M)), len(found), page)
             for block in found:

@@ -26,7 +26,13 @@ from tests.e2e.support import EndToEndTestCase
 
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 
-GUIDES = {path.stem: path for path in [*TUTORIALS, ROOT / "docs" / "standalone.md"]}
+GUIDES = {
+    path.stem: path
+    for path in [
+        *TUTORIALS,
+        *(ROOT / "docs" / f"{name}.md" for name in ("standalone", "interception", "admin")),
+    ]
+}
 """The pages whose commands are run, by their names."""
 
 MACHINES = {
@@ -40,9 +46,16 @@ NOT_RUN = {
     "install": "the README's lines, which CI runs, install it in the same way",
     "copy": "the token is copied without ssh",
     "by-hand": "it needs a program that is not here",
+    "newcomer": "tests.e2e.test_new_user types it",
+    "elsewhere": "another end-to-end test has the same flags",
+    "ci": "CI does it",
+    "long": "it measures for minutes",
     "cluster": "it needs a cluster; tests of deploy render what is applied",
 }
 """Marks of what is not run, and why not."""
+
+FIRST_PART = 5
+"""Blocks of standalone.md up to the answer on one machine."""
 
 _BLOCK = re.compile(
     r"^( *)```sh (?P<marks>[\w -]+)\n(?P<text>.*?)^ *```$"
@@ -88,10 +101,10 @@ class TutorialsTests(EndToEndTestCase):
             command.write_text(f'#!/bin/sh\nexec {sys.executable} -m yurttunnel.cli "$@"\n')
             command.chmod(0o755)
 
-    async def follow(self, name: str) -> None:
-        """Do what a page says, from its first block to its last."""
+    async def follow(self, name: str, most: int | None = None) -> None:
+        """Do what a page says, from its first block to its last or for ``most`` of them."""
         token = Path("S", "join-token")
-        for number, block in enumerate(blocks(GUIDES[name])):
+        for number, block in enumerate(blocks(GUIDES[name])[:most]):
             where = block.marks[0]
             if str(token) in block.text:
                 # Who is asked to use it sees that it is there.
@@ -102,7 +115,7 @@ class TutorialsTests(EndToEndTestCase):
             elif where in NOT_RUN:
                 continue
             elif "stays" in block.marks:
-                self.start(where, block.text, f"{number}-{where}.log")
+                self.start(where, block.text, f"{name}-{number}-{where}.log")
             else:
                 await self.run_block(where, block)
 
@@ -171,6 +184,12 @@ class TutorialsTests(EndToEndTestCase):
     async def test_standalone(self) -> None:
         """Both ends on one machine, and then on two."""
         await self.follow("standalone")
+
+    async def test_what_goes_on_from_there(self) -> None:
+        """Server and agent of its first part are asked by HTTP, and by their socket."""
+        await self.follow("standalone", FIRST_PART)
+        for name in ("interception", "admin"):
+            await self.follow(name)
 
     async def test_prometheus(self) -> None:
         """Figures of a node behind NAT."""

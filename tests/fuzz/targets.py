@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz import client_hello, http, hub, pki, texts, wire
+from tests.fuzz import admin, client_hello, http, hub, pki, texts, wire
 
 TARGETS = {
     target.name: target
@@ -24,5 +24,6 @@ TARGETS = {
         texts.SIBLING,
         texts.LINE,
         texts.QUOTED,
+        admin.SOCKET,
     )
 }

@@ -340,6 +340,14 @@ class LimitTests(SynchronousTestCase):
         channel.dataReceived(b"GET /%61%2Fb?a/c HTTP/1.1\r\nHost: meta\r\n\r\n")
         self.assertTrue(transport.value().endswith(b"\r\n\r\nfound"), transport.value())
 
+    def test_no_path(self) -> None:
+        """What does not begin with a slash is none, whatever stands behind its first character."""
+        for target in ("xhealthz", "http://localhost/healthz", "*"):
+            channel, transport = self.connect()
+            channel.dataReceived(f"GET {target} HTTP/1.1\r\nHost: meta\r\n\r\n".encode())
+            self.disconnect(channel)
+            self.assertTrue(transport.value().startswith(b"HTTP/1.1 400 "), target)
+
     def test_date(self) -> None:
         """Answers say when they were made (RFC 9110, section 6.6.1)."""
         channel, transport = self.connect()

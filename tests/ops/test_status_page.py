@@ -213,14 +213,15 @@ class ServerPageTests(SynchronousTestCase):
         clock, failures = self.status.clock, self.status.failures
         failures.note("connect", "192.0.2.1", "edge-7", "rare", 502, "refused")
         for number in range(30):
-            failures.note("forward", "192.0.2.1", "edge-1", f"r-{number}", None, "is away")
+            away = f"was seen {number} s ago"
+            failures.note("forward", "192.0.2.1", "edge-1", f"r-{number}", None, away)
             clock.advance(1)
         failures.note("forward", "192.0.2.2", "edge-1", "other", None, "is away")
         self.assertEqual(
             [
                 ["is away other", "reset", "edge-1", "192.0.2.2 forward", "1", "0 s ago"],
                 [
-                    *("is away r-29", "reset", "edge-1", "192.0.2.1 forward", "30"),
+                    *("was seen 29 s ago r-29", "reset", "edge-1", "192.0.2.1 forward", "30"),
                     "1 s ago first 30 s ago",
                 ],
                 ["refused rare", "502", "edge-7", "192.0.2.1 connect", "1", "30 s ago"],

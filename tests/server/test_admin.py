@@ -14,42 +14,19 @@ from twisted.web.resource import Resource
 
 from tests.ops.admin_sites import AdminSite
 from tests.pki.support import state_directory
+from tests.server.admin_pages import PIN, ServerPages, ThreadlessReactor
 from yurttunnel.agent.options import JOIN_TOKEN
 from yurttunnel.ops.admin.service import admin_pages
 from yurttunnel.ops.configuration.sources import variable_of
 from yurttunnel.ops.debug.pages import Page, text
 from yurttunnel.ops.listen import listen_tcp
-from yurttunnel.pki.join_token import JoinTokenFile
-from yurttunnel.pki.records import NodeRecords
-from yurttunnel.pki.revocation import Revocations
 from yurttunnel.pki.token import JOIN_TOKEN_FILE, MAX_TOKENS, JoinToken, TokenRefused, TokenStore
-from yurttunnel.server.admin import ForwardPages, RevocationPages, TokenPages
+from yurttunnel.server.admin import ForwardPages
 from yurttunnel.server.frontends.forward import ForwardFactory
 from yurttunnel.server.frontends.forwards import Forwards
 from yurttunnel.server.joining import TOKEN_VARIABLE, agent_command, command_with_token
 from yurttunnel.server.options import Options
 from yurttunnel.server.registry import SessionRegistry
-
-PIN = "5" * 64
-
-
-class ThreadlessReactor(MemoryReactorClock):
-    """A reactor whose calls from threads wait for :meth:`take`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._calls: list = []
-
-    def callFromThread(self, function, *arguments):  # Twisted's name
-        """Keep the call."""
-        self._calls.append((function, arguments))
-
-    def take(self) -> bool:
-        """Make the calls there are; whether there were any."""
-        calls, self._calls = self._calls, []
-        for function, arguments in calls:
-            function(*arguments)
-        return bool(calls)
 
 
 class AdminCase(SynchronousTestCase):
@@ -60,25 +37,8 @@ class AdminCase(SynchronousTestCase):
         self.reactor = ThreadlessReactor()
         self.reactor.advance(1_800_000_000)
         self.directory = state_directory(self)
-        self.tokens = TokenStore(self.reactor, self.directory, PIN)
-        records = NodeRecords(self.directory)
-        self.revocations = Revocations(self.reactor, self.directory, records)
-        self.file = JoinTokenFile(self.reactor, self.directory, self.tokens, self.revocations)
-        self.file.refresh()
-        tokens = TokenPages(
-            self.tokens, self.file, self.revocations, lambda token: f"join with {token}"
-        )
-        revocations = RevocationPages(self.reactor, self.directory.path, self.revocations)
-        forwards = Forwards(
-            lambda forward: ForwardFactory(SessionRegistry(self.reactor), forward),
-            partial(listen_tcp, self.reactor),
-            (),
-        )
-        forwards.listen()
-        forward_pages = ForwardPages(lambda: forwards)
-        own = {**tokens.pages(), **revocations.pages(), **forward_pages.pages()}
-        debug = Page(lambda parameters: text(""))
-        self.site = AdminSite(self.reactor, admin_pages(Resource(), debug, own))
+        pages = ServerPages(self.reactor, self.directory)
+        self.tokens, self.revocations, self.site = pages.tokens, pages.revocations, pages.site
 
     def json(self, target: str, method: str = "GET"):
         """Ask for what has to succeed."""

@@ -127,11 +127,19 @@ class PageRequest(http.Request):
         self.postpath = [unquote_to_bytes(segment) for segment in self.path[1:].split(b"/")]
         self.setHeader(b"date", http.datetimeToString())
         try:
-            body = getChildForRequest(self.channel.factory.root, self).render(self)
+            body = self._rendered()
         except Exception:
             body = self._not_made()
         if body is not ANSWERED_LATER:
             self._send(body)
+
+    def _rendered(self) -> Any:
+        """Return what the page gives, or a refusal of what is no path but would be cut to one."""
+        if self.path.startswith(b"/"):
+            return getChildForRequest(self.channel.factory.root, self).render(self)
+        self.setResponseCode(http.BAD_REQUEST)
+        self.setHeader(b"content-type", b"text/plain; charset=utf-8")
+        return b"the target of a request is a path: it begins with /\n"
 
     def _not_made(self) -> bytes:
         # Whatever it is, the client waits for an answer; the log has it.

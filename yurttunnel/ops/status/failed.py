@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,9 @@ from yurttunnel.ops.status.markup import Column, Content, element, joined, mark,
 from yurttunnel.ops.status.sections import NO_MATCH, Moment, nothing
 from yurttunnel.ops.status.sparklines import MINUTES, Scale, captioned
 from yurttunnel.ops.status.throughput import INTERVAL
+
+_AGO = re.compile(r"\d+ s ago")
+"""How long a node was away, in what callers are told of one that is lost."""
 
 MOST_SHOWN = 20
 """How many rows are shown at once."""
@@ -69,7 +73,7 @@ def alike(failures: Iterable[Failure]) -> list[Alike]:
     """
     causes: dict[object, list[Failure]] = {}
     for each in failures:
-        cause = (each.kind, each.who, each.node, each.status, each.text)
+        cause = (each.kind, each.who, each.node, each.status, _AGO.sub("", each.text))
         causes.setdefault(cause, []).append(each)
     return [Alike(each[0], len(each), each[-1].at) for each in causes.values()]
 
