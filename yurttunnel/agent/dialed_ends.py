@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import lru_cache
 from ipaddress import ip_address
 
 from twisted.internet.address import IPv4Address as TcpAddress
 from twisted.internet.address import IPv6Address as Tcp6Address
 from twisted.internet.interfaces import IAddress, IReactorTime
 
-from yurttunnel.http.authority import canonical_address
+from yurttunnel.http.authority import CACHED, canonical_address
 
 KEPT_SECONDS = 30.0
 """How long a closed end is kept: what it has sent may not have been read yet by this process."""
@@ -66,4 +67,9 @@ def _end(address: IAddress, other: IAddress) -> _End | None:
     tcp = TcpAddress | Tcp6Address
     if not isinstance(address, tcp) or not isinstance(other, tcp):
         return None
-    return str(canonical_address(ip_address(address.host))), address.port, other.port
+    return _canonical(address.host), address.port, other.port
+
+
+@lru_cache(CACHED)
+def _canonical(host: str) -> str:
+    return str(canonical_address(ip_address(host)))

@@ -36,7 +36,7 @@ from yurttunnel.http.authority import Address
 from yurttunnel.metrics import Durations
 from yurttunnel.tunnel.interfaces import IStreamAcceptor, IStreamRequest
 from yurttunnel.tunnel.relay import LocalConnection
-from yurttunnel.tunnel.sockets import tune_local_socket
+from yurttunnel.tunnel.sockets import tune_tcp_socket
 from yurttunnel.wire.codes import Code
 
 _Target = tuple[Address | str, int]
@@ -194,7 +194,6 @@ class _Dial:
         "_untried",
         "answered",
         "deadline",
-        "desired",
         "ends",
         "request",
         "started",
@@ -205,7 +204,6 @@ class _Dial:
         self._dialer = dialer
         self.request: IStreamRequest = request
         self.ends = dialer.ends
-        self.desired = destination(request.host, request.port)
         self.started = dialer.clock.seconds()
         self.deadline = self.started + min(request.timeout, dialer.limits.longest_dial)
         self.answered = False
@@ -215,6 +213,11 @@ class _Dial:
         self._untried: deque[Address] = deque()
         self._attempts: list[_Attempt] = []
         self._failures: list[AttemptFailure] = []
+
+    @property
+    def desired(self) -> str:
+        """What was asked for, for sentences."""
+        return destination(self.request.host, self.request.port)
 
     # The turn
 
@@ -340,7 +343,7 @@ class _Dial:
         self._dialer.durations.observe(self._dialer.clock.seconds() - self.started)
         # The transports of the real reactors give their socket; those in memory have none.
         if ISystemHandle.providedBy(connection.transport):
-            tune_local_socket(cast("socket.socket", connection.transport.getHandle()))
+            tune_tcp_socket(cast("socket.socket", connection.transport.getHandle()))
         connection.join(self.request.accept())
 
     # The end

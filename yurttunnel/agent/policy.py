@@ -14,9 +14,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from yurttunnel.http.authority import (
+    CACHED,
     Address,
     Network,
     canonical_address,
@@ -37,6 +39,7 @@ NO_DEFAULT = "no-default"
 _EVERY_PORT = (1, 65535)
 
 
+@lru_cache(CACHED)
 def dialed_host(text: str) -> Address | str:
     """Return the address that is connected to for ``text``, or the name in its canonical form.
 

@@ -78,13 +78,17 @@ def tune_session_socket(sock: socket.socket) -> None:
 
 
 def tune_local_socket(sock: socket.socket) -> None:
-    """Set up the socket of a caller or a target; sockets other than TCP are left as they are.
+    """Set up the socket of a caller or a target; sockets other than TCP are left as they are."""
+    if sock.family in (socket.AF_INET, socket.AF_INET6):
+        tune_tcp_socket(sock)
+
+
+def tune_tcp_socket(sock: socket.socket) -> None:
+    """Do the same for what is known to be of TCP.
 
     The user timeout is not set: a reader may stall for as long as it likes, and kernels differ
     in whether time with a closed window counts.
     """
-    if sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return
     set_no_delay(sock)
     set_keepalive(sock, LOCAL_KEEPALIVE_SECONDS, LOCAL_KEEPALIVE_SECONDS, LOCAL_KEEPALIVE_PROBES)
 

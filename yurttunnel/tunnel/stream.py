@@ -240,6 +240,10 @@ class TunnelStream:
         wire = self._wire
         if not wire.paused or not self._attached or self.disconnecting or wire.closed:
             return
+        if not wire.backlog and not wire.end_waiting:
+            # Nothing has been kept, as on most streams that begin.
+            wire.paused = False
+            return
         if self._resuming:
             # Called by a protocol that gets what was kept: the loop that delivers it goes on.
             wire.paused = False

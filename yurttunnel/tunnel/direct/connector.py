@@ -52,6 +52,8 @@ class SocketConnector:
         self._factory = factory
         self._timeout = timeout
         self._socket: socket.socket | None = None
+        # Whether the reactor looks after it.
+        self._watched = False
         self._timer: IDelayedCall | None = None
         self._transport: SocketTransport | None = None
 
@@ -63,8 +65,10 @@ class SocketConnector:
             raise RuntimeError("an attempt is under way already")
         self._factory.doStart()
         error = self._begin()
-        delay, result = (self._timeout, TimeoutError()) if error is None else (0, error)
-        self._timer = self._reactor.callLater(delay, self._failed, result)
+        if error is None:
+            self._timer = self._reactor.callLater(self._timeout, self._timed_out)
+        else:
+            self._timer = self._reactor.callLater(0, self._failed, error)
         self._factory.startedConnecting(self)
 
     def stopConnecting(self) -> None:
@@ -103,17 +107,23 @@ class SocketConnector:
         if connecting is None:
             return
         # When it is called again, connect(2) says whether it goes on or has succeeded. Of what has
-        # gone wrong it may know nothing, see _error_of.
-        number = _error_of(connecting) or connecting.connect_ex(self._address)
+        # gone wrong while it goes on it may know nothing, see _error_of.
+        number = connecting.connect_ex(self._address)
         if number == EALREADY:
-            self._reactor.addWriter(self)
-        elif number not in (0, EISCONN):
+            number = _error_of(connecting)
+            if not number:
+                self._watched = True
+                self._reactor.addWriter(self)
+                return
+        if number not in (0, EISCONN):
             self._failed(_connect_error(number))
-        elif _is_own_end(connecting, self._address[1]):
+            return
+        own = connecting.getsockname()
+        if own[1] == self._address[1] and _leads_to(connecting, own):
             # TCP's simultaneous open: an unused port of this host has been connected to itself.
             self._failed(_connect_error(ECONNREFUSED))
         else:
-            self._connected(connecting)
+            self._connected(connecting, address_of(self._family, own))
 
     def connectionLost(self, reason: Failure) -> None:
         """Find out why the reactor reports a broken descriptor, or be told that it stops."""
@@ -145,11 +155,12 @@ class SocketConnector:
         if self._socket is connecting:
             self.doWrite()
 
-    def _connected(self, connected: socket.socket) -> None:
+    def _connected(self, connected: socket.socket, own: IAddress) -> None:
         self._finish()
         self._socket = None
+        destination = self.getDestination()
         try:
-            protocol = self._factory.buildProtocol(self.getDestination())
+            protocol = self._factory.buildProtocol(destination)
             if protocol is None:
                 raise ConnectError(string="the factory has built no protocol")
         except Exception as error:
@@ -159,7 +170,7 @@ class SocketConnector:
             self._tell_failed(Failure(error))
             return
         transport = self._transport = SocketTransport(
-            self._reactor, connected, protocol, self.getDestination(), self._connection_lost
+            self._reactor, connected, protocol, destination, self._connection_lost, own
         )
         transport.resumeProducing()
         try:
@@ -173,6 +184,9 @@ class SocketConnector:
         self._factory.clientConnectionLost(self, reason)
         self._factory.doStop()
 
+    def _timed_out(self) -> None:
+        self._failed(TimeoutError())
+
     def _failed(self, error: Exception) -> None:
         self._finish()
         failed, self._socket = self._socket, None
@@ -185,7 +199,8 @@ class SocketConnector:
         self._factory.doStop()
 
     def _finish(self) -> None:
-        if self._socket is not None:
+        if self._watched:
+            self._watched = False
             self._reactor.removeWriter(self)
         timer, self._timer = self._timer, None
         if timer is not None and timer.active():
@@ -213,11 +228,10 @@ def _error_of(connecting: socket.socket) -> int:
     return connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
-def _is_own_end(connected: socket.socket, port: int) -> bool:
-    """Whether the connection to ``port`` begins where it ends."""
-    own = connected.getsockname()
+def _leads_to(connected: socket.socket, address: tuple[Any, ...]) -> bool:
+    """Whether the connection ends at ``address``."""
     with contextlib.suppress(OSError):
-        return bool(own[1] == port and own == connected.getpeername())
+        return bool(address == connected.getpeername())
     # It has been reset since, as its transport will find out.
     return False
 

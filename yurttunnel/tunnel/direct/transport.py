@@ -60,7 +60,7 @@ class SocketTransport:
 
     Whoever makes it starts to read by ``resumeProducing``, *then* calls ``makeConnection``, in
     which the protocol may pause. ``on_lost`` is called after the protocol's ``connectionLost``,
-    with its reason.
+    with its reason. ``host`` is the address of this end where that is known already.
     """
 
     disconnecting = False
@@ -74,6 +74,7 @@ class SocketTransport:
         protocol: IProtocol,
         peer: IAddress,
         on_lost: Callable[[Failure], object] | None = None,
+        host: IAddress | None = None,
     ) -> None:
         self.protocol = protocol
         self._on_lost = on_lost
@@ -82,6 +83,7 @@ class SocketTransport:
         self._send = connection.send
         self._receive = connection.recv
         self._peer = peer
+        self._host = host
         self._waiting: deque[bytes | memoryview] = deque()
         self._waiting_size = 0
         self._producer: IPushProducer | IPullProducer | None = None
@@ -153,7 +155,7 @@ class SocketTransport:
 
     def getHost(self) -> IAddress:
         """Return the address of this end; the socket must be open."""
-        return address_of(self._socket.family, self._socket.getsockname())
+        return self._host or address_of(self._socket.family, self._socket.getsockname())
 
     def getHandle(self) -> socket.socket:
         """Return the socket, for its options."""
