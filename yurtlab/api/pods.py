@@ -53,20 +53,18 @@ _IMMUTABLE = (
 class PodStrategy(Strategy):
     """The strategy of pods."""
 
+    def set_defaults(self, body: Object) -> None:
+        """Fill in defaults."""
+        set_pod_defaults(body.setdefault("spec", {}))
+
     def prepare_for_create(self, body: Object, user: User | None = None) -> None:
         """Fill in defaults and the first status."""
-        body.setdefault("spec", {})
-        set_pod_defaults(body["spec"])
+        super().prepare_for_create(body, user)
         body["status"] = {"phase": "Pending", "qosClass": _quality_of_service(body["spec"])}
 
     def validate(self, body: Object) -> list[Cause]:
         """Return what is wrong with the specification of a new pod."""
         return super().validate(body) + validate_pod_spec(body["spec"])
-
-    def prepare_for_update(self, body: Object, current: Object) -> None:
-        """Fill in defaults."""
-        body.setdefault("spec", {})
-        set_pod_defaults(body["spec"])
 
     def validate_update(self, body: Object, current: Object) -> list[Cause]:
         """Refuse to change what Kubernetes does not change in a pod, too."""

@@ -23,8 +23,12 @@ class Strategy:
 
     name_rule: names.NameRule = staticmethod(names.dns_subdomain)
 
+    def set_defaults(self, body: Object) -> None:
+        """Fill in what a new or a changed object does not say."""
+
     def prepare_for_create(self, body: Object, user: User | None = None) -> None:
         """Set what a client cannot decide, and defaults; ``user`` asks, or the API itself."""
+        self.set_defaults(body)
 
     def admit(self, body: Object, user: User) -> None:
         """Refuse a new object, which is valid, that ``user`` may not create."""
@@ -35,6 +39,7 @@ class Strategy:
 
     def prepare_for_update(self, body: Object, current: Object) -> None:
         """Set what a client cannot decide, and defaults."""
+        self.set_defaults(body)
 
     def validate_update(self, body: Object, current: Object) -> list[Cause]:
         """Return what is wrong with a change."""
@@ -63,16 +68,12 @@ class Strategy:
 class SecretStrategy(Strategy):
     """Secrets: ``stringData`` is a way to write ``data``."""
 
-    def prepare_for_create(self, body: Object, user: User | None = None) -> None:
+    def set_defaults(self, body: Object) -> None:
         """Move ``stringData`` into ``data``."""
         for key, text in body.pop("stringData", {}).items():
             encoded = base64.b64encode(text.encode()).decode("ascii")
             body.setdefault("data", {})[key] = encoded
         body.setdefault("type", "Opaque")
-
-    def prepare_for_update(self, body: Object, current: Object) -> None:
-        """Move ``stringData`` into ``data``."""
-        self.prepare_for_create(body)
 
 
 WITH_NODE_PORTS = ("NodePort", "LoadBalancer")
@@ -87,14 +88,14 @@ class ServiceStrategy(Strategy):
 
     name_rule = staticmethod(names.service_name)
 
-    def prepare_for_create(self, body: Object, user: User | None = None) -> None:
+    def set_defaults(self, body: Object) -> None:
         """Fill in defaults (pkg/apis/core/v1/defaults.go of Kubernetes)."""
         set_service_defaults(body.setdefault("spec", {}))
-        body["status"] = {"loadBalancer": {}}
 
-    def prepare_for_update(self, body: Object, current: Object) -> None:
-        """Fill in defaults."""
-        set_service_defaults(body.setdefault("spec", {}))
+    def prepare_for_create(self, body: Object, user: User | None = None) -> None:
+        """Fill in defaults and the first status."""
+        super().prepare_for_create(body, user)
+        body["status"] = {"loadBalancer": {}}
 
 
 def set_service_defaults(spec: Object) -> None:

@@ -17,7 +17,15 @@ from twisted.internet.interfaces import IReactorTime
 from yurtlab.node import leftovers
 from yurtlab.node.containers import Container, Running
 from yurtlab.node.pods import Pod
-from yurttunnel.metrics import Metric, MetricFamily, MetricRegistry, counter, counts_of, gauge
+from yurttunnel.metrics import (
+    Metric,
+    MetricFamily,
+    MetricRegistry,
+    Value,
+    counter,
+    counts_of,
+    gauge,
+)
 from yurttunnel.ops import process_stats
 from yurttunnel.ops.clocks import timestamp
 
@@ -221,48 +229,38 @@ _MACHINE: tuple[Metric[Machine], ...] = (
 )
 
 
-def _of_containers(
-    make: Callable[..., Metric[list[ContainerUsage]]],
-    name: str,
-    documentation: str,
-    value: Callable[[ContainerUsage], float],
-) -> Metric[list[ContainerUsage]]:
-    return make(
-        name,
-        documentation,
-        lambda measured: (
-            ((one.container.name, one.pod.namespace, one.pod.name), value(one)) for one in measured
-        ),
-        "container",
-        "namespace",
-        "pod",
+def _each(value: Callable[[ContainerUsage], float]) -> Callable[[list[ContainerUsage]], Value]:
+    return lambda measured: (
+        ((one.container.name, one.pod.namespace, one.pod.name), value(one)) for one in measured
     )
 
 
-_CONTAINERS = (
-    _of_containers(
-        counter,
+_LABELS = ("container", "namespace", "pod")
+
+_CONTAINERS: tuple[Metric[list[ContainerUsage]], ...] = (
+    counter(
         "container_cpu_usage_seconds",
         "Processor time of a container.",
-        lambda one: one.usage.cpu_seconds,
+        _each(lambda one: one.usage.cpu_seconds),
+        *_LABELS,
     ),
-    _of_containers(
-        gauge,
+    gauge(
         "container_memory_working_set_bytes",
         "Resident memory of a container.",
-        lambda one: one.usage.memory_bytes,
+        _each(lambda one: one.usage.memory_bytes),
+        *_LABELS,
     ),
-    _of_containers(
-        gauge,
+    gauge(
         "container_processes",
         "Processes of a container.",
-        lambda one: one.usage.processes,
+        _each(lambda one: one.usage.processes),
+        *_LABELS,
     ),
-    _of_containers(
-        gauge,
+    gauge(
         "container_start_time_seconds",
         "When a container began, since 1970.",
-        lambda one: one.started,
+        _each(lambda one: one.started),
+        *_LABELS,
     ),
 )
 

@@ -55,7 +55,7 @@ class SPDYChannels:
         client = self._client
         if channel is Channel.STDIN:
             # A reset is an end, too.
-            stream.accept(client.stdin_received, client.stdin_ended, client.stdin_ended)
+            stream.accept(client.stdin.receive, client.stdin.finish, client.stdin.finish)
         elif channel is Channel.RESIZE:
             stream.accept(client.resize_received)
         else:
@@ -154,11 +154,11 @@ class WebSocketChannels(ChannelConnection):
         """Hand on what is for the session; other channels are ignored, as kubelet does."""
         if channel == Channel.STDIN:
             if self._takes_stdin:
-                self._client.stdin_received(data)
+                self._client.stdin.receive(data)
         elif channel == Channel.RESIZE:
             self._client.resize_received(data)
         elif channel == CLOSE_CHANNEL and self._closes_channels and Channel.STDIN in data:
-            self._client.stdin_ended()
+            self._client.stdin.finish()
 
     # -- CommandChannels -----------------------------------------------------------------------
 

@@ -144,7 +144,8 @@ class CommandClient:
         self._wants_stdin = True
         self._finished = False
         self._channels: CommandChannels
-        self._stdin: InputGate
+        self.stdin: InputGate
+        """Takes what the client gives."""
 
     # -- ICommandClient, for the session -------------------------------------------------------
 
@@ -161,13 +162,13 @@ class CommandClient:
     def pauseProducing(self) -> None:
         """Take no more input for now."""
         self._wants_stdin = False
-        self._stdin.shut()
+        self.stdin.shut()
 
     def resumeProducing(self) -> None:
         """Take input again."""
         self._wants_stdin = True
         if self._ready and not self._finished:
-            self._stdin.open()
+            self.stdin.open()
 
     def stopProducing(self) -> None:
         """Take what comes and drop it."""
@@ -177,7 +178,7 @@ class CommandClient:
         """Send ``status`` after all output, and end."""
         if not self._finished:
             self._finished = True
-            self._stdin.discard()
+            self.stdin.discard()
             self._channels.sources.clear()
             self._channels.finish(error_stream_content(self._protocol, status))
 
@@ -187,7 +188,7 @@ class CommandClient:
         """Be carried by ``channels``."""
         session = self._session
         self._channels = channels
-        self._stdin = InputGate(channels.budget, session.stdin_received, session.stdin_ended)
+        self.stdin = InputGate(channels.budget, session.stdin_received, session.stdin_ended)
 
     def ready(self) -> None:
         """All streams are there: let the session begin."""
@@ -197,15 +198,7 @@ class CommandClient:
             self._session.resized(*self._early_size)
         self._session.client_ready(self)
         if self._wants_stdin and not self._finished:
-            self._stdin.open()
-
-    def stdin_received(self, data: bytes) -> None:
-        """Take input."""
-        self._stdin.receive(data)
-
-    def stdin_ended(self) -> None:
-        """Take note of the end of the input."""
-        self._stdin.finish()
+            self.stdin.open()
 
     def resize_received(self, data: bytes) -> None:
         """Take what says how large the terminal is; before the session is ready the last counts."""
@@ -219,5 +212,5 @@ class CommandClient:
         """The client has gone, or was given up."""
         if not self._finished:
             self._finished = True
-            self._stdin.discard()
+            self.stdin.discard()
             self._session.client_lost()

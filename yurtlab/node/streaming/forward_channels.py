@@ -118,7 +118,7 @@ class _StreamPair:
             self._connection = ForwardedConnection(self._owner.clock, self, address)
         if kind == _DATA:
             self._data = stream
-            stream.accept(self._connection.client_sent, self._data_ended, self._data_reset)
+            stream.accept(self._connection.input.receive, self._data_ended, self._data_reset)
         else:
             self._error = stream
             # Clients end it at once, and listen.
@@ -169,7 +169,7 @@ class _StreamPair:
 
     def _data_ended(self) -> None:
         if self._connection is not None:
-            self._connection.client_ended()
+            self._connection.input.finish()
         self.settle()
 
     def _data_reset(self) -> None:
@@ -322,7 +322,7 @@ class WebSocketForward(ChannelConnection):
         """Hand data to its connection; nothing else is expected, and it is ignored."""
         index, is_error = divmod(channel, 2)
         if not is_error and index < len(self._connections):
-            self._connections[index].client_sent(data)
+            self._connections[index].input.receive(data)
 
     def client_closed(self) -> None:
         """End every connection as a socket that is closed."""

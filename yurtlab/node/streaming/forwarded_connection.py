@@ -57,7 +57,8 @@ class ForwardedConnection:
         self._clock = clock
         self._channels = channels
         self._address = address
-        self._gate = InputGate(channels.budget, self._deliver, self._input_ended)
+        self.input = InputGate(channels.budget, self._deliver, self._input_ended)
+        """Takes what the client sends."""
         self._protocol: IProtocol | None = None
         self._producer: IPushProducer | None = None
         self._desired = True
@@ -76,7 +77,7 @@ class ForwardedConnection:
         """Notify the client why there is no connection."""
         if self._sending:
             self._sending = False
-            self._gate.discard()
+            self.input.discard()
             self._channels.refuse(text)
 
     def attach(self, protocol: IProtocol) -> None:
@@ -86,22 +87,14 @@ class ForwardedConnection:
         if self._end is not None:
             self._clock.callLater(0, self._tell_end)
         elif self._desired:
-            self._gate.open()
+            self.input.open()
 
     # -- from the client -----------------------------------------------------------------------
-
-    def client_sent(self, data: bytes) -> None:
-        """Take data of the client."""
-        self._gate.receive(data)
-
-    def client_ended(self) -> None:
-        """Take note that the client sends no more."""
-        self._gate.finish()
 
     def client_closed(self) -> None:
         """Take note that the client sends no more and reads no more."""
         self._sending = False
-        self._gate.finish()
+        self.input.finish()
 
     def client_reset(self) -> None:
         """Take note that the client has given the connection up."""
@@ -109,7 +102,7 @@ class ForwardedConnection:
 
     def client_lost(self) -> None:
         """Take note that the client has gone, perhaps after both directions had ended."""
-        if self._sending or not self._gate.complete:
+        if self._sending or not self.input.complete:
             self._lose(Failure(ConnectionLost("the client of the port-forward has gone")))
 
     # -- ITransport ----------------------------------------------------------------------------
@@ -136,7 +129,7 @@ class ForwardedConnection:
         if self.disconnecting or self._end is not None:
             return
         self.disconnecting = True
-        self._gate.discard()
+        self.input.discard()
         if self._sending:
             self._finish_sending()
         self._set_end(Failure(ConnectionDone()))
@@ -145,7 +138,7 @@ class ForwardedConnection:
         """Break off, so that what was sent does not look complete."""
         if self._end is None:
             self._sending = False
-            self._gate.discard()
+            self.input.discard()
             self._channels.reset()
             self._set_end(Failure(ConnectionAborted()))
 
@@ -166,13 +159,13 @@ class ForwardedConnection:
     def pauseProducing(self) -> None:
         """Deliver no more for now."""
         self._desired = False
-        self._gate.shut()
+        self.input.shut()
 
     def resumeProducing(self) -> None:
         """Deliver again."""
         self._desired = True
         if self._protocol is not None and self._end is None:
-            self._gate.open()
+            self.input.open()
 
     def stopProducing(self) -> None:
         """Close the connection: its consumer is gone."""
@@ -232,7 +225,7 @@ class ForwardedConnection:
     def _lose(self, reason: Failure) -> None:
         if self._end is None:
             self._sending = False
-            self._gate.discard()
+            self.input.discard()
             self._set_end(reason)
 
     def _set_end(self, reason: Failure) -> None:
