@@ -10,7 +10,7 @@ from tests.e2e.hub.clients import JSON, PROTOBUF, PROTOBUF_FIRST
 from tests.e2e.hub.cloud import Cloud
 from tests.e2e.hub.node_requests import ALL_PODS
 from tests.e2e.hub.support import HubTestCase
-from tests.hub.media.encoding import body, frame, message
+from tests.hub.media.encoding import body, frame, message, varint
 from tests.hub.media.goldens import PODS as SOME_PODS
 from tests.hub.media.goldens import golden
 
@@ -25,7 +25,25 @@ POD_LIST = body("PodList", {"metadata": {"resourceVersion": "1010"}, "items": PO
 
 LARGE = 64 * 1024
 
+REPLACED = 1000
+GENERATIONS = 3
+
+ANSWERED_SECONDS = 8.0
+"""What issue 14 gives a request in a black hole, and what a busy machine adds."""
+
 FUTURE = b"a field that this version does not know"
+
+
+def replaced(number: int, generation: int) -> dict:
+    """Return a pod in a version of its own for each generation."""
+    metadata = {
+        "name": f"pod-{number:04}",
+        "namespace": "shop",
+        "resourceVersion": str(10_000 * generation + number),
+        "labels": {"generation": str(generation)},
+        "annotations": {"text": f"{generation}" * 300},
+    }
+    return {"metadata": metadata, "spec": {"nodeName": "edge-1"}}
 
 
 class ProtobufTests(HubTestCase):
@@ -154,6 +172,93 @@ class ProtobufTests(HubTestCase):
         self.assertEqual(found.values(b"content-type"), [JSON.encode()])
         found = await self.client(hub, "kubelet", PROTOBUF_FIRST).ask(ALL_PODS)
         self.assertEqual(found.values(b"content-type"), [PROTOBUF.encode()])
+
+    async def test_selections_are_made_offline(self) -> None:
+        """Labels, names and nodes are found in objects of which nobody here has a schema."""
+        cloud, hub = await self.start()
+        self.furnish(cloud)
+        client = self.client(hub, "flanneld", PROTOBUF_FIRST)
+        await client.ask(ALL_PODS)
+        await self.lose(cloud, hub)
+        for query, expected in (
+            ("", PODS),
+            ("labelSelector=app%3Dweb", PODS[:1]),
+            ("labelSelector=!app", PODS[1:]),
+            ("fieldSelector=metadata.namespace%3Dkube-system", PODS[2:]),
+            ("fieldSelector=spec.nodeName%3Dedge-2", PODS[2:]),
+        ):
+            found = await client.ask(f"{ALL_PODS}?{query}")
+            self.assertEqual(
+                (found.status, found.values(b"content-type")), (200, [PROTOBUF.encode()])
+            )
+            for pod in PODS:
+                (self.assertIn if pod in expected else self.assertNotIn)(
+                    message("Pod", pod), found.body, query
+                )
+
+    async def test_what_cannot_be_read_passes_and_is_not_kept(self) -> None:
+        """Broken, nonsensical and huge bodies are the client's affair; what was kept stays."""
+        cloud, hub = await self.start()
+        self.furnish(cloud)
+        client = self.client(hub, "flanneld", PROTOBUF_FIRST)
+        await client.ask(ALL_PODS)
+        await self.settled(hub)
+        for sent in (
+            POD_LIST[:-20],
+            POD_LIST[4:],
+            b"k8s\0" + b"\xff" * 100_000,
+            b"k8s\0\x12" + varint(1 << 62) + b"\x12" * 100_000,
+            b"\0" * 5_000_000,
+            body("PodList", {"metadata": {}, "items": [{"metadata": {}}]}),
+        ):
+            cloud.answers[ALL_PODS] = Canned(sent, PROTOBUF)
+            response = await client.ask(ALL_PODS)
+            self.assertEqual((response.status, response.size), (200, len(sent)))
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        offline = await client.ask(ALL_PODS)
+        for pod in PODS:
+            self.assertIn(message("Pod", pod), offline.body)
+        self.assertEqual(offline.size, len(POD_LIST))
+
+    async def test_a_list_is_the_old_or_the_new_one_after_a_kill(self) -> None:
+        """Whenever the hub dies that replaces a thousand objects, there is one whole list."""
+        lists = []
+        for generation in range(1, GENERATIONS + 1):
+            pods = [replaced(number, generation) for number in range(REPLACED)]
+            version = str(100_000 * generation)
+            listed = {"metadata": {"resourceVersion": version}, "items": pods}
+            lists.append((body("PodList", listed), [message("Pod", pod) for pod in pods]))
+        cloud, hub = await self.start()
+        client = self.client(hub, "flanneld", PROTOBUF_FIRST)
+        cloud.answers[ALL_PODS] = Canned(lists[0][0], PROTOBUF)
+        await client.ask(ALL_PODS)
+        await self.settled(hub)
+        for sent, _ in lists[1:]:
+            cloud.answers[ALL_PODS] = Canned(sent, PROTOBUF)
+            online = await client.ask(ALL_PODS)
+            self.assertEqual(online.digest, hashlib.sha256(sent).hexdigest())
+            # Its client has the whole list, of which much is not written yet.
+            hub.kill()
+            await cloud.leave()
+            hub.start()
+            await hub.ready()
+            await self.sees(hub, online=False)
+            offline = await client.ask(ALL_PODS)
+            whole = [all(pod in offline.body for pod in pods) for _, pods in lists]
+            self.assertEqual(whole.count(True), 1, whole)
+            self.assertEqual(offline.size, len(lists[0][0]))
+            await self.regain(cloud, hub)
+
+    async def test_a_black_hole(self) -> None:
+        """What is asked in its first moment is answered from the cache."""
+        cloud, hub = await self.start()
+        self.furnish(cloud)
+        kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
+        await kubelet.ask(ALL_PODS)
+        cloud.fall_silent()
+        found = await kubelet.ask(ALL_PODS, seconds=ANSWERED_SECONDS)
+        self.assertEqual((found.status, found.size), (200, len(POD_LIST)))
 
     async def test_an_error_is_in_a_form_that_the_client_reads(self) -> None:
         """A kubelet that speaks protobuf is told of what is not there."""

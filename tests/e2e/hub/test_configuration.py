@@ -1,0 +1,102 @@
+"""``yurt-hub-cfg``, which the hub follows: for whom is kept, and what filters show."""
+
+from __future__ import annotations
+
+from tests.e2e.hub.clients import PROTOBUF_FIRST, names
+from tests.e2e.hub.cloud import Cloud
+from tests.e2e.hub.node_requests import ALL_PODS, SERVICES
+from tests.e2e.hub.support import HubTestCase
+
+NOTICED_SECONDS = 30.0
+"""What changes is seen within some seconds, and not more often than every ten (docs/filters.md)."""
+
+CLOUD_ONLY = {"svc.openyurt.io/discard": "true"}
+
+
+class ConfigurationTests(HubTestCase):
+    """What changes while the hub runs."""
+
+    def configure(self, cloud: Cloud, **data: str) -> None:
+        """Write the configuration."""
+        if "yurt-hub-cfg" in cloud.names("configmaps", "kube-system"):
+            cloud.change("configmaps", "yurt-hub-cfg", "kube-system", data=data)
+        else:
+            cloud.add("configmaps", "yurt-hub-cfg", "kube-system", data=data)
+
+    async def test_for_whom_is_kept_is_followed(self) -> None:
+        """A client that is listed has what it has seen offline; one that is no more has nothing."""
+        cloud, hub = await self.start()
+        cloud.add_pod("web")
+        client = self.client(hub, "my-agent")
+
+        async def kept() -> bool:
+            await client.get(ALL_PODS)
+            # Objects that are there already are told of again.
+            return await hub.metric("yurthub_cache_objects_total", result="unchanged") > before
+
+        before = await hub.metric("yurthub_cache_objects_total", result="unchanged")
+        self.configure(cloud, cache_agents="other, my-agent")
+        await self.eventually(kept, "what the client sees is kept", NOTICED_SECONDS, 1.0)
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        self.assertEqual(names(await client.get(ALL_PODS)), ["web"])
+        await self.regain(cloud, hub)
+        self.configure(cloud, cache_agents="other")
+        await self.eventually(
+            lambda: "is not kept any longer" in hub.log, "the client is forgotten", NOTICED_SECONDS
+        )
+        await client.get(ALL_PODS)
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        await client.refused((404, 503), ALL_PODS)
+
+    async def test_filters_are_followed(self) -> None:
+        """A watch that would be told something else ends, and lists show what there is to see,
+        online and from the cache that was there before; however the client reads.
+        """
+        cloud, hub = await self.start()
+        spec = {"type": "LoadBalancer", "clusterIP": "10.96.0.9"}
+        cloud.add("services", "cloud", "default", spec=spec, annotations=CLOUD_ONLY)
+        cloud.add("services", "web", "default", spec={"clusterIP": "10.96.0.8"})
+        client = self.client(hub, "flanneld", PROTOBUF_FIRST)
+        listed = await client.get(SERVICES)
+        self.assertEqual(names(listed), ["cloud", "web"])
+        since = listed["metadata"]["resourceVersion"]
+        watch = await client.watch(SERVICES, resourceVersion=since)
+        self.configure(cloud, discardcloudservice="flanneld")
+        await self.eventually(lambda: watch.ended, "the watch ends", NOTICED_SECONDS)
+        # It was not one that the hub writes into; a reflector begins it again where it was.
+        watch = await client.watch(SERVICES, resourceVersion=since)
+        await watch.ends(NOTICED_SECONDS)
+        [gone] = [one for one in watch.events if one["type"] == "ERROR"]
+        self.assertEqual(gone["object"]["code"], 410)
+        await self.settled(hub)
+        # Nothing was listed since: the cache has all of it as the API gave it.
+        await self.lose(cloud, hub)
+        self.assertEqual(names(await client.get(SERVICES)), ["web"])
+        await self.regain(cloud, hub)
+        self.assertEqual(names(await client.get(SERVICES)), ["web"])
+        self.configure(cloud)
+
+        async def shown() -> bool:
+            return names(await client.get(SERVICES)) == ["cloud", "web"]
+
+        await self.eventually(shown, "the filter is gone", NOTICED_SECONDS, 1.0)
+
+    async def test_what_is_hidden_is_deleted_in_a_watch(self) -> None:
+        """A Service that becomes one for the cloud only goes, as kube-proxy sees it."""
+        cloud, hub = await self.start()
+        spec = {"type": "LoadBalancer", "clusterIP": "10.96.0.9"}
+        cloud.add("services", "web", "default", spec=spec)
+        proxy = self.client(hub, "kube-proxy", PROTOBUF_FIRST)
+        listed = await proxy.get(SERVICES)
+        self.assertEqual(names(listed), ["web"])
+        watch = await proxy.watch(SERVICES, resourceVersion=listed["metadata"]["resourceVersion"])
+        metadata = {"name": "web", "namespace": "default", "annotations": CLOUD_ONLY}
+        cloud.change("services", "web", "default", metadata=metadata)
+        await watch.tells(("DELETED", "web"))
+        self.assertNotIn(("MODIFIED", "web"), watch.told)
+        self.assertEqual((await proxy.get(SERVICES))["items"], [])
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        self.assertEqual((await proxy.get(SERVICES))["items"], [])
