@@ -560,10 +560,14 @@ class StopTests(ClientTests):
         near.transport.write(b"still here")
         self.network.settle()
         self.assertEqual(b"still here", bytes(far.received))
+        self.events.clear()
         near.transport.abortConnection()
         self.network.pass_time(1)
         self.assertEqual([], self.client.sessions())
         self.assertEqual({Code.GOING_AWAY: 1}, self.closed_with(self.server.counters))
+        # That the connection ends with the session is nothing that somebody has to read.
+        [told] = self.logged("info")
+        self.assertIn("session ended: the session has been drained", told)
 
     def test_server_is_told(self):
         """The server hears that the agent has stopped: closing drops nothing that was sent."""

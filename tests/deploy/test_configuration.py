@@ -9,10 +9,12 @@ from twisted.trial import unittest
 from tests.deploy.rendering import REPOSITORY
 from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.agent.process import LIVE_FLAGS as LIVE_OF_AGENT
+from yurttunnel.hub.process import LIVE_FLAGS as LIVE_OF_HUB
 from yurttunnel.ops.configuration.check import check_file
 from yurttunnel.ops.configuration.file import read_file
 from yurttunnel.ops.flag_table import Repeated, Switch
 from yurttunnel.ops.options import VERBOSITY
+from yurttunnel.proxy.process import LIVE_FLAGS as LIVE_OF_PROXY
 from yurttunnel.server.live_settings import LIVE_FLAGS as LIVE_OF_SERVER
 from yurttunnel.server.options import Options as ServerOptions
 
@@ -21,6 +23,13 @@ ORDERS = {"config", "diagnose", "output", "revoke-node", "cleanup-iptables"}
 
 UNSUITABLE = {"join-token"}
 """Nobody should put it into a file."""
+
+LIVE = {
+    "server": LIVE_OF_SERVER,
+    "agent": LIVE_OF_AGENT,
+    "hub": LIVE_OF_HUB,
+    "proxy": LIVE_OF_PROXY,
+}
 
 _LEFT_OUT = re.compile(r"(?m)^# (?=[a-z-]+ = )")
 
@@ -70,3 +79,19 @@ class ExampleTests(unittest.SynchronousTestCase):
             self.assertTrue(names <= {entry.name for entry in options.table})
             for name in names:
                 self.assertRegex(page, rf"(?m)^\| `--{name}` \|")
+
+    def test_the_page_has_what_is_live_in_each_program(self):
+        """Each row of docs/configuration.md names the programs that follow it, and no other."""
+        page = (REPOSITORY / "docs" / "configuration.md").read_text()
+        told = {
+            (name, program)
+            for flags, programs in re.findall(
+                r"(?m)^\| ((?:`--[a-z-]+`,? ?)+)\| ([a-z, ]+) \|", page
+            )
+            for name in re.findall(r"`--([a-z-]+)`", flags)
+            for program in (LIVE if programs.strip() == "all" else programs.split(", "))
+        }
+        followed = {
+            (flag.name, program) for program, live in LIVE.items() for flag in (*live, VERBOSITY)
+        }
+        self.assertEqual(followed, told)

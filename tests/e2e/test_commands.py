@@ -25,7 +25,8 @@ from benchmarks.ports import free_ports
 from tests.e2e.clients import Echo, EchoClient
 from tests.e2e.hub.programs import Hub
 from tests.e2e.kubectl import Kubectl, Quickstart, find_kubectls
-from tests.e2e.programs import READY_SECONDS, ROOT, Program
+from tests.e2e.programs import READY_SECONDS, ROOT
+from tests.e2e.proxy.programs import IdleProxy
 from tests.e2e.support import EndToEndTestCase, which
 from tests.e2e.terminals import Terminal
 from yurttunnel.cli.client import Process
@@ -224,21 +225,10 @@ class CommandTests(CommandCase):
     async def test_a_hub_and_a_proxy(self) -> None:
         """They have a socket, too, by which they are found, asked and told what to log."""
         hub = Hub(reactor, self.directory, "https://127.0.0.1:1")
-        port = free_ports.take()
-        services = Path(self.directory, "services.yaml")
-        services.write_text("{}")
-        proxy = Program(
-            reactor,
-            ["yurtproxy", "--state-dir", f"{self.directory}/P", "--hostname-override", "edge-1",
-             "--services-file", str(services), "--proxy-backend", "none",
-             "--bind-address", "127.0.0.1", "--healthz-bind-address", "",
-             "--metrics-bind-address", f"127.0.0.1:{port}"],
-            os.path.join(self.directory, "proxy.log"),
-            port,
-        )  # fmt: skip
+        proxy = IdleProxy(reactor, self.directory)
         for program, name, state in (
             (hub, "hub", hub.state),
-            (proxy, "proxy", f"{self.directory}/P"),
+            (proxy, "proxy", proxy.state),
         ):
             self.addCleanup(program.kill)
             program.run_by_yurttunnel()

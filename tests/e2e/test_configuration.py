@@ -7,11 +7,15 @@ from pathlib import Path
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.error import ConnectError
 
 from benchmarks.ports import free_ports, is_free
 from tests.e2e.clients import Echo, EchoClient, Sink
 from tests.e2e.crowds import EvictingSet
+from tests.e2e.hub.programs import Hub
 from tests.e2e.leaks import LeakTestCase
+from tests.e2e.programs import READY_SECONDS
+from tests.e2e.proxy.programs import IdleProxy
 from yurttunnel.agent.options import SERVER_CONNECTIONS
 from yurttunnel.ops.configuration.following import LOOK_SECONDS
 
@@ -75,6 +79,72 @@ class LiveConfigurationTests(LeakTestCase):
         refused = await self.connect(tunnel, target, EchoClient(reactor))
         self.assertEqual(403, refused.status, refused.body)
         await client.round_trip()
+
+    async def test_who_may_connect_where(self) -> None:
+        """Permissions of callers change for those who come then."""
+        self.path = Path(self.directory, "server.toml")
+        echo, user = self.listen(Echo), os.geteuid()
+        mine = f'allow-connect = ["user:{user}=edge-1/127.0.0.1:{echo.port}"]\n'
+        self.write(mine)
+        tunnel = await self.start_tunnel(server_extra=("--config", str(self.path)))
+        client = await self.connected(tunnel, echo, EchoClient(reactor))
+
+        async def status() -> int:
+            asked = await self.connect(tunnel, f"127.0.0.1:{echo.port}", EchoClient(reactor))
+            return asked.status
+
+        for text, expected in (
+            (mine.replace(f"user:{user}", f"user:{user + 1}"), 403),
+            (mine, 200),
+        ):
+            self.write(text)
+
+            async def is_so(expected: int = expected) -> bool:
+                return await status() == expected
+
+            await self.eventually(is_so, f"callers get {expected}", PATIENCE, 0.1)
+        await client.round_trip()
+
+    async def test_every_program_follows_its_file(self) -> None:
+        """What can be used is, what cannot is said, and a key that is no flag changes nothing."""
+        self.path = Path(self.directory, "any.toml")
+        extra = ("--config", str(self.path))
+        tunnel = self.make_tunnel(server_extra=extra, agent_extra=extra)
+        hub = Hub(reactor, self.directory, "https://127.0.0.1:1", extra=extra)
+        proxy = IdleProxy(reactor, self.directory, extra)
+        tunnel.others += [hub, proxy]
+        for program, key, wrong in (
+            (tunnel.server, "response-timeout", "response-timeuot"),
+            (tunnel.agent, "resume-window", "resume-windows"),
+            (hub, "min-request-timeout", "min-request-timout"),
+            (proxy, "udp-timeout", "udp-timeouts"),
+        ):
+            self.write(f'{key} = "31s"\n')
+            program.start()
+
+            async def runs(program=program) -> bool:
+                try:
+                    return (await program.get("/healthz"))[0] == 200
+                except ConnectError:
+                    return False
+
+            await self.eventually(runs, f"{key}: it serves its pages", READY_SECONDS)
+            for text, told in (
+                (f'{key} = "32s"\n', f"changed in {self.path}, and in use: --{key}\n"),
+                (
+                    f'{wrong} = "33s"\n',
+                    f"{self.path}: {wrong}: there is no such key: did you mean {key}?; what the"
+                    " configuration said before stays in use\n",
+                ),
+                (
+                    f'{key} = "32s"\nlog-format = "json"\n',
+                    f"changed in {self.path}, needs a restart: --log-format\n",
+                ),
+            ):
+                self.write(text)
+                await self.eventually(
+                    lambda program=program, told=told: told in program.log, told, PATIENCE
+                )
 
     async def test_forwards_come_and_go_under_load(self) -> None:
         """200 streams and 1,000 requests/s lose nothing, also by a file that is broken."""

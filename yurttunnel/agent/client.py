@@ -285,9 +285,13 @@ class ServerClient(ReconnectingClientFactory):
         if connection.greeted:
             self.last_error = reason.getErrorMessage()
             self.failed_at = self.server
-            self._log.info(
-                "{server}: connection lost: {reason}", server=self.server, reason=self.last_error
-            )
+            if not self._draining or self._session is not None:
+                # Behind the end of the session it is what was to come.
+                self._log.info(
+                    "{server}: connection lost: {reason}",
+                    server=self.server,
+                    reason=self.last_error,
+                )
         else:
             self._attempt_failed(reason)
         self.clientConnectionLost(self._connector, reason)
