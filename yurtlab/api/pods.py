@@ -54,7 +54,6 @@ class PodStrategy(Strategy):
     """The strategy of pods."""
 
     def set_defaults(self, body: Object) -> None:
-        """Fill in defaults."""
         set_pod_defaults(body.setdefault("spec", {}))
 
     def prepare_for_create(self, body: Object, user: User | None = None) -> None:

@@ -85,7 +85,6 @@ class Application:
         self._responder = responder
 
     def request_received(self, exchange: IExchange) -> None:
-        """Answer; see ``IRequestHandler``."""
         path, _, query = exchange.head.target.decode("latin-1").partition("?")
         answering = Deferred.fromCoroutine(self._answer(exchange, path, query))
         _ = answering.addErrback(self._failed, exchange)

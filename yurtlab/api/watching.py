@@ -174,7 +174,6 @@ class Watch:
         self._paused = True
 
     def resumeProducing(self) -> None:
-        """Send what was kept back."""
         self._paused = False
         while self._queue and not self._paused:
             line = self._queue.popleft()
@@ -182,7 +181,6 @@ class Watch:
             self._exchange.write(line)
 
     def stopProducing(self) -> None:
-        """Send no more."""
         self._end()
 
     # -- time, and the end ---------------------------------------------------------------------

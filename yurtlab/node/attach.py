@@ -90,12 +90,10 @@ class Attachments:
     # As the source of the process's input
 
     def pauseProducing(self) -> None:
-        """Take no input from anybody."""
         for attachment in self._attached:
             attachment.pause_input()
 
     def resumeProducing(self) -> None:
-        """Take input again."""
         for attachment in self._attached:
             attachment.resume_input()
 
@@ -127,16 +125,13 @@ class Attachment:
             self.finish(success())
 
     def stdin_received(self, data: bytes) -> None:
-        """Pass input on."""
         if self._stdin:
             self._attachments.input(data)
 
     def stdin_ended(self) -> None:
-        """Pass the end of the input on."""
         self._end_input(lost=False)
 
     def resized(self, width: int, height: int) -> None:
-        """Pass the size on."""
         self._attachments.resize(width, height)
 
     def client_lost(self) -> None:
@@ -175,13 +170,11 @@ class Attachment:
             self._attachments.balance()
 
     def resumeProducing(self) -> None:
-        """Have it go on."""
         if self.paused:
             self._stop_waiting()
             self._attachments.balance()
 
     def stopProducing(self) -> None:
-        """Have it go on: the client is going."""
         self.resumeProducing()
 
     def _stalled(self) -> None:

@@ -63,7 +63,6 @@ class Command:
         self._process: Process | None = None
 
     def client_ready(self, client: ICommandClient) -> None:
-        """Start the process."""
         self._client = client
         try:
             process = Process(self._reactor, self._program, self._output, self._ended, self._exited)
@@ -76,12 +75,10 @@ class Command:
         process.register_input(client)
 
     def stdin_received(self, data: bytes) -> None:
-        """Pass input on."""
         if self._process is not None:
             self._process.write(data)
 
     def stdin_ended(self) -> None:
-        """Pass the end of the input on."""
         if self._process is not None:
             self._process.end_input()
 
@@ -93,7 +90,6 @@ class Command:
             self._process.resize(width, height)
 
     def client_lost(self) -> None:
-        """Stop the process."""
         self._client = None
         if self._process is None:
             self._is_over()

@@ -46,7 +46,6 @@ class Descriptor(FileDescriptor):
         return self._number
 
     def doRead(self) -> Exception | None:
-        """Pass on what is there."""
         try:
             data = os.read(self._number, _READ_BYTES)
         except BlockingIOError:
@@ -60,7 +59,6 @@ class Descriptor(FileDescriptor):
         return None
 
     def writeSomeData(self, data: bytes) -> int | BaseException:
-        """Write what there is room for."""
         try:
             return os.write(self._number, data)
         except BlockingIOError:
@@ -69,7 +67,6 @@ class Descriptor(FileDescriptor):
             return CONNECTION_LOST
 
     def connectionLost(self, reason: Failure) -> None:
-        """Close it."""
         if self._number < 0:
             return
         # The reactor forgets a descriptor by its number: first this, then closing it.

@@ -77,7 +77,6 @@ class Kubelet:
         }
 
     def request_received(self, exchange: IExchange) -> None:
-        """Answer a request."""
         target = urlsplit(exchange.head.target.decode("ascii", "replace"))
         kind, *parts = [unquote(part) for part in target.path.strip("/").split("/")]
         # Arguments of commands can be any bytes: those that are no text survive like this.

@@ -301,16 +301,13 @@ class LogStream:
         self._send()
 
     def pauseProducing(self) -> None:
-        """Send no more for now."""
         self._paused = True
 
     def resumeProducing(self) -> None:
-        """Send again."""
         self._paused = False
         self._send()
 
     def stopProducing(self) -> None:
-        """Stop."""
         self._stop()
 
     def _send(self) -> None:

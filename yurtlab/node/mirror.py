@@ -62,7 +62,6 @@ class Mirror(MultiService):
             part.setServiceParent(self)
 
     def startService(self) -> None:
-        """Begin to follow both sides."""
         for kind, informer in self._seen.items():
             self._unfollow.append(informer.add_handler(partial(self._seen_changed, kind)))
         for kind in _TOLD.values():
@@ -70,7 +69,6 @@ class Mirror(MultiService):
         super().startService()
 
     def stopService(self) -> object:
-        """Follow neither any more."""
         for unfollow in self._unfollow:
             unfollow()
         self._unfollow.clear()

@@ -76,7 +76,6 @@ class _Connecting(ClientFactory):
         return _PodSide(self._connection.accept, self._ended)
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
-        """Notify the client."""
         self._ended()
         if reason.check(ConnectionRefusedError):
             text = "connect: connection refused"

@@ -149,13 +149,11 @@ class Process:
     # Output
 
     def pauseProducing(self) -> None:
-        """Read none of its output."""
         self._paused = self._was_paused = True
         for descriptor in self._outputs:
             descriptor.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Read its output again."""
         self._paused = False
         for descriptor in self._outputs:
             descriptor.resumeProducing()

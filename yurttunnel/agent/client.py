@@ -209,7 +209,6 @@ class ServerClient(ReconnectingClientFactory):
     # -- ReconnectingClientFactory -------------------------------------------------------------
 
     def retry(self, connector: IConnector | None = None) -> None:
-        """Connect again after a while."""
         if not self.continueTrying:
             return
         stood_by = self.standing_by
@@ -226,7 +225,6 @@ class ServerClient(ReconnectingClientFactory):
             self._group.changed()
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
-        """Note why, and try again."""
         self._attempt_failed(reason)
         self._close_lost()
         super().clientConnectionFailed(connector, reason)

@@ -44,7 +44,6 @@ class EndpointConnector:
         self._transport: ITransport | None = None
 
     def connect(self) -> None:
-        """Begin an attempt."""
         if self._attempt is not None:
             raise RuntimeError("an attempt is under way already")
         self._attempt = self._endpoint.connect(self._factory)

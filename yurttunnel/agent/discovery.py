@@ -65,7 +65,6 @@ class DiscoveredAddresses(Service):
             changed(self._locations)
 
     def problem(self) -> str | None:
-        """Return what is missing."""
         if self._lacking is None:
             return self._problem
         error = self._informer_of[self._lacking].error
@@ -82,7 +81,6 @@ class DiscoveredAddresses(Service):
         self._find()
 
     def stopService(self) -> None:
-        """Follow nothing any more."""
         super().stopService()
         for stop in self._stop_handlers:
             stop()

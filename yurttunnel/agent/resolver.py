@@ -100,7 +100,6 @@ class _Lookup:
         """Do nothing: there is nothing to cancel in a thread."""
 
     def addressResolved(self, address: IAddress) -> None:
-        """Keep one address."""
         if isinstance(address, IPv4Endpoint | IPv6Endpoint):
             scope = getattr(address, "scopeID", 0)
             zone = f"%{scope}" if scope and "%" not in address.host else ""

@@ -29,9 +29,7 @@ class FixedAddresses:
         self._locations = locations
 
     def follow(self, changed: Follower) -> None:
-        """Notify once."""
         changed(self._locations)
 
     def problem(self) -> str | None:
-        """Return ``None``: they are known."""
         return None

@@ -106,7 +106,6 @@ class KubeClient:
         self._endpoints.abort()
 
     def get(self, resource: Resource, name: str, namespace: str | None = None) -> Deferred[Object]:
-        """Read one object."""
         return self._call("GET", resource.path(namespace, name))
 
     def list(
@@ -136,7 +135,6 @@ class KubeClient:
     def create(
         self, resource: Resource, body: Object, namespace: str | None = None
     ) -> Deferred[Object]:
-        """Create an object."""
         if namespace is None and resource.namespaced:
             namespace = body.get("metadata", {}).get("namespace")
         return self._call("POST", resource.path(namespace), body=_typed(resource, body))
@@ -157,7 +155,6 @@ class KubeClient:
         *,
         grace: int | None = None,
     ) -> Deferred[None]:
-        """Delete an object."""
         query = {} if grace is None else {"gracePeriodSeconds": str(grace)}
         return self._call("DELETE", resource.path(namespace, name), query, read=lambda data: None)
 
@@ -288,7 +285,6 @@ class _WholeBody:
         self.length = len(data)
 
     def startProducing(self, consumer: IConsumer) -> Deferred[None]:
-        """Write it."""
         consumer.write(self._data)
         return succeed(None)
 

@@ -44,7 +44,6 @@ class FileCredentials:
     key: RereadFile | bytes = b""
 
     def current(self, reactor: IReactor) -> Deferred[Credentials]:
-        """Read them."""
         return execute(self._read)
 
     def forget(self) -> None:

@@ -148,7 +148,6 @@ class _KeptAlive:
         self._connections = connections
 
     def connect(self, factory: IProtocolFactory) -> Deferred[IProtocol]:
-        """Connect."""
         return self._endpoint.connect(factory).addCallback(self._connected)
 
     def _connected(self, protocol: IProtocol) -> IProtocol:

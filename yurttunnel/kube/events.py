@@ -132,7 +132,6 @@ class EventRecorder(Service):
             self._enqueue(key, told)
 
     def startService(self) -> None:
-        """Write again after a stop."""
         super().startService()
         self._stopped = False
 

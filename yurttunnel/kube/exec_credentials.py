@@ -72,7 +72,6 @@ class ExecCredentials:
         return waiting
 
     def forget(self) -> None:
-        """Run the program again next time."""
         self._known = None
 
     def _stop_waiting(self, waiting: Deferred[Credentials]) -> None:
@@ -129,7 +128,6 @@ class _Run(ProcessProtocol):
         reactor.spawnProcess(self, program, arguments, env=environment)
 
     def outReceived(self, data: bytes) -> None:
-        """Keep what it writes."""
         self._output += data
         if len(self._output) > MAX_OUTPUT:
             self._output.clear()

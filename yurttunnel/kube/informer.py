@@ -34,7 +34,6 @@ class Informer(Service):
         self._following: Deferred[None] | None = None
 
     def startService(self) -> None:
-        """Begin to follow."""
         super().startService()
         following = Deferred.fromCoroutine(self._reflector.run())
         self._following = following.addErrback(_ignore_cancellation)
@@ -54,7 +53,6 @@ class Informer(Service):
         return self._reflector.error
 
     def get(self, name: str, namespace: str | None = None) -> Any | None:
-        """Return what is kept of an object."""
         return self._cache.get((namespace or "", name))
 
     def values(self) -> Collection[Any]:
@@ -62,7 +60,6 @@ class Informer(Service):
         return self._cache.values()
 
     def when_synced(self) -> Deferred[None]:
-        """Fire when the cache is complete."""
         if self.synced:
             return succeed(None)
         waiting: Deferred[None] = Deferred(self._waiting.remove)
@@ -113,7 +110,6 @@ class Informers(MultiService):
         self._informers: dict[InformerSpec[Any], Informer] = {}
 
     def informer(self, spec: InformerSpec[Any]) -> IInformer:
-        """Return the informer for ``spec``."""
         informer = self._informers.get(spec)
         if informer is None:
             informer = self._informers[spec] = Informer(self._clock, self._client, spec)

@@ -119,7 +119,6 @@ class Body(_Receiver):
         self._size = 0
 
     def dataReceived(self, data: bytes) -> None:
-        """Keep it."""
         if self.done.called:
             return
         self._pieces.append(data)
@@ -129,7 +128,6 @@ class Body(_Receiver):
             self.fail(ApiUnreachable(f"the answer has more than {self._limit} bytes"))
 
     def complete(self) -> None:
-        """Give it."""
         self.done.callback(b"".join(self._pieces))
 
 

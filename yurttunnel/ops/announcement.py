@@ -43,7 +43,6 @@ class Announcement(Service):
         _ = self._looks.start(INTERVAL, now=False).addErrback(self._defect)
 
     def stopService(self) -> None:
-        """Look no more."""
         super().stopService()
         if self._looks.running:
             self._looks.stop()

@@ -44,7 +44,6 @@ class DeferredStart(Service):
         return self.not_accepting()
 
     def startService(self) -> None:
-        """Begin to wait."""
         super().startService()
         self._beginning = Deferred.fromCoroutine(self._begin())
 

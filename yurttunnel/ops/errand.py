@@ -34,12 +34,10 @@ class Errand(Service):
         self._running: Deferred[None] | None = None
 
     def startService(self) -> None:
-        """Begin, once the reactor runs."""
         super().startService()
         self._reactor.callWhenRunning(self._begin)
 
     def stopService(self) -> None:
-        """Give up what is not done yet."""
         super().stopService()
         if self._running is not None:
             self._running.cancel()

@@ -91,13 +91,11 @@ class FreedMemory(Service):
         self._looks.clock = clock
 
     def startService(self) -> None:
-        """Begin to look."""
         super().startService()
         if self._heap is not None:
             _ = self._looks.start(INTERVAL, now=False).addErrback(self._defect)
 
     def stopService(self) -> None:
-        """Look no more."""
         super().stopService()
         if self._looks.running:
             self._looks.stop()

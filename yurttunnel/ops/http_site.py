@@ -170,7 +170,6 @@ class _LimitedChannel(http.HTTPChannel):
     factory: LimitedSite
 
     def connectionMade(self) -> None:
-        """Wait for the request."""
         super().connectionMade()
         self.factory.unasked.begin(self)
 
@@ -184,7 +183,6 @@ class _LimitedChannel(http.HTTPChannel):
         cast(ITCPTransport, self.transport).abortConnection()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Count no more."""
         site = self.factory
         for those in (site.unasked, site.asked, site.probes):
             those.end(self)
@@ -242,7 +240,6 @@ class LimitedSite(ServerFactory):
         self._turns: deque[tuple[_LimitedChannel, Callable[[], object]]] = deque()
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """Make the protocol of a connection."""
         channel = _LimitedChannel()
         channel.factory = self
         return channel

@@ -32,12 +32,10 @@ class ReactorLag(Service):
         return self._late[-1] if self._late else 0.0
 
     def startService(self) -> None:
-        """Begin to measure."""
         super().startService()
         self._schedule()
 
     def stopService(self) -> None:
-        """Measure no more."""
         super().stopService()
         call, self._call = self._call, None
         if call is not None:

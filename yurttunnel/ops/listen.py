@@ -185,7 +185,6 @@ class _UnixPort(unix.Port):
         return super().stopListening(connDone)  # type: ignore[no-any-return] # Twisted's has no types
 
     def connectionLost(self, reason: Failure) -> None:
-        """Remove the file and close."""
         self._remove_file()
         # Past the parent, which would remove the file in its own way.
         tcp.Port.connectionLost(self, reason)

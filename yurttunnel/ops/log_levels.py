@@ -23,7 +23,6 @@ class _RequestLogger(Logger):
     """A logger that is given levels only: to look each time whether it is one takes long."""
 
     def emit(self, level: LogLevel, format: str | None = None, **fields: object) -> None:
-        """See ``Logger``."""
         self.observer(
             {
                 **fields,

@@ -120,7 +120,6 @@ class _Root(Resource):
     """Finds pages by their exact path; everything else is not there."""
 
     def getChild(self, path: bytes, request: PageRequest) -> Resource:
-        """Answer for a path that has no page."""
         return _Missing()
 
 
@@ -132,7 +131,6 @@ class _Page(_Root):
         self._make = make
 
     def render(self, request: PageRequest) -> bytes | int:
-        """Answer ``request``."""
         return _answer(request, self._make)
 
 
@@ -140,7 +138,6 @@ class _DetailedPage(_Page):
     """A page that tells more than that this program lives, and no foreign web page."""
 
     def render(self, request: PageRequest) -> bytes | int:
-        """Answer ``request``, or refuse it."""
         return _refused(request) or super().render(request)
 
 
@@ -152,7 +149,6 @@ class _FeaturePage(_DetailedPage):
         self._page = page
 
     def getChild(self, path: bytes, request: PageRequest) -> Resource:
-        """Answer for one thing."""
         show_one = self._page.show_one
         if show_one is None or request.postpath:
             return _Missing()
@@ -176,7 +172,6 @@ class _StatusPage(_Root):
         self._pages = pages
 
     def render(self, request: PageRequest) -> bytes | int:
-        """Answer ``request``, or refuse it."""
         return _refused(request) or _answer(request, lambda: self._page(request))
 
     def _page(self, request: PageRequest) -> _Answer:

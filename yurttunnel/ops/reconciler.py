@@ -95,7 +95,6 @@ class Reconciler(Service):
         """What it is at."""
 
     def startService(self) -> None:
-        """Begin with a run."""
         super().startService()
         self._starts += 1
         if self._backoff is not None:

@@ -18,12 +18,10 @@ class PortService(Service):
         self._port: IListeningPort | None = None
 
     def startService(self) -> None:
-        """Bind."""
         self._port = self._listen()
         super().startService()
 
     def stopService(self) -> Deferred[None] | None:
-        """Close the port."""
         super().stopService()
         port, self._port = self._port, None
         return None if port is None else port.stopListening()
@@ -36,7 +34,6 @@ class ClosedAtTheEnd(Service):
         self._close = close
 
     def stopService(self) -> Deferred[Any] | None:
-        """Close."""
         super().stopService()
         return self._close()
 

@@ -358,7 +358,6 @@ class HeldDirectory(Service):
         self._release = self._directory.hold()
 
     def stopService(self) -> None:
-        """Let go of it."""
         super().stopService()
         self._release()
 

@@ -334,15 +334,12 @@ class _ExchangeProtocol(Int32StringReceiver):
             self.sendString(request)
 
     def stringReceived(self, string: bytes) -> None:
-        """Take the response."""
         self._finish(string)
 
     def lengthLimitExceeded(self, length: int) -> None:
-        """Refuse a response that is too long."""
         self._finish(Failure(BadMessage(f"it has {length} bytes")))
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Fail if there was no response."""
         self._open = False
         self._finish(reason)
 
@@ -367,5 +364,4 @@ class _OneProtocolFactory(Factory):
         self._protocol = protocol
 
     def buildProtocol(self, addr: IAddress | None) -> _ExchangeProtocol:
-        """Return the protocol."""
         return self._protocol

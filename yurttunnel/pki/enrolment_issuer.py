@@ -75,7 +75,6 @@ class NodeStore(CertificateStore):
         super().__init__(directory, NODE_FILE)
 
     def save(self, issued: IssuedCertificate) -> None:
-        """Keep it, and forget the key."""
         super().save(issued)
         self._directory.remove(PENDING_KEY)
 

@@ -99,7 +99,6 @@ class EnrolmentProtocol(Int32StringReceiver):
         self._address = "an unknown address"
 
     def connectionMade(self) -> None:
-        """Start to wait for the request."""
         peer = self.transport.getPeer()
         self._address = getattr(peer, "host", str(peer))
         self._open.begin(self)
@@ -111,7 +110,6 @@ class EnrolmentProtocol(Int32StringReceiver):
             super().dataReceived(data)
 
     def stringReceived(self, string: bytes) -> None:
-        """Answer the request."""
         if self._answered:
             return
         try:
@@ -146,7 +144,6 @@ class EnrolmentProtocol(Int32StringReceiver):
         )
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Stop waiting."""
         self._answered = True
         self._open.end(self)
         if self._deadline is not None:
@@ -202,7 +199,6 @@ class EnrolmentFactory(Factory):
         return self._troubles.problem()
 
     def buildProtocol(self, addr: IAddress | None) -> EnrolmentProtocol:
-        """Make the protocol of one connection."""
         protocol = EnrolmentProtocol(self._clock, self._admission, self._open, self._troubles)
         protocol.factory = self
         return protocol

@@ -34,7 +34,6 @@ class HTTPSConnection(ClientConnection):
         self._explain = explain
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Put OpenSSL's errors into words."""
         if reason.check(SSL.Error):
             reason = Failure(TLSFailed(self._explain(reason)))
         super().connectionLost(reason)

@@ -191,7 +191,6 @@ class CertificateRenewal(Reconciler):
         return self._failure or self._desired.unknown or "it is asked for"
 
     def stopService(self) -> Deferred[bool]:
-        """Give up what is under way."""
         stopped = super().stopService()
         ended = None if self._attempt is None else self._abandon(self._attempt)
         return stopped if ended is None else Deferred.fromCoroutine(_both(stopped, ended))

@@ -52,7 +52,6 @@ class EdgeNode(Service):
         self._run = self._new_run()
 
     def startService(self) -> None:
-        """Start the machine."""
         super().startService()
         self._run.startService()
 
@@ -62,7 +61,6 @@ class EdgeNode(Service):
         return maybeDeferred(self._run.stopService)
 
     def request_received(self, exchange: IExchange) -> None:
-        """Answer as the kubelet does."""
         self._run.node.handler.request_received(exchange)
 
     async def reboot(self) -> None:

@@ -68,7 +68,6 @@ class OwnState(Service):
         self._held.callback(self.directory.hold())
 
     def stopService(self) -> None:
-        """Let go of it."""
         super().stopService()
         self._held.close()
 
@@ -95,13 +94,11 @@ class Replaceable(Service):
         self._part: Service | None = None
 
     def startService(self) -> None:
-        """Make and start it."""
         super().startService()
         self._part = self._make()
         self._part.startService()
 
     def stopService(self) -> Deferred[None]:
-        """Stop it, if it is there."""
         super().stopService()
         return Deferred.fromCoroutine(self.take_away())
 
@@ -147,7 +144,6 @@ class Guide(Service):
         self._running = Deferred.fromCoroutine(self._run())
 
     def stopService(self) -> None:
-        """Stop waiting, and the check."""
         super().stopService()
         if self._running is not None:
             self._running.cancel()

@@ -175,7 +175,6 @@ class Approver(MultiService):
         self._problem = ""
 
     def startService(self) -> None:
-        """Begin with what waits."""
         super().startService()
         self._forget = self._requests.add_handler(self._changed)
 

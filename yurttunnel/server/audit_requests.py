@@ -59,7 +59,6 @@ class RequestAudit:
         self._peers: WeakKeyDictionary[ITransport, Peer] = WeakKeyDictionary()
 
     def wrap(self, handler: Handler) -> Handler:
-        """See :class:`IMiddleware`."""
 
         def audited(request: InterceptedRequest) -> None:
             entry = self._audit.begin("request")

@@ -60,7 +60,6 @@ class StandardOutput:
         self._descriptor = descriptor
 
     def append(self, lines: list[bytes]) -> Written:
-        """See :class:`IAuditSink`."""
         for count, line in enumerate(lines):
             problem = _write_as_much(self._descriptor, line).problem
             if problem:
@@ -105,7 +104,6 @@ class AuditFile:
         self._descriptor = descriptor
 
     def append(self, lines: list[bytes]) -> Written:
-        """See :class:`IAuditSink`."""
         done, problem = 0, ""
         while done < len(lines):
             try:
@@ -131,7 +129,6 @@ class AuditFile:
         return Written(len(lines), problem)
 
     def close(self) -> None:
-        """See :class:`IAuditSink`."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)

@@ -78,7 +78,6 @@ class KeptHistory(Reconciler):
         )
 
     def stopService(self) -> Deferred[bool]:
-        """Write for the last time."""
         return Deferred.fromCoroutine(self._stop(super().stopService()))
 
     async def _stop(self, stopped: Deferred[bool]) -> bool:

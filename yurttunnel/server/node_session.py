@@ -202,7 +202,6 @@ class NodeSession:
         return result
 
     def snapshot(self) -> SessionSnapshot:
-        """Describe the session at this moment."""
         return self.tunnel.snapshot()
 
 

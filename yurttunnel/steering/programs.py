@@ -119,12 +119,10 @@ class _Run(ProcessProtocol):
             self._fail(ProgramFailed(f"{self._name} cannot be started: {error.strerror}"))
 
     def connectionMade(self) -> None:
-        """Write its input."""
         self.transport.write(self._given)
         self.transport.closeStdin()
 
     def outReceived(self, data: bytes) -> None:
-        """Keep what it writes, up to a bound."""
         if self._problem is not None or self.finished.called:
             return
         self._output.append(data)
@@ -137,7 +135,6 @@ class _Run(ProcessProtocol):
         self._errors = (self._errors + data)[:MAX_ERRORS]
 
     def processEnded(self, reason: Failure) -> None:
-        """Report how it has ended."""
         ending = reason.value
         assert isinstance(ending, (ProcessDone, ProcessTerminated))
         status = ending.exitCode

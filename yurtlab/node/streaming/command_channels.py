@@ -128,12 +128,10 @@ class WebSocketChannels(ChannelConnection):
     # -- IProtocol -----------------------------------------------------------------------------
 
     def connectionMade(self) -> None:
-        """Begin soon."""
         super().connectionMade()
         self._beginning = self.clock.callLater(HEAD_START, self._begin)
 
     def end(self, reason: Failure) -> None:
-        """Do not begin any more."""
         if self._beginning is not None:
             self._beginning.cancel()
             self._beginning = None
@@ -147,7 +145,6 @@ class WebSocketChannels(ChannelConnection):
             self._client.ready()
 
     def lost(self, reason: Failure) -> None:
-        """Notify the client's session."""
         self._client.lost()
 
     def channel_received(self, channel: int, data: bytes) -> None:

@@ -150,7 +150,6 @@ class CommandClient:
     # -- ICommandClient, for the session -------------------------------------------------------
 
     def write(self, stream: str, data: bytes) -> None:
-        """Send output."""
         channel = Channel[stream.upper()]
         if channel in self._outputs and data and not self._finished:
             self._channels.send(channel, data)
@@ -160,18 +159,15 @@ class CommandClient:
         self._channels.sources.add(producer)
 
     def pauseProducing(self) -> None:
-        """Take no more input for now."""
         self._wants_stdin = False
         self.stdin.shut()
 
     def resumeProducing(self) -> None:
-        """Take input again."""
         self._wants_stdin = True
         if self._ready and not self._finished:
             self.stdin.open()
 
     def stopProducing(self) -> None:
-        """Take what comes and drop it."""
         self.resumeProducing()
 
     def finish(self, status: Mapping[str, Any]) -> None:

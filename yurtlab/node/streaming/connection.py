@@ -54,7 +54,6 @@ class Sources:
         self._producers.clear()
 
     def pauseProducing(self) -> None:
-        """Pause those that are not paused."""
         self.paused = True
         for producer, is_paused in list(self._producers.items()):
             if not is_paused and producer in self._producers:

@@ -208,12 +208,10 @@ class WebSocketTunnel(WebSocketConnection):
         self._inner = inner
 
     def connectionMade(self) -> None:
-        """Connect the inner protocol."""
         super().connectionMade()
         self._inner.makeConnection(_TunnelTransport(self))
 
     def lost(self, reason: Failure) -> None:
-        """Notify the inner protocol."""
         self._inner.connectionLost(reason)
 
     def payload_received(self, data: bytes, finished: bool) -> None:
@@ -232,7 +230,6 @@ class _TunnelTransport:
         self._tunnel = tunnel
 
     def write(self, data: bytes) -> None:
-        """Send ``data`` as one message."""
         self._tunnel.send_message(data)
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
@@ -240,7 +237,6 @@ class _TunnelTransport:
         self.write(b"".join(data))
 
     def loseConnection(self) -> None:
-        """Close the WebSocket."""
         self.disconnecting = True
         self._tunnel.begin_close()
 
@@ -248,27 +244,21 @@ class _TunnelTransport:
     loseWriteConnection = loseConnection
 
     def abortConnection(self) -> None:
-        """Close at once."""
         self._tunnel.transport.abortConnection()
 
     def getPeer(self) -> IAddress:
-        """Return the client's address."""
         return self._tunnel.transport.getPeer()
 
     def getHost(self) -> IAddress:
-        """Return the address of this end."""
         return self._tunnel.transport.getHost()
 
     def pauseProducing(self) -> None:
-        """Read no more for now."""
         self._tunnel.pause_input()
 
     def resumeProducing(self) -> None:
-        """Read again."""
         self._tunnel.resume_input()
 
     def stopProducing(self) -> None:
-        """Close the WebSocket."""
         self.loseConnection()
 
     def registerProducer(self, producer: IProducer, streaming: bool) -> None:
@@ -279,7 +269,6 @@ class _TunnelTransport:
         self._tunnel.sources.add(cast("IPushProducer", producer))
 
     def unregisterProducer(self) -> None:
-        """Forget the producer."""
         self._tunnel.sources.clear()
 
 
@@ -314,7 +303,6 @@ class WebSocketForward(ChannelConnection):
             self._forwarder.connection_requested(pair.port, connection)
 
     def lost(self, reason: Failure) -> None:
-        """Notify every connection."""
         for connection in self._connections:
             connection.client_lost()
 

@@ -108,14 +108,12 @@ class ForwardedConnection:
     # -- ITransport ----------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send ``data`` to the client."""
         if isinstance(data, str):
             raise TypeError("a connection carries bytes, not text")
         if self._sending:
             self._channels.write(data)
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
-        """Send the pieces of ``data``."""
         self.write(b"".join(data))
 
     def loseWriteConnection(self) -> None:
@@ -147,7 +145,6 @@ class ForwardedConnection:
         self.abortConnection()
 
     def getPeer(self) -> IAddress:
-        """Name the client."""
         return self._address
 
     def getHost(self) -> IAddress:
@@ -157,12 +154,10 @@ class ForwardedConnection:
     # -- IPushProducer: what comes from the client ---------------------------------------------
 
     def pauseProducing(self) -> None:
-        """Deliver no more for now."""
         self._desired = False
         self.input.shut()
 
     def resumeProducing(self) -> None:
-        """Deliver again."""
         self._desired = True
         if self._protocol is not None and self._end is None:
             self.input.open()
@@ -190,7 +185,6 @@ class ForwardedConnection:
         self._channels.sources.add(self._producer)
 
     def unregisterProducer(self) -> None:
-        """Forget the producer."""
         producer, self._producer = self._producer, None
         if producer is not None:
             self._channels.sources.discard(producer)

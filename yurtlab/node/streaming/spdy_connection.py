@@ -109,7 +109,6 @@ class SPDYConnection(StreamingConnection):
             self.fail(str(error))
 
     def lost(self, reason: Failure) -> None:
-        """Notify the owner."""
         self._streams.clear()
         self._owner.connection_lost(reason)
 

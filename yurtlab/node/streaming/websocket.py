@@ -56,7 +56,6 @@ class WebSocketConnection(StreamingConnection):
                 return
 
     def end(self, reason: Failure) -> None:
-        """Stop the pongs, too."""
         self._stop_heartbeat()
         super().end(reason)
 
@@ -89,7 +88,6 @@ class WebSocketConnection(StreamingConnection):
             self._heartbeat = self.clock.callLater(HEARTBEAT, self._beat)
 
     def resume_input(self) -> None:
-        """Read again."""
         self._stop_heartbeat()
         super().resume_input()
 
@@ -147,7 +145,6 @@ class ChannelConnection(WebSocketConnection):
         self._channel: int | None = None
 
     def payload_received(self, data: bytes, finished: bool) -> None:
-        """Split off the channel of a message."""
         if data and self._channel is None:
             self._channel = data[0]
             data = data[1:]

@@ -122,7 +122,6 @@ class AdminSocket(Service):
             self._log.warn("the command yurttunnel cannot reach this process: {error}", error=error)
 
     def stopService(self) -> Deferred[Any]:
-        """Listen no more."""
         super().stopService()
         port, self._port = self._port, None
         return maybeDeferred(lambda: None if port is None else port.stopListening())

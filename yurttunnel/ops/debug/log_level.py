@@ -30,7 +30,6 @@ class TemporaryLogLevel(Service):
         return Page(lambda parameters: text(self._state()), self._change, ("level", "seconds"))
 
     def stopService(self) -> None:
-        """Go back now."""
         super().stopService()
         self._restore()
 

@@ -48,7 +48,6 @@ class MemoryTrace(Service):
         return Page(lambda parameters: self._show(), self._change, ("frames",))
 
     def stopService(self) -> None:
-        """Trace no more."""
         super().stopService()
         self._stop()
 

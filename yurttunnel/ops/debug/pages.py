@@ -83,7 +83,6 @@ class Page(Resource):
         self._parameters = parameters
 
     def getChild(self, path: bytes, request: PageRequest) -> Resource:
-        """Answer for a path that has no page."""
         return Page(lambda parameters: text("no such page; /debug lists those that exist\n", 404))
 
     def render(self, request: PageRequest) -> bytes | int:
@@ -143,7 +142,6 @@ class GuardedPages(Resource):
         self._refusal = refusal
 
     def render(self, request: PageRequest) -> bytes | int:
-        """Answer who may ask."""
         refused = self._refusal(request)
         if refused is not None:
             return _send(request, text(f"{refused}\n", 403))

@@ -334,7 +334,6 @@ class DialingConnection(LocalConnection):
         raise NotImplementedError
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Cancel a dial that is under way."""
         super().connectionLost(reason)
         self.call.caller_left()
         self._dialer.forget(self)

@@ -133,7 +133,6 @@ class FeedWriter(Protocol):
         return self._nodes.get(number)
 
     def connectionMade(self) -> None:
-        """Begin with all nodes that are there."""
         self._registry.on_direct_changed.append(self._node_changed)
         self._changed = dict.fromkeys(self._registry.direct_nodes())
         self.transport.registerProducer(self, True)
@@ -144,12 +143,10 @@ class FeedWriter(Protocol):
         self.transport.abort(Code.PROTOCOL, "the reader of the list of nodes has written to it")
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Follow the nodes no longer."""
         self._registry.on_direct_changed.remove(self._node_changed)
         self._changed.clear()
 
     def pauseProducing(self) -> None:
-        """Write no more for now."""
         self._paused = True
 
     def resumeProducing(self) -> None:
@@ -223,7 +220,6 @@ class FeedReader(LineOnlyReceiver):
             self.transport.abort(Code.CANCELLED, "the list of nodes is needed no longer")
 
     def lineReceived(self, line: bytes) -> None:
-        """Take one line."""
         if self._ended:
             return
         try:

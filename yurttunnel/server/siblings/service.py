@@ -221,13 +221,11 @@ class Siblings(Service):
     # -- IService, SessionHolder ---------------------------------------------------------------
 
     def startService(self) -> None:
-        """Look for siblings from now on."""
         super().startService()
         self._listed_call = self._reactor.callLater(LISTED_SECONDS, self._late)
         self._unfollow = self._addresses.add_handler(self._changed)
 
     def stopService(self) -> None:
-        """End what has not ended."""
         super().stopService()
         self.close_sessions(Code.GOING_AWAY, "the server has stopped")
 

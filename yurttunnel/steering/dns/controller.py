@@ -105,7 +105,6 @@ class DnsController(Service):
         self._records = 0
 
     def startService(self) -> None:
-        """Begin to publish."""
         super().startService()
         self._ports.on_changed.append(self._reconciler.trigger)
         self._forget = [informer.add_handler(self._changed) for informer in self._followed]

@@ -47,20 +47,16 @@ class AddressEvents(Service):
         self._reactor.addReader(self)
 
     def stopService(self) -> None:
-        """Listen no more."""
         super().stopService()
         self._close()
 
     def fileno(self) -> int:
-        """Return what the reactor waits at."""
         return -1 if self._socket is None else self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """Return what the reactor calls it."""
         return "address events"
 
     def doRead(self) -> None:
-        """Take what has come."""
         for _ in range(_AT_ONCE):
             try:
                 if self._socket is None or not self._socket.recv(_LARGEST):

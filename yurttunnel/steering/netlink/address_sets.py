@@ -85,7 +85,6 @@ class AddressSets:
         return self._run(partial(_with_table, f"cannot change the set {name}", job))
 
     def remove(self, name: str) -> Deferred[bool]:
-        """See :class:`IAddressSets`."""
         return Deferred.fromCoroutine(self._remove(name))
 
     async def _remove(self, name: str) -> bool:

@@ -96,7 +96,6 @@ class OwnTable(Service):
         self._making: Deferred[None] = succeed(None)
 
     def startService(self) -> None:
-        """Have it made."""
         super().startService()
         making = self._run(partial(_make, self._prefix, self._chains, self._what))
         self._making = making.addCallback(self._made).addErrback(self._failed)

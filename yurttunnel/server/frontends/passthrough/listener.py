@@ -112,7 +112,6 @@ class PassthroughFactory(DialingFactory):
         )
 
     def buildProtocol(self, addr: IAddress | None) -> PassthroughProtocol:
-        """Make the protocol of one connection."""
         return PassthroughProtocol(self)
 
     def close(self) -> None:
@@ -171,7 +170,6 @@ class PassthroughProtocol(DialingConnection):
             factory.unread_hellos.add(self, self._source)
 
     def dataReceived(self, data: bytes) -> None:
-        """Take bytes of the ClientHello."""
         try:
             hello = self._hello.feed(data)
         except BadClientHello as error:
@@ -186,7 +184,6 @@ class PassthroughProtocol(DialingConnection):
             self._find_named(hello.server_name)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Wait for no ClientHello any more."""
         self._leave_place()
         self._factory.unread_hellos.discard(self)
         super().connectionLost(reason)
