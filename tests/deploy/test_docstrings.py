@@ -51,7 +51,7 @@ class DocstringTests(SynchronousTestCase):
         bare = [
             f"{owner.__module__}.{owner.__qualname__}.{name}"
             for owner in every
-            for name, member in vars(owner).items()
+            for name, member in list(vars(owner).items())
             if not name.startswith("_")
             and (function := function_of(member)) is not None
             and not function.__doc__

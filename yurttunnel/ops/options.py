@@ -199,6 +199,7 @@ class CommandOptions(usage.Options, Generic[Settings]):
         return self.help().usual()
 
     def opt_help(self) -> None:
+        """Print the usual help and exit."""
         print(self)
         raise SystemExit(0)
 
