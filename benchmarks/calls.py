@@ -1,10 +1,11 @@
-"""Count the function calls that one dial and one request cost the server and the agent.
+"""Count the function calls that one dial and one request cost the server, the agent and the hub.
 
 ``python -m benchmarks.calls`` prints a line for each. Unlike times, the counts are the same on
 every machine, but for what the reactor does in each of its turns, of which a busy machine has a
 few more; so they show the cost of a change that no time would. Calls of Python functions are the
 figure that is kept low, those of functions in C are told beside it. The clients come one after the
-other: who shares a turn of the reactor with others costs less.
+other: who shares a turn of the reactor with others costs less. Counted is the main thread alone, so
+of the hub not the cache's.
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.bench import NEAR
 from benchmarks.certificates import Authority, KeyPair
+from benchmarks.hub.api import Api
+from benchmarks.hub.hub import KUBELET, NODE_PATH, Hub
+from benchmarks.hub.identity import prepare
+from benchmarks.load import build
 from benchmarks.processes import BenchmarkFailed, Program, working_directory
-from benchmarks.tunnel import Agent, Command, Server, Settings
+from benchmarks.tunnel import Agent, Server, Settings
 
 WARM_UP = 20
 """How often something is done before the counting begins."""
@@ -107,6 +112,36 @@ def keep_alive(server: Server, port: int, stack: ExitStack) -> Callable[[], None
     return ask
 
 
+@contextmanager
+def counted_hub(directory: Path, authority: Authority) -> Iterator[tuple[Hub, str]]:
+    """Run a hub that is online before an API server in Go; beside it the JSON of its node."""
+    objects, state = directory / "objects", directory / "hub"
+    objects.mkdir()
+    state.mkdir()
+    prepare(state, authority)
+    api = Api(build(directory), objects, authority, pods=0)
+    with api, Hub(state, api.secure_port, "counted") as hub:
+        hub.wait_until(hub.is_online, "it was online", interval=0.05)
+        yield hub, api.node
+
+
+def get_node(hub: Hub, node: str, stack: ExitStack) -> Callable[[], None]:
+    """Connect to a hub as kubelet; what is returned gets the node by that connection."""
+    address = "127.0.0.1", hub.port
+    client = stack.enter_context(socket.create_connection(address, _SECONDS))
+    request = (
+        f"GET {NODE_PATH} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\nUser-Agent: {KUBELET}\r\n"
+        "Accept: application/json\r\nAccept-Encoding: gzip\r\n\r\n"
+    ).encode()
+    end = node[-16:].encode()
+
+    def ask() -> None:
+        client.sendall(request)
+        _read_until(client, end)
+
+    return ask
+
+
 def _read_until(client: socket.socket, end: bytes) -> None:
     received = b""
     while not received.endswith(end):
@@ -118,9 +153,9 @@ def _read_until(client: socket.socket, end: bytes) -> None:
         raise BenchmarkFailed(f"this was answered: {received!r}")
 
 
-def counted(program: Program, directory: Path) -> Counter[str]:
+def counted(program: Program) -> Counter[str]:
     """Ask a program for its calls so far, by function; ``c`` are all those of C."""
-    path = directory / f"calls.{program.pid}"
+    path = program.log.parent / f"calls.{program.pid}"
     path.unlink(missing_ok=True)
     os.kill(program.pid, signal.SIGUSR1)
     program.wait_until(path.exists, "it told of its calls")
@@ -128,18 +163,18 @@ def counted(program: Program, directory: Path) -> Counter[str]:
 
 
 def measure(
-    programs: dict[str, Command], directory: Path, act: Callable[[], None], times: int
+    programs: dict[str, Program], act: Callable[[], None], times: int
 ) -> dict[str, Counter[str]]:
     """Return the calls of each program for one ``act``, on an average of ``times``."""
     for _ in range(WARM_UP):
         act()
     # What the last one has left behind belongs to it.
     time.sleep(0.2)
-    before = {name: counted(program, directory) for name, program in programs.items()}
+    before = {name: counted(program) for name, program in programs.items()}
     for _ in range(times):
         act()
     time.sleep(0.2)
-    after = {name: counted(program, directory) for name, program in programs.items()}
+    after = {name: counted(program) for name, program in programs.items()}
     return {name: after[name] - before[name] for name in programs}
 
 
@@ -158,18 +193,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings = Settings(reactor="counted")
         server = stack.enter_context(Server(directory, settings, authority.certificate))
         agent = stack.enter_context(Agent(directory, settings, NEAR, server, server.agent_port))
-        programs: dict[str, Command] = {"server": server, "agent": agent}
+        tunnel: dict[str, Program] = {"server": server, "agent": agent}
+        hub, node = stack.enter_context(counted_hub(directory, authority))
 
-        def show(title: str, act: Callable[[], None]) -> None:
-            for name, calls in measure(programs, directory, act, times).items():
+        def show(title: str, act: Callable[[], None], programs: dict[str, Program]) -> None:
+            for name, calls in measure(programs, act, times).items():
                 of_c = calls.pop("c")
                 python = round(calls.total() / times)
                 print(f"{title:30} {name:8} {python:5} of Python {round(of_c / times):5} of C")
                 for function, count in calls.most_common(given.functions):
                     print(f"{count / times:10.1f}  {function}")
 
-        show("CONNECT dial, echo and close", lambda: dial(server, backend.echo_port))
-        show("intercepted keep-alive GET", keep_alive(server, backend.https_port, stack))
+        show("CONNECT dial, echo and close", lambda: dial(server, backend.echo_port), tunnel)
+        show("intercepted keep-alive GET", keep_alive(server, backend.https_port, stack), tunnel)
+        show("GET of the node through a hub", get_node(hub, node, stack), {"hub": hub})
 
 
 if __name__ == "__main__":

@@ -43,10 +43,10 @@ class Hub(MetaProgram):
     ``first_answer`` are the seconds from its start until it answered the GET of its node.
     """
 
-    def __init__(self, directory: Path, api_port: int) -> None:
+    def __init__(self, directory: Path, api_port: int, reactor: str = "epoll") -> None:
         self.port, secure_port = free_ports.take(), free_ports.take()
         command = [
-            sys.executable, *twist("epoll"), "yurthub",
+            sys.executable, *twist(reactor), "yurthub",
             "--node-name", NODE,
             "--server-addr", f"https://127.0.0.1:{api_port}",
             "--root-dir", str(directory),
