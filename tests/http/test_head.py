@@ -11,6 +11,7 @@ from yurttunnel.http.head import (
     HeadError,
     HeadLimits,
     RequestHeadReader,
+    RequestHeads,
     ResponseHeadReader,
     format_request_head,
     format_response_head,
@@ -206,6 +207,97 @@ class LimitTests(SynchronousTestCase):
         self.assertEqual(len(read(CONNECT, HeadLimits(max_fields=3))[0].fields), 3)
         error = self.assertRaises(HeadError, read, CONNECT, HeadLimits(max_fields=2))
         self.assertEqual(error.status, 431)
+
+
+def told(head):
+    """Return what a head says."""
+    return head.method, head.target, head.version, head.fields
+
+
+class RepeatedHeadTests(SynchronousTestCase):
+    """``RequestHeads`` reads the heads of a connection, of which many are the same."""
+
+    def setUp(self):
+        """Begin a connection."""
+        self.heads = RequestHeads(HeadLimits())
+
+    def test_the_same_head_is_read_once(self):
+        """The same bytes give the same object, whatever follows them."""
+        first = self.heads.feed(CONNECT)
+        for early in (b"", b"x", CONNECT):
+            self.assertIs(first, self.heads.feed(CONNECT + early))
+            self.assertEqual((early, False), (self.heads.early, self.heads.begun))
+
+    def test_a_head_that_differs_in_a_byte_is_read_anew(self):
+        """Nothing of the one before is left in it."""
+        first = self.heads.feed(CONNECT)
+        second = self.heads.feed(CONNECT.replace(b"one", b"One"))
+        for head, value in ((first, b"one"), (second, b"One")):
+            self.assertEqual([value, b"Two"], head.values(b"x-thing"))
+        self.assertRaises(HeadError, self.heads.feed, CONNECT.replace(b": one", b" : one"))
+
+    def test_a_head_in_pieces_is_read_to_its_end(self):
+        """The beginning of the one before is no head yet, nor is it with another end."""
+        first = self.heads.feed(CONNECT)
+        self.assertIsNone(self.heads.feed(CONNECT[:-2]))
+        self.assertTrue(self.heads.begun)
+        second = self.heads.feed(b"X-More: 1\r\n\r\nrest")
+        self.assertEqual([b"1"], second.values(b"x-more"))
+        self.assertEqual((b"rest", False), (self.heads.early, self.heads.begun))
+        self.assertIs(first, self.heads.feed(CONNECT))
+
+    def test_long_heads_are_not_remembered(self):
+        """2048 bytes and 32 fields are the most that a connection keeps of the last head."""
+        start, end = LINE + b"Host: a\r\n", b"\r\n"
+        padding = 2048 - len(start) - len(b"X: \r\n") - len(end)
+        for lines, remembered in (
+            (b"X: %b\r\n" % (b"x" * padding), True),
+            (b"X: %b\r\n" % (b"x" * (padding + 1)), False),
+            (b"X: x\r\n" * 31, True),
+            (b"X: x\r\n" * 32, False),
+        ):
+            heads = RequestHeads(HeadLimits())
+            text = start + lines + end
+            first, second = heads.feed(text), heads.feed(text)
+            self.assertEqual((remembered, told(first)), (first is second, told(second)))
+
+    @given(
+        st.lists(st.sampled_from([b"GET", b"POST"]), min_size=1, max_size=6),
+        st.lists(st.integers(1, 60), max_size=8),
+    )
+    @examples(60)
+    def test_heads_in_a_row_are_read_as_each_by_itself(self, methods, cuts):
+        """However the bytes are cut, each head says what it says alone."""
+        stream = b"".join(b"%b / HTTP/1.1\r\nHost: a\r\n\r\n" % method for method in methods)
+        heads, found, held = RequestHeads(HeadLimits()), [], b""
+        for size in [*cuts, len(stream)]:
+            data, stream = stream[:size], stream[size:]
+            held += data
+            while held:
+                head = heads.feed(held)
+                held = b"" if head is None else heads.early
+                if head is not None:
+                    found.append(head.method)
+        self.assertEqual(methods, found)
+
+    def test_what_is_derived_of_a_head_is_found_once(self):
+        """What was raised is raised again."""
+        calls = []
+
+        def derive(head):
+            calls.append(head)
+            return head.target
+
+        def fail(head):
+            calls.append(head)
+            raise ValueError
+
+        head = self.heads.feed(CONNECT)
+        for _ in range(2):
+            self.assertEqual(b"edge-1:10250", head.derived(derive))
+        for _ in range(2):
+            self.assertRaises(ValueError, head.derived, fail)
+        self.assertEqual([head] * 3, calls)
 
 
 RESPONSE = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 3\r\nX-A: b \r\n\r\n"

@@ -7,6 +7,7 @@ used again only when the response ended where it said it would, with not one byt
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionDone
@@ -46,6 +47,41 @@ LINGER = 5.0
 is aborted."""
 
 _USUALLY_WITH_BODY = frozenset({b"POST", b"PUT", b"PATCH"})
+
+
+class WrittenRequest(NamedTuple):
+    """The head of a request, checked and written; it may be sent many times."""
+
+    method: bytes
+    head: bytes
+    framing: Framing
+    """How the body that follows is framed."""
+    upgrade: bool
+    """A 101 is accepted."""
+
+
+def write_request(
+    method: bytes, target: bytes, fields: Fields, *, has_body: bool = False, upgrade: bool = False
+) -> WrittenRequest:
+    """Check and write the head of a request.
+
+    ``fields`` include ``Host``. With a ``Content-Length`` the body has that length; without,
+    it is sent in chunks if ``has_body``, and there is none if not. With ``upgrade`` the
+    fields include ``Connection`` and ``Upgrade``, and a 101 is accepted.
+
+    Raises ``ValueError`` for what cannot be sent safely.
+    """
+    length = declared_length(fields, upgrade)
+    # A body of no bytes is complete already.
+    framing = NO_BODY
+    if length:
+        framing = Framing(BodyKind.LENGTH, length)
+    elif length is None and has_body:
+        framing = CHUNKED
+        fields = [*fields, (b"Transfer-Encoding", b"chunked")]
+    elif length is None and method in _USUALLY_WITH_BODY:
+        fields = [*fields, (b"Content-Length", b"0")]
+    return WrittenRequest(method, format_request_head(method, target, fields), framing, upgrade)
 
 
 @implementer(IHandshakeListener)
@@ -154,29 +190,18 @@ class ClientConnection(HTTPConnection):
         has_body: bool = False,
         upgrade: bool = False,
     ) -> ClientExchange:
+        """Begin an exchange: :func:`write_request`, and :meth:`send`, which raise."""
+        written = write_request(method, target, fields, has_body=has_body, upgrade=upgrade)
+        return self.send(written, receiver)
+
+    def send(self, request: WrittenRequest, receiver: IResponseReceiver) -> ClientExchange:
         """Begin an exchange by sending the head of a request.
 
-        ``fields`` include ``Host``. With a ``Content-Length`` the body has that length; without,
-        it is sent in chunks if ``has_body``, and there is none if not. With ``upgrade`` the
-        fields include ``Connection`` and ``Upgrade``, and a 101 is accepted.
-
-        Raises ``ValueError`` for what cannot be sent safely, and :class:`ExchangeFailed` when the
-        connection cannot be used any more.
+        Raises :class:`ExchangeFailed` when the connection cannot be used any more.
         """
         if not self.reusable:
             raise ExchangeFailed("the connection is closed", unanswered=True)
-        length = declared_length(fields, upgrade)
-        # A body of no bytes is complete already.
-        framing = NO_BODY
-        if length:
-            framing = Framing(BodyKind.LENGTH, length)
-        elif length is None and has_body:
-            framing = CHUNKED
-            fields = [*fields, (b"Transfer-Encoding", b"chunked")]
-        elif length is None and method in _USUALLY_WITH_BODY:
-            fields = [*fields, (b"Content-Length", b"0")]
-        head = format_request_head(method, target, fields)
-        exchange = ClientExchange(self, method, framing, receiver, upgrade)
+        exchange = ClientExchange(self, request.method, request.framing, receiver, request.upgrade)
         self.requests += 1
         self._answered = False
         self._interim_responses = 0
@@ -184,7 +209,7 @@ class ClientConnection(HTTPConnection):
         self._exchange = exchange
         self._reader = ResponseHeadReader(self._limits)
         self._take = self._take_head
-        self.writer.write(head)
+        self.writer.write(request.head)
         return exchange
 
     # -- responses -----------------------------------------------------------------------------

@@ -162,7 +162,10 @@ class ClientExchange(ExchangeSide):
     def complete(self) -> None:
         """Finish the sink and tell the receiver; for the connection."""
         self._state = _State.ENDED
-        self._sink.finish(self.reader.trailers)
+        sink = self._sink
+        # It may have the exchange as its source.
+        del self._sink
+        sink.finish(self.reader.trailers)
         self.receiver.exchange_ended(None)
 
     def end(self) -> None:

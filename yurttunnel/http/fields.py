@@ -6,7 +6,10 @@ A field is a pair of bytes, name and value, without the spaces around the value.
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
 
 Fields = Sequence[tuple[bytes, bytes]]
 """Header fields in the order sent."""
@@ -48,13 +51,16 @@ class Head:
     ``version`` is ``"1.0"`` or ``"1.1"``; ``fields`` are in the order sent, with the case of the
     names kept, and are not to be changed. ``by_name`` has the values of each field that is there
     by its name in lower case, in the order sent: a look into it is no function call.
+
+    One head may be that of many messages (:class:`yurttunnel.http.head.RequestHeads`).
     """
 
-    __slots__ = ("by_name", "fields", "version")
+    __slots__ = ("_derived", "by_name", "fields", "version")
 
     def __init__(self, version: str, fields: list[tuple[bytes, bytes]]) -> None:
         self.version = version
         self.fields = fields
+        self._derived: dict[Callable[[Any], Any], Any] = {}
         self.by_name: dict[bytes, list[bytes]] = {}
         by_name = self.by_name
         for name, value in fields:
@@ -63,6 +69,17 @@ class Head:
                 by_name[name].append(value)
             else:
                 by_name[name] = [value]
+
+    def derived(self, of: Callable[[Self], T]) -> T:
+        """Return ``of(self)``, which has to depend on nothing else: it is called once.
+
+        What it raises is not kept. It is a function that lasts, not one made for this call.
+        """
+        derived = self._derived
+        if of not in derived:
+            derived[of] = of(self)
+        found: T = derived[of]
+        return found
 
     def values(self, name: bytes) -> list[bytes]:
         """Return all values of the field ``name`` (in lower case), in the order sent."""

@@ -32,6 +32,12 @@ _HOST = re.compile(rb"[A-Za-z0-9._~%:\[\]-]*")
 _VERSIONS = {b"1.0": "1.0", b"1.1": "1.1"}
 _END = b"\r\n\r\n"
 
+_REMEMBERED_BYTES = 2048
+_REMEMBERED_FIELDS = 32
+"""What a head may have that is remembered for each connection: those of kubectl and kubelet have 10
+fields and, with the token of a service account, 1.5 KiB. With what it is read as it takes 12 KiB at
+most."""
+
 
 class HeadError(RequestFailed):
     """A head that is refused."""
@@ -165,6 +171,52 @@ class RequestHeadReader(_HeadReader):
         if method != b"CONNECT" and not (target.startswith(b"/") and b"#" not in target):
             _check_target(method, target)
         _check_host(head)
+        return head
+
+
+class RequestHeads:
+    """Reads the request heads of one connection, one after the other.
+
+    Most clients send the same head again and again. So the last one is remembered by its bytes: how
+    it is read depends on them alone, and the same ones give the same :class:`RequestHead`.
+
+    ``begun`` tells that a part of a head has come, ``early`` is what followed the last one.
+    """
+
+    early: bytes = b""
+
+    def __init__(self, limits: HeadLimits) -> None:
+        self.begun = False
+        self._limits = limits
+        self._reader: RequestHeadReader
+        self._text = b""
+        self._head: RequestHead | None = None
+
+    def feed(self, data: bytes) -> RequestHead | None:
+        """Take the next bytes; return the head when it is complete.
+
+        Raises as :meth:`RequestHeadReader.feed` does; then no other head can be read.
+        """
+        if self.begun:
+            return self._read(data)
+        text = self._text
+        if self._head is not None and data.startswith(text):
+            self.early = data[len(text) :]
+            return self._head
+        self.begun = True
+        self._reader = RequestHeadReader(self._limits)
+        head = self._read(data)
+        if head is not None:
+            size = len(data) - len(self.early)
+            if size <= _REMEMBERED_BYTES and len(head.fields) <= _REMEMBERED_FIELDS:
+                self._text, self._head = data[:size], head
+        return head
+
+    def _read(self, data: bytes) -> RequestHead | None:
+        head = self._reader.feed(data)
+        if head is not None:
+            self.begun = False
+            self.early = self._reader.early
         return head
 
 

@@ -136,10 +136,35 @@ class ConnectionPool(Generic[Key]):
         upgrade: bool = False,
         caller: Hashable = None,
     ) -> Deferred[ClientConnection]:
-        """Get a connection on which the caller makes one request, in the callback.
+        """Return what fires with a connection; in the callback its caller makes one request.
 
-        With ``fresh`` it is a new one. One that is ``lasting`` is in use for long from the
-        beginning: a kubelet sends no head for a log that is followed and has no line yet. One for
+        The rest is as :meth:`take` has it.
+        """
+        taken = self.take(
+            key,
+            fresh=fresh,
+            lasting=lasting,
+            upload=upload,
+            upgrade=upgrade,
+            caller=caller,
+        )
+        return taken if isinstance(taken, Deferred) else succeed(taken)
+
+    def take(
+        self,
+        key: Key,
+        *,
+        fresh: bool = False,
+        lasting: bool = False,
+        upload: bool = False,
+        upgrade: bool = False,
+        caller: Hashable = None,
+    ) -> Deferred[ClientConnection] | ClientConnection:
+        """Return a connection that is kept, on which the caller makes one request at once.
+
+        Where none is free, what is returned fires with one. With ``fresh`` it is a new one. One
+        that is ``lasting`` is in use for long from the beginning: a kubelet sends no head for a log
+        that is followed and has no line yet. One for
         an ``upload``, whatever else it is, counts as such until its answer has taken its time, and
         one for an ``upgrade`` until the protocol has changed. ``caller`` tells whose share it is
         of, ``None`` that nobody shares the pool. The connection comes back by itself when its
@@ -158,7 +183,7 @@ class ConnectionPool(Generic[Key]):
             use = _Use.UPGRADE
         elif lasting:
             use = _Use.LONG
-        return origin.acquire(_Wish(use, fresh, caller))
+        return origin.take(_Wish(use, fresh, caller))
 
     def unused(self) -> list[ClientConnection]:
         """Return the connections that are kept for the next request."""
@@ -305,7 +330,7 @@ class _Origin:
         self._on_empty = on_empty
         self._attempts: set[Deferred[ClientConnection]] = set()
 
-    def acquire(self, wish: _Wish) -> Deferred[ClientConnection]:
+    def take(self, wish: _Wish) -> Deferred[ClientConnection] | ClientConnection:
         got = self._get(wish)
         if got is not None:
             return got
@@ -399,11 +424,11 @@ class _Origin:
         places = self.bounded.get(wish.use, self.in_use)
         return self.in_use.has_one_for(wish.caller) and places.has_one_for(wish.caller)
 
-    def _get(self, wish: _Wish) -> Deferred[ClientConnection] | None:
+    def _get(self, wish: _Wish) -> Deferred[ClientConnection] | ClientConnection | None:
         if not self._has_one_for(wish):
             return None
         if not wish.fresh and (member := self._take_idle()) is not None:
-            return succeed(member.lend(wish))
+            return member.lend(wish)
         return self._make(wish) if self._make_room(wish) else None
 
     def _take_idle(self) -> _Member | None:
@@ -537,8 +562,11 @@ class _Waiter:
         self._origin = origin
         self._attempt: Deferred[ClientConnection] | None = None
 
-    def follow(self, attempt: Deferred[ClientConnection]) -> None:
-        """Take the result of an attempt."""
+    def follow(self, attempt: Deferred[ClientConnection] | ClientConnection) -> None:
+        """Take a connection, or the result of an attempt."""
+        if not isinstance(attempt, Deferred):
+            self.result.callback(attempt)
+            return
         self._attempt = attempt
         # The chain ends here; mypy wants to see the Deferred used.
         _ = attempt.addCallbacks(self.result.callback, self.result.errback)

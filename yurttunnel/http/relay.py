@@ -26,7 +26,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.client import ClientConnection, WrittenRequest, write_request
 from yurttunnel.http.client_exchange import ClientExchange
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.fields import Fields, end_to_end, requested_upgrade
@@ -41,9 +41,11 @@ _SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
 
 
 class Acquire(Protocol):
-    """Gets a connection to the origin, as ``ConnectionPool.acquire`` with its key does."""
+    """Gets a connection to the origin, as ``ConnectionPool.take`` with its key does."""
 
-    def __call__(self, *, fresh: bool, upload: bool, upgrade: bool) -> Deferred[ClientConnection]:
+    def __call__(
+        self, *, fresh: bool, upload: bool, upgrade: bool
+    ) -> Deferred[ClientConnection] | ClientConnection:
         """Return a connection; a new one if ``fresh``, for an incomplete request if ``upload``."""
 
 
@@ -61,16 +63,39 @@ UPLOAD_TIMEOUT = 60.0
 """Seconds for an origin to take more of a request's body, where nothing else bounds its time."""
 
 
-@dataclass(frozen=True, slots=True)
 class ForwardedRequest:
-    """The request to send, ``Host`` included; fields of one connection are left out by the relay.
+    """The request to send, ``Host`` included; those of ``fields`` that are for one connection are
+    left out.
 
-    The method is not CONNECT, which asks the proxy itself for a connection.
+    The method is not CONNECT, which asks the proxy itself for a connection. What is forwarded again
+    and again can be so as one object, which is written once.
     """
 
-    method: bytes
-    target: bytes
-    fields: Fields
+    __slots__ = ("_fields", "_target", "_written", "method")
+
+    def __init__(self, method: bytes, target: bytes, fields: Fields) -> None:
+        self.method = method
+        self._target = target
+        self._fields = fields
+        self._written: WrittenRequest | None = None
+
+    def written(self, has_body: bool, upgrade: bytes | None) -> WrittenRequest:
+        """Return it as it is sent; ``upgrade`` is the protocol to which the connection may change.
+
+        Raises ``ValueError`` for what cannot be sent safely.
+        """
+        usual = not has_body and upgrade is None
+        if usual and self._written is not None:
+            return self._written
+        fields = end_to_end(self._fields)
+        if upgrade is not None:
+            fields += [(b"Connection", b"Upgrade"), (b"Upgrade", upgrade)]
+        written = write_request(
+            self.method, self._target, fields, has_body=has_body, upgrade=upgrade is not None
+        )
+        if usual:
+            self._written = written
+        return written
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,16 +175,12 @@ class _Forwarding:
         self._patient = patient
         self._exchange = exchange
         self._acquire = acquire
-        self._method = request.method
-        self._target = request.target
+        self._request = request
         self._describe = describe
         self._origin = origin
         # Few ask for one.
         asks = b"upgrade" in exchange.head.by_name
         self._upgrade = requested_upgrade(exchange.head) if asks else None
-        self._fields = end_to_end(request.fields)
-        if self._upgrade is not None:
-            self._fields += [(b"Connection", b"Upgrade"), (b"Upgrade", self._upgrade)]
         # What has come of the body, until there is a connection.
         self._beginning: BodyBeginning | None = BodyBeginning()
         self._acquiring: Deferred[Any] | None = None
@@ -209,6 +230,9 @@ class _Forwarding:
 
     def _connect(self, fresh: bool, upload: bool) -> None:
         acquiring = self._acquire(fresh=fresh, upload=upload, upgrade=self._upgrade is not None)
+        if not isinstance(acquiring, Deferred):
+            self._connected(acquiring)
+            return
         self._acquiring = acquiring
         # Neither of the two raises; mypy wants to see the Deferred used.
         _ = acquiring.addCallbacks(self._connected, self._connect_failed)
@@ -248,14 +272,8 @@ class _Forwarding:
         self._reused = connection.requests > 0
         self._transport = connection.transport
         try:
-            self._upstream = upstream = connection.request(
-                self._method,
-                self._target,
-                self._fields,
-                self,
-                has_body=exchange.has_body,
-                upgrade=self._upgrade is not None,
-            )
+            written = self._request.written(exchange.has_body, self._upgrade)
+            self._upstream = upstream = connection.send(written, self)
         except ExchangeFailed as error:
             self.exchange_ended(error)
             return
@@ -416,7 +434,7 @@ class _Forwarding:
             and self._reused
             and not self._retried
             and not self._exchange.has_body
-            and self._method in _SAFE
+            and self._request.method in _SAFE
         )
 
     def _stop_waiting(self) -> None:

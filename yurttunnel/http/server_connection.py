@@ -28,7 +28,7 @@ from yurttunnel.http.errors import error_response
 from yurttunnel.http.exchange import ServerExchange
 from yurttunnel.http.fields import keeps_alive
 from yurttunnel.http.framing import request_framing
-from yurttunnel.http.head import HeadError, RequestHead, RequestHeadReader
+from yurttunnel.http.head import HeadError, RequestHead, RequestHeads
 from yurttunnel.http.interfaces import ExchangeFailed, IRequestHandler
 from yurttunnel.http.sent_alone import SentAlone
 
@@ -56,7 +56,7 @@ class ServerConnection(HTTPConnection):
         # What bounds the time of the state that the connection is in; those of a body and of an
         # end of the input may be over before it.
         self._deadlines: Deadlines[ServerConnection] | None = None
-        self._reader: RequestHeadReader | None = None
+        self._heads = RequestHeads(factory.settings.limits)
         self._exchange: ServerExchange | None = None
         # What reads the body of the exchange, once somebody wants it.
         self._body: BodyReader | None = None
@@ -103,26 +103,22 @@ class ServerConnection(HTTPConnection):
     # -- requests ------------------------------------------------------------------------------
 
     def _take_head(self, data: bytes) -> None:
-        factory = self._factory
-        reader = self._reader
-        if reader is None:
-            reader = self._reader = RequestHeadReader(factory.settings.limits)
+        heads = self._heads
         head = None
         try:
-            head = reader.feed(data)
+            head = heads.feed(data)
             if head is None:
                 self._head_incomplete()
                 return
-            exchange = ServerExchange(self, head, request_framing(head))
+            exchange = ServerExchange(self, head, head.derived(request_framing))
             if b"expect" in head.by_name:
                 _check_expectation(head)
         except HeadError as error:
             self._refuse(error.status, error.text, head)
             return
         self._await(None)
-        self._reader = None
         self._take = None
-        self._held = reader.early
+        self._held = heads.early
         self._exchange = exchange
         try:
             self.handler.request_received(exchange)
@@ -208,7 +204,7 @@ class ServerConnection(HTTPConnection):
             not self._factory.draining
             and not self._factory.settings.single_request
             and (not self._input_ended or bool(self._held))
-            and keeps_alive(exchange.head)
+            and exchange.head.derived(keeps_alive)
         )
 
     def exchange_complete(self, exchange: ServerExchange, persistent: bool) -> None:
@@ -290,7 +286,7 @@ class ServerConnection(HTTPConnection):
 
     def drain(self) -> None:
         """Close now if nothing of a request has come, else after its response."""
-        if self._exchange is None and self._reader is None and not self._held:
+        if self._exchange is None and not self._heads.begun and not self._held:
             if self._factory.settings.single_request:
                 self.abort()
             else:
@@ -421,7 +417,7 @@ class ServerConnection(HTTPConnection):
         if not self.handshaken:
             self._factory.handshake_overdue(self)
             self.abort()
-        elif self._reader is None and not self._factory.settings.single_request:
+        elif not self._heads.begun and not self._factory.settings.single_request:
             self._close(False)
         else:
             self._refuse(408, "the request head did not arrive in time")

@@ -8,6 +8,7 @@ from zope.interface import implementer
 
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.errors import ApiFailure, RequestFailed
+from yurttunnel.http.head import RequestHead
 from yurttunnel.http.interfaces import IExchange, IRequestHandler
 from yurttunnel.hub.filters.interfaces import IFilters
 from yurttunnel.hub.filters.relist import end_when_changed
@@ -19,7 +20,7 @@ from yurttunnel.hub.request.callers import caller_of
 from yurttunnel.hub.request.failures import tell
 from yurttunnel.hub.request.pages import check_not_of_a_page
 from yurttunnel.hub.request.parsing import parse_request
-from yurttunnel.hub.request.requests import HubCall
+from yurttunnel.hub.request.requests import ApiRequest, Caller, Form, HubCall
 from yurttunnel.hub.upstream.health import Health
 from yurttunnel.hub.upstream.kubelet_lease import KubeletLease
 
@@ -69,7 +70,9 @@ class Hub:
     def take(self, exchange: IExchange, local: bool) -> None:
         """Answer a request; one that is not ``local`` needs credentials of its own."""
         try:
-            call = _call(exchange, local)
+            # Most clients send one head again and again, of which that is found once.
+            asked = exchange.head.derived(_asked_here if local else _asked_by_pod)
+            call = HubCall(exchange, *asked)
         except RequestFailed as error:
             tell(exchange, error)
             return
@@ -161,10 +164,20 @@ class Entrance:
         self._hub.take(exchange, self._local)
 
 
-def _call(exchange: IExchange, local: bool) -> HubCall:
-    head = exchange.head
-    if local:
-        check_not_of_a_page(head)
+_Asked = tuple[ApiRequest, Caller, tuple[Form, ...]]
+"""What a head asks for, who asks, and the forms that are accepted."""
+
+
+def _asked_here(head: RequestHead) -> _Asked:
+    check_not_of_a_page(head)
+    return _asked(head, True)
+
+
+def _asked_by_pod(head: RequestHead) -> _Asked:
+    return _asked(head, False)
+
+
+def _asked(head: RequestHead, local: bool) -> _Asked:
     if head.method == b"CONNECT":
         raise RequestFailed(405, "this port takes requests to the Kubernetes API, not CONNECT")
     caller = caller_of(head, local)
@@ -174,4 +187,4 @@ def _call(exchange: IExchange, local: bool) -> HubCall:
             "this address of the hub takes requests with a bearer token of their own only, as"
             " service accounts have one",
         )
-    return HubCall(exchange, parse_request(head), caller, forms_of(head))
+    return parse_request(head), caller, forms_of(head)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from twisted.internet import reactor
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.defer import TimeoutError as DeferredTimeout
 from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import TestCase
@@ -75,12 +75,14 @@ class ConnectionsTests(TestCase):
 
     async def ask(self, as_node=True, server=None):
         """Ask who we are."""
-        connection = await self.connections.acquire(server or self.server, as_node)
+        connection = await maybeDeferred(self.connections.take, server or self.server, as_node)
         return (await ask(connection, b"GET", b"/", [(b"Host", b"api")])).body.decode()
 
     async def refused(self, server):
         """Return why there is no connection."""
-        failure = await self.assertFailure(self.connections.acquire(server, True), RequestFailed)
+        failure = await self.assertFailure(
+            maybeDeferred(self.connections.take, server, True), RequestFailed
+        )
         self.assertIn(str(server), failure.text)
         return failure.text
 
@@ -147,7 +149,7 @@ class ConnectionsTests(TestCase):
         self.handler.answer = arrived.callback
         asking = Deferred.fromCoroutine(self.ask())
         await arrived
-        attempt = self.connections.acquire(self.server, True)
+        attempt = self.connections.take(self.server, True)
         self.connections.close_server(self.server, "it is lost")
         await self.assertFailure(asking, ExchangeFailed)
         await self.assertFailure(attempt, CancelledError, RequestFailed)
@@ -158,5 +160,5 @@ class ConnectionsTests(TestCase):
 
     async def test_what_waits_for_a_connection_can_have_a_timeout(self):
         """Whoever gives up in the midst of it is told of that, as of all that takes too long."""
-        attempt = self.connections.acquire(self.server, True)
+        attempt = self.connections.take(self.server, True)
         await self.assertFailure(attempt.addTimeout(0, reactor), DeferredTimeout)

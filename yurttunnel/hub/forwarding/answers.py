@@ -125,15 +125,15 @@ class Answers:
     ) -> tuple[Fields, IBodySource]:
         """Return what goes to the client of an answer; ``broken()`` ends one half-way."""
         call = plan.call
-        types = _values(fields, b"content-type")
+        types, codings = _described(fields)
         if not types or call.exchange.head.method == b"HEAD":
             return fields, source
         if call.request.resource is None:
             if status == HTTPStatus.OK and plan.client:
                 form = document_form(types[0])
                 text = types[0].decode("latin-1")
-                keeper = DocumentKeeper(self._cache, call.request.path, form, text)
-                return self._read_along(plan, keeper, fields, source)
+                document = DocumentKeeper(self._cache, call.request.path, form, text)
+                return fields, self._read_along(plan, document, codings, source)
             return fields, source
         form_found = answered_form(types[0], call.forms)
         media = None if form_found is None else media_for(form_found)
@@ -144,10 +144,15 @@ class Answers:
         if status not in _KEPT_STATUS:
             return fields, source
         try:
-            return self._objects(plan, form_found, media, fields, source, broken)
+            keeper, changed, listing = self._objects(plan, form_found, media)
         except RequestFailed:
             # Selectors that the API has taken, and that cannot be read here.
             return fields, source
+        if changed is None:
+            return fields, self._read_along(plan, keeper, codings, source, listing)
+        plan.keeper = keeper
+        end = partial(self._broken, plan, broken)
+        return _without(fields), PassedBody(source, lambda sink: changed(sink, end))
 
     def _not_found(self, plan: Plan) -> None:
         """Forget an object of which the API says that it is not there."""
@@ -167,10 +172,8 @@ class Answers:
         plan: Plan,
         form: Form,
         media: IMedia,
-        fields: Fields,
-        source: IBodySource,
-        broken: Callable[[], object],
-    ) -> tuple[Fields, IBodySource]:
+    ) -> tuple[IKeeper, Between | None, IListing | None]:
+        """Return what reads objects of that form, what changes them, and where a list is kept."""
         request, change = plan.call.request, plan.change
         scope = scope_of(plan.client, request, form)
         is_kept = plan.client and len(scope.collection.view) <= LONGEST_VIEW
@@ -202,40 +205,35 @@ class Answers:
             elif request.verb == "get":
                 asked = scope.collection, request.path
                 one.is_known = lambda body: self._repeats.is_known(asked, body)
-        if changed is None:
-            return self._read_along(plan, keeper, fields, source, listing)
-        plan.keeper = keeper
-        end = partial(self._broken, plan, broken)
-        return _without(fields), PassedBody(source, lambda sink: changed(sink, end))
+        return keeper, changed, listing
 
     def _read_along(
         self,
         plan: Plan,
         keeper: IKeeper,
-        fields: Fields,
+        codings: list[bytes],
         source: IBodySource,
         listing: IListing | None = None,
-    ) -> tuple[Fields, IBodySource]:
+    ) -> IBodySource:
         """Have ``keeper`` read the body, behind the client where that has a ``listing``."""
-        codings = [value.lower() for value in _values(fields, b"content-encoding")]
         slice = SLICE
         if codings == [b"gzip"]:
             keeper = Inflated(keeper)
             slice = COMPRESSED_SLICE
-        elif codings not in ([], [b"identity"]):
+        elif codings and codings != [b"identity"]:
             keeper.abandon()
-            return fields, source
+            return source
         plan.keeper = keeper
         unread = partial(self._unread, plan)
         if listing is None:
-            return fields, PassedBody(source, lambda sink: ReadAlong(sink, keeper, unread))
+            return ReadAlong(source, keeper, unread)
 
         def behind(sink: IBodySink) -> IBodySink:
             # With its client gone nothing of it is read any more.
             plan.keeper = reading = ReadBehind(sink, keeper, unread, listing, self._turns, slice)
             return reading
 
-        return fields, PassedBody(source, behind)
+        return PassedBody(source, behind)
 
     def _unread(self, plan: Plan, error: Exception) -> None:
         self._note(error)
@@ -267,10 +265,22 @@ class Answers:
         broken()
 
 
-def _values(fields: Fields, wanted: bytes) -> list[bytes]:
-    """Return the values of a field; few others have a name of the same length."""
-    length = len(wanted)
-    return [value for name, value in fields if len(name) == length and name.lower() == wanted]
+_TYPE, _CODING = b"content-type", b"content-encoding"
+_LENGTHS = frozenset({len(_TYPE), len(_CODING)})
+
+
+def _described(fields: Fields) -> tuple[list[bytes], list[bytes]]:
+    """Return the values of ``Content-Type`` and, in lower case, of ``Content-Encoding``."""
+    types, codings = [], []
+    for name, value in fields:
+        # Few others have a name of the same length.
+        if len(name) in _LENGTHS:
+            lower = name.lower()
+            if lower == _TYPE:
+                types.append(value)
+            elif lower == _CODING:
+                codings.append(value.lower())
+    return types, codings
 
 
 def _has_node(item: Item) -> bool:

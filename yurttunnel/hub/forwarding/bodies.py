@@ -30,12 +30,11 @@ _INFLATED_AT_ONCE = 256 * 1024
 
 
 @implementer(IBodySource)
-class PassedBody:
-    """The body of ``source``, which goes through what ``between`` puts before its sink."""
+class _Passed:
+    """The body of ``source``, on its way through ``_before`` of a subclass."""
 
-    def __init__(self, source: IBodySource, between: Callable[[IBodySink], IBodySink]) -> None:
+    def __init__(self, source: IBodySource) -> None:
         self._source = source
-        self._between = between
         self.has_body = source.has_body
         # Found once, as they are called for each piece that does not fit.
         self.pauseProducing = source.pauseProducing  # type: ignore[method-assign] # see above
@@ -43,7 +42,11 @@ class PassedBody:
 
     def deliver_body(self, sink: IBodySink) -> None:
         """See ``IBodySource``."""
-        self._source.deliver_body(self._between(sink))
+        self._source.deliver_body(self._before(sink))
+
+    def _before(self, sink: IBodySink) -> IBodySink:
+        """Return what passes on to ``sink`` what is written to it."""
+        raise NotImplementedError
 
     def pauseProducing(self) -> None:
         """See ``IPushProducer``."""
@@ -58,21 +61,39 @@ class PassedBody:
         self._source.stopProducing()
 
 
+class PassedBody(_Passed):
+    """The body of ``source``, which goes through what ``between`` puts before its sink."""
+
+    def __init__(self, source: IBodySource, between: Callable[[IBodySink], IBodySink]) -> None:
+        super().__init__(source)
+        self._between = between
+
+    def _before(self, sink: IBodySink) -> IBodySink:
+        return self._between(sink)
+
+
 @implementer(IBodySink)
-class ReadAlong:
-    """Passes a body on to ``sink``, and has ``keeper`` read it.
+class ReadAlong(_Passed):
+    """The body of ``source``, which ``keeper`` reads when it has been passed on.
 
     ``unread(error)`` is called once when it cannot be read.
     """
 
+    _sink: IBodySink
+    _pass_on: Callable[[bytes], object]
+
     def __init__(
-        self, sink: IBodySink, keeper: IKeeper, unread: Callable[[Exception], object]
+        self, source: IBodySource, keeper: IKeeper, unread: Callable[[Exception], object]
     ) -> None:
-        self._sink = sink
-        self._pass_on = sink.write
+        super().__init__(source)
         self._keeper: IKeeper | None = keeper
         self._read = keeper.read
         self._unread = unread
+
+    def _before(self, sink: IBodySink) -> IBodySink:
+        self._sink = sink
+        self._pass_on = sink.write
+        return self
 
     def write(self, data: bytes) -> None:
         """See ``IBodySink``."""

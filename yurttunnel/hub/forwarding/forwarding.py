@@ -30,6 +30,7 @@ from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.delegated_exchange import DelegatedExchange
 from yurttunnel.http.errors import ApiFailure, RequestFailed
 from yurttunnel.http.fields import Fields
+from yurttunnel.http.head import RequestHead
 from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IBodySource
 from yurttunnel.http.relay import ForwardedRequest, Relay, RelaySettings
 from yurttunnel.http.repeatable_body import RepeatableBody
@@ -138,7 +139,7 @@ class Forwarding(DelegatedExchange):
         self._forwarder = forwarder
         self._call = call
         self._plan: Plan | None = forwarder.answers.plan(call, change, owner)
-        self._fields = _passed_on(self.head.fields, change is not None)
+        self._changes = change is not None
         self._lasting = lasts(call)
         self._body: RepeatableBody | None = None
         if self.has_body:
@@ -173,26 +174,34 @@ class Forwarding(DelegatedExchange):
         self._tried = (*self._tried, server)
         self._unsent = False
         forwarder.slow.add(self)
-        head = self.head
         forwarder.relay.forward(
             self,
             self._acquire,
-            ForwardedRequest(
-                head.method, head.target, [(b"Host", server.authority), *self._fields]
-            ),
+            self._request_to(server),
             self._describe,
             origin=server,
             patient=self._lasting,
         )
 
-    def _acquire(self, *, fresh: bool, upload: bool, upgrade: bool) -> Deferred[ClientConnection]:
+    def _request_to(self, server: Server) -> ForwardedRequest:
+        """Return what a server is sent."""
+        head = self.head
+        made, kind = head.derived(_made_of), (server, self._changes)
+        if kind not in made:
+            fields = [(b"Host", server.authority), *_passed_on(head.fields, self._changes)]
+            made[kind] = ForwardedRequest(head.method, head.target, fields)
+        return made[kind]
+
+    def _acquire(
+        self, *, fresh: bool, upload: bool, upgrade: bool
+    ) -> Deferred[ClientConnection] | ClientConnection:
         server = self._server
         assert server is not None
         if fresh and not server.healthy:
             # The connection that failed was closed since the server is lost.
             return fail(RequestFailed(502, f"{server} is lost"))
         caller = self._call.caller
-        return self._forwarder.connections.acquire(
+        return self._forwarder.connections.take(
             server,
             caller.local and not caller.token,
             fresh=fresh,
@@ -216,7 +225,8 @@ class Forwarding(DelegatedExchange):
         self._attempt_ended = callback
 
     def _end_attempt(self) -> None:
-        self._forwarder.slow.discard(self)
+        if self._state is _State.TRYING:
+            self._forwarder.slow.discard(self)
         ended, self._attempt_ended = self._attempt_ended, None
         if ended is not None:
             ended(None)
@@ -396,6 +406,11 @@ def client_patience(call: HubCall) -> float | None:
         waits.append(call.request.options.timeout_seconds)
     seconds = min(waits, default=0)
     return seconds if seconds > EARLIER_SECONDS else None
+
+
+def _made_of(head: RequestHead) -> dict[tuple[Server, bool], ForwardedRequest]:
+    """Return the requests that were made of a head: by server, and whether answers are changed."""
+    return {}
 
 
 def _passed_on(fields: Fields, changed: bool) -> list[tuple[bytes, bytes]]:

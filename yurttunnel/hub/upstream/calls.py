@@ -66,7 +66,9 @@ class ApiCalls:
         Fails with one of :data:`UNANSWERED`.
         """
         # What lasts does not wait for its turn.
-        connection = await self._connections.acquire(server, not token, fresh=fresh, lasting=True)
+        connection = self._connections.take(server, not token, fresh=fresh, lasting=True)
+        if isinstance(connection, Deferred):
+            connection = await connection
         fields = [
             (b"Host", server.authority),
             (b"User-Agent", _AGENT),

@@ -80,7 +80,7 @@ class Connections:
             together=lambda key: key.server,
         )
 
-    def acquire(
+    def take(
         self,
         server: Server,
         as_node: bool,
@@ -90,8 +90,8 @@ class Connections:
         upload: bool = False,
         upgrade: bool = False,
         caller: Hashable = None,
-    ) -> Deferred[ClientConnection]:
-        """Get a connection for one request, as ``ConnectionPool.acquire`` does.
+    ) -> Deferred[ClientConnection] | ClientConnection:
+        """Get a connection for one request, as ``ConnectionPool.take`` does.
 
         Fails with ``RequestFailed`` (502 to 504) that says why there is none, and as that does.
         """
@@ -103,7 +103,7 @@ class Connections:
                 return fail(RequestFailed(503, f"this node has no certificate yet: {problem}"))
             key = ConnectionKey(server, as_node, contexts, contexts.generation)
             self._keys[server, as_node] = key
-        return self._pool.acquire(
+        return self._pool.take(
             key, fresh=fresh, lasting=lasting, upload=upload, upgrade=upgrade, caller=caller
         )
 

@@ -97,7 +97,7 @@ class KubeletProxy:
         key = KubeletKey(session, destination.host, destination.port, trust)
         self._relay.forward(
             exchange,
-            partial(self._pool.acquire, key, lasting=request.follows, caller=_caller_of(request)),
+            partial(self._pool.take, key, lasting=request.follows, caller=_caller_of(request)),
             ForwardedRequest(head.method, head.target, forwarded_fields(request, destination)),
             partial(_describe, request),
             origin=key,
