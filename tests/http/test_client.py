@@ -11,7 +11,7 @@ from zope.interface.verify import verifyObject
 from tests.fakes import MemoryConnection, Recorder
 from tests.http.support import Receiver, SecureConnection, settle
 from tests.tunnel.memory import Producer
-from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.client import ClientConnection, write_request
 from yurttunnel.http.head import HeadLimits
 from yurttunnel.http.interfaces import ExchangeFailed, IClientExchange
 
@@ -261,6 +261,21 @@ class ResponseTests(ClientTestCase):
             self.answer(b"HTTP/1.1 103 Early Hints\r\nX: " + b"a" * 20_000 + b"\r\n\r\n")
         self.assertEqual(3, len(receiver.informational))
         self.assertIn("too many interim responses", str(receiver.ends[0]))
+
+    def test_a_field_that_is_added_to_a_request(self):
+        """It comes behind the others; none that frames the request, nor one with a line end."""
+        written = write_request(b"GET", b"/", [(b"Host", b"a")])
+        self.assertEqual(
+            b"GET / HTTP/1.1\r\nHost: a\r\nX-A: 1\r\n\r\n", written.with_field(b"X-A", b"1").head
+        )
+        for name, value in (
+            (b"content-Length", b"1"),
+            (b"Transfer-Encoding", b"chunked"),
+            (b"Connection", b"close"),
+            (b"X-A", b"1\r\nX-B: 2"),
+            (b"X A", b"1"),
+        ):
+            self.assertRaises(ValueError, written.with_field, name, value)
 
     def test_on_answer(self):
         """Whoever keeps the connection is told of the final head, before anything comes of it."""

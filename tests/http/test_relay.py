@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
-from tests.http.relaying import CHUNKED, OK, RelayTestCase
+from tests.http.relaying import CHUNKED, OK, UPGRADE, RelayTestCase
 from tests.http.support import request, responses, settle
-from yurttunnel.http.pool import PoolSettings
+from yurttunnel.http.pool import ConnectionPool, PoolSettings
 from yurttunnel.http.relay import (
+    ForwardedRequest,
     Relay,
 )
 
@@ -24,6 +26,37 @@ class ForwardTests(RelayTestCase):
             self.assertEqual(OK, self.client.segments[-1])
         self.assertEqual((1, 3, 3), (len(self.origins), len(self.client.segments), len(self.ends)))
         self.assertEqual([None] * 3, self.ends)
+
+    def test_one_request_for_many_exchanges(self):
+        """What is written once is sent each time, with what is of one exchange alone behind it."""
+        self.pool = ConnectionPool(self.clock, self.connect)
+        self.addCleanup(self.pool.close)
+        fields = [(b"Host", b"node"), (b"Connection", b"X-Mine"), (b"X-Mine", b"1")]
+        same = ForwardedRequest(b"GET", b"/", fields)
+        numbers = iter((b"1", b"2"))
+        self.server.handler.answer = lambda exchange: self.relay.forward(
+            exchange,
+            partial(self.pool.take, "node"),
+            same,
+            lambda failure: (502, ""),
+            added=((b"X-Request-Id", next(numbers)),),
+        )
+        for number in (b"1", b"2"):
+            self.send(request())
+            self.assertEqual(request(b"/", b"X-Request-Id: " + number), self.origin.segments[-1])
+            self.answer(OK)
+        self.assertEqual((1, 1), (len(self.origins), self.pool.statistics.reuses))
+
+    def test_upgrade_after_the_same_request_without_one(self):
+        """What a request is for an upgrade is not what was written before."""
+        same = ForwardedRequest(b"GET", b"/", [(b"Host", b"node")])
+        plain = same.written(False, None)
+        self.assertIs(plain, same.written(False, None))
+        upgrade = same.written(False, b"SPDY/3.1")
+        self.assertEqual((False, True), (plain.upgrade, upgrade.upgrade))
+        self.assertEqual(request(b"/", *UPGRADE), upgrade.head)
+        self.assertIn(b"Transfer-Encoding: chunked\r\n", same.written(True, None).head)
+        self.assertEqual(request(), same.written(False, None).head)
 
     def test_fields_of_the_connections(self):
         """What concerns one connection stays on it, both ways."""

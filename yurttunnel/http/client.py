@@ -21,9 +21,9 @@ from zope.interface import implementer
 
 from yurttunnel.http.body import BodyError
 from yurttunnel.http.client_exchange import ClientExchange
-from yurttunnel.http.connection import HTTPConnection, declared_length
-from yurttunnel.http.fields import Fields
-from yurttunnel.http.framing import CHUNKED, NO_BODY, BodyKind, Framing, response_framing
+from yurttunnel.http.connection import HTTPConnection, declared_length, is_of_connection
+from yurttunnel.http.fields import Fields, format_fields
+from yurttunnel.http.framing import CHUNKED, NO_BODY, Framing, of_length, response_framing
 from yurttunnel.http.head import (
     HeadError,
     HeadLimits,
@@ -59,6 +59,18 @@ class WrittenRequest(NamedTuple):
     upgrade: bool
     """A 101 is accepted."""
 
+    def with_field(self, name: bytes, value: bytes) -> WrittenRequest:
+        """Return the request with one more field, which is of its own.
+
+        Raises ``ValueError`` for what cannot be sent safely.
+        """
+        line = format_fields(((name, value),))
+        if is_of_connection(name):
+            raise ValueError(f"{name.decode()} cannot be added to a head")
+        return WrittenRequest(
+            self.method, b"%b%b\r\n" % (self.head[:-2], line), self.framing, self.upgrade
+        )
+
 
 def write_request(
     method: bytes, target: bytes, fields: Fields, *, has_body: bool = False, upgrade: bool = False
@@ -75,7 +87,7 @@ def write_request(
     # A body of no bytes is complete already.
     framing = NO_BODY
     if length:
-        framing = Framing(BodyKind.LENGTH, length)
+        framing = of_length(length)
     elif length is None and has_body:
         framing = CHUNKED
         fields = [*fields, (b"Transfer-Encoding", b"chunked")]

@@ -30,6 +30,8 @@ _OF_ONE_CONNECTION = frozenset(
 )
 """Fields that the connection adds by itself, or nobody (RFC 9110 section 7.6.1)."""
 
+_CHECKED = _OF_ONE_CONNECTION | {b"content-length"}
+
 _OF_AN_UPGRADE = frozenset({b"connection", b"upgrade"})
 
 
@@ -42,13 +44,20 @@ def declared_length(fields: Fields, upgrade: bool = False) -> int | None:
     length = None
     for name, value in fields:
         lower = name.lower()
+        if lower not in _CHECKED:
+            continue
         if lower == b"content-length":
             if length is not None or not value.isdigit():
                 raise ValueError("Content-Length is one decimal number")
             length = int(value)
-        elif lower in _OF_ONE_CONNECTION and not (upgrade and lower in _OF_AN_UPGRADE):
+        elif not (upgrade and lower in _OF_AN_UPGRADE):
             raise ValueError(f"{name.decode()} is for the connection to send")
     return length
+
+
+def is_of_connection(name: bytes) -> bool:
+    """Return whether a field frames its message, or concerns one connection only."""
+    return name.lower() in _CHECKED
 
 
 def is_secure(transport: Any) -> bool:

@@ -15,7 +15,7 @@ from yurttunnel.http.connection import declared_length
 from yurttunnel.http.errors import error_content
 from yurttunnel.http.exchange_side import ExchangeConnection, ExchangeSide
 from yurttunnel.http.fields import Fields
-from yurttunnel.http.framing import CHUNKED, NO_BODY, UNTIL_CLOSE, BodyKind, Framing
+from yurttunnel.http.framing import CHUNKED, NO_BODY, UNTIL_CLOSE, Framing, of_length
 from yurttunnel.http.head import RequestHead, format_response_head
 from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IBodySource, IExchange
 
@@ -322,7 +322,7 @@ class ServerExchange(ExchangeSide):
         if status in (204, 304) or self.head.method == b"HEAD":
             return NO_BODY
         if length is not None:
-            return Framing(BodyKind.LENGTH, length)
+            return of_length(length)
         return CHUNKED if self.head.version == "1.1" else UNTIL_CLOSE
 
     def _deliver_unasked(self, data: bytes) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from yurttunnel.http.fields import Head
 from yurttunnel.http.head import HeadError, RequestHead, ResponseHead
@@ -47,6 +48,12 @@ class Framing:
     def announces_body(self) -> bool:
         """Whether there is anything behind the head."""
         return self.length > 0 or self.kind not in (BodyKind.NONE, BodyKind.LENGTH)
+
+
+@lru_cache(256)
+def of_length(length: int) -> Framing:
+    """Return the framing of a body of that length, of which most are the same ones."""
+    return Framing(BodyKind.LENGTH, length)
 
 
 NO_BODY = Framing(BodyKind.NONE)
@@ -126,7 +133,7 @@ def _declared(head: Head) -> Framing | None:
         raise _Ambiguous("has more than one Content-Length")
     if not _LENGTH.fullmatch(lengths[0]) or (length := int(lengths[0])) > _MAX_LENGTH:
         raise _Ambiguous("has a Content-Length that is not a plain decimal number below 2^63")
-    return Framing(BodyKind.LENGTH, length)
+    return of_length(length)
 
 
 def _coded(version: str, codings: list[bytes]) -> Framing:

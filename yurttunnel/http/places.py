@@ -26,6 +26,8 @@ class Places:
     def count(self, caller: Hashable, change: int) -> None:
         """Count one more or one less of a caller."""
         self.taken += change
+        if caller is None:
+            return
         count = self._by_caller.get(caller, 0) + change
         if count:
             self._by_caller[caller] = count

@@ -24,7 +24,7 @@ import enum
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
 from twisted.internet.interfaces import IReactorTime
@@ -253,8 +253,7 @@ class _Use(enum.IntEnum):
     """For long, or in another protocol; only the bound of all counts it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Wish:
+class _Wish(NamedTuple):
     """What somebody wants of a pool."""
 
     use: _Use
@@ -509,7 +508,7 @@ class _Member:
         """Stop counting, which gives room to another."""
         wish = self.wish
         assert wish is not None
-        self.wish = replace(wish, use=_Use.LONG)
+        self.wish = wish._replace(use=_Use.LONG)
         self._origin.count(wish, -1)
         self._origin.count(self.wish, 1)
         self._origin.in_use.serve()

@@ -79,11 +79,18 @@ class ForwardedRequest:
         self._fields = fields
         self._written: WrittenRequest | None = None
 
-    def written(self, has_body: bool, upgrade: bytes | None) -> WrittenRequest:
-        """Return it as it is sent; ``upgrade`` is the protocol to which the connection may change.
+    def written(self, has_body: bool, upgrade: bytes | None, added: Fields = ()) -> WrittenRequest:
+        """Return it as it is sent, with fields that are ``added`` behind its own.
 
-        Raises ``ValueError`` for what cannot be sent safely.
+        ``upgrade`` is the protocol to which the connection may change. Raises ``ValueError`` for
+        what cannot be sent safely.
         """
+        written = self._without_added(has_body, upgrade)
+        for name, value in added:
+            written = written.with_field(name, value)
+        return written
+
+    def _without_added(self, has_body: bool, upgrade: bytes | None) -> WrittenRequest:
         usual = not has_body and upgrade is None
         if usual and self._written is not None:
             return self._written
@@ -133,18 +140,20 @@ class Relay:
         describe: Describe,
         origin: object = "the origin",
         patient: bool = False,
+        added: Fields = (),
     ) -> None:
         """Answer ``exchange`` with what a connection from ``acquire`` answers to ``request``.
 
         The request's body, interim responses, trailers and upgrades are passed on. ``origin``,
         as a text, begins the sentences about what went wrong behind the connection, ``describe``
         makes those about having none, except that too many requests for a pool are told by
-        itself. With ``patient`` the origin may take as long as it wants to begin its answer.
+        itself. With ``patient`` the origin may take as long as it wants to begin its answer. Fields
+        that are ``added`` are of this exchange alone.
 
         The request is sent a second time, on a new connection, only when it has no body and a
         safe method, and an old connection turned out to be closed before a byte of an answer.
         """
-        _Forwarding(self, exchange, acquire, request, describe, origin, patient).begin()
+        _Forwarding(self, exchange, acquire, request, describe, origin, patient, added).begin()
 
     def close(self) -> None:
         """Stop the timers; the connections are closed by those who have them."""
@@ -170,8 +179,10 @@ class _Forwarding:
         describe: Describe,
         origin: object,
         patient: bool,
+        added: Fields,
     ) -> None:
         self._relay = relay
+        self._added = added
         self._patient = patient
         self._exchange = exchange
         self._acquire = acquire
@@ -182,7 +193,7 @@ class _Forwarding:
         asks = b"upgrade" in exchange.head.by_name
         self._upgrade = requested_upgrade(exchange.head) if asks else None
         # What has come of the body, until there is a connection.
-        self._beginning: BodyBeginning | None = BodyBeginning()
+        self._beginning = BodyBeginning() if exchange.has_body else None
         self._acquiring: Deferred[Any] | None = None
         self._upstream: ClientExchange | None = None
         self._transport: Any = None
@@ -272,7 +283,7 @@ class _Forwarding:
         self._reused = connection.requests > 0
         self._transport = connection.transport
         try:
-            written = self._request.written(exchange.has_body, self._upgrade)
+            written = self._request.written(exchange.has_body, self._upgrade, self._added)
             self._upstream = upstream = connection.send(written, self)
         except ExchangeFailed as error:
             self.exchange_ended(error)

@@ -41,6 +41,24 @@ class OnlineTests(World):
             self.answer(OK)
         self.assertEqual(1, len(self.connections.played))
 
+    def test_the_same_request_again(self):
+        """Each goes to the server whose turn it is, and asks for what filters then look into."""
+        both = "application/vnd.kubernetes.protobuf,application/json"
+        for server, change, accepted in (
+            ("a", None, both),
+            ("a", lambda obj: obj, "application/json"),
+            ("a", None, both),
+            ("b", None, both),
+        ):
+            self.api_servers[0].healthy = server == "a"
+            self.filters.change = change
+            self.ask("/api/v1/nodes/edge-1", KUBELET, f"Accept: {both}".encode())
+            sent = self.connections.played[-1].segments[-1].decode()
+            self.assertIn(f"Host: {server}:443\r\n", sent)
+            self.assertIn(f"\r\nAccept: {accepted}\r\n", sent)
+            self.answer_json(pod("web"))
+        self.assertEqual([200] * 4, [status for status, _ in self.answered(*["GET"] * 4)])
+
     def test_as_the_node(self):
         """Without credentials it is the node's request."""
         self.ask("/version")

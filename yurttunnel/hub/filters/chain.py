@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 from twisted.logger import Logger
 from twisted.plugin import getPlugins
@@ -42,6 +43,10 @@ ORDER = (
 
 _NOBODY = frozenset({"", "yurthub"})
 """Who does not say what it is, and the hub itself: what it goes by has to be what the API says."""
+
+
+_REMEMBERED = 256
+"""Requests of which is remembered which filters apply: the same ones come again and again."""
 
 
 class BadFilter(Exception):
@@ -94,13 +99,19 @@ class Filters:
         self._configuration = configuration
         self._watches = watches
         self._members = [_Member(maker, site, watches.review, self.failures) for maker in makers]
+        self._applying = lru_cache(_REMEMBERED)(self._found_applying)
         configuration.on_changed.append(watches.review)
+
+    def _found_applying(self, request: ApiRequest) -> list[_Member]:
+        return [each for each in self._members if each.applies(request)]
 
     def change_for(self, caller: Caller, request: ApiRequest) -> Change | None:
         """Return what the answer goes through."""
-        applying = [each for each in self._members if each.applies(request)]
+        applying = self._applying(request)
+        if not applying:
+            return None
         active = [each for each in applying if self._is_for(each, caller.component)]
-        if applying and request.verb == "list":
+        if request.verb == "list":
             self._watches.listed(caller, request, _state(active))
         if not active:
             return None
@@ -111,7 +122,7 @@ class Filters:
         self, caller: Caller, request: ApiRequest, end: Callable[[], object]
     ) -> Callable[[], None]:
         """Have ``end()`` called when the answer to a watch would look different."""
-        applying = [each for each in self._members if each.applies(request)]
+        applying = self._applying(request)
         if not applying:
             return _nothing
 

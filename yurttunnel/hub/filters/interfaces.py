@@ -56,7 +56,10 @@ class IFilter(Interface):
     )
 
     def applies(request: ApiRequest) -> bool:
-        """Return whether it has something to change in the answer to a request."""
+        """Return whether it has something to change in the answer to a request.
+
+        For the same request that is always the same.
+        """
 
     def change(obj: Object) -> Object | None:
         """Change one object, or hide it, which is for lists and watches: a get then breaks off.

@@ -13,6 +13,7 @@ from twisted.python.failure import Failure
 
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.fields import Fields
+from yurttunnel.http.head import RequestHead
 from yurttunnel.http.interfaces import IBodySink, IBodySource
 from yurttunnel.hub.cache.interfaces import ICache, IListing
 from yurttunnel.hub.cache.selectors import PODS, scope_of
@@ -97,14 +98,7 @@ class Answers:
         if request.verb == "delete" and not request.subresource:
             # What was kept of it goes.
             request = replace(request, verb="update")
-        head = call.exchange.head
-        # What somebody may see for another one is neither's own.
-        acts_for_another = b"impersonate-user" in head.by_name
-        return (
-            not acts_for_another
-            and not is_dry_run(head)
-            and self._policy.keeps(call.caller, request)
-        )
+        return call.exchange.head.derived(_may_be_kept) and self._policy.keeps(call.caller, request)
 
     def plan(self, call: HubCall, change: Change | None, owner: str | None) -> Plan | None:
         """Return what is to be done, ``None`` for nothing.
@@ -263,6 +257,11 @@ class Answers:
         if plan.keeper is not None:
             plan.keeper.abandon()
         broken()
+
+
+def _may_be_kept(head: RequestHead) -> bool:
+    # What somebody may see for another one is neither's own.
+    return b"impersonate-user" not in head.by_name and not is_dry_run(head)
 
 
 _TYPE, _CODING = b"content-type", b"content-encoding"

@@ -73,16 +73,13 @@ class Balancer:
     def __init__(self, servers: Collection[Server], rotates: bool) -> None:
         self._order = list(servers)
         self._rotates = rotates
-        self._next = 0
 
     def pick(self, tried: Collection[Server] = ()) -> Server | None:
         """Return a healthy server that is not among ``tried``, ``None`` when there is none."""
-        order = self._order
-        start = self._next
-        for number in range(start, start + len(order)):
-            server = order[number % len(order)]
+        for server in self._order:
             if server.healthy and server not in tried:
                 if self._rotates:
-                    self._next = (number + 1) % len(order)
+                    self._order.remove(server)
+                    self._order.append(server)
                 return server
         return None

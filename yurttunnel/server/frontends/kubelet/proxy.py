@@ -10,7 +10,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.http.errors import RequestFailed
-from yurttunnel.http.fields import Fields
+from yurttunnel.http.head import RequestHead
 from yurttunnel.http.interfaces import IExchange, IRequestHandler
 from yurttunnel.http.pool import ConnectionPool
 from yurttunnel.http.relay import ForwardedRequest, Relay, RelaySettings
@@ -83,7 +83,7 @@ class KubeletProxy:
                     "this port takes requests that are meant for kubelets, not CONNECT: that is"
                     " served where the server's --connect-endpoint says",
                 )
-            destination = request.destination or destination_of(head)
+            destination = request.destination or head.derived(destination_of)
             request.destination = destination
             session = self._registry.find(destination.node)
         except RequestFailed as error:
@@ -98,10 +98,11 @@ class KubeletProxy:
         self._relay.forward(
             exchange,
             partial(self._pool.take, key, lasting=request.follows, caller=_caller_of(request)),
-            ForwardedRequest(head.method, head.target, forwarded_fields(request, destination)),
+            _request_to(head, destination, request.authorization_used),
             partial(_describe, request),
             origin=key,
             patient=request.follows,
+            added=((b"X-Request-Id", request.request_id.encode("ascii")),),
         )
 
     def close(self) -> None:
@@ -115,21 +116,33 @@ def _caller_of(request: InterceptedRequest) -> str:
     return request.client or request.caller or caller_behind(request.exchange.transport)
 
 
-def forwarded_fields(request: InterceptedRequest, destination: Destination) -> Fields:
-    """Return the fields for the kubelet: as the caller sent them, without those for the server.
+def _request_to(
+    head: RequestHead, destination: Destination, authorization_used: bool
+) -> ForwardedRequest:
+    """Return what a kubelet is sent, save for the id of the request.
 
-    ``Host`` is the destination. What the caller proves itself by (``Authorization``) goes along
-    when it is for the kubelet, but not when it was for the server: the server proves itself to
-    kubelets by its own certificate, and they need not see what others prove themselves by.
+    That are the fields that the caller sent, without those for the server. ``Host`` is the
+    destination. What the caller proves itself by (``Authorization``) goes along when it is for the
+    kubelet, but not when it was for the server: the server proves itself to kubelets by its own
+    certificate, and they need not see what others prove themselves by.
     """
-    replaced = _REPLACED_WITH_PROOF if request.authorization_used else _REPLACED
-    fields = [(b"Host", destination.authority.encode("ascii"))]
-    for field in request.exchange.head.fields:
-        name = field[0].lower()
-        if name not in replaced and not name.startswith(PREFIX):
-            fields.append(field)
-    fields.append((b"X-Request-Id", request.request_id.encode("ascii")))
-    return fields
+    made, kind = head.derived(_made_of), (destination, authorization_used)
+    if kind not in made:
+        replaced = _REPLACED_WITH_PROOF if authorization_used else _REPLACED
+        fields = [(b"Host", destination.authority.encode("ascii"))]
+        for field in head.fields:
+            name = field[0].lower()
+            if name not in replaced and not name.startswith(PREFIX):
+                fields.append(field)
+        # One head may get to many pods in time.
+        made.clear()
+        made[kind] = ForwardedRequest(head.method, head.target, fields)
+    return made[kind]
+
+
+def _made_of(head: RequestHead) -> dict[tuple[Destination, bool], ForwardedRequest]:
+    """Return the last request made of a head, by where to and whether it proved its caller."""
+    return {}
 
 
 def _describe(request: InterceptedRequest, failure: Failure) -> tuple[int, str]:

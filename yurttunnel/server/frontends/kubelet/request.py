@@ -73,14 +73,15 @@ class InterceptedRequest:
 
     def __post_init__(self) -> None:
         """Look once: a query can be long, and several want to know."""
-        head = self.exchange.head
-        self.follows = follows(head)
-        self.verb = verb_of(head)
-        self.path_class = path_class_of(head)
+        self.follows, self.verb, self.path_class = self.exchange.head.derived(_looked_at)
 
 
 Handler = Callable[[InterceptedRequest], None]
 """Answers a request, now or later."""
+
+
+def _looked_at(head: RequestHead) -> tuple[bool, str, str]:
+    return follows(head), verb_of(head), path_class_of(head)
 
 
 def verb_of(head: RequestHead) -> str:
