@@ -165,6 +165,19 @@ class FirstStartTests(EndToEndTestCase):
             self.sentence(agent),
         )
 
+    async def test_no_token(self) -> None:
+        """It is said who makes one."""
+        agent = self.make_tunnel().another_agent(token_path=None)
+        agent.start()
+        await self.eventually(lambda: not agent.running, "it ends", READY_SECONDS)
+        told = agent.log.splitlines()[0]
+        self.assertEqual(
+            f"yurttunnel-agent: {agent.state} holds no certificate for edge-1 that is still good,"
+            ' and there is no join token: "yurttunnel token create" on the server makes one, and'
+            " the command to run here",
+            told,
+        )
+
     async def test_a_clock_that_is_behind(self) -> None:
         """It says by how much, waits, and enrols when the clock has been set."""
         tunnel = self.make_tunnel()
