@@ -8,9 +8,11 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 import termios
 from collections.abc import Callable
 from fcntl import ioctl
+from pathlib import Path
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessExitedAlready
@@ -18,7 +20,7 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.internet.task import deferLater
 
 from benchmarks.ports import free_ports
-from tests.e2e.programs import Program
+from tests.e2e.programs import ROOT, Program
 from yurttunnel.quickstart.options import PORT_COUNT
 
 FOLDERS = ("/usr/lib/google-cloud-sdk/bin", os.path.expanduser("~/google-cloud-sdk/bin"))
@@ -109,6 +111,18 @@ class Kubectl:
             "KUBECONFIG": quickstart.kubeconfig,
             "TERM": "xterm",
         }
+
+    def add_plugin(self, programs: Path) -> None:
+        """Have it find ``kubectl-yurttunnel``, and that this kubectl, in a new directory."""
+        programs.mkdir()
+        plugin = programs / "kubectl-yurttunnel"
+        plugin.write_text(
+            f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+            "from yurttunnel.cli.main import main\nmain()\n"
+        )
+        plugin.chmod(0o755)
+        (programs / "kubectl").symlink_to(self.path)
+        self.environment["PATH"] = f"{programs}:{self.environment['PATH']}"
 
     def start(self, *arguments: str, tty: tuple[int, int] | None = None) -> Running:
         """Start kubectl; with ``tty`` in a terminal of so many columns and rows."""

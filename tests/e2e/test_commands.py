@@ -402,16 +402,7 @@ class InClusterTests(CommandCase):
         quickstart.start()
         await quickstart.introduced()
         kubectl = Kubectl(reactor, [*versions.values()][-1], quickstart)
-        programs = Path(self.directory, "bin")
-        programs.mkdir()
-        plugin = programs / "kubectl-yurttunnel"
-        plugin.write_text(
-            f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-            "from yurttunnel.cli.main import main\nmain()\n"
-        )
-        plugin.chmod(0o755)
-        (programs / "kubectl").symlink_to(kubectl.path)
-        kubectl.environment["PATH"] = f"{programs}:{kubectl.environment['PATH']}"
+        kubectl.add_plugin(Path(self.directory, "bin"))
         # The node has no network of its own: a pod's port 10265 is the one of this server.
         await kubectl.output(
             *("run", "server", "--image=none", "--labels=k8s-app=yurt-tunnel-server"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from tests.e2e.cluster.support import ClusterTestCase
 from tests.e2e.cluster.world import NAMESPACE, SERVERS
@@ -60,3 +61,51 @@ class CallerTests(ClusterTestCase):
         self.assertEqual((await ask("/metrics", "no.such.token"))[0], 401)
         agents = await world.token("yurt-tunnel-agent")
         self.assertEqual((await ask("/metrics", agents))[0], 403)
+
+
+LISTER = {
+    "apiVersion": "v1",
+    "kind": "List",
+    "items": [
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "metadata": {"name": "lister", "namespace": NAMESPACE},
+            "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}],
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": "lister", "namespace": NAMESPACE},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "lister"},
+            "subjects": [
+                {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "somebody"}
+            ],
+        },
+    ],
+}
+"""What ``somebody`` gets, who may do nothing before."""
+
+
+class PluginTests(ClusterTestCase):
+    """Users of ``kubectl yurttunnel``."""
+
+    async def test_their_own_rights(self):
+        """It may do what they may, and says in one line what that is not."""
+        world = await self.make_world()
+        kubeconfig = world.identities.client_kubeconfig("somebody", world.url, "somebody", None)
+        world.kubectl.add_plugin(Path(self.directory, "bin"))
+
+        async def told() -> str:
+            arguments = ("yurttunnel", "nodes", f"--kubeconfig={kubeconfig}")
+            finished = await world.kubectl.run(*arguments)
+            self.assertEqual((b"", 1), (finished.out, finished.status))
+            return finished.error.decode()
+
+        self.assertRegex(
+            await told(),
+            r"\Ayurttunnel nodes: kubectl: Error from server \(Forbidden\): "
+            r'.*User "somebody" cannot list resource "pods".*\n\Z',
+        )
+        await world.kubectl.output("apply", "-f", "-", stdin=json.dumps(LISTER).encode())
+        self.assertIn(f"no server runs in namespace {NAMESPACE}", await told())
