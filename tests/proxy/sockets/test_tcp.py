@@ -128,6 +128,20 @@ class RelayTests(SynchronousTestCase):
         self.assertEqual(server.hash.digest(), hashlib.sha256(MUCH).digest())
         self.assertEqual(self.lab.descriptors.writers(), [])
 
+    def test_what_has_come_while_a_reader_stalled_follows_at_once(self) -> None:
+        """By the event that tells that it takes again: nobody waits for one of the source."""
+        client, server = self.join()
+        left = MUCH
+        for _ in range(50):
+            left = client.send_some(left)
+            self.lab.reactor.turn()
+        [stalled] = self.lab.descriptors.writers()
+        before = self.socket.stats().received
+        for _ in range(100):
+            server.read()
+            stalled.doWrite()
+        self.assertGreater(self.socket.stats().received, before)
+
     def test_without_pipes_everything_is_copied(self) -> None:
         """Where there are no descriptors for more of them."""
         self.lab.pipes._most = 0

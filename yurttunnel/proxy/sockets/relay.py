@@ -223,7 +223,7 @@ class _End:
         self._relay.reset()
 
     def resume(self) -> None:
-        """Pass on what the other end has not taken, and read on once that is done."""
+        """Pass on what the other end has not taken, then what has come meanwhile, and read on."""
         other, pipe = self.other, self._pipe
         try:
             if pipe is not None:
@@ -241,8 +241,13 @@ class _End:
         except OSError:
             self._relay.reset()
             return
-        self._descriptors.removeWriter(other)
-        self._descriptors.addReader(self)
+        if self._filled:
+            # Much has come meanwhile: another event is not needed to know that.
+            self._splice()
+        if self._is_open and not self.waits:
+            self._descriptors.removeWriter(other)
+            if not self.has_ended:
+                self._descriptors.addReader(self)
 
     @property
     def waits(self) -> int:
