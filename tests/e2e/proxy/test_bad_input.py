@@ -12,10 +12,16 @@ from tests.e2e.proxy.network import NODE, address
 from tests.e2e.proxy.objects import BOTH, Pod, port
 from tests.e2e.proxy.programs import Proxy
 from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase, forget_attempts, spread
-from tests.e2e.proxy.traffic import Answer, StreamEndpoint
+from tests.e2e.proxy.traffic import StreamEndpoint
 
 NODE_PORT = 30080
 MANY, MANY_PORT = 1000, 9090
+
+RING = {
+    "ping": {4: "203.0.113.20", 6: "2001:db8:113::20"},
+    "pong": {4: "203.0.113.21", 6: "2001:db8:113::21"},
+}
+"""Load-balancer IPs of two Services, of which each is the endpoint of the other."""
 
 
 class TakenPort:
@@ -178,12 +184,48 @@ class BadInput(TakenPort):
         await self.good_is_served()
 
 
-class UserTests(BadInput, ProxyTestCase):
+class NoPorts(TakenPort):
+    """The same of proxy ports, which user mode has."""
+
+    async def test_no_ports_are_left(self) -> None:
+        """Of six Services five get a port of a range of five, in each family; that is told, and the
+        sixth gets one when another one is deleted.
+        """
+        await self.prepare("--proxy-port-range", "20000-20005")
+        for version in BOTH:
+            names = [f"web-{version}-{number}" for number in range(6)]
+            for name in names:
+                self.objects.service(name, versions=(version,))
+                self.objects.endpoints(name, *REMOTE, versions=(version,))
+            await self.told(f"default/web-{version}", "no remaining ports")
+            served = await self.five_are_served(names, version)
+            [without] = set(names) - set(served)
+            self.objects.remove(served[0])
+            await self.eventually_by(REMOTE, self.objects.address(without, version))
+        await self.good_is_served()
+
+    async def five_are_served(self, names: list[str], version: int) -> list[str]:
+        """Wait until only one of some Services is not served; return the others."""
+        served: list[str] = []
+
+        async def so() -> bool:
+            served.clear()
+            for name in names:
+                host = self.objects.address(name, version)
+                if not (await self.call(host, patience=1.0)).problem:
+                    served.append(name)
+            return len(served) == 5
+
+        await self.eventually(so, "five Services are served")
+        return served
+
+
+class UserTests(BadInput, NoPorts, ProxyTestCase):
     """User mode."""
 
     async def test_loop(self) -> None:
-        """Endpoints that lead back to the proxy, by its own port or by a portal, end soon, and take
-        nothing from others.
+        """Endpoints that lead back to the proxy, by its own port, by a portal, or by those of two
+        Services that lead to one another, end soon, and take nothing from others.
         """
         proxy = await self.prepare()
         before = len(proxy.descriptors())
@@ -197,20 +239,29 @@ class UserTests(BadInput, ProxyTestCase):
             if each["service"] == "default/port"
         }
         self.objects.service("portal")
+        for name, addresses in RING.items():
+            ingress = [{"ip": text} for text in addresses.values()]
+            self.objects.service(
+                name, type="LoadBalancer", status={"loadBalancer": {"ingress": ingress}}
+            )
         for version in BOTH:
             own = Pod(0, at=address("outside", NODE, version))
             self.objects.endpoints("port", own, target=ports[version], versions=(version,))
             own = Pod(0, at=self.objects.address("portal", version))
             self.objects.endpoints("portal", own, target=80, versions=(version,))
+            for name, other in (("ping", "pong"), ("pong", "ping")):
+                next_one = Pod(0, at=RING[other][version])
+                self.objects.endpoints(name, next_one, target=80, versions=(version,))
         for version in BOTH:
-            for name in ("port", "portal"):
+            for name in ("port", "portal", *RING):
                 await self.eventually(
                     lambda n=name, v=version: self.is_gone(n, v), "it is served no more"
                 )
                 answers = await self.calls(10, self.objects.address(name, version), patience=6.0)
                 self.assertEqual({answer.endpoint for answer in answers}, {""})
         await self.told("default/port", "loop")
-        await self.told("default/portal", "come back here")
+        for name in ("portal", *RING):
+            await self.told(f"default/{name}", "come back here")
         await self.eventually(
             lambda: len(proxy.descriptors()) <= before + 20, "nothing goes round", 10
         )
@@ -220,40 +271,14 @@ class UserTests(BadInput, ProxyTestCase):
         """Whether nobody serves a Service any more."""
         return not (await self.call(self.objects.address(name, version), patience=6.0)).endpoint
 
-    async def test_no_ports_are_left(self) -> None:
-        """Of six Services five get a port of a range of five; that is told, and the sixth gets one
-        when another one is deleted.
-        """
-        await self.prepare("--proxy-port-range", "20000-20005")
-        names = [f"web-{number}" for number in range(6)]
-        for name in names:
-            self.objects.service(name, versions=(4,))
-            self.objects.endpoints(name, *REMOTE, versions=(4,))
-        await self.told("no remaining ports")
-        served: list[str] = []
 
-        async def five_are_served() -> bool:
-            served[:] = [name for name in names if not (await self.one(name)).problem]
-            return len(served) == 5
-
-        await self.eventually(five_are_served, "five Services are served")
-        [without] = set(names) - set(served)
-        self.objects.remove(served[0])
-        await self.eventually_by(REMOTE, self.objects.address(without, 4))
-        await self.good_is_served()
-
-    async def one(self, name: str) -> Answer:
-        """Call a Service."""
-        return await self.call(self.objects.address(name, 4), patience=1.0)
-
-
-class LegacyTests(TakenPort, ProxyTestCase):
+class LegacyTests(NoPorts, ProxyTestCase):
     """User mode, with the old tables of iptables."""
 
     legacy = True
 
 
-class NftablesTests(TakenPort, ProxyTestCase):
+class NftablesTests(NoPorts, ProxyTestCase):
     """User mode, with native nftables."""
 
     backend = "nftables"

@@ -390,6 +390,46 @@ class LoopTests(SynchronousTestCase):
         (made,) = of(web, slices, node=node).services.values()
         self.assertEqual(["192.0.2.8:30080"], [str(each) for each in made.endpoints])
 
+    def test_around(self):
+        """So are those by which Services lead to external portals of one another, and back; one
+        that only leads on to another Service is as good as others.
+        """
+        state = of(
+            service("a", "10.96.0.1", external=["192.0.2.1"]),
+            service("b", "10.96.0.2", ingress=["192.0.2.2"]),
+            service("c", "10.96.0.3", external=["192.0.2.3"]),
+            service("d", "10.96.0.4"),
+            service("e", "10.96.0.5", external=["192.0.2.5"]),
+            *(
+                endpoint_slice(*addresses, of=name, name=name, ports=[port(80)])
+                for name, addresses in {
+                    "a": ["192.0.2.2", "10.1.0.1", "192.0.2.5"],
+                    "b": ["192.0.2.3", "10.1.0.2"],
+                    "c": ["192.0.2.1", "10.1.0.3"],
+                    "d": ["192.0.2.1"],
+                    "e": ["10.1.0.5"],
+                }.items()
+            ),
+        )
+        self.assertEqual(
+            {
+                "default/a TCP IPv4": ["10.1.0.1:80", "192.0.2.5:80"],
+                "default/b TCP IPv4": ["10.1.0.2:80"],
+                "default/c TCP IPv4": ["10.1.0.3:80"],
+                "default/d TCP IPv4": ["192.0.2.1:80"],
+                "default/e TCP IPv4": ["10.1.0.5:80"],
+            },
+            {name: endpoints for name, (_, endpoints) in shown(state).items()},
+        )
+        self.assertEqual(3, len(told(state)))
+
+    def test_around_by_two_ports(self):
+        """One Service may do so alone, with one port that leads to the other."""
+        web = service(ports=[port(80, "a"), port(81, "b")], external=["192.0.2.1"])
+        slices = endpoint_slice("192.0.2.1", "10.1.0.1", ports=[port(81, "a"), port(80, "b")])
+        for made in of(web, slices).services.values():
+            self.assertEqual(["10.1.0.1"], [str(each.address) for each in made.endpoints])
+
 
 class LinkLocalTests(SynchronousTestCase):
     """Endpoints with addresses that are another machine's elsewhere."""

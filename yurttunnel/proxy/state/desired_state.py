@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 
 from yurttunnel.proxy.state.endpoint_slices import EndpointSlice
 from yurttunnel.proxy.state.service_state import Claim, Place, ServiceState, service_state
@@ -129,13 +131,15 @@ def _loops(
     """Return for each state that has them the endpoints that are portals of others or its own.
 
     An address of this machine with a node port is one, too. Cluster IPs are no endpoints by the
-    API's documentation (Services without selectors).
+    API's documentation (Services without selectors). External portals of others may be, where
+    their Services do not lead back.
     """
     virtual = frozenset[Endpoint]().union(*(state.virtual for state in states))
     node_ports = frozenset[int]().union(*(state.node_ports for state in states))
+    around = _around(states)
     found = []
     for index, state in enumerate(states):
-        loops = state.endpoints & virtual
+        loops = state.endpoints & virtual | around.get(index, frozenset())
         if not state.endpoint_ports.isdisjoint(node_ports):
             loops |= {
                 each for each in state.endpoints if each.port in node_ports and each.address in own
@@ -143,6 +147,42 @@ def _loops(
         if loops:
             found.append((index, loops))
     return found
+
+
+def _around(states: Sequence[ServiceState]) -> dict[int, frozenset[Endpoint]]:
+    """Return the endpoints by which states lead to external portals of others, and back."""
+    # Of several that want the same portal the first one gets it.
+    owners = {
+        portal: index for index in reversed(range(len(states))) for portal in states[index].external
+    }
+    portals = frozenset(owners)
+    leads = {index: led for index, state in enumerate(states) if (led := state.endpoints & portals)}
+    left = _on_cycles({index: {owners[each] for each in led} for index, led in leads.items()})
+    return {
+        index: frozenset(each for each in leads[index] if owners[each] in left) for index in left
+    }
+
+
+def _on_cycles(leads: Mapping[int, Collection[int]]) -> Collection[int]:
+    """Return which of ``leads`` come back to themselves (or lie between some that do)."""
+    ahead = _never_ready(leads)
+    back: dict[int, list[int]] = {index: [] for index in ahead}
+    for index in ahead:
+        for owner in ahead.intersection(leads[index]):
+            back[owner].append(index)
+    return _never_ready(back)
+
+
+def _never_ready(behind: Mapping[int, Collection[int]]) -> set[int]:
+    """Return which of ``behind`` have a cycle among those that they come behind."""
+    sorter = TopologicalSorter(behind)
+    left = set(behind)
+    with suppress(CycleError):
+        sorter.prepare()
+    while ready := sorter.get_ready():
+        left.difference_update(ready)
+        sorter.done(*ready)
+    return left
 
 
 def _merged(services: Sequence[Service], states: Sequence[ServiceState]) -> DesiredState:

@@ -59,7 +59,7 @@ class ServiceState:
     ``claims`` are those of its portals and of its ``healthCheckNodePort``, with its name.
     ``endpoints`` are all that serve it, with ``endpoint_ports``. None of them may be an address
     and a port that is ``virtual``, a portal of a cluster IP, or one of this machine's
-    ``node_ports``.
+    ``node_ports``. Those that are ``external`` are portals of external and load-balancer IPs.
     """
 
     services: dict[Key, VirtualService]
@@ -67,6 +67,7 @@ class ServiceState:
     problems: tuple[Problem, ...]
     claims: dict[Claim, str]
     virtual: frozenset[Endpoint]
+    external: frozenset[Endpoint]
     node_ports: frozenset[int]
     endpoints: frozenset[Endpoint]
     endpoint_ports: frozenset[int]
@@ -102,14 +103,21 @@ def service_state(
         health_check=health_check,
         problems=(*service.problems, *of_slices, *problems.all()),
         claims=_claims(str(service), portals, health_check),
-        virtual=frozenset(
-            Endpoint(portal.address, portal.port)
-            for _, portal in portals
-            if portal.address is not None and portal.kind is PortalKind.CLUSTER_IP
-        ),
+        virtual=_portal_endpoints(portals, PortalKind.CLUSTER_IP),
+        external=_portal_endpoints(portals, PortalKind.EXTERNAL_IP, PortalKind.LOAD_BALANCER_IP),
         node_ports=frozenset(portal.port for _, portal in portals if portal.address is None),
         endpoints=frozenset(endpoints),
         endpoint_ports=frozenset(each.port for each in endpoints),
+    )
+
+
+def _portal_endpoints(
+    portals: Iterable[tuple[Protocol, Portal]], *kinds: PortalKind
+) -> frozenset[Endpoint]:
+    return frozenset(
+        Endpoint(portal.address, portal.port)
+        for _, portal in portals
+        if portal.address is not None and portal.kind in kinds
     )
 
 
