@@ -295,8 +295,9 @@ class ProxyTestCase(EndToEndTestCase):
     def all_rules(self) -> list[str]:
         """Return all rules of the node, whichever firewall they are in, and chains of somebody's.
 
-        What the kernel counts is left out, and so is what there is without a rule: tables and
-        chains of iptables that it makes when it is asked. So is what ends with a process.
+        What the kernel counts is left out, what packets add to sets, and what there is without a
+        rule: tables and chains of iptables that it makes when it is asked. So is what ends with a
+        process.
         """
         found = []
         for family, version in (("iptables", "ip"), ("ip6tables", "ip6")):
@@ -308,12 +309,14 @@ class ProxyTestCase(EndToEndTestCase):
         for line in run("nft", "list", "tables").splitlines():
             _, family, name = line.split()
             if (family, name) not in _OF_IPTABLES and not name.startswith(OF_A_PROCESS):
-                found += run("nft", "-s", "list", "table", family, name).splitlines()
+                listed = run("nft", "-s", "list", "table", family, name)
+                found += _ADDED_BY_PACKETS.sub(r"\1", listed).splitlines()
         return found
 
 
 _OF_IPTABLES = {(f, t) for f in ("ip", "ip6") for t in ("nat", "filter", "mangle", "raw")}
 
+_ADDED_BY_PACKETS = re.compile(r"(flags dynamic[^{}]*)\n\t\telements = \{[^{}]*\}")
 
 OF_A_PROCESS = ("yurtproxy-", "yurttunnel-")
 """What the names of tables begin with that belong to a process: nobody else can change them."""

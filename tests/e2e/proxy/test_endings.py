@@ -14,8 +14,8 @@ CALLERS = 40
 TEXT = b"0123456789" * 10_000
 
 
-class EndingTests(ProxyTestCase):
-    """User mode, where two connections are made into one."""
+class Endings:
+    """User mode, where two connections are made into one; a class chooses the rules."""
 
     async def test_bytes_and_ends(self) -> None:
         """Large bodies pass whole both ways at a time, with the end of one direction long before
@@ -83,3 +83,19 @@ class EndingTests(ProxyTestCase):
     async def answers(self, host: str) -> bool:
         """Whether an endpoint has greeted."""
         return bool((await self.call(host)).endpoint)
+
+
+class IptablesTests(Endings, ProxyTestCase):
+    """iptables on nf_tables."""
+
+
+class LegacyTests(Endings, ProxyTestCase):
+    """iptables on the old tables."""
+
+    legacy = True
+
+
+class NftablesTests(Endings, ProxyTestCase):
+    """Native nftables."""
+
+    backend = "nftables"

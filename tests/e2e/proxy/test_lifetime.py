@@ -94,15 +94,8 @@ class Lifetime:
         self.assertEqual((await caller.answered).problem, "")
 
 
-class UserTests(Lifetime, ProxyTestCase):
+class UserLifetime(Lifetime):
     """User mode."""
-
-    drain_flags = ("--remove-rules-at-exit",)
-
-    async def test_drain(self) -> None:
-        """It is so also where the rules go first, and there are no others."""
-        self.backend = "nftables"
-        await super().test_drain()
 
     def flags(self) -> tuple[str, ...]:
         """Choose proxy ports, so that the next process can have the same ones."""
@@ -116,6 +109,23 @@ class UserTests(Lifetime, ProxyTestCase):
     def without_proxy_ports(self, rules: list[str]) -> list[str]:
         """Have the same in the place of each proxy port."""
         return [re.sub(r"\b200[01][0-9]\b", "PORT", line) for line in rules]
+
+
+class UserTests(UserLifetime, ProxyTestCase):
+    """User mode, with iptables."""
+
+
+class LegacyTests(UserLifetime, ProxyTestCase):
+    """User mode, with the old tables of iptables."""
+
+    legacy = True
+
+
+class NftablesTests(UserLifetime, ProxyTestCase):
+    """User mode, with native nftables; connections drain also where the rules go first."""
+
+    backend = "nftables"
+    drain_flags = ("--remove-rules-at-exit",)
 
 
 class KernelTests(Lifetime, ProxyTestCase):

@@ -180,9 +180,31 @@ class Policies:
             host = self.objects.address("web", version)
             self.assertEqual((await self.served(host, machine="pods", source=own)).endpoint, own)
 
+    async def test_services_without_a_portal(self) -> None:
+        """Headless Services and names of others are left out; one without a selector, whose
+        EndpointSlices somebody else writes, is served.
+        """
+        self.objects.service("headless", clusterIP="None", clusterIPs=["None"])
+        self.objects.endpoints("headless", *REMOTE)
+        self.objects.service("elsewhere", type="ExternalName", externalName="example.org")
+        self.objects.service("manual")
+        self.objects.endpoints("manual", *REMOTE[:1])
+        proxy = await self.start_proxy()
+        await self.each_family("manual", REMOTE[:1])
+        for name in ("headless", "elsewhere"):
+            answer = await self.call(self.objects.address(name, 4), patience=0.5)
+            self.assertIn(answer.problem, ("TimeoutError", "NoRouteError"))
+            self.assertNotIn(f"default/{name}", proxy.log)
+
 
 class IptablesTests(Policies, PolicyTestCase):
     """User mode, with iptables."""
+
+
+class LegacyTests(Policies, PolicyTestCase):
+    """User mode, with the old tables of iptables."""
+
+    legacy = True
 
 
 class NftablesTests(Policies, PolicyTestCase):
@@ -228,19 +250,3 @@ class SelectionTests(PolicyTestCase):
         await self.start_proxy()
         for name, (_, serving) in expected.items():
             await self.each_family(name, serving)
-
-    async def test_services_without_a_portal(self) -> None:
-        """Headless Services and names of others are left out; one without a selector, whose
-        EndpointSlices somebody else writes, is served.
-        """
-        self.objects.service("headless", clusterIP="None", clusterIPs=["None"])
-        self.objects.endpoints("headless", *REMOTE)
-        self.objects.service("elsewhere", type="ExternalName", externalName="example.org")
-        self.objects.service("manual")
-        self.objects.endpoints("manual", *REMOTE[:1])
-        proxy = await self.start_proxy()
-        await self.each_family("manual", REMOTE[:1])
-        for name in ("headless", "elsewhere"):
-            answer = await self.call(self.objects.address(name, 4), patience=0.5)
-            self.assertIn(answer.problem, ("TimeoutError", "NoRouteError"))
-            self.assertNotIn(f"default/{name}", proxy.log)

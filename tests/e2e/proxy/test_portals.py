@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.e2e.proxy.programs import SYNC_SECONDS, Proxy
 from tests.e2e.proxy.support import OF_A_PROCESS, REMOTE, ProxyTestCase, spread
 from tests.e2e.proxy.traffic import REFUSED
 from tests.e2e.support import which
+from tests.proxy.rules.test_iptables import KUBE_PROXY
 
 ELSEWHERE = {4: "198.51.100.7", 6: "2001:db8:51::7"}
 """An external address that no machine has."""
@@ -113,13 +115,14 @@ class Portals:
 
     async def in_turn(self) -> None:
         """Require that endpoints get as many connections as the others."""
-        got = spread(await self.calls(300, self.objects.address("web", 4)))
-        if self.mode == "user":
-            self.assertEqual(got, {pod.address(4): 100 for pod in REMOTE})
-        else:
-            # Chosen by chance: of 300 beyond 60 from the middle is once in 10^12.
-            self.assertEqual(set(got), {pod.address(4) for pod in REMOTE})
-            self.assertGreater(min(got.values()), 40)
+        for version in BOTH:
+            got = spread(await self.calls(300, self.objects.address("web", version)))
+            self.assertEqual(set(got), {pod.address(version) for pod in REMOTE})
+            if self.mode == "user":
+                self.assertEqual(set(got.values()), {100})
+            else:
+                # Chosen by chance: of 300 beyond 60 from the middle is once in 10^12.
+                self.assertGreater(min(got.values()), 40)
 
     async def clean_up(self) -> None:
         """Run ``--cleanup`` to its end."""
@@ -153,6 +156,28 @@ class Portals:
         kept = [line for line in self.all_rules() if FOREIGN in line]
         self.assertEqual(kept, [line for line in rules if FOREIGN in line])
         self.assertEqual(len(kept), 5)
+
+    async def test_leftovers_of_kube_proxy(self) -> None:
+        """What its userspace mode has left leads clients to a port where nobody listens: they are
+        served, and none of it stays.
+        """
+        before = self.all_rules()
+        await self.start_cloud()
+        self.everything()
+        self.objects.endpoints("web", *REMOTE)
+        hosts = {version: self.objects.address("web", version) for version in BOTH}
+        kind = "legacy" if self.legacy else "nft"
+        for family, version in (("iptables", 4), ("ip6tables", 6)):
+            for command in KUBE_PROXY:
+                run(f"{family}-{kind}", *shlex.split(command.format(gone=hosts[version])))
+            self.assertEqual((await self.call(hosts[version])).problem, REFUSED)
+        proxy = await self.start_proxy()
+        for host in hosts.values():
+            await self.eventually_by(REMOTE, host)
+        self.assertNotIn("gone/service", "\n".join(self.all_rules()))
+        await proxy.stop()
+        await self.clean_up()
+        self.assertEqual(self.all_rules(), before)
 
     def add_foreign_rules(self) -> None:
         """Have somebody else use the firewalls, also chains that the proxy jumps from."""

@@ -13,12 +13,18 @@ from twisted.internet.defer import Deferred
 from tests.e2e.hub.canned import Canned
 from tests.e2e.hub.cloud import KINDS
 from tests.e2e.hub.programs import Hub
-from tests.e2e.proxy.objects import BOTH
+from tests.e2e.proxy.network import NODE, address
+from tests.e2e.proxy.objects import BOTH, port
 from tests.e2e.proxy.programs import Proxy
 from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase, spread
+from tests.e2e.proxy.traffic import REFUSED
 
 SERVICES = "/api/v1/services"
 SLICES = "/apis/discovery.k8s.io/v1/endpointslices"
+
+NODE_PORT = 30080
+BURST = 100
+SYNCS = "kubeproxy_sync_proxy_rules_duration_seconds_count"
 
 FILE_SECONDS = 20.0
 """How long a change of a file may take: it is looked at every five seconds."""
@@ -32,8 +38,8 @@ class SourcesTestCase(ProxyTestCase):
         return bool((await self.call(host, patience=0.3)).problem)
 
 
-class ApiTests(SourcesTestCase):
-    """An API that is away, or fails."""
+class Api:
+    """An API that changes much, is away, or fails; a class chooses who carries the bytes."""
 
     async def prepare(self) -> None:
         """Have two Services in the API."""
@@ -47,14 +53,37 @@ class ApiTests(SourcesTestCase):
     async def still_served(self) -> None:
         """Require that clients are served by the endpoints known last, in turn."""
         for version, host in self.hosts.items():
-            got = spread(await self.calls(30, host))
-            self.assertEqual(got, {pod.address(version): 10 for pod in REMOTE})
+            got = spread(await self.calls(60, host))
+            self.assertEqual(set(got), {pod.address(version) for pod in REMOTE})
+            if self.mode == "user":
+                self.assertEqual(set(got.values()), {20})
 
     async def changes_are_seen(self) -> None:
         """Require that what the API says now is done."""
         self.objects.endpoints("web", *LOCAL)
         for host in self.hosts.values():
             await self.eventually_by(LOCAL, host, seconds=60)
+
+    async def test_burst(self) -> None:
+        """A hundred updates of a Service at once end in the last one, and rules are made for some
+        of them only.
+        """
+        await self.prepare()
+        proxy = await self.start_proxy()
+        await self.eventually_by(REMOTE, self.hosts[6])
+        before = await proxy.metric(SYNCS)
+        for number in range(BURST):
+            pods = LOCAL if number % 2 else REMOTE[:1]
+            self.objects.service("web", port(80, node=NODE_PORT + number), type="NodePort")
+            self.objects.endpoints("web", *pods)
+        for version, host in self.hosts.items():
+            await self.eventually_by(LOCAL, host)
+            node = address("clients", NODE, version)
+            await self.eventually_by(LOCAL, node, NODE_PORT + BURST - 1)
+            for number in (0, BURST - 2):
+                answer = await self.call(node, NODE_PORT + number)
+                self.assertEqual(answer.problem, REFUSED)
+        self.assertLess(await proxy.metric(SYNCS) - before, BURST / 4)
 
     async def test_api_leaves_and_comes_back(self) -> None:
         """Traffic goes on with the endpoints of before, and nothing is changed; what has changed
@@ -172,6 +201,29 @@ class ApiTests(SourcesTestCase):
         """End it in good order."""
         await hub.stop(20)
         self.assertEqual(hub.complaints(), [])
+
+
+class UserTests(Api, SourcesTestCase):
+    """User mode."""
+
+
+class LegacyTests(Api, SourcesTestCase):
+    """User mode, with the old tables of iptables."""
+
+    legacy = True
+
+
+class NftablesTests(Api, SourcesTestCase):
+    """User mode, with native nftables."""
+
+    backend = "nftables"
+
+
+class KernelTests(Api, SourcesTestCase):
+    """Kernel mode."""
+
+    mode = "kernel"
+    backend = "nftables"
 
 
 class FileTests(SourcesTestCase):

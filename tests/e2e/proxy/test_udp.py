@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
+from collections.abc import Sequence
 
 from tests.e2e.network.namespaces import run
-from tests.e2e.proxy.network import NODE, OTHER_CLIENT, address
+from tests.e2e.proxy.network import NODE, address, version_of
 from tests.e2e.proxy.objects import BOTH, TARGET_PORT, port
 from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase
+from tests.e2e.proxy.test_portals import BALANCER, ELSEWHERE
 from tests.e2e.proxy.traffic import REFUSED, UNANSWERED
 
 NODE_PORT = 30053
@@ -20,14 +23,37 @@ class Datagrams:
     """The tests; a class chooses who carries the datagrams."""
 
     async def prepare(self, *flags: str) -> None:
-        """Serve DNS by a Service with a node port."""
+        """Serve DNS by a Service with a portal of each kind."""
         self.serve(*REMOTE, LEFT)
         await self.start_cloud()
-        self.objects.service("dns", port(53, "UDP", node=NODE_PORT), type="NodePort")
+        self.write()
         self.objects.endpoints("dns", *REMOTE)
         self.proxy = await self.start_proxy(*flags)
         for version in BOTH:
             await self.answered(self.objects.address("dns", version))
+
+    def write(self) -> None:
+        """Write the Service."""
+        self.objects.service(
+            "dns",
+            port(53, "UDP", node=NODE_PORT),
+            type="LoadBalancer",
+            externalIPs=list(ELSEWHERE.values()),
+            status={"loadBalancer": {"ingress": [{"ip": text} for text in BALANCER.values()]}},
+        )
+
+    def portals(self, version: int) -> Sequence[tuple[str, str, int]]:
+        """Return who speaks to it, and where."""
+        cluster = self.objects.address("dns", version)
+        return (
+            ("clients", cluster, 53),
+            ("node", cluster, 53),
+            ("clients", ELSEWHERE[version], 53),
+            ("outside", BALANCER[version], 53),
+            ("node", BALANCER[version], 53),
+            ("clients", address("clients", NODE, version), NODE_PORT),
+            ("outside", address("outside", NODE, version), NODE_PORT),
+        )
 
     async def answered(self, host: str) -> None:
         """Wait until the Service is served."""
@@ -55,9 +81,10 @@ class Datagrams:
             self.assertEqual(len(kept), 1)
         for endpoint in self.datagrams.values():
             endpoint.delay = 2.0
-        late = await self.ask(self.objects.address("dns", 4))
-        self.assertEqual(late.problem, "")
-        self.assertGreater(late.seconds, 1.9)
+        for version in BOTH:
+            late = await self.ask(self.objects.address("dns", version))
+            self.assertEqual(late.problem, "")
+            self.assertGreater(late.seconds, 1.9)
 
     async def test_clients_leave_an_endpoint_that_is_removed(self) -> None:
         """A client that never falls silent is served by another one at once, whichever portal it
@@ -65,15 +92,9 @@ class Datagrams:
         """
         await self.prepare()
         for version in BOTH:
-            portals = (
-                ("clients", self.objects.address("dns", version), 53),
-                ("node", self.objects.address("dns", version), 53),
-                ("clients", address("clients", NODE, version), NODE_PORT),
-                ("outside", address("outside", NODE, version), NODE_PORT),
-            )
             callers = [
                 self.datagram_caller(host, number, machine=machine)
-                for machine, host, number in portals
+                for machine, host, number in self.portals(version)
                 for _ in range(6)
             ]
             for caller in callers:
@@ -91,28 +112,44 @@ class Datagrams:
 
     async def test_endpoints_come_after_the_client(self) -> None:
         """A client that asks without a pause is served when there are endpoints at last, and until
-        then it is refused.
+        then it is refused, whichever portal it speaks to.
         """
         self.serve(*REMOTE)
         await self.start_cloud()
-        self.objects.service("dns", port(53, "UDP", node=NODE_PORT), type="NodePort")
+        self.write()
         self.objects.endpoints("dns")
         await self.start_proxy()
         for version in BOTH:
-            host = self.objects.address("dns", version)
-
-            async def is_refused(host=host) -> bool:
-                return (await self.ask(host, patience=0.5)).problem == REFUSED
-
-            await self.eventually(is_refused, "clients are refused")
-            # A socket that was refused is one that Twisted closes, so the asking one is its own.
-            source = address("clients", OTHER_CLIENT, version)
+            asking = [self.persistent(*portal) for portal in self.portals(version)]
+            for each in asking:
+                await self.eventually(
+                    lambda e=each: self.hears(e, REFUSED.encode()), "each client is refused"
+                )
             self.objects.endpoints("dns", *REMOTE, versions=(version,))
+            for each in asking:
+                await self.eventually(lambda e=each: self.hears(e, b"?"), "each client is served")
 
-            async def serves(host=host, source=source) -> bool:
-                return not (await self.ask(host, patience=0.5, source=source)).problem
+    def persistent(self, machine: str, host: str, port: int) -> socket.socket:
+        """Make a client that keeps its port though it is refused, where Twisted's has ended."""
+        family = socket.AF_INET6 if version_of(host) == 6 else socket.AF_INET
+        with self.network.inside(machine):
+            client = socket.socket(family, socket.SOCK_DGRAM)
+        self.addCleanup(client.close)
+        client.setblocking(False)
+        client.connect((host, port))
+        return client
 
-            await self.eventually(serves, "clients are served")
+    async def hears(self, client: socket.socket, end: bytes) -> bool:
+        """Whether a client that asks, again, hears something with this end."""
+        try:
+            client.send(b"?")
+            await self.pause(0.05)
+            return client.recv(1000).endswith(end)
+        except BlockingIOError:
+            return False
+        except (ConnectionRefusedError, PermissionError):
+            # The latter is what a program of this machine is told by whom nobody serves.
+            return end == REFUSED.encode()
 
     async def test_service_ends(self) -> None:
         """With the Service its associations end: nobody is served by it any more."""
@@ -139,12 +176,12 @@ class UserTests(Datagrams, ProxyTestCase):
         is given back after the idle time.
         """
         await self.prepare("--udp-timeout", "1s", "--udp-first-timeout", "1s")
-        host = self.objects.address("dns", 4)
+        hosts = [self.objects.address("dns", version) for version in BOTH]
         before = len(self.proxy.descriptors())
         problems: Counter[str] = Counter()
         most = 0
         for number in range(MANY):
-            answer = await self.ask(host, question=b"%d" % number, patience=5.0)
+            answer = await self.ask(hosts[number % 2], question=b"%d" % number, patience=5.0)
             problems[answer.problem] += 1
             if number % 500 == 0:
                 most = max(most, len(self.proxy.descriptors()))
