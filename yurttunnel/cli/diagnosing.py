@@ -75,7 +75,7 @@ def _environment(text: str) -> Mapping[str, str]:
 
 def _subject(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Subject:
     options = import_module(f"yurttunnel.{program}.options").Options(environment)
-    subject = import_module(f"yurttunnel.{program}.diagnosis").subject
+    subject = import_module(f"yurttunnel.{program}.command").subject
     try:
         options.parseOptions(arguments)
         return cast(Subject, subject(options.settings))
