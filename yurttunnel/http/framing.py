@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from yurttunnel.http.fields import Head
@@ -43,11 +43,13 @@ class Framing:
 
     kind: BodyKind
     length: int = 0
+    announces_body: bool = field(init=False, compare=False, repr=False)
+    """Whether there is anything behind the head."""
 
-    @property
-    def announces_body(self) -> bool:
-        """Whether there is anything behind the head."""
-        return self.length > 0 or self.kind not in (BodyKind.NONE, BodyKind.LENGTH)
+    def __post_init__(self) -> None:
+        """Look once: there are few framings, and each is asked about for each message."""
+        announces = self.length > 0 or self.kind not in (BodyKind.NONE, BodyKind.LENGTH)
+        object.__setattr__(self, "announces_body", announces)
 
 
 @lru_cache(256)

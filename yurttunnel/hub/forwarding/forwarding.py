@@ -187,10 +187,11 @@ class Forwarding(DelegatedExchange):
         """Return what a server is sent."""
         head = self.head
         made, kind = head.derived(_made_of), (server, self._changes)
-        if kind not in made:
+        found = made.get(kind)
+        if found is None:
             fields = [(b"Host", server.authority), *_passed_on(head.fields, self._changes)]
-            made[kind] = ForwardedRequest(head.method, head.target, fields)
-        return made[kind]
+            found = made[kind] = ForwardedRequest(head.method, head.target, fields)
+        return found
 
     def _acquire(
         self, *, fresh: bool, upload: bool, upgrade: bool

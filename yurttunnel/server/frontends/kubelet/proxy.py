@@ -127,7 +127,8 @@ def _request_to(
     certificate, and they need not see what others prove themselves by.
     """
     made, kind = head.derived(_made_of), (destination, authorization_used)
-    if kind not in made:
+    found = made.get(kind)
+    if found is None:
         replaced = _REPLACED_WITH_PROOF if authorization_used else _REPLACED
         fields = [(b"Host", destination.authority.encode("ascii"))]
         for field in head.fields:
@@ -136,8 +137,8 @@ def _request_to(
                 fields.append(field)
         # One head may get to many pods in time.
         made.clear()
-        made[kind] = ForwardedRequest(head.method, head.target, fields)
-    return made[kind]
+        found = made[kind] = ForwardedRequest(head.method, head.target, fields)
+    return found
 
 
 def _made_of(head: RequestHead) -> dict[tuple[Destination, bool], ForwardedRequest]:
