@@ -146,6 +146,15 @@ class LostServerTests(World):
         self.ask(PODS, KUBELET)
         self.assertEqual([(200, b"from the cache")], self.answered())
 
+    def test_servers_that_fail(self):
+        """Each one to which a request could not be sent is checked at once."""
+        self.checked.clear()
+        for server in self.api_servers:
+            self.connections.refuses[server] = RequestFailed(502, "refused")
+        self.ask("/version", method=b"POST", body=b"{}")
+        self.pass_time(0.6)
+        self.assertEqual(["a", "b"], self.checked)
+
     def test_not_kept(self):
         """What is not kept then is unreachable, and not unknown."""
         self.offline.keeps = succeed(False)

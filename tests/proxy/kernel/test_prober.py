@@ -54,7 +54,7 @@ class ProbeTests(SynchronousTestCase):
         """Begin it."""
         self.reactor = TurningReactor()
         self.probing = Prober(self.reactor).probe(ONE)
-        ((_, _, self.factory, _, _),) = self.reactor.tcpClients
+        ((_, _, self.factory, self.timeout, _),) = self.reactor.tcpClients
 
     def connect(self):
         """Have the endpoint answer."""
@@ -77,6 +77,7 @@ class ProbeTests(SynchronousTestCase):
 
     def test_a_process_that_is_late(self):
         """What came in time, and is read after it, is an answer."""
+        self.assertEqual(1.0, self.timeout)
         self.reactor.advance(2 * SECONDS)
         self.connect()
         self.reactor.turn()

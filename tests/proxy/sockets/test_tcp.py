@@ -17,7 +17,7 @@ from tests.proxy.sockets.lab import LOOPBACK, Peer, TcpLab, descriptors_in_use, 
 from yurttunnel.proxy.sockets import listener
 from yurttunnel.proxy.sockets.half_closed import LOOK, MOST_IDLE, HalfClosed
 from yurttunnel.proxy.sockets.listener import REST, Listener
-from yurttunnel.proxy.sockets.relay import _unacknowledged
+from yurttunnel.proxy.sockets.relay import READ_BYTES, _unacknowledged
 from yurttunnel.proxy.state.virtual_services import Endpoint
 
 MUCH = memoryview(os.urandom(1 << 20) * 100)
@@ -66,6 +66,16 @@ class RelayTests(SynchronousTestCase):
             self.assertEqual((stats.active, stats.total, stats.failed), (1, 1, 0))
             self.assertEqual((stats.received, stats.sent), (8, 9))
             self.assertEqual(self.picker.clients, [address])
+
+    def test_small_messages_take_no_pipe(self) -> None:
+        """Only who sends as much as is read at once has more, which a pipe is worth."""
+        client, server = self.join()
+        for size, pipes in ((READ_BYTES - 1, 0), (READ_BYTES, 1)):
+            for _ in range(2):
+                wanted = server.size + size
+                client.socket.send(b"x" * size)
+                self.until(lambda wanted=wanted: server.read().size == wanted)
+            self.assertEqual(pipes, len(self.lab.pipes._idle))
 
     def test_an_endpoint_may_speak_first(self) -> None:
         """As SMTP and MySQL do."""

@@ -126,7 +126,7 @@ class Cache(Service):
         """Open the file, in a moment."""
         super().startService()
         self._writing.start()
-        _ = self._hours.start(clients.HOUR, now=False).addErrback(self._defect)
+        _ = self._hours.start(clients.HOUR).addErrback(self._defect)
 
     def stopService(self) -> Deferred[None]:
         """Write what waits, for some seconds at most, and let go of the file."""

@@ -1,0 +1,131 @@
+"""What commands print of what a process answers."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import io
+import json
+import sys
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.cli import main, output, status, tokens
+from yurttunnel.cli.client import CommandFailed
+from yurttunnel.cli.forwards import ListOptions as ForwardListOptions
+from yurttunnel.cli.forwards import list_forwards
+from yurttunnel.cli.options import ClientOptions
+from yurttunnel.cli.status import StatusOptions
+from yurttunnel.ops.clocks import timestamp
+from yurttunnel.ops.command_line import STATUS
+
+NOW = 1_800_000_000.0
+
+
+class Answering:
+    """A process that answers with ``pages``, and has one more where something is posted."""
+
+    def __init__(self, **pages: object) -> None:
+        self.path = Path("/state/yurttunnel.sock")
+        self.pages = pages
+
+    def get(self, page: str):
+        """Answer."""
+        name = page.rpartition("/")[2]
+        if name not in self.pages:
+            raise CommandFailed("it has just ended")
+        return json.loads(json.dumps(self.pages[name]))
+
+    def post(self, page: str, **parameters: str):
+        """Answer with what came."""
+        return {"page": page, **parameters}
+
+
+class PrintedTests(SynchronousTestCase):
+    """Each command, asking a process that the test plays."""
+
+    def printed(self, act, options, *arguments: str, process: Answering | None = None) -> str:
+        """Return what a command prints."""
+        self.patch(output, "now", lambda: datetime.datetime.fromtimestamp(NOW, datetime.UTC))
+        self.patch(ClientOptions, "process", lambda options, program: process)
+        options.parseOptions(arguments)
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown):
+            self.status = act(options)
+        return shown.getvalue()
+
+    def test_tokens(self) -> None:
+        """Their ages, ends, and which is in the file."""
+        good = [
+            {"id": "a", "created": timestamp(NOW - 90), "expires": "soon", "in_file": True},
+            {"id": "b", "created": timestamp(NOW - 7200), "expires": "later", "in_file": False},
+        ]
+        process = Answering(tokens={"tokens": good})
+        lines = self.printed(tokens.list_tokens, tokens.ListOptions(), process=process)
+        self.assertEqual(
+            ["ID  AGE    EXPIRES  FILE", "a   1m30s  soon     join-token", "b   2h     later"],
+            lines.splitlines(),
+        )
+
+    def test_a_token_that_is_revoked(self) -> None:
+        """Its secret is not sent; programs get what the process has answered."""
+        for arguments, expected in (
+            (("a.secret",), "join token a enrols nobody any more\n"),
+            (("a.secret", "-o", "json"), output.as_json({"page": "/v1/tokens/revoke", "id": "a"})),
+        ):
+            options = tokens.RevokeOptions()
+            shown = self.printed(tokens.revoke, options, *arguments, process=Answering())
+            self.assertEqual(expected, shown)
+
+    def test_forwards(self) -> None:
+        """Where they listen and lead, and who has opened them."""
+        entry = {"listen": "127.0.0.1:9", "node": "a", "target": "b:1", "connections": 2}
+        process = Answering(forwards={"forwards": [{**entry, "origin": "command"}]})
+        head, line = self.printed(list_forwards, ForwardListOptions(), process=process).splitlines()
+        self.assertEqual(["LISTEN", "NODE", "TARGET", "CONNECTIONS", "OPENED", "BY"], head.split())
+        self.assertEqual(["127.0.0.1:9", "a", "b:1", "2", "command"], line.split())
+
+    def test_status(self) -> None:
+        """Those that have just ended are left out; what is wrong with the others is told."""
+        told = {
+            "program": "yurthub", "version": "1", "node": "edge-1", "ready": False, "pid": 7,
+            "since": timestamp(NOW - 60), "status_page": "http://127.0.0.1:10267/",
+            "checks": [
+                {"name": "disk", "problem": "full", "required": True},
+                {"name": "cloud", "problem": "away", "required": False},
+                {"name": "cache", "problem": None, "required": False},
+            ],
+        }  # fmt: skip
+        running = [Answering(), Answering(process=told)]
+        self.patch(status, "running", lambda: running)
+        self.assertEqual(
+            [
+                "yurthub 1 of node edge-1: NOT READY",
+                "  running for 1m, pid 7",
+                "  directory /state",
+                "  status page http://127.0.0.1:10267/",
+                "  problem: disk: full",
+                "  warning: cloud: away",
+            ],
+            self.printed(status.status, StatusOptions()).splitlines(),
+        )
+        self.assertEqual(1, self.status)
+        running.pop()
+        with self.assertRaisesRegex(CommandFailed, "nothing of yours runs"):
+            self.printed(status.status, StatusOptions())
+
+    def test_help(self) -> None:
+        """A word with which several commands begin has help of its own, also with more behind."""
+        for arguments, first, ended in (
+            (["token", "--help"], "Usage: yurttunnel token COMMAND [flags]", 0),
+            (["help", "token"], "Usage: yurttunnel token COMMAND [flags]", 0),
+            (["token", "list", "--help"], "Usage: yurttunnel token list", 0),
+            ([], "Usage: yurttunnel COMMAND [flags]", STATUS),
+        ):
+            self.patch(sys, "argv", ["yurttunnel", *arguments])
+            shown = io.StringIO()
+            with contextlib.redirect_stdout(shown), self.assertRaises(SystemExit) as ending:
+                main.main()
+            self.assertTrue(shown.getvalue().startswith(first), (arguments, shown.getvalue()))
+            self.assertEqual(ended, ending.exception.code or 0)
