@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from zope.interface import implementer
 
-from yurttunnel.http.interfaces import IExchange, IRequestHandler
+from yurttunnel.http.fields import Fields
+from yurttunnel.http.interfaces import IBodySink, IExchange, IRequestHandler
 
 Answering = Callable[[IExchange], object]
 
@@ -53,11 +54,46 @@ class Streamed:
             exchange.finish()
 
 
+@implementer(IBodySink)
+class _Body:
+    """The body of a request, which is given to ``taken`` at its end."""
+
+    def __init__(self, taken: Callable[[bytes], object]) -> None:
+        self._pieces: list[bytes] = []
+        self._taken = taken
+
+    def write(self, data: bytes) -> None:
+        """See ``IBodySink``."""
+        self._pieces.append(data)
+
+    def finish(self, trailers: Fields = ()) -> None:
+        """See ``IBodySink``."""
+        self._taken(b"".join(self._pieces))
+
+
+class Taken:
+    """Takes what is created, and answers with it; ``bodies`` are what came, with its type."""
+
+    def __init__(self) -> None:
+        self.bodies: list[tuple[bytes, bytes]] = []
+
+    def __call__(self, exchange: IExchange) -> None:
+        """Take it."""
+        [content_type] = exchange.head.values(b"content-type")
+
+        def take(body: bytes) -> None:
+            self.bodies.append((content_type, body))
+            exchange.respond(201, [(b"Content-Type", content_type)], body)
+
+        exchange.deliver_body(_Body(take))
+
+
 @implementer(IRequestHandler)
 class CannedAnswers:
     """Answers with what is in ``answers``, and all else as ``handler`` does.
 
-    A key is a path, or a path with ``?watch`` behind it for what watches that path.
+    A key is a path, or a path with ``?watch`` behind it for what watches that path, or with
+    ``POST`` before it for what is created there.
     """
 
     def __init__(self, handler: IRequestHandler) -> None:
@@ -68,8 +104,14 @@ class CannedAnswers:
         """Answer; see ``IRequestHandler``."""
         path, _, query = exchange.head.target.decode("latin-1").partition("?")
         watches = any(one in ("watch=true", "watch=1") for one in query.split("&"))
-        answer = self.answers.get(f"{path}?watch" if watches else path)
-        if answer is None or exchange.head.method != b"GET":
+        match exchange.head.method:
+            case b"GET":
+                answer = self.answers.get(f"{path}?watch" if watches else path)
+            case b"POST":
+                answer = self.answers.get(f"POST {path}")
+            case _:
+                answer = None
+        if answer is None:
             self._handler.request_received(exchange)
         else:
             answer(exchange)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import signal
 
+from tests.e2e.hub.canned import Taken
+from tests.e2e.hub.clients import PROTOBUF, PROTOBUF_FIRST
 from tests.e2e.hub.cloud import KINDS, NODE, Cloud
 from tests.e2e.hub.support import HubTestCase
+from tests.hub.media.encoding import MAGIC, field, message
 
 EVENTS = "/api/v1/namespaces/default/events"
 MANY = 30
+FUTURE = "a field that this version does not know"
 SENT_SECONDS = 30.0
 
 
@@ -67,6 +71,28 @@ class EventTests(HubTestCase):
         await self.restart(hub, signal.SIGKILL)
         await self.regain(cloud, hub)
         await self.arrive(cloud, MANY)
+
+    async def test_events_in_protobuf_arrive_as_they_were(self) -> None:
+        """A kubelet writes them so; the cloud gets each byte of them, also after a kill."""
+        cloud, hub = await self.start()
+        taken = cloud.answers[f"POST {EVENTS}"] = Taken()
+        kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
+        await self.lose(cloud, hub)
+        events = []
+        for number in range(3):
+            metadata = field(1, f"web.{number:016x}") + field(3, "default")
+            raw = field(1, metadata) + field(3, "BackOff") + field(2000, FUTURE)
+            meta = {"apiVersion": "v1", "kind": "Event"}
+            events.append(MAGIC + message("Unknown", {"typeMeta": meta, "raw": raw}))
+            content_type = [(b"Content-Type", PROTOBUF.encode())]
+            response = await kubelet.ask(EVENTS, "POST", events[-1], content_type)
+            self.assertEqual((response.status, bytes(response.body)), (201, events[-1]))
+        await self.settled(hub)
+        await self.restart(hub, signal.SIGKILL)
+        self.assertEqual(taken.bodies, [])
+        await self.regain(cloud, hub)
+        await self.eventually(lambda: len(taken.bodies) == 3, "the events arrive", SENT_SECONDS)
+        self.assertEqual(taken.bodies, [(PROTOBUF.encode(), event) for event in events])
 
     async def test_an_event_that_the_cloud_refuses_does_not_hold_up_the_others(self) -> None:
         """One of a namespace that has gone meanwhile is dropped."""
