@@ -7,6 +7,7 @@ from tests.hub.cache.test_store import CacheTestCase
 from yurttunnel.hub.cache.interfaces import Scope
 from yurttunnel.hub.cache.lists import MOST_LISTS, PAGE_SECONDS
 from yurttunnel.hub.cache.objects import MOST_SCOPES
+from yurttunnel.hub.cache.queue import MOST_IN_LINE
 from yurttunnel.hub.cache.writing import BARRIER, COLLECTED
 from yurttunnel.hub.media.interfaces import ListMeta
 
@@ -72,6 +73,48 @@ class ReplaceTests(CacheTestCase):
         listed = self.result(reading)
         self.assertEqual(["b"], [each.name for each in self.result(listed.read())])
         listed.close()
+        self.assertEqual(0, self.cache.stats.waiting)
+
+    def test_told_while_a_list_is_cut(self) -> None:
+        """What is told behind a list is behind it, as if its items had been cut at once."""
+        listing = self.cache.begin_list(ALL, "")
+        listing.lag(1000, True)
+        self.cache.see(ALL, "20")
+        self.cache.upsert(PODS, POD, item("c", 7))
+        self.cache.forget_object("kubelet", "pods.v1.core", "default", "b")
+        behind = self.cache.begin_list(ALL, "")
+        behind.lag(1000, True)
+        behind.add([item("c", 7)])
+        behind.complete(ListMeta(POD, "7"))
+        listing.add([item("a"), item("b")])
+        reading = self.cache.list(ALL)
+        self.assertNoResult(reading)
+        listing.complete(ListMeta(POD, "6"))
+        meta, _, items = self.read()
+        self.result(reading).close()
+        self.assertEqual(("20", ["c"]), (meta.version, [each.name for each in items]))
+        self.assertEqual(0, self.cache.stats.waiting)
+
+    def test_pages_that_are_cut_late(self) -> None:
+        """A short page is behind a long one that came before it, and is still being cut."""
+        tell_list(self.cache, [item("gone")], 5)
+        first, last = self.cache.begin_list(ALL, ""), self.cache.begin_list(ALL, "more")
+        first.lag(1000, True)
+        last.add([item("b")])
+        last.complete(ListMeta(POD, "6"))
+        first.add([item("a")])
+        first.complete(ListMeta(POD, "6", "more"))
+        self.assertEqual({"a": "1", "b": "1"}, self.names())
+
+    def test_much_is_told_while_a_list_is_cut(self) -> None:
+        """What waits for the list is bounded; then it is told before."""
+        listing = self.cache.begin_list(ALL, "")
+        listing.lag(1000, True)
+        for number in range(2 * MOST_IN_LINE + 1):
+            self.cache.upsert(PODS, POD, item("a", 10 + number))
+        listing.add([item("a"), item("b")])
+        listing.complete(ListMeta(POD, "9"))
+        self.assertEqual({"a": str(10 + 2 * MOST_IN_LINE), "b": "1"}, self.names())
         self.assertEqual(0, self.cache.stats.waiting)
 
     def test_lag_without_an_end(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from hypothesis import settings
@@ -105,6 +107,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.model = Model(self.clock)
         self.tokens = 0
         self.restarts = 0
+        self.cutting: list[Callable[[], None]] = []
         self.start()
 
     def start(self) -> None:
@@ -171,12 +174,17 @@ class CacheMachine(RuleBasedStateMachine):
         items = [each for _, each in sorted(self.cluster.states[version].items()) if selects(each)]
         return scope, version, "", items, limit, self.restarts
 
-    @rule(scope=st.sampled_from(SCOPES), late=st.integers(0, 5), limit=st.integers(1, 3))
-    def list(self, scope, late, limit) -> None:
+    @rule(
+        scope=st.sampled_from(SCOPES),
+        late=st.integers(0, 5),
+        limit=st.integers(1, 3),
+        cut_late=st.booleans(),
+    )
+    def list(self, scope, late, limit, cut_late=False) -> None:
         """All of it happens without anything between."""
         page = self.begin_list(scope, limit, late)
         while True:
-            page = self.end_page(self.begin_page(page, 1))
+            page = self.end_page(self.begin_page(page, 1), cut_late)
             if not page[2]:
                 break
 
@@ -201,9 +209,9 @@ class CacheMachine(RuleBasedStateMachine):
             listing.add(items[:limit][:cut])
         return both, page, cut, self.restarts
 
-    @rule(target=pages, listing=consumes(listings))
-    def end_page(self, listing):
-        """The rest of it comes."""
+    @rule(target=pages, listing=consumes(listings), late=st.booleans())
+    def end_page(self, listing, late=False):
+        """The rest of it comes; it may be cut late, which is as if it were cut now."""
         both, (scope, version, token, items, limit, restarts), cut, began = listing
         more = items[limit:]
         self.tokens += bool(more)
@@ -212,9 +220,32 @@ class CacheMachine(RuleBasedStateMachine):
             # It was on its way when the process ended.
             return scope, version, token, items, limit, restarts
         for each in both:
-            each.add(items[:limit][cut:])
-            each.complete(ListMeta(POD, str(version), next_token))
+            told = partial(
+                self.cut_page, each, items[:limit][cut:], ListMeta(POD, str(version), next_token)
+            )
+            if late and each is both[0]:
+                each.lag(1, True)
+                self.cutting.append(told)
+            else:
+                told()
         return scope, version, next_token, more, limit, self.restarts
+
+    @staticmethod
+    def cut_page(listing, items, meta) -> None:
+        """The rest of a page is cut."""
+        listing.add(items)
+        listing.complete(meta)
+
+    @rule(which=st.integers(0, 3))
+    def cut_late(self, which) -> None:
+        """One of the pages that are cut late is cut; a short one is before a long one."""
+        if self.cutting:
+            self.cutting.pop(which % len(self.cutting))()
+
+    def cut_all(self) -> None:
+        """Nothing is left to be cut."""
+        while self.cutting:
+            self.cutting.pop()()
 
     @rule(listing=consumes(listings))
     def abandon(self, listing) -> None:
@@ -227,6 +258,7 @@ class CacheMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         """The process ends and begins again; what has gone is not known any more."""
+        self.cut_all()
         self.stop()
         self.restarts += 1
         self.model.gone.clear()
@@ -246,11 +278,12 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(scope=st.sampled_from(SCOPES))
     def read(self, scope) -> None:
-        """What is read is what the model says."""
+        """What is read is what the model says; reading waits for what is cut late."""
         self.writer.release()
         reading = [
             Deferred.fromCoroutine(read_all(cache, scope)) for cache in (self.cache, self.model)
         ]
+        self.cut_all()
         self.clock.advance(0)
         results: list[object] = []
         for each in reading:

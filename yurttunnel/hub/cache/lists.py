@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from sqlite3 import Connection
 
 from twisted.internet.interfaces import IReactorTime
@@ -16,6 +17,7 @@ from zope.interface import implementer
 
 from yurttunnel.hub.cache import objects
 from yurttunnel.hub.cache.interfaces import Collection, IListing, Scope
+from yurttunnel.hub.cache.queue import Place
 from yurttunnel.hub.cache.versions import is_older, version_of
 from yurttunnel.hub.cache.writes import OVERHEAD, Done, size_of_scope
 from yurttunnel.hub.cache.writing import Writing
@@ -128,6 +130,7 @@ class Listing:
         self._refused = refused
         self._items: list[Item] = []
         self._size = self._lag = 0
+        self._place: Place | None = None
         self._is_over = False
 
     def add(self, items: Sequence[Item]) -> None:
@@ -146,8 +149,8 @@ class Listing:
             return False
         self._queue.size += size - self._lag
         self._lag = size
-        if ended:
-            self._queue.expect(self)
+        if ended and self._place is None:
+            self._place = self._queue.expect()
         self._check_room()
         return not self._is_over
 
@@ -162,18 +165,29 @@ class Listing:
         if self._is_over:
             return
         size = self._size + size_of_scope(self._scope)
-        items = _without(self._queue.gone_of(self._scope.collection), self._items)
+        told = partial(self._put, meta, self._items, size)
         self._forget()
+        place, self._place = self._place or self._queue.expect(), None
+        self._fill(place, told, size)
+
+    def _put(self, meta: ListMeta, items: Sequence[Item], size: int) -> None:
+        """Take the page, with all that was told before it."""
+        items = _without(self._queue.gone_of(self._scope.collection), items)
         pages = self._pages([(item.namespace, item.name) for item in items])
         if pages is not None and meta.continue_token:
             self._continued.expect(self._scope, meta.continue_token, pages)
-        self._writing.put(Page(self._scope, meta, items, size, pages), self._queue)
-        self._queue.expect_no_more(self)
+        self._queue.put_at_once(Page(self._scope, meta, items, size, pages))
 
     def abandon(self) -> None:
         """See :class:`IListing`."""
         self._forget()
-        self._queue.expect_no_more(self)
+        place, self._place = self._place, None
+        if place is not None:
+            self._fill(place, lambda: None, 0)
+
+    def _fill(self, place: Place, told: Callable[[], object], size: int) -> None:
+        self._queue.fill(place, told, size)
+        self._writing.trigger()
 
     def _forget(self) -> None:
         self._is_over = True

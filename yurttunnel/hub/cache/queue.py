@@ -19,8 +19,23 @@ MOST_LACKING = 10_000
 """Collections that are known to lack something while the disk takes nothing; if there are more, it
 is taken that all do."""
 
+MOST_IN_LINE = 1_000
+"""Changes that wait for lists which are still being cut, a tenth of a second for a large one."""
+
 _FOR_LISTS = 0.8
 """Part of the memory that lists may take; the rest is for changes."""
+
+
+class Place:
+    """A place in the line behind lists that are still being cut, and of such a list.
+
+    ``told`` does what is to be done then, ``None`` as long as nobody knows it; ``size`` are the
+    bytes that it holds.
+    """
+
+    def __init__(self, told: Callable[[], object] | None = None, size: int = 0) -> None:
+        self.told = told
+        self.size = size
 
 
 class WriteQueue:
@@ -42,8 +57,7 @@ class WriteQueue:
         self._taken: list[Write] = []
         self._open: Changes | None = None
         self._marks: dict[int, list[Deferred[None]]] = {}
-        self._expected: set[object] = set()
-        self._waiting_for_expected: list[Deferred[None]] = []
+        self._line: deque[Place] = deque()
         self._gone: OrderedDict[Key, int] = OrderedDict()
         self._lacking: set[Collection] = set()
         # With too many of these: another object each time, so that it is known when it is done.
@@ -57,11 +71,15 @@ class WriteQueue:
 
     @property
     def is_busy(self) -> bool:
-        """Something waits, is being done, or is expected."""
-        return bool(self or self._taken or self._expected)
+        """Something waits, is being done, or is still being cut."""
+        return bool(self or self._taken or self._line)
 
     def put(self, write: Write) -> None:
         """Take a write, to be done behind all those before."""
+        self._stand_in_line(partial(self.put_at_once, write), write.size)
+
+    def put_at_once(self, write: Write) -> None:
+        """Take a write of which it is the turn."""
         self._open = None
         self._waiting.append(write)
         self.size += write.size
@@ -69,6 +87,10 @@ class WriteQueue:
 
     def change(self, key: Key, change: Change) -> None:
         """Take a change of an object; what is known to be older changes nothing."""
+        size = 0 if change.item is None else len(change.item.body)
+        self._stand_in_line(partial(self._change, key, change), size)
+
+    def _change(self, key: Key, change: Change) -> None:
         gone = self._gone.get(key)
         if gone is not None and is_older(change.version, gone):
             return
@@ -83,6 +105,9 @@ class WriteQueue:
 
     def see(self, scope: Scope, version: Version) -> None:
         """Take it that a scope is known up to a version, by all that waits before."""
+        self._stand_in_line(partial(self._see, scope, version))
+
+    def _see(self, scope: Scope, version: Version) -> None:
         changes = self._last()
         self.size -= changes.size
         changes.see(scope, version)
@@ -147,34 +172,54 @@ class WriteQueue:
         self._open = None
         self._bound()
 
-    def expect(self, listing: object) -> None:
-        """Take it that a list has come whose items are still being cut."""
-        self._expected.add(listing)
+    def expect(self) -> Place:
+        """Return the place of a list that has come, and whose items are still being cut.
 
-    def expect_no_more(self, listing: object) -> None:
-        """Take it that a list has been put, or never will be."""
-        self._expected.discard(listing)
-        if not self._expected:
-            waiting, self._waiting_for_expected = self._waiting_for_expected, []
-            for each in waiting:
-                each.callback(None)
+        All that is told from now on is behind it.
+        """
+        place = Place()
+        self._line.append(place)
+        return place
+
+    def fill(self, place: Place, told: Callable[[], object], size: int) -> None:
+        """Have ``told`` called when it is the turn of a place."""
+        place.told, place.size = told, size
+        self.size += size
+        while self._line and self._line[0].told is not None:
+            self._tell(self._line.popleft())
+
+    def _stand_in_line(self, told: Callable[[], object], size: int = 0) -> None:
+        """Do something once the lists are there that came before."""
+        if not self._line:
+            told()
+            return
+        self._line.append(Place(told, size))
+        self.size += size
+        if len(self._line) > MOST_IN_LINE or self.size > self._most:
+            # What is late is put right by its version, where it has one.
+            line = self._line
+            self._line = deque(place for place in line if place.told is None)
+            for place in line:
+                self._tell(place)
+
+    def _tell(self, place: Place) -> None:
+        self.size -= place.size
+        if place.told is not None:
+            place.told()
 
     def mark(self) -> Deferred[None]:
-        """Return what fires when all that was taken in before now is done, or dropped.
-
-        With it what is expected now.
-        """
-        if self._expected:
-            expected: Deferred[None] = Deferred()
-            self._waiting_for_expected.append(expected)
-            return expected.addCallback(lambda _: self.mark())
+        """Return what fires when all that was taken in before now is done, or dropped."""
+        if self._line:
+            mark: Deferred[None] = Deferred()
+            self._stand_in_line(lambda: mark.callback(None))
+            return mark.addCallback(lambda _: self.mark())
         everything = [*self._taken, *self._waiting]
         if not everything:
             return succeed(None)
         last = everything[-1]
-        mark: Deferred[None] = Deferred()
-        self._marks.setdefault(id(last), []).append(mark)
-        return mark
+        done: Deferred[None] = Deferred()
+        self._marks.setdefault(id(last), []).append(done)
+        return done
 
     def _note_gone(self, key: Key, version: int) -> None:
         self._gone[key] = version

@@ -136,6 +136,10 @@ class Writing:
         queue.put(write)
         self._loop.trigger()
 
+    def trigger(self) -> None:
+        """Take it that something waits in a queue."""
+        self._loop.trigger()
+
     def change(self, key: Key, change: Change) -> None:
         """Take a change of an object."""
         self.queue(key.collection.client).change(key, change)
