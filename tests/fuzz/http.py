@@ -15,6 +15,7 @@ from yurttunnel.http.head import (
     HeadLimits,
     RequestHead,
     RequestHeadReader,
+    RequestHeads,
     ResponseHead,
     ResponseHeadReader,
     format_request_head,
@@ -23,7 +24,7 @@ from yurttunnel.http.head import (
 
 LIMITS = HeadLimits(max_bytes=2000, max_fields=20)
 
-Reader = RequestHeadReader | ResponseHeadReader
+Reader = RequestHeadReader | RequestHeads | ResponseHeadReader
 Pieces = Iterable[bytes]
 
 
@@ -70,6 +71,10 @@ def check_request(case: bytes) -> bool:
     assert _same(head, again) and rest == again_rest, "the cutting makes a difference"
     if not isinstance(head, RequestHead):
         return False
+    heads = RequestHeads(LIMITS)
+    for pieces in ([case[PLAN:]], [case[PLAN:]], cut(case)):
+        again, again_rest = _read_head(heads, pieces)
+        assert _same(head, again) and rest == again_rest, "the one before makes a difference"
     assert head.fields == _fields(case[PLAN:]), "the fields are not those that were sent"
     try:
         framing = request_framing(head)
