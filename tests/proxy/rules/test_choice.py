@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from twisted.internet.defer import Deferred, fail, succeed
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
@@ -129,6 +130,23 @@ class ChoiceTests(SynchronousTestCase):
         self.successResultOf(rules.apply([]))
         self.successResultOf(rules.apply([]))
         self.assertEqual(["remove"], self.nftables.calls)
+
+    def test_leftovers_that_cannot_be_removed(self):
+        """It is tried again each time, since they may lead clients elsewhere, and told once."""
+        self.nftables.leftovers = True
+        self.nftables.problem = "the lock is held"
+        rules = choose(BackEnd.IPTABLES, False, self.iptables, self.nftables)
+        with capturedLogs() as events:
+            for _ in range(2):
+                self.successResultOf(rules.apply([]))
+            self.nftables.problem = None
+            for _ in range(2):
+                self.successResultOf(rules.apply([]))
+        self.assertEqual(["remove"] * 3, self.nftables.calls)
+        told = [formatEvent(each) for each in events]
+        self.assertEqual(2, len(told), told)
+        self.assertIn("the lock is held; it is tried again", told[0])
+        self.assertIn("removed the rules of nftables", told[1])
 
     def test_remove(self):
         """All kinds are removed at the end."""

@@ -43,6 +43,7 @@ class ChosenRules:
         self._nftables = nftables
         self._chosen = chosen
         self._leftovers_due = True
+        self._told = ""
 
     @property
     def backend(self) -> str:
@@ -67,7 +68,6 @@ class ChosenRules:
         else:
             applied = await self._chosen.apply(placed)
         if self._leftovers_due:
-            self._leftovers_due = False
             await self._remove_leftovers()
         return applied
 
@@ -94,11 +94,15 @@ class ChosenRules:
             else:
                 removed = await remove_everything([self._iptables])
         except SteeringFailed as error:
-            self._log.warn(
-                "Rules that a former process has left may still lead clients elsewhere: {error}",
-                error=error,
-            )
+            if str(error) != self._told:
+                self._told = str(error)
+                self._log.warn(
+                    "Rules that a former process has left may still lead clients elsewhere:"
+                    " {error}; it is tried again",
+                    error=error,
+                )
             return
+        self._leftovers_due = False
         for sentence in removed:
             self._log.info("Of a former process: {sentence}", sentence=sentence)
 
