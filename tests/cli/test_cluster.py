@@ -123,7 +123,7 @@ class ClusterTests(SynchronousTestCase):
         proxy = "/api/v1/namespaces/kube-system/pods/s-2:10265/proxy"
         pods = self.raw.pop(PODS)
         self.raw[PODS.replace("/ns/", "/kube-system/")] = pods
-        self.raw[f"{proxy}/readyz"] = "nodes: ok\nready"
+        self.raw[f"{proxy}/readyz"] = "nodes: ok\ndisk: full\nready"
         self.raw[f"{proxy}/agents"] = '[{"connected": true}, {"connected": false}]'
         self.answers()
         options = StatusOptions()
@@ -131,9 +131,10 @@ class ClusterTests(SynchronousTestCase):
         shown = io.StringIO()
         with contextlib.redirect_stdout(shown):
             self.assertEqual(1, status(options))
-        first, second = shown.getvalue().splitlines()
+        first, second, check = shown.getvalue().splitlines()
         self.assertRegex(first, "^s-1: s-1 cannot be asked: .*, nodes connected: 0$")
         self.assertEqual("s-2: ready, nodes connected: 1", second)
+        self.assertEqual("  disk: full", check)
 
     def test_not_reached(self) -> None:
         """Where neither works it is said what kubectl says last."""
