@@ -106,6 +106,12 @@ class TunnelSession:
 
     _log = Logger()
 
+    # Set by those that go away: with more than thirty attributes of its own each instance would
+    # have a table of their names, of 1.3 KiB.
+    _goaway_call: IDelayedCall | None = None
+    _goaway_text = ""
+    _drained = False
+
     def __init__(
         self,
         context: SessionContext,
@@ -138,11 +144,8 @@ class TunnelSession:
         self._flushes_soon = False
         self._last_sent = 0.0
         self._timer: IDelayedCall | None = None
-        self._goaway_call: IDelayedCall | None = None
-        self._goaway_text = ""
         self._may_end: Callable[[], bool] = lambda: True
         self._ending: list[TunnelStream] = []
-        self._drained = False
         self.wire = Session(side, local, peer, self, self.clock.seconds(), context.budget)
         self._memory = self.wire.memory
         most = min(peer.limits.max_streams, self._memory.limit // local.limits.stream_window)

@@ -19,7 +19,6 @@ A PING that is due during a probe ends it: the path has not become empty in time
 
 from __future__ import annotations
 
-from collections import deque
 from enum import Enum
 from typing import Final
 
@@ -55,7 +54,7 @@ class RoundTrip:
         self.seconds: float | None = None
         self.draining = 0.0
         self.probe = Probe.ENDED
-        self._samples: deque[float] = deque(maxlen=SAMPLES)
+        self._samples: list[float] = []
         self._number = 0
         self._sent_at: float | None = None
         self._probed_at = float("-inf")
@@ -90,7 +89,7 @@ class RoundTrip:
             self.draining = sample
         elif ended is Probe.MEASURING:
             self._samples.clear()
-        self._samples.append(sample)
+        self._samples = [*self._samples[1 - SAMPLES :], sample]
         self._sent_at = None
         self.seconds = min(self._samples)
         self.probe = Probe.MEASURING if ended is Probe.DRAINING else Probe.ENDED

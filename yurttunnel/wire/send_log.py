@@ -20,7 +20,8 @@ class SendLog:
     def __init__(self, budget: MemoryBudget | None = None) -> None:
         self._budget = budget
         self._chunks: deque[bytes] = deque()
-        self.again: deque[bytes] = deque()
+        # What is to be sent again, the first one last; mostly there is nothing.
+        self.again: list[bytes] = []
         self.start = 0
         self.acknowledged = 0
         self.end = 0
@@ -67,10 +68,10 @@ class SendLog:
 
     def rewind(self) -> None:
         """Prepare to send everything from ``acknowledged`` on again, before anything new."""
-        self.again = deque(self._chunks)
+        self.again = list(reversed(self._chunks))
         if self.again and self.acknowledged > self.start:
-            self.again[0] = self.again[0][self.acknowledged - self.start :]
+            self.again[-1] = self.again[-1][self.acknowledged - self.start :]
 
     def next_again(self) -> bytes:
         """The next chunk to be sent again, nothing when all has been."""
-        return self.again.popleft() if self.again else b""
+        return self.again.pop() if self.again else b""

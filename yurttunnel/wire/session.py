@@ -113,22 +113,7 @@ class Session:
         self._peer_refuses_streams = False
         self._expires = now + limits.resume_window / 1000
         self._parser = FrameParser(limits.max_frame, self._on_data, self._on_control)
-        self._control_handlers = {
-            frames.OPEN: self._on_open,
-            frames.OK: self._on_ok,
-            frames.FAIL: self._on_fail,
-            frames.FIN: self._on_fin,
-            frames.RESET: self._on_reset,
-            frames.CREDIT: self._on_credit,
-            frames.GOAWAY: self._on_goaway,
-            frames.ACK: self._on_ack,
-            frames.PING: self._on_ping,
-            frames.PONG: self._on_pong,
-            frames.CLOSE: self._on_close,
-            frames.HELLO: self._on_hello,
-        }
-        if side is Side.AGENT:
-            self._control_handlers[frames.SERVERS] = self._on_servers
+        self._control_handlers = _CONTROL_HANDLERS[side]
         self._acknowledged = 0
         self._ack_at = NEVER
         self._settling = False
@@ -540,7 +525,7 @@ class Session:
         if handler is not None:
             if number and kind & frames.LINK:
                 raise Violation(Code.PROTOCOL, f"a frame of type {kind:#x} belongs to no stream")
-            handler(number, payload)
+            handler(self, number, payload)
         elif kind & frames.CRITICAL:
             raise Violation(Code.UNKNOWN_CRITICAL, f"a critical frame of unknown type {kind:#x}")
 
@@ -734,6 +719,29 @@ class Session:
         for stream in list(self._table.open.values()):
             self._forget(stream, code if code is not Code.DONE else Code.GOING_AWAY, text)
         self._events.session_closed(code, text, by_peer)
+
+
+_ControlHandler = Callable[[Session, int, bytes], None]
+
+# One table for all sessions; each would have a kilobyte and a half of methods of its own.
+_OF_BOTH_SIDES: dict[int, _ControlHandler] = {
+    frames.OPEN: Session._on_open,
+    frames.OK: Session._on_ok,
+    frames.FAIL: Session._on_fail,
+    frames.FIN: Session._on_fin,
+    frames.RESET: Session._on_reset,
+    frames.CREDIT: Session._on_credit,
+    frames.GOAWAY: Session._on_goaway,
+    frames.ACK: Session._on_ack,
+    frames.PING: Session._on_ping,
+    frames.PONG: Session._on_pong,
+    frames.CLOSE: Session._on_close,
+    frames.HELLO: Session._on_hello,
+}
+_CONTROL_HANDLERS: Final[dict[Side, dict[int, _ControlHandler]]] = {
+    Side.SERVER: _OF_BOTH_SIDES,
+    Side.AGENT: {**_OF_BOTH_SIDES, frames.SERVERS: Session._on_servers},
+}
 
 
 def _failure(code: Code) -> Code:
