@@ -47,7 +47,7 @@ NOT_RUN = {
     "copy": "the token is copied without ssh",
     "by-hand": "it needs a program that is not here",
     "newcomer": "tests.e2e.test_new_user types it",
-    "elsewhere": "another end-to-end test has the same flags",
+    "elsewhere": "another test has the same flags, an end-to-end one but for middlewares",
     "ci": "CI does it",
     "long": "it measures for minutes",
     "cluster": "it needs a cluster; tests of deploy render what is applied",
