@@ -53,3 +53,20 @@ class BoundTests(SynchronousTestCase):
         self.queue.done(self.queue.take())
         self.assertFalse(self.queue.is_lacking(PODS))
         self.assertFalse(self.queue.is_busy)
+
+    def test_mark_behind_lists_that_have_too_much_behind_them(self) -> None:
+        """Who waits for lists that are being cut goes on waiting when what is behind them is told.
+
+        That is so where too much waits for them, and where it is too large.
+        """
+        self.patch(queue, "MOST_IN_LINE", 2)
+        for lists, size in ((3, 0), (1, 5 * OVERHEAD)):
+            places = [self.queue.expect() for _ in range(lists)]
+            mark = self.queue.mark()
+            self.queue.change(Key(PODS, "n", "a"), Change(1, POD, item("a", body=b"x" * size)))
+            self.queue.done(self.queue.take())
+            for place in places:
+                self.assertNoResult(mark)
+                self.queue.fill(place, lambda: None, 0)
+            self.assertIsNone(self.successResultOf(mark))
+            self.assertFalse(self.queue.is_busy)

@@ -30,12 +30,20 @@ class Place:
     """A place in the line behind lists that are still being cut, and of such a list.
 
     ``told`` does what is to be done then, ``None`` as long as nobody knows it; ``size`` are the
-    bytes that it holds.
+    bytes that it holds. One that ``waits`` is told at its turn alone.
     """
 
-    def __init__(self, told: Callable[[], object] | None = None, size: int = 0) -> None:
+    def __init__(
+        self, told: Callable[[], object] | None = None, size: int = 0, waits: bool = False
+    ) -> None:
         self.told = told
         self.size = size
+        self._waits = waits
+
+    @property
+    def stays(self) -> bool:
+        """Whether it cannot be told before its turn."""
+        return self._waits or self.told is None
 
 
 class WriteQueue:
@@ -198,9 +206,10 @@ class WriteQueue:
         if len(self._line) > MOST_IN_LINE or self.size > self._most:
             # What is late is put right by its version, where it has one.
             line = self._line
-            self._line = deque(place for place in line if place.told is None)
+            self._line = deque(place for place in line if place.stays)
             for place in line:
-                self._tell(place)
+                if not place.stays:
+                    self._tell(place)
 
     def _tell(self, place: Place) -> None:
         self.size -= place.size
@@ -209,10 +218,13 @@ class WriteQueue:
 
     def mark(self) -> Deferred[None]:
         """Return what fires when all that was taken in before now is done, or dropped."""
-        if self._line:
-            mark: Deferred[None] = Deferred()
-            self._stand_in_line(lambda: mark.callback(None))
-            return mark.addCallback(lambda _: self.mark())
+        if not self._line:
+            return self._mark()
+        told: Deferred[None] = Deferred()
+        self._line.append(Place(partial(told.callback, None), waits=True))
+        return told.addCallback(lambda _: self._mark())
+
+    def _mark(self) -> Deferred[None]:
         everything = [*self._taken, *self._waiting]
         if not everything:
             return succeed(None)
