@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from dataclasses import replace
+
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
@@ -135,6 +138,18 @@ class FiltersTests(SynchronousTestCase):
         """Requests that no filter is for go through none."""
         pods = ApiRequest("list", "/api/v1/pods", ResourceType("", "v1", "pods"))
         self.assertIsNone(self.seen("kubelet", pods))
+
+    def test_made_up(self):
+        """However long what is asked for is, little of it is remembered."""
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        for number in range(100):
+            text = f"app={number}".ljust(100_000, "x")
+            for options in (ListOptions(label_selector=text), ListOptions(field_selector=text)):
+                self.seen("kubelet", replace(LIST, options=options))
+                self.filters.follow(Caller("kubelet", text), replace(WATCH, options=options), id)()
+            self.seen("kubelet", replace(LIST, path=text))
+        self.assertLess(tracemalloc.get_traced_memory()[0], 1_000_000)
 
     def test_configured(self):
         """Others are added by name or all at once, from that moment on."""

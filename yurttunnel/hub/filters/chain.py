@@ -48,6 +48,9 @@ _NOBODY = frozenset({"", "yurthub"})
 _REMEMBERED = 256
 """Requests of which is remembered which filters apply: the same ones come again and again."""
 
+_LONGEST_REMEMBERED = 1024
+"""Characters of the path and the query of one of them; what is made up may be as long as a head."""
+
 
 class BadFilter(Exception):
     """The filters that were asked for cannot be had; one line says why."""
@@ -99,11 +102,15 @@ class Filters:
         self._configuration = configuration
         self._watches = watches
         self._members = [_Member(maker, site, watches.review, self.failures) for maker in makers]
-        self._applying = lru_cache(_REMEMBERED)(self._found_applying)
+        self._remembered = lru_cache(_REMEMBERED)(self._find_applying)
         configuration.on_changed.append(watches.review)
 
-    def _found_applying(self, request: ApiRequest) -> list[_Member]:
+    def _find_applying(self, request: ApiRequest) -> list[_Member]:
         return [each for each in self._members if each.applies(request)]
+
+    def _applying(self, request: ApiRequest) -> list[_Member]:
+        find = self._remembered if _length(request) <= _LONGEST_REMEMBERED else self._find_applying
+        return find(request)
 
     def change_for(self, caller: Caller, request: ApiRequest) -> Change | None:
         """Return what the answer goes through."""
@@ -179,6 +186,19 @@ class _Member:
     def _changed(self) -> None:
         self.version += 1
         self._review()
+
+
+def _length(request: ApiRequest) -> int:
+    """Return how many characters of a request its client chooses."""
+    options = request.options
+    return (
+        len(request.path)
+        + len(options.label_selector)
+        + len(options.field_selector)
+        + len(options.continue_token)
+        + len(options.resource_version)
+        + len(options.resource_version_match)
+    )
 
 
 def _nothing() -> None:

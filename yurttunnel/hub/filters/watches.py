@@ -15,6 +15,7 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from twisted.application.service import Service
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -36,8 +37,6 @@ MOST_LISTS = 1024
 State = tuple[tuple[str, int], ...]
 """The names of filters and the versions of their minds."""
 
-_Key = tuple[Caller, object, str, str, str]
-
 
 @dataclass(eq=False, slots=True)
 class _Watch:
@@ -53,7 +52,7 @@ class FilteredWatches(Service):
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
         self._watches: set[_Watch] = set()
-        self._lists: OrderedDict[_Key, State] = OrderedDict()
+        self._lists: OrderedDict[bytes, State] = OrderedDict()
         self._round: IDelayedCall | None = None
         self._next_round = 0.0
 
@@ -120,12 +119,15 @@ class FilteredWatches(Service):
             watch.ending.cancel()
 
 
-def _key(caller: Caller, request: ApiRequest) -> _Key:
+def _key(caller: Caller, request: ApiRequest) -> bytes:
+    """Return what a list and the watch behind it have in common, however long selectors are."""
     options = request.options
-    return (
+    common = (
         caller,
+        caller.token,
         request.resource,
         request.namespace,
         options.label_selector,
         options.field_selector,
     )
+    return sha256(repr(common).encode()).digest()
