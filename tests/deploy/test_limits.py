@@ -7,6 +7,7 @@ import re
 from twisted.trial import unittest
 
 from tests.deploy.rendering import REPOSITORY
+from yurttunnel.http import head
 from yurttunnel.hub import flag_table, listeners
 from yurttunnel.hub.cache import (
     clients,
@@ -19,6 +20,7 @@ from yurttunnel.hub.cache import (
     store,
     tokens,
 )
+from yurttunnel.hub.filters import chain, watches
 from yurttunnel.hub.forwarding import answers, forwarding, keeping, seen_tokens
 from yurttunnel.hub.offline import writes
 from yurttunnel.hub.request import accept, callers, parsing
@@ -41,6 +43,7 @@ from yurttunnel.proxy.sockets import (
 )
 from yurttunnel.proxy.sources import manifests
 from yurttunnel.proxy.state import reading
+from yurttunnel.server.frontends.kubelet import listeners as kubelet
 from yurttunnel.server.frontends.passthrough import client_hello
 from yurttunnel.server.frontends.passthrough import listener as passthrough
 from yurttunnel.steering import probe_schedule
@@ -78,6 +81,20 @@ class Limits:
         """Numbers, seconds and sizes."""
         for beginning, *values in self.bounds:
             self.assertEqual(values, self.numbers(beginning)[: len(values)], beginning)
+
+
+class CallerTests(Limits, unittest.SynchronousTestCase):
+    """What callers may take."""
+
+    section = "Callers"
+    bounds = (
+        ("head of a request", kubelet.SETTINGS.limits.max_bytes / KIBIBYTE),
+        (
+            "what a connection remembers",
+            head._REMEMBERED_BYTES / KIBIBYTE,
+            head._REMEMBERED_FIELDS,
+        ),
+    )
 
 
 class SteeringTests(Limits, unittest.SynchronousTestCase):
@@ -203,6 +220,8 @@ class HubTests(Limits, unittest.SynchronousTestCase):
         ("selections of one collection", objects.MOST_SCOPES),
         ("what of a field selector", answers.LONGEST_VIEW),
         ("collections that are known", store.MOST_USED, queue.MOST_LACKING),
+        ("requests of which it is remembered", chain._REMEMBERED, chain._LONGEST_REMEMBERED),
+        ("lists of which it is remembered", watches.MOST_LISTS),
         ("lists in pages", lists.MOST_LISTS, lists.MOST_NAMES),
         ("time for a next page", lists.PAGE_SECONDS),
         ("lists that are read", store.MOST_LISTED, store.MOST_LISTED),
