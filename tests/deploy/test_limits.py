@@ -7,7 +7,7 @@ import re
 from twisted.trial import unittest
 
 from tests.deploy.rendering import REPOSITORY
-from yurttunnel.http import head
+from yurttunnel.http import accept, head
 from yurttunnel.hub import flag_table, listeners
 from yurttunnel.hub.cache import (
     clients,
@@ -23,7 +23,7 @@ from yurttunnel.hub.cache import (
 from yurttunnel.hub.filters import chain, watches
 from yurttunnel.hub.forwarding import answers, forwarding, keeping, seen_tokens
 from yurttunnel.hub.offline import writes
-from yurttunnel.hub.request import accept, callers, parsing
+from yurttunnel.hub.request import callers, parsing
 from yurttunnel.hub.upstream import connections
 from yurttunnel.proxy import health, page, proxier
 from yurttunnel.proxy.balancing import affinity, ejections
@@ -89,6 +89,7 @@ class CallerTests(Limits, unittest.SynchronousTestCase):
     section = "Callers"
     bounds = (
         ("head of a request", kubelet.SETTINGS.limits.max_bytes / KIBIBYTE),
+        ("`Accept`", accept.LONGEST_ACCEPT / KIBIBYTE),
         (
             "what a connection remembers",
             head._REMEMBERED_BYTES / KIBIBYTE,

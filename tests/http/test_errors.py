@@ -71,6 +71,11 @@ class AcceptTests(SynchronousTestCase):
         for field in (b"", b"*/*", b"text/plain", b"application/jsonp", b"application/json;q=0.0"):
             self.assertFalse(accepts_json([field]), field)
 
+    def test_what_is_looked_at_is_short(self):
+        """Before anybody knows who asks, half a megabyte of types takes no second to read."""
+        for field, read in ((b"a," * 2040 + b"application/json", True), (b"a," * 2048, False)):
+            self.assertEqual(read, accepts_json([field, b"application/json"]))
+
 
 class ResponseTests(SynchronousTestCase):
     """``error_response`` builds answers that are complete and cannot be tampered with."""

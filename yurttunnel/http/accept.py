@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+LONGEST_ACCEPT = 4096
+"""Bytes of all that a request accepts: kubectl's have some 200, those of browsers 150. What is read
+before anybody knows who asks has to be short."""
+
 
 class MediaRange(NamedTuple):
     """A media type in lower case, or a range of them, with its parameters."""
@@ -22,8 +26,12 @@ def media_range(text: str) -> MediaRange:
 
 
 def media_ranges(accept: bytes) -> list[MediaRange]:
-    """Return what ``Accept`` asks for, the best first; what weighs nothing is left out."""
-    ranges = [media_range(text) for text in accept.decode("latin-1").split(",")]
+    """Return what ``Accept`` asks for, the best first; what weighs nothing is left out.
+
+    What is behind :data:`LONGEST_ACCEPT` bytes is not looked at.
+    """
+    texts = accept[:LONGEST_ACCEPT].decode("latin-1").split(",")
+    ranges = [media_range(text) for text in texts]
     weighted = [(_weight(one.parameters.get("q", "1")), one) for one in ranges]
     # The order of those that weigh the same stays.
     weighted.sort(key=lambda one: -one[0])

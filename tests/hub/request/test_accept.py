@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from yurttunnel.http.accept import LONGEST_ACCEPT
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import RequestHead
 from yurttunnel.hub.request.accept import (
-    LONGEST_ACCEPT,
     document_form,
     document_forms,
     forms_of,

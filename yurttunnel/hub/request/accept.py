@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from yurttunnel.http.accept import media_range, media_ranges
+from yurttunnel.http.accept import LONGEST_ACCEPT, media_range, media_ranges
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.head import RequestHead
 from yurttunnel.hub.request.requests import Form
-
-LONGEST_ACCEPT = 4096
-"""Bytes of all that a request accepts: kubectl's have some 200, those of browsers 150. What is read
-before anybody knows who asks has to be short."""
 
 _MEDIA = {
     "application/json": "json",
