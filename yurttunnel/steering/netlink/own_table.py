@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pyroute2.netlink import NETLINK_NETFILTER, NLM_F_CREATE
+from pyroute2.netlink import NETLINK_NETFILTER, NLM_F_APPEND, NLM_F_CREATE
 from pyroute2.netlink.nfnetlink.nftsocket import (
     NFT_MSG_NEWCHAIN,
     NFT_MSG_NEWRULE,
@@ -160,7 +160,7 @@ def _batch(table: bytes, chains: Sequence[OwnChain]) -> bytes:
         messages.append(
             _change(
                 NFT_MSG_NEWRULE,
-                CHANGE if place == len(rules) else GET,
+                NLM_F_APPEND | (CHANGE if place == len(rules) else GET),
                 attribute(_RULE_TABLE, table),
                 attribute(_RULE_CHAIN, _text(chain.name)),
                 attribute(_RULE_EXPRESSIONS | NESTED, rule),
