@@ -114,6 +114,16 @@ class ExchangeTests(ServerTestCase):
         exchange.respond(200)
         self.assertEqual(200, self.responses()[0][0])
 
+    def test_stream_after_an_unsafe_response(self):
+        """Of a response that was refused nothing stays: the proper one is sent as it is written."""
+        self.send(request())
+        with self.assertRaises(ValueError):
+            self.exchange.respond(200, [(b"A", b"b\r\nC: d")], b"refused")
+        self.exchange.send_head(200)
+        self.exchange.write(b"line")
+        self.settle()
+        self.assertTrue(self.client.sent.endswith(b"line\r\n"))
+
     def test_calls_out_of_order(self):
         """A body before the head, or a second head, is a defect of the handler."""
         self.send(request())

@@ -50,7 +50,7 @@ class NodeViewTests(SynchronousTestCase):
         self.assertEqual(["connected", "192.0.2.1"], [facts["State"], facts["Address"]])
         self.assertIn("ipv4=192.0.2.7", facts["Identifiers"])
         self.assertEqual(1, len(page.rows["sessions"]))
-        self.assertIn("Round trip", page.sections["round-trip"])
+        self.assertIn("Round trip not measured yet", page.sections["round-trip"])
         self.assertEqual([f"{HOSTILE} r-1"], [row[0] for row in page.rows["failures"]])
         self.assertEqual([[HOSTILE, "0 s ago"]], page.rows["disconnections"])
         self.assertTrue(page.text.startswith("edge-1: yurttunnel-server on "))

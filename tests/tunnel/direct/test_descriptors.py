@@ -6,6 +6,7 @@ import select
 import socket
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock, call
 
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IHalfCloseableDescriptor
@@ -169,6 +170,18 @@ class DescriptorSetTests(SynchronousTestCase):
         member.peer.send(b"y")
         self.serve()
         self.assertEqual(member.told, ["read", "write", "write"])
+
+    def test_what_is_watched_already_costs_nothing(self) -> None:
+        """Most pauses are over before anything comes: the kernel hears of what changes alone."""
+        kernel = Mock()
+        self.patch(select, "epoll", lambda: kernel)
+        member = self.member(ready=False)
+        for _ in range(2):
+            self.descriptors.addReader(member)
+            self.descriptors.addWriter(member)
+        number, both = member.fileno(), select.EPOLLIN | select.EPOLLOUT
+        changes = [call.register(number, select.EPOLLIN), call.modify(number, both)]
+        self.assertEqual(kernel.method_calls, changes)
 
     def test_nothing_is_served_when_nothing_is_ready(self) -> None:
         """The reactor may call in vain."""
