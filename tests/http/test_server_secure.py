@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twisted.internet.error import ConnectionLost
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import (
     IHandshakeListener,
 )
@@ -54,6 +54,20 @@ class SecureTests(ServerTestCase):
         self.send(request(b"/", CLOSE))
         self.assertEqual(200, self.responses()[0][0])
         self.assertIsNotNone(self.client.closed_with)
+
+    def test_connect(self):
+        """Who takes a CONNECT over has the connection, which is closed whole by either end."""
+        protocol = User()
+        self.send(request(b"node:80", method=b"CONNECT", body=b"early"))
+        self.exchange.switch(200, b"Connected", [], protocol)
+        self.settle()
+        protocol.transport.write(b"answer")
+        self.settle()
+        self.assertEqual(b"early", protocol.received)
+        self.assertEqual(b"HTTP/1.1 200 Connected\r\n\r\nanswer", self.client.sent)
+        protocol.transport.loseWriteConnection()
+        self.settle()
+        self.assertIsInstance(self.client.closed_with, ConnectionDone)
 
     def test_peer_that_does_not_close(self):
         """One that never answers the end of TLS is aborted."""

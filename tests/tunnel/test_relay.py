@@ -166,6 +166,15 @@ class RelayTests(RelayTestCase):
             {Code.CONNECTION_LOST: 1}, dict(self.pair.agent_context.counters.stream_ends)
         )
 
+    def test_a_socket_that_broke_is_left_alone(self):
+        """The end of its stream follows, but Twisted's TLS cannot be aborted after its own end."""
+        self.join()
+        aborts = []
+        self.client.abortConnection = lambda: aborts.append(self.client)
+        self.client.break_off(ConnectionLost("reset by peer"))
+        self.settle()
+        self.assertEqual([], aborts)
+
     def test_broken_upload_does_not_look_complete(self):
         """A socket that breaks never ends the other one's direction as if it had been all."""
         self.join()
