@@ -199,6 +199,19 @@ class ReadBehindTests(SynchronousTestCase):
         self.assertEqual(("abandoned", b""), (self.keeper.state, self.keeper.read_so_far))
         self.assertEqual([], self.clock.getDelayedCalls())
 
+    def test_defect(self):
+        """What goes wrong in a turn is told, and others have theirs."""
+        self.body.write(b"abcdefgh")
+        self.listing.lag = lambda size, ended: 1 // 0
+        self.turn()
+        self.turn()
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+        self.listing, self.keeper = Listing(), Keeper()
+        self.begin().write(b"abcdefgh")
+        self.turn()
+        self.turn()
+        self.assertEqual(b"abcd", self.keeper.read_so_far)
+
     def test_close(self):
         """At the end of the hub there are no more turns."""
         self.body.write(b"abcdefgh")

@@ -11,7 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import Cooperator
+from twisted.internet.task import Cooperator, SchedulerStopped
+from twisted.logger import Logger
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.http.fields import Fields
@@ -30,6 +32,8 @@ COMPRESSED_SLICE = 8 * 1024
 class Turns:
     """Gives each list that is read behind its turns; whoever made it closes it."""
 
+    _log = Logger()
+
     def __init__(self, clock: IReactorTime) -> None:
         self._cooperator = Cooperator(
             terminationPredicateFactory=lambda: lambda: True,
@@ -38,7 +42,11 @@ class Turns:
 
     def take(self, steps: Iterator[None]) -> None:
         """Take ``steps``, one a turn."""
-        _ = self._cooperator.cooperate(steps)
+        _ = self._cooperator.cooperate(steps).whenDone().addErrback(self._failed)
+
+    def _failed(self, failure: Failure) -> None:
+        if not failure.check(SchedulerStopped):
+            self._log.failure("Defect: a list could not be read behind its client", failure)
 
     def close(self) -> None:
         """Take no more turns."""
