@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from twisted.internet.defer import CancelledError, Deferred, succeed
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, succeed
 from twisted.internet.error import ConnectError, ConnectionLost
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
@@ -39,7 +39,7 @@ class PoolTestCase(SynchronousTestCase):
 
     def ask(self, key="node", **arguments):
         """Ask for a connection."""
-        acquired = self.pool.acquire(key, **arguments)
+        acquired = maybeDeferred(self.pool.take, key, **arguments)
         self.asked.append(acquired)
         return acquired
 
@@ -467,7 +467,7 @@ class ReuseTests(PoolTestCase):
     def test_connect_raises(self):
         """So is one that raises."""
         pool = ConnectionPool(self.clock, lambda key, caller: 1 / 0)
-        self.failureResultOf(pool.acquire("node"), ZeroDivisionError)
+        self.failureResultOf(pool.take("node"), ZeroDivisionError)
 
     def test_nothing_is_kept_for_origins_that_are_gone(self):
         """An origin without connections is forgotten."""

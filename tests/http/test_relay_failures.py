@@ -235,7 +235,7 @@ class OriginFailsTests(RelayTestCase):
         self.instant = False
         self.server.handler.answer = lambda exchange: self.relay.forward(
             exchange,
-            lambda **how: self.pool.acquire("node", **how),
+            lambda **how: self.pool.take("node", **how),
             ForwardedRequest(b"GET", b"/", []),
             lambda failure: 1 / 0,
         )
@@ -248,7 +248,7 @@ class OriginFailsTests(RelayTestCase):
         """A request that cannot be sent is a defect of the caller, and costs no connection."""
         self.server.handler.answer = lambda exchange: self.relay.forward(
             exchange,
-            lambda **how: self.pool.acquire("node", **how),
+            lambda **how: self.pool.take("node", **how),
             ForwardedRequest(b"GET", b"/ bad", []),
             lambda failure: (502, ""),
         )

@@ -26,7 +26,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
+from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
@@ -126,30 +126,6 @@ class ConnectionPool(Generic[Key]):
             weakref.WeakValueDictionary()
         )
 
-    def acquire(
-        self,
-        key: Key,
-        *,
-        fresh: bool = False,
-        lasting: bool = False,
-        upload: bool = False,
-        upgrade: bool = False,
-        caller: Hashable = None,
-    ) -> Deferred[ClientConnection]:
-        """Return what fires with a connection; in the callback its caller makes one request.
-
-        The rest is as :meth:`take` has it.
-        """
-        taken = self.take(
-            key,
-            fresh=fresh,
-            lasting=lasting,
-            upload=upload,
-            upgrade=upgrade,
-            caller=caller,
-        )
-        return taken if isinstance(taken, Deferred) else succeed(taken)
-
     def take(
         self,
         key: Key,
@@ -162,13 +138,12 @@ class ConnectionPool(Generic[Key]):
     ) -> Deferred[ClientConnection] | ClientConnection:
         """Return a connection that is kept, on which the caller makes one request at once.
 
-        Where none is free, what is returned fires with one. With ``fresh`` it is a new one. One
-        that is ``lasting`` is in use for long from the beginning: a kubelet sends no head for a log
-        that is followed and has no line yet. One for
-        an ``upload``, whatever else it is, counts as such until its answer has taken its time, and
-        one for an ``upgrade`` until the protocol has changed. ``caller`` tells whose share it is
-        of, ``None`` that nobody shares the pool. The connection comes back by itself when its
-        exchange is over.
+        Where none is free, what is returned fires with one, for one request in the callback. With
+        ``fresh`` it is a new one. One that is ``lasting`` is in use for long from the beginning: a
+        kubelet sends no head for a log that is followed and has no line yet. One for an ``upload``,
+        whatever else it is, counts as such until its answer has taken its time, and one for an
+        ``upgrade`` until the protocol has changed. ``caller`` tells whose share it is of, ``None``
+        that nobody shares the pool. The connection comes back by itself when its exchange is over.
 
         Fails with :class:`PoolBusy`, or as ``connect`` does. Canceling it cancels the attempt.
         """

@@ -68,7 +68,7 @@ class TunneledNodes:
 
         They are the same for all its ports: the ``Host`` of each request names the one meant.
         """
-        return partial(self._pool.acquire, node)
+        return partial(self._pool.take, node)
 
     def close(self) -> None:
         """Abort all connections."""
@@ -78,7 +78,9 @@ class TunneledNodes:
         """Ask the node whether it is well; say what is in the way, or ``None``."""
         host = join_authority(node, port).encode("ascii")
         try:
-            connection = await self._pool.acquire(node)
+            connection = self._pool.take(node)
+            if isinstance(connection, Deferred):
+                connection = await connection
             asked = ask(connection, b"GET", b"/healthz", [(b"Host", host)], max_body=200)
             answer = await asked.addTimeout(PROBE_TIMEOUT, self._reactor)
         except Exception as error:
