@@ -16,6 +16,7 @@ from yurttunnel.cli.client import CommandFailed
 from yurttunnel.cli.forwards import ListOptions as ForwardListOptions
 from yurttunnel.cli.forwards import list_forwards
 from yurttunnel.cli.options import ClientOptions
+from yurttunnel.cli.revoking import RevokeOptions, revoke
 from yurttunnel.cli.status import StatusOptions
 from yurttunnel.ops.clocks import timestamp
 from yurttunnel.ops.command_line import STATUS
@@ -77,6 +78,11 @@ class PrintedTests(SynchronousTestCase):
             options = tokens.RevokeOptions()
             shown = self.printed(tokens.revoke, options, *arguments, process=Answering())
             self.assertEqual(expected, shown)
+
+    def test_a_node_is_revoked_whatever_else_fails(self) -> None:
+        """A server that cannot show its nodes takes the access away all the same."""
+        shown = self.printed(revoke, RevokeOptions(), "edge-1", "-o", "json", process=Answering())
+        self.assertEqual({"page": "/v1/revocations", "node": "edge-1"}, json.loads(shown))
 
     def test_forwards(self) -> None:
         """Where they listen and lead, and who has opened them."""

@@ -173,8 +173,8 @@ class FirstStartTests(EndToEndTestCase):
         told = agent.log.splitlines()[0]
         self.assertEqual(
             f"yurttunnel-agent: {agent.state} holds no certificate for edge-1 that is still good,"
-            ' and there is no join token: "yurttunnel token create" on the server makes one, and'
-            " the command to run here",
+            ' and there is no --join-token-file or --join-token: "yurttunnel token create" on the'
+            " server makes one, and the command to run here",
             told,
         )
 

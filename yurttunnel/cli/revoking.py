@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from yurttunnel.cli import output
+from yurttunnel.cli.client import CommandFailed, Process
 from yurttunnel.cli.options import OUTPUT, STATE_DIR, ClientCommand, ClientOptions
 from yurttunnel.ops.command_line import did_you_mean
 
@@ -20,10 +21,20 @@ class RevokeOptions(ClientOptions):
     table = (STATE_DIR, OUTPUT)
 
 
+def _known_nodes(process: Process) -> list[str]:
+    """Return their names, for a suggestion; nothing where they cannot be had."""
+    try:
+        return [each["node"] for each in process.get("/nodes")["nodes"]]
+    except CommandFailed:
+        # To revoke is what matters, and may be urgent.
+        return []
+
+
 def revoke(options: RevokeOptions) -> None:
     """Revoke it, and say what was done."""
     process, name = options.process("server"), options.given[0]
-    known = [each["node"] for each in process.get("/nodes")["nodes"]]
+    # Afterwards it is not among them any more.
+    known = _known_nodes(process)
     done = process.post("/v1/revocations", node=name)
     print(output.as_json(done) if options.as_json else f"{output.shown(done['done'])}\n", end="")
     meant = "" if name in known else did_you_mean(name, known)

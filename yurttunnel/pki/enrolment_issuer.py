@@ -194,8 +194,9 @@ class EnrolmentIssuer:
                 " with --join-token-file or --join-token to enrol it anew"
             )
         raise StateError(
-            f"{path} holds no certificate for {node} that is still good, and there is no join"
-            ' token: "yurttunnel token create" on the server makes one, and the command to run here'
+            f"{path} holds no certificate for {node} that is still good, and there is no"
+            ' --join-token-file or --join-token: "yurttunnel token create" on the server makes one,'
+            " and the command to run here"
         )
 
     def _check_owner(self, certificate: x509.Certificate) -> None:
