@@ -31,6 +31,7 @@ that makes them hang is found."""
 _ABOVE_ROOMS = (Path("yurttunnel"), Path())
 
 ELSEWHERE = {
+    "agent": ("tests.pki.test_cluster_agent",),
     "wire": ("tests.tunnel",),
     "tunnel": (
         "tests.server.test_agents tests.server.test_agents_back tests.server.test_agents_replaced",
@@ -40,7 +41,12 @@ ELSEWHERE = {
     ),
     "http": ("tests.server.frontends.kubelet", "tests.kube"),
     "pki": ("tests.adversarial.test_enrolment", "tests.adversarial.test_certificates"),
-    "kube": ("tests.steering.dns", "tests.cluster", "tests.pki"),
+    "kube": (
+        "tests.yurtlab.api.test_selectors",
+        "tests.steering.dns",
+        "tests.cluster",
+        "tests.pki",
+    ),
     "cluster": ("tests.server", "tests.steering"),
     "steering": ("tests.server.test_steering", "tests.server.test_in_cluster"),
     "ops": (

@@ -380,6 +380,12 @@ class LiarTests(SynchronousTestCase):
                 failed = ["run", *(["service"] if fact == "create" else []), "autonomy"]
             self.assertEqual((1, failed), found, (fact, self.said.getvalue()))
 
+    def test_what_came(self):
+        """The line of a step that fails tells what was expected, and what came."""
+        self.edge.lies = {"unpacked": instead(2)}
+        self.check()
+        self.assertEqual(1, self.said.getvalue().count(": 0 was expected, 2 came\n"))
+
     def test_each_step_is_lied_to(self):
         """No step is left out."""
         steps = [name for name, _ in check.Check(None, None, None, None).steps()]

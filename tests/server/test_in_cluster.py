@@ -86,6 +86,15 @@ class FiguresTests(PartsTestCase):
         ):
             self.assertIn(name, names)
 
+    def test_readiness(self):
+        """It takes what serves; what is in use stays in use, and the rest is only told."""
+        self.informers.setServiceParent = lambda parent: None
+        self.informers.incomplete = lambda: None
+        self.server.service()
+        findings = self.process.readiness.findings()
+        required = {each.name for each in findings if each.required}
+        self.assertEqual({"listeners", "certificates", "caches"}, required)
+
 
 class ClaimsTests(PartsTestCase):
     """Who is found by an address."""

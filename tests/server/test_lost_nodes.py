@@ -144,6 +144,7 @@ class ClusterTests(SynchronousTestCase):
         self.informers.complete()
         found = list(self.lost.newest_first())
         self.assertGreater(found.count(None), 1000 / AT_ONCE)
+        self.assertLess(found.count(None), 3 * 1000 / AT_ONCE)
         self.assertNotIn("there-7", [each.node for each in told(self.lost)])
 
     def test_deleted(self) -> None:

@@ -41,6 +41,7 @@ class LabelTests(SynchronousTestCase):
         """Values are compared as whole numbers; others never are greater or less."""
         self.assertTrue(self.selects("a>9,a<11", a="10"))
         self.assertFalse(self.selects("a>10", a="10"))
+        self.assertFalse(self.selects("a<10", a="10"))
         self.assertFalse(self.selects("a>1", a="x"))
         self.assertFalse(self.selects("b<1", a="1"))
 

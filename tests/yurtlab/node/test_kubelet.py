@@ -133,6 +133,14 @@ class ReadTests(KubeletTestCase):
         ):
             self.assertIn(b"\n# TYPE " + name + b" ", body)
         self.assertNotIn(b"kubelet_node_name", body)
+        sizes = rb"\n(?:container|pod)_memory_working_set_bytes\{[^}]*\} (\d{5,})\n"
+
+        def measured():
+            found = re.findall(sizes, self.ask(b"/metrics/resource")[2])
+            return len(found) == 2 and found
+
+        container_bytes, pod_bytes = await self.world.reactor.until(measured, "both have memory")
+        self.assertEqual(container_bytes, pod_bytes)
 
     async def test_processor_time(self):
         """Processor time is what a process has used, and never goes back."""

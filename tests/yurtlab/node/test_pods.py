@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 
+from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import TestCase
 
 from tests.yurtlab.node.support import PYTHON, World, container, is_running, until
@@ -575,12 +576,14 @@ class EndTests(TestCase):
         self.assertEqual(self.world.reactor.getDelayedCalls(), [])
 
     async def test_forgotten(self):
-        """A pod that was removed from the store by force ends at once."""
+        """A pod that was removed from the store by force ends at once, and nobody is warned."""
         pod = self.world.pod(container("trap '' TERM; echo up; sleep 1000"))
         await self.world.until_phase("Running")
         self.world.store.remove(PODS, "default", "web")
-        pod.forget()
-        await self.world.reactor.until(lambda: self.world.removed, "it has ended")
+        with capturedLogs() as logged:
+            pod.forget()
+            await self.world.reactor.until(lambda: self.world.removed, "it has ended")
+        self.assertEqual([each for each in logged if each["log_level"] is LogLevel.warn], [])
         self.assertEqual(self.left(pod), [])
 
     async def test_namesake(self):

@@ -36,6 +36,14 @@ class RequestTests(World):
         peer = self.kubelet.exchanges[0].transport.getPeerCertificate().to_cryptography()
         self.assertIn("CN=tunnel-proxy-client", peer.subject.rfc4514_string())
 
+    def test_defect(self):
+        """A defect on the way to the kubelet is logged, and told to the caller as one."""
+        self.session.open_stream = lambda *asked: 1 / 0
+        caller = self.dial()
+        self.ask(caller)
+        self.answered(caller, 500, "the server has a defect; its log has more")
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+
     def test_insecure(self):
         """One that has come without TLS goes without."""
         self.serve_kubelet(None)
