@@ -1,0 +1,67 @@
+"""The edge node of the quickstart as a machine that starts anew."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.quickstart import edge
+from yurttunnel.quickstart.edge import RUNS_AGAIN_SECONDS, EdgeNode
+
+
+class Run(Service):
+    """The node between two starts; it ends when the test says."""
+
+    def __init__(self, *_):
+        self.ended = Deferred()
+        self.running_pods = []
+        self.node = SimpleNamespace(runs=lambda *pod: pod in self.running_pods)
+
+    def stopService(self):
+        """End later."""
+        super().stopService()
+        return self.ended
+
+
+class EdgeNodeTests(SynchronousTestCase):
+    """A node that is started."""
+
+    def setUp(self):
+        """Start it."""
+        self.runs = []
+        self.patch(edge, "_Run", self.run_anew)
+        self.clock = Clock()
+        self.node = EdgeNode(self.clock, "http://127.0.0.1:10261", None)
+        self.node.startService()
+
+    def run_anew(self, *given):
+        """Note each start."""
+        self.runs.append(Run(*given))
+        return self.runs[-1]
+
+    def test_reboot(self):
+        """It starts when nothing is left of the time before."""
+        rebooted = Deferred.fromCoroutine(self.node.reboot())
+        [former] = self.runs
+        self.assertFalse(former.running)
+        former.ended.callback(None)
+        self.successResultOf(rebooted)
+        self.assertEqual([False, True], [each.running for each in self.runs])
+
+    def test_a_pod_that_runs_again(self):
+        """It is waited for, in bounded time."""
+        waited = [Deferred.fromCoroutine(self.node.runs("default", name)) for name in ("web", "no")]
+        self.clock.pump([1] * 5)
+        self.runs[0].running_pods.append(("default", "web"))
+        self.clock.advance(1)
+        self.successResultOf(waited[0])
+        self.clock.pump([1] * int(RUNS_AGAIN_SECONDS - 6))
+        self.assertNoResult(waited[1])
+        self.clock.advance(1)
+        error = self.failureResultOf(waited[1], TimeoutError).value
+        self.assertIn("pod default/no did not run", str(error))
+        self.assertEqual([], self.clock.getDelayedCalls())

@@ -1,0 +1,47 @@
+"""What is chosen of the connections that the kernel tracks."""
+
+from __future__ import annotations
+
+import socket
+
+from pyroute2.netlink import NETLINK_NETFILTER
+
+from tests.steering.netlink.support import KernelTestCase, command
+from yurttunnel.steering.netlink.conversation import Conversation
+from yurttunnel.steering.netlink.flow_table import FlowTable
+
+OWN = "10.20.0.9"
+BOTH, ONE = 0x30, 0x10
+MARKS = {7001: BOTH, 7002: BOTH | 1, 7003: BOTH, 7004: ONE}
+"""Of connections, by their port."""
+
+ANSWERS = 7003
+"""The port that answers."""
+
+SECONDS = 30.0
+"""How long a packet may take on a loaded machine."""
+
+
+class UnansweredTests(KernelTestCase):
+    """Connections by UDP to this machine, each with its mark."""
+
+    addresses = (OWN,)
+
+    def test_marked_and_unanswered(self):
+        """Those are given whose mark has all the bits, and that nobody has answered."""
+        marks = ", ".join(f"{port} : {mark}" for port, mark in MARKS.items())
+        rule = f"ct mark set udp dport map {{ {marks} }};"
+        chain = f"chain out {{ type filter hook output priority 0; {rule} }};"
+        command("nft", f"table ip marks {{ {chain} }};")
+        server, client = (socket.socket(type=socket.SOCK_DGRAM) for _ in range(2))
+        for each in (server, client):
+            self.addCleanup(each.close)
+            each.settimeout(SECONDS)
+        server.bind((OWN, ANSWERS))
+        for port in MARKS:
+            client.sendto(b"?", (OWN, port))
+        server.sendto(*server.recvfrom(10))
+        client.recv(10)
+        with Conversation(NETLINK_NETFILTER) as kernel:
+            found = {each.port for each in FlowTable(kernel).unanswered(4, BOTH)}
+        self.assertEqual({7001, 7002}, found)
