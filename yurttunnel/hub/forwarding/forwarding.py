@@ -226,8 +226,7 @@ class Forwarding(DelegatedExchange):
         self._attempt_ended = callback
 
     def _end_attempt(self) -> None:
-        if self._state is _State.TRYING:
-            self._forwarder.slow.discard(self)
+        self._forwarder.slow.discard(self)
         ended, self._attempt_ended = self._attempt_ended, None
         if ended is not None:
             ended(None)
