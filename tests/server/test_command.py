@@ -384,3 +384,16 @@ class ClusterTests(SynchronousTestCase):
     def test_kubeconfig(self):
         """A kubeconfig that cannot be read is one line with its path."""
         self.assertIn("nowhere.conf", self.make("--kube-config", "nowhere.conf"))
+
+
+class SubjectTests(SynchronousTestCase):
+    """What a bundle of ``--diagnose`` is about."""
+
+    def test_firewall(self):
+        """Its rules are looked at where the server makes any: not where it runs standalone."""
+        self.assertIsNone(command.subject(options().settings).own_lines)
+        for given, has_rules in ((), True), (("--enable-iptables=false",), False):
+            in_cluster = Options()
+            in_cluster.parseOptions(["--kube-config=config", *given])
+            found = command.subject(in_cluster.settings).own_lines
+            self.assertEqual(has_rules, found is not None)
