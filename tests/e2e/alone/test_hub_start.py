@@ -10,13 +10,14 @@ from pathlib import Path
 from twisted.internet import reactor
 from twisted.internet.error import ConnectionRefusedError
 
+from tests.e2e.alone.machine import slowness
 from tests.e2e.hub.cloud import Cloud
 from tests.e2e.hub.node_requests import NODE_PATH, NODE_PODS
 from tests.e2e.hub.programs import Hub
 from tests.e2e.hub.support import HubTestCase
 
 FIRST_ANSWER_SECONDS = 0.5
-"""The bound of issue 14."""
+"""On a machine as fast as that of the figures in docs/performance.md."""
 
 STARTS = 5
 """How many starts there are, of which the best one counts: this is the program's time, not that of
@@ -56,14 +57,15 @@ class FirstAnswerTests(HubTestCase):
         await self.eventually(answered, "the hub answers", interval=0.005)
         return reactor.seconds() - began - waited(hub.pid)
 
-    async def best_start(self, hub: Hub) -> float:
-        """Return the best of some starts, no more of them than are needed."""
+    async def soon(self, hub: Hub) -> None:
+        """Require a first answer in time of the best of some starts, no more than are needed."""
+        allowed = FIRST_ANSWER_SECONDS * slowness()
         times: list[float] = []
-        while len(times) < STARTS and min(times, default=1.0) > FIRST_ANSWER_SECONDS:
+        while len(times) < STARTS and min(times, default=allowed) >= allowed:
             hub.kill()
             times.append(await self.first_answer(hub))
-        print(f"\nfirst answer, seconds: {times}")
-        return min(times)
+        print(f"\nfirst answer, seconds: {times}, at most {allowed:.2f}")
+        self.assertLess(min(times), allowed)
 
     async def prepared(self) -> tuple[Cloud, Hub]:
         """Return a hub that has kept what a kubelet asks for first."""
@@ -77,7 +79,7 @@ class FirstAnswerTests(HubTestCase):
     async def test_online(self) -> None:
         """The API is asked, which answers."""
         _, hub = await self.prepared()
-        self.assertLess(await self.best_start(hub), FIRST_ANSWER_SECONDS)
+        await self.soon(hub)
 
     async def test_offline(self) -> None:
         """Nobody answers, and nothing is refused either: the node is read from the cache."""
@@ -85,4 +87,4 @@ class FirstAnswerTests(HubTestCase):
         cloud.fall_silent()
         hub.signal(signal.SIGKILL)
         await hub.ended(10)
-        self.assertLess(await self.best_start(hub), FIRST_ANSWER_SECONDS)
+        await self.soon(hub)

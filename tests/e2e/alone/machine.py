@@ -1,0 +1,35 @@
+"""How fast this machine is, so that a bound of seconds for a start means the same on any."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_LIBRARIES = (
+    "twisted.internet.epollreactor, twisted.application.service, OpenSSL.SSL, cryptography.x509"
+)
+"""What each of the programs stands on, and nothing of ours."""
+
+_SECONDS = 0.2
+"""Processor time of their loading where the bounds were set; what a program loads besides takes
+about as long again."""
+
+_TIMES = 3
+
+
+def slowness() -> float:
+    """Return how many times as long a start may take here, at least 1.
+
+    It is told by what the libraries take that are not ours, at the best of some times, so that
+    more that is loaded or waited for by a program is seen on a slow machine as well.
+    """
+    return max(1.0, min(_loading() for _ in range(_TIMES)) / _SECONDS)
+
+
+def _loading() -> float:
+    arguments = [sys.executable, "-c", f"import {_LIBRARIES}"]
+    pid = os.posix_spawn(sys.executable, arguments, os.environ)
+    _, status, usage = os.wait4(pid, 0)
+    if status:
+        raise AssertionError(f"{' '.join(arguments)} ended with {status}")
+    return usage.ru_utime + usage.ru_stime
