@@ -7,7 +7,7 @@ import re
 from twisted.trial import unittest
 
 from tests.deploy.rendering import REPOSITORY
-from yurttunnel.http import accept, head
+from yurttunnel.http import accept
 from yurttunnel.hub import flag_table, listeners
 from yurttunnel.hub.cache import (
     clients,
@@ -43,7 +43,6 @@ from yurttunnel.proxy.sockets import (
 )
 from yurttunnel.proxy.sources import manifests
 from yurttunnel.proxy.state import reading
-from yurttunnel.server.frontends.kubelet import listeners as kubelet
 from yurttunnel.server.frontends.passthrough import client_hello
 from yurttunnel.server.frontends.passthrough import listener as passthrough
 from yurttunnel.steering import probe_schedule
@@ -81,21 +80,6 @@ class Limits:
         """Numbers, seconds and sizes."""
         for beginning, *values in self.bounds:
             self.assertEqual(values, self.numbers(beginning)[: len(values)], beginning)
-
-
-class CallerTests(Limits, unittest.SynchronousTestCase):
-    """What callers may take."""
-
-    section = "Callers"
-    bounds = (
-        ("head of a request", kubelet.SETTINGS.limits.max_bytes / KIBIBYTE),
-        ("`Accept`", accept.LONGEST_ACCEPT / KIBIBYTE),
-        (
-            "what a connection remembers",
-            head._REMEMBERED_BYTES / KIBIBYTE,
-            head._REMEMBERED_FIELDS,
-        ),
-    )
 
 
 class SteeringTests(Limits, unittest.SynchronousTestCase):

@@ -10,6 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from yurttunnel.agent.connection_group import URGENT_DELAY
 from yurttunnel.agent.dialer import DialLimits
 from yurttunnel.agent.resolver import MOST_LOOKUPS
+from yurttunnel.http import head
+from yurttunnel.http.accept import LONGEST_ACCEPT
 from yurttunnel.http.body import BodyLimits
 from yurttunnel.http.client import MAX_INTERIM_BYTES, MAX_INTERIM_RESPONSES
 from yurttunnel.http.fields import SENT_IN_TRAILERS
@@ -72,6 +74,8 @@ VALUES = {
     "time for the TLS handshake and": [SETTINGS.head_timeout],
     "time for each later head": [SETTINGS.head_timeout],
     "head of a request": [SETTINGS.limits.max_bytes / KIB, SETTINGS.limits.max_fields],
+    "`Accept`": [LONGEST_ACCEPT / KIB],
+    "what a connection remembers": [head._REMEMBERED_BYTES / KIB, head._REMEMBERED_FIELDS],
     "time for 10,000 bytes": [
         SETTINGS.body_timeout,
         SETTINGS.min_body_bytes / SETTINGS.body_timeout,
