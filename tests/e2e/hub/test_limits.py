@@ -10,6 +10,9 @@ from tests.e2e.hub.support import HubTestCase
 
 WATCHES = 300
 LIMIT = 250
+PATIENT = ("--heartbeat-interval-seconds", "20", "--heartbeat-timeout-seconds", "10")
+"""For a cloud that is busy: it is in this process, as the clients are."""
+
 OWN_WATCHES = 3
 """Of yurt-hub-cfg, the Service kubernetes and, for the topology, all Services; the hub may not have
 begun them yet."""
@@ -22,7 +25,7 @@ class LimitTests(HubTestCase):
         """Of 300 watches 50 are told to come again, and as many more as the hub has of its own;
         reads, health and leases go on.
         """
-        _, hub = await self.start("--max-watches", str(LIMIT))
+        _, hub = await self.start("--max-watches", str(LIMIT), *PATIENT)
         client = self.client(hub, "flanneld")
         asked = [
             Deferred.fromCoroutine(client.send(f"{ALL_PODS}?watch=true")) for _ in range(WATCHES)
