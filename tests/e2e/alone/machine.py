@@ -11,8 +11,9 @@ _LIBRARIES = (
 """What each of the programs stands on, and nothing of ours."""
 
 _SECONDS = 0.2
-"""Processor time of their loading where the bounds were set; what a program loads besides takes
-about as long again."""
+"""Processor time of their loading on a machine where half a second is right for a hub. An estimate:
+on a slow one a first answer took 1.9 times as long as they did, and 0.31 to 0.42 s on that of the
+figures in docs/performance.md, where they were not timed."""
 
 _TIMES = 3
 

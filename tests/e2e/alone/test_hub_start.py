@@ -17,7 +17,7 @@ from tests.e2e.hub.programs import Hub
 from tests.e2e.hub.support import HubTestCase
 
 FIRST_ANSWER_SECONDS = 0.5
-"""On a machine as fast as that of the figures in docs/performance.md."""
+"""Where the libraries load as quickly as :mod:`tests.e2e.alone.machine` takes it."""
 
 STARTS = 5
 """How many starts there are, of which the best one counts: this is the program's time, not that of
