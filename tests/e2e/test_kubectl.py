@@ -17,6 +17,7 @@ from twisted.trial.unittest import SkipTest
 
 from tests.e2e.kubectl import Kubectl, Quickstart, find_kubectls
 from tests.e2e.support import EndToEndTestCase
+from tests.processes import children_of
 
 MEBIBYTE = 1024 * 1024
 
@@ -283,15 +284,6 @@ for _version in versions or ("",):
         {"version": _version, "__doc__": f"kubectl {_version}.", "__module__": __name__},
     )
 del _name, _version
-
-
-def children_of(pid: int) -> list[int]:
-    """The ids of the processes that ``pid`` has started and that run."""
-    children = []
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/children") as file:
-            children += [int(child) for child in file.read().split()]
-    return children
 
 
 def ask(port: int, question: bytes) -> bytes:

@@ -17,10 +17,10 @@ from tests.e2e.kubectl import Kubectl, Quickstart
 from tests.e2e.test_kubectl import (
     WEB,
     QuickstartTestCase,
-    children_of,
     sha256,
     versions,
 )
+from tests.processes import children_of
 
 MEBIBYTE = 1024 * 1024
 

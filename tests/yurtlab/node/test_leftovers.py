@@ -11,6 +11,7 @@ from twisted.internet import reactor
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import TestCase
 
+from tests.processes import children_of
 from tests.yurtlab.node.support import PYTHON, Ran, is_running, program, until
 from yurtlab.node import leftovers
 from yurtlab.node.leftovers import (
@@ -164,7 +165,7 @@ class GuardianTests(TestCase):
 
         await until(listen, "all three processes are there")
         pids = [int(line) for line in said.split()]
-        guardians = _children(node.pid) - set(pids)
+        guardians = children_of(node.pid) - set(pids)
         self.assertTrue(all(map(is_running, pids)))
         self.assertEqual(len(guardians), 1)
         node.send_signal(signal.SIGKILL)
@@ -179,8 +180,3 @@ class GuardianTests(TestCase):
             await until(lambda: events, "it is told")
         self.assertIn("survive", events[0]["log_format"])
         await guardian.stopService()
-
-
-def _children(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return set(map(int, file.read().split()))

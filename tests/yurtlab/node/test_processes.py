@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
+from pathlib import Path
 
 from twisted.internet import reactor
 from twisted.trial.unittest import TestCase
 
+from tests.processes import children_of
 from tests.yurtlab.node.support import (
     PYTHON,
     ClockedReactor,
@@ -391,10 +394,8 @@ class TerminalTests(TestCase):
 
 
 def _has_child(parent, name):
-    with open(f"/proc/{parent}/task/{parent}/children") as file:
-        children = file.read().split()
-    for child in children:
-        with open(f"/proc/{child}/comm") as file:
-            if file.read().strip() == name:
+    for child in children_of(parent):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if Path(f"/proc/{child}/comm").read_text().strip() == name:
                 return True
     return False
