@@ -70,9 +70,18 @@ class FoundTests(SynchronousTestCase):
         self.assertEqual("::1", str(self.parse("--node-ip", server="[::1]").node_ip))
 
     def test_no_address(self) -> None:
-        """A machine without a network is told so."""
+        """Without a route the only address is taken; none, or several, are told."""
         self.patch(options_module, "outgoing_address", lambda towards=None: None)
-        with self.assertRaisesRegex(UsageError, "^--node-ip is missing: .* no way to the server"):
+        own = {ip_address("127.0.0.1"), ip_address("::1")}
+        self.patch(options_module, "own_addresses", lambda: own)
+        with self.assertRaisesRegex(UsageError, "^--node-ip is missing: .* would be known$"):
+            self.parse("--node-ip")
+        own.add(ip_address("192.0.2.7"))
+        self.assertEqual("192.0.2.7", str(self.parse("--node-ip").node_ip))
+        own.add(ip_address("10.0.0.1"))
+        with self.assertRaisesRegex(
+            UsageError, "would be known, and several addresses: 10.0.0.1, 192.0.2.7$"
+        ):
             self.parse("--node-ip")
 
     def test_directory(self) -> None:

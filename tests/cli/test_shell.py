@@ -74,6 +74,35 @@ class BashTests(SynchronousTestCase):
         run("bash", f"{completion.bash(every())}\ncomplete -p yurttunnel >/dev/null", "--norc")
 
 
+class KubectlTests(SynchronousTestCase):
+    """What kubectl offers, which asks ``kubectl_complete-yurttunnel``."""
+
+    def offered(self, *words: str) -> list[str]:
+        """Return the lines for the last of these words, without the one that ends them."""
+        *lines, end = completion.for_kubectl(COMMANDS, words).splitlines()
+        self.assertEqual(":4", end)
+        return lines
+
+    def test_commands(self) -> None:
+        """Words of commands are told with what they do."""
+        self.assertEqual(["token\t", "server\tthe cloud end"], self.offered(""))
+        self.assertEqual(["server\tthe cloud end"], self.offered("s"))
+        self.assertEqual(["create\tmake one", "list\tlist them"], self.offered("token", ""))
+        self.assertEqual([], self.offered("unknown", ""))
+
+    def test_flags(self) -> None:
+        """They are told with their first sentences."""
+        self.assertEqual(["--watch\tGo on"], self.offered("server", "--w"))
+        self.assertEqual(["--state-dir\tWhere it's kept"], self.offered("token", "create", "-"))
+        self.assertEqual([], self.offered("server", ""))
+
+    def test_no_word(self) -> None:
+        """It is as an empty one."""
+        self.assertEqual(
+            completion.for_kubectl(COMMANDS, [""]), completion.for_kubectl(COMMANDS, [])
+        )
+
+
 class OtherShellsTests(SynchronousTestCase):
     """Scripts for zsh and fish."""
 

@@ -177,6 +177,7 @@ class HubTests(Limits, unittest.SynchronousTestCase):
             listeners.SETTINGS.limits.max_fields,
         ),
         ("name in a path", parsing.LONGEST_SEGMENT, callers.LONGEST_COMPONENT),
+        ("names in a path", parsing.MOST_SEGMENTS),
         ("`Accept`", accept.LONGEST_ACCEPT / KIBIBYTE),
         ("body of a request that is kept", forwarding.MOST_REPEATED / KIBIBYTE),
         ("body of a request that is answered", writes.LONGEST_BODY / MEBIBYTE),

@@ -113,14 +113,18 @@ class Kubectl:
         }
 
     def add_plugin(self, programs: Path) -> None:
-        """Have it find ``kubectl-yurttunnel``, and that this kubectl, in a new directory."""
+        """Have it find the plugin and its completion, and them this kubectl, in a new directory."""
         programs.mkdir()
-        plugin = programs / "kubectl-yurttunnel"
-        plugin.write_text(
-            f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-            "from yurttunnel.cli.main import main\nmain()\n"
-        )
-        plugin.chmod(0o755)
+        for name, function in (
+            ("kubectl-yurttunnel", "main"),
+            ("kubectl_complete-yurttunnel", "complete"),
+        ):
+            plugin = programs / name
+            plugin.write_text(
+                f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+                f"from yurttunnel.cli.main import {function}\n{function}()\n"
+            )
+            plugin.chmod(0o755)
         (programs / "kubectl").symlink_to(self.path)
         self.environment["PATH"] = f"{programs}:{self.environment['PATH']}"
 

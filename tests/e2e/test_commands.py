@@ -420,6 +420,8 @@ class InClusterTests(CommandCase):
         self.assertEqual("server: ready, nodes connected: 1", status.splitlines()[0])
         node = json.loads(await kubectl.output("yurttunnel", "node", "edge-1", "-ojson", *where))
         self.assertEqual("edge-1", node["node"])
+        offered = await kubectl.output("__complete", "yurttunnel", "nod")
+        self.assertEqual(["node", "nodes"], [line.split()[0] for line in offered.splitlines()][:2])
 
 
 class NothingRunsTests(CommandCase):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.error import ConnectError
 
 from benchmarks.ports import free_ports, is_free
 from tests.e2e.clients import Echo, EchoClient, Sink
 from tests.e2e.crowds import EvictingSet
 from tests.e2e.hub.programs import Hub
+from tests.e2e.kubectl import Running
 from tests.e2e.leaks import LeakTestCase
 from tests.e2e.programs import READY_SECONDS
 from tests.e2e.proxy.programs import IdleProxy
@@ -24,8 +25,10 @@ STREAMS = 200
 CYCLES, AT_ONCE = 3, 34
 """How often forwards are added and removed, and how many: more than a hundred together."""
 
-CALLERS, INTERVAL = 12, 0.012
-"""Who make requests, and the seconds between two of theirs: 1,000 a second where there is time."""
+CALLERS, RATE = 32, 1000
+"""Who make requests, and how many a second together, where the machine has time for them."""
+
+PROBE = Path(__file__).with_name("echo_probe.py")
 
 PATIENCE = 20 * LOOK_SECONDS
 """Seconds in which a changed file is in use on a busy machine; on an idle one it is three looks."""
@@ -149,23 +152,20 @@ class LiveConfigurationTests(LeakTestCase):
     async def test_forwards_come_and_go_under_load(self) -> None:
         """200 streams and 1,000 requests/s lose nothing, also by a file that is broken."""
         self.path = Path(self.directory, "server.toml")
-        self.sink, echo = self.listen(Sink), self.listen(Echo)
+        self.sink = self.listen(Sink)
         standing = free_ports.take()
         self.write_forwards(standing)
         tunnel = await self.start_tunnel(server_extra=("--config", str(self.path)))
         server = tunnel.server
         await self.watch(server, tunnel.agent, streams=STREAMS + CALLERS)
 
-        callers = [
-            await self.connected(tunnel, echo, EchoClient(reactor, INTERVAL))
-            for _ in range(CALLERS)
-        ]
-        done = False
-        calling = gatherResults(
-            [Deferred.fromCoroutine(each.run(lambda: not done)) for each in callers],
-            consumeErrors=True,
+        load = Running(
+            reactor,
+            [sys.executable, str(PROBE), "load", tunnel.socket_path, str(CALLERS), str(RATE)],
         )
-        began = reactor.seconds()
+        reactor.spawnProcess(load, sys.executable, load.command, env=os.environ)
+        self.addCleanup(lambda: load.running and load.kill())
+        await load.says("connected")
 
         ports = [standing]
         crowd = EvictingSet(self, self.sink, lambda one: self.dial(ports[-1], one))
@@ -191,10 +191,12 @@ class LiveConfigurationTests(LeakTestCase):
         await self.readiness_says(server, "it is not TOML", there=False)
 
         await crowd.goes_on()
-        done = True
-        latencies = await calling
-        count = sum(len(each.samples) for each in latencies)
-        print(f"\n{count / (reactor.seconds() - began):.0f} requests/s")
+        load.transport.closeStdin()
+        ended = await load.finished()
+        self.assertEqual(0, ended.status, ended.error.decode())
+        rate = float(ended.out.split()[-1])
+        print(f"\n{rate:.0f} requests/s")
+        self.assertGreater(rate, RATE / 4, "the machine has no time for a load")
         await crowd.ends_well()
         self.assertEqual(len(crowd), STREAMS + 1)
         self.assertEqual(server.log.count("it is not TOML"), 1, server.log[-2000:])

@@ -19,7 +19,7 @@ from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE, bundle_path
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
 from yurttunnel.ops.help import Example
 from yurttunnel.ops.options import CONFIG, USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
-from yurttunnel.ops.own_addresses import outgoing_address
+from yurttunnel.ops.own_addresses import outgoing_address, own_addresses
 from yurttunnel.ops.tunnel_flags import DRAIN_TIMEOUT, TRANSPORT
 from yurttunnel.ops.usual_directories import state_directory
 from yurttunnel.pki.cluster_identity import check_cluster_node_name
@@ -104,7 +104,7 @@ NODE_IP = Flag(
     _node_ip,
     "Address of this node. The node's names lead to it, and every port of it may be connected"
     " to. [default: $NODE_IP; with --standalone, if there is none, the address with which this"
-    " machine reaches the server, by which callers cannot name the node]",
+    " machine reaches the server, or the only one that it has; callers cannot name the node by it]",
     variable="NODE_IP",
 )
 
@@ -405,12 +405,16 @@ class Options(CommandOptions[Settings]):
             return self.value(NODE_IP)
         towards = [address_in(host) for host, _ in self._servers()]
         found = outgoing_address(towards[0]) or outgoing_address()
-        if found is None:
-            raise usage.UsageError(
-                "--node-ip is missing: give it, or set NODE_IP; this machine has no way to the"
-                " server now by which it would be known"
-            )
-        return found
+        if found is not None:
+            return found
+        own = [address for address in own_addresses() if not address.is_loopback]
+        if len(own) == 1:
+            return own[0]
+        known = f", and several addresses: {', '.join(sorted(map(str, own)))}" if own else ""
+        raise usage.UsageError(
+            "--node-ip is missing: give it, or set NODE_IP; this machine has no way to the server"
+            f" now by which it would be known{known}"
+        )
 
     def _node_name(self) -> str:
         """Return the node's name; one in a cluster is also part of a certificate's subject."""

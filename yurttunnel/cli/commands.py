@@ -29,17 +29,18 @@ def all_commands() -> dict[str, tuple[Command, ...]]:
         "What runs here, or in a cluster": (STATUS, *NODES),
         "What runs on this machine": (*TOKENS, REVOKE, *FORWARDS, LOGS_LEVEL, DIAGNOSE),
         "Files": (CONFIG_CHECK,),
-        "This command": shell_commands(_every),
+        "This command": shell_commands(every_command),
     }
 
 
-def _every() -> Sequence[Command]:
+def every_command() -> Sequence[Command]:
+    """Return all commands, each by itself."""
     return [each for group in all_commands().values() for each in group]
 
 
 def family(word: str) -> Sequence[Command]:
     """Return the commands of two words that begin with ``word``."""
-    return [each for each in _every() if each.name.startswith(f"{word} ")]
+    return [each for each in every_command() if each.name.startswith(f"{word} ")]
 
 
 def find(arguments: Sequence[str]) -> tuple[Command, Sequence[str]]:
@@ -47,7 +48,7 @@ def find(arguments: Sequence[str]) -> tuple[Command, Sequence[str]]:
 
     Raises :class:`UnknownCommand`.
     """
-    known = {each.name: each for each in _every()}
+    known = {each.name: each for each in every_command()}
     for count in (2, 1):
         command = known.get(" ".join(arguments[:count]))
         if command is not None:
@@ -64,5 +65,5 @@ def _unknown(first: str, second: str = "") -> str:
         if meant:
             return f"there is no command '{first} {second}': {meant}"
         return f"{first} is the beginning of a command: {first} {'|'.join(further)}"
-    meant = did_you_mean(first, {each.name.split()[0] for each in _every()})
+    meant = did_you_mean(first, {each.name.split()[0] for each in every_command()})
     return f"there is no command {first!r}: {meant or 'yurttunnel --help lists those there are'}"

@@ -5,7 +5,7 @@ They are made from the tables of flags, and ask nobody when a key is pressed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from yurttunnel.ops.flag_table import Entry, Switch
 
@@ -82,6 +82,43 @@ def _fish(condition: str, what: str) -> str:
 
 
 SHELLS: Mapping[str, Callable[[Tables], str]] = {"bash": bash, "zsh": zsh, "fish": fish}
+
+
+_NO_FILES = ":4"
+"""The last line for kubectl: names of files are none of what can follow
+(``ShellCompDirectiveNoFileComp`` of github.com/spf13/cobra)."""
+
+
+def for_kubectl(commands: Tables, words: Sequence[str]) -> str:
+    """Return what can be the last one of the words behind ``kubectl yurttunnel``, a line each.
+
+    It is what ``kubectl_complete-yurttunnel`` prints (KEP-2379, "Shell Completion Support").
+    """
+    *before, current = words or ("",)
+    found = [
+        f"{word}\t{text}"
+        for word, text in _following(commands, before)
+        # A flag is offered, as by kubectl's own commands, once there is a dash.
+        if word.startswith(current) and (current or word[0] != "-")
+    ]
+    return "\n".join([*found, _NO_FILES, ""])
+
+
+def _following(commands: Tables, before: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield what can stand behind these words, each with what it is about."""
+    seconds = _second_words(commands)
+    if not before:
+        yield from ((first, "") for first in seconds)
+        yield from ((name, text) for name, (text, _) in commands.items() if " " not in name)
+    elif before[0] in seconds and len(before) == 1:
+        for name, (text, _) in commands.items():
+            first, _, other = name.partition(" ")
+            if first == before[0]:
+                yield other, text
+    else:
+        name = " ".join(before[: 2 if before[0] in seconds else 1])
+        for entry in commands.get(name, ("", ()))[1]:
+            yield f"--{entry.name}", _sentence(entry.text)
 
 
 def _second_words(commands: Iterable[str]) -> dict[str, str]:

@@ -7,8 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from yurttunnel import __version__
-from yurttunnel.cli.commands import UnknownCommand, all_commands, family, find
+from yurttunnel.cli.commands import UnknownCommand, all_commands, every_command, family, find
+from yurttunnel.cli.completion import for_kubectl
 from yurttunnel.cli.options import IN_CLUSTER, Command
+from yurttunnel.cli.shell import tables
 from yurttunnel.ops.command_line import STATUS
 
 _HELP = ("-h", "--help", "help")
@@ -40,6 +42,11 @@ def main() -> None:
     if _is_plugin(sys.argv[0]) and IN_CLUSTER in command.options().table:
         others = [f"--{IN_CLUSTER.name}", *others]
     command.run(others)
+
+
+def complete() -> None:
+    """Print what kubectl offers behind ``kubectl yurttunnel``, as it asks for it."""
+    print(for_kubectl(tables(every_command()), sys.argv[1:]), end="")
 
 
 def _is_plugin(path: str) -> bool:

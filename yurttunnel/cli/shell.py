@@ -33,6 +33,11 @@ class ManOptions(ClientOptions):
     needed = 0
 
 
+def tables(commands: Sequence[Command]) -> completion.Tables:
+    """Return what completion needs of the commands."""
+    return {each.name: (each.text, each.options().table) for each in commands}
+
+
 def shell_commands(commands: Commands) -> tuple[ClientCommand, ...]:
     """Make both; ``commands()`` gives all that there are."""
 
@@ -41,8 +46,7 @@ def shell_commands(commands: Commands) -> tuple[ClientCommand, ...]:
         script = completion.SHELLS.get(shell)
         if script is None:
             raise usage.UsageError(f"{shell!r} is none of these: {', '.join(completion.SHELLS)}")
-        tables = {each.name: (each.text, each.options().table) for each in commands()}
-        print(script(tables), end="")
+        print(script(tables(commands())), end="")
 
     def man(options: ManOptions) -> None:
         name = " ".join(options.given)

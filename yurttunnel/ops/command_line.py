@@ -45,12 +45,12 @@ def ending_in_one_line() -> Iterator[None]:
         raise SystemExit(STATUS) from None
 
 
-def did_you_mean(given: str, known: Iterable[str], prefix: str = "") -> str:
+def did_you_mean(given: str, known: Iterable[str], prefix: str = "", likeness: float = 0.6) -> str:
     """Return "did you mean A, B or C?" with the most alike of ``known``; empty without any.
 
-    ``prefix`` is put before each.
+    ``prefix`` is put before each; ``likeness`` is what they have at least, 1 for the same.
     """
-    similar = difflib.get_close_matches(given, sorted(known), _MOST_SUGGESTED)
+    similar = difflib.get_close_matches(given, sorted(known), _MOST_SUGGESTED, likeness)
     if not similar:
         return ""
     least = _likeness(given, similar[0]) - _AS_GOOD

@@ -17,7 +17,7 @@ from yurttunnel import __version__
 from yurttunnel.ops import flags
 from yurttunnel.ops.command_line import ending_in_one_line, explained
 from yurttunnel.ops.configuration.file import OWN_KEY, State, read_file, state_of
-from yurttunnel.ops.configuration.sources import ON, Given, Source, environment
+from yurttunnel.ops.configuration.sources import ON, Given, Source, environment, mistyped
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
 from yurttunnel.ops.help import Example, Help
 from yurttunnel.ops.log_levels import ShownLevels, shown_levels
@@ -274,6 +274,9 @@ class CommandOptions(usage.Options, Generic[Settings]):
         """Warn of what is ignored, and make the settings; raises ``UsageError``."""
         for name, instead in self._ignored.items():
             self._log.warn("--{flag} is ignored: {instead}", flag=name, instead=instead)
+        if self.is_program:
+            for variable, meant in mistyped(self.table, self._environment):
+                self._log.warn("${variable} is ignored: {meant}", variable=variable, meant=meant)
         self._command_line = dict(self._read_command_line())
         self._variables = environment(self.table, self._environment, self.is_program)
         self._hide_secrets()

@@ -6,7 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import RequestHead
-from yurttunnel.hub.request.parsing import LONGEST_SEGMENT, parse_request
+from yurttunnel.hub.request.parsing import LONGEST_SEGMENT, MOST_SEGMENTS, parse_request
 from yurttunnel.hub.request.requests import ApiRequest, ListOptions, ResourceType
 
 PODS = ResourceType("", "v1", "pods")
@@ -167,6 +167,16 @@ class PathTests(SynchronousTestCase):
         for longer in (longest + "n", "%c3%a4" * 127):
             error = self.assertRaises(RequestFailed, parse, f"/api/v1/nodes/{longer}")
             self.assertIn("253 bytes", str(error))
+
+    def test_many_names(self):
+        """A path has 64 of them at most, but for what follows ``/proxy``."""
+        names = "/a" * MOST_SEGMENTS
+        self.assertEqual(names, parse(names).path)
+        self.assertEqual(names, parse(f"{names}/").path)
+        for more in (f"{names}/a", f"/api/v1/nodes{names}", "/a" * 200_000):
+            error = self.assertRaises(RequestFailed, parse, more)
+            self.assertIn("64 names", str(error))
+        self.assertEqual("proxy", parse(f"/api/v1/nodes/n/proxy{names}").subresource)
 
 
 class QueryTests(SynchronousTestCase):

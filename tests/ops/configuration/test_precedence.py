@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from twisted.logger import capturedLogs, formatEvent
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -72,6 +73,26 @@ class PrecedenceTests(ConfigurationFile, SynchronousTestCase):
         """As a container's manifest does it."""
         self.write('node-name = "of-file"')
         self.assertEqual("of-file", self.parse(YURTTUNNEL_CONFIG=str(self.path)).name)
+
+    def test_mistyped_variables(self):
+        """What is almost a flag's is told of; others' variables and those of Services are not."""
+        ignored = {
+            "YURTTUNNEL_RESUME_WINDW": "3",
+            "YURTTUNNEL_TARGETS": "c",
+            "YURTTUNNEL_CONFIG_SERVICE_HOST": "10.0.0.1",
+            "YURTTUNNEL_TARGET_PORT_80_TCP": "tcp://10.0.0.1:80",
+            "YURTTUNNEL_SOMETHING_ELSE": "4",
+        }
+        with capturedLogs() as events:
+            settings = self.parse("--node-name=a", **ignored)
+        self.assertEqual(Settings("a", 30.0, True, (), False), settings)
+        self.assertEqual(
+            [
+                "$YURTTUNNEL_RESUME_WINDW is ignored: did you mean $YURTTUNNEL_RESUME_WINDOW?",
+                "$YURTTUNNEL_TARGETS is ignored: did you mean $YURTTUNNEL_TARGET?",
+            ],
+            [formatEvent(event) for event in events],
+        )
 
     def test_messages_name_the_source(self):
         """Whoever reads them sees where to mend it."""

@@ -21,6 +21,9 @@ from yurttunnel.kube.selectors import BadSelector, field_terms
 LONGEST_SEGMENT = 253
 """Bytes of one name in a path (``DNS1123SubdomainMaxLength`` of k8s.io/apimachinery)."""
 
+MOST_SEGMENTS = 64
+"""Names in a path; the API has none with a dozen."""
+
 _LONGEST_REMEMBERED = 1024
 _REMEMBERED = 2048
 """Targets: with their length they bound the memory to some MiB."""
@@ -108,12 +111,15 @@ def _segments(path: str) -> list[str]:
     """
     if not path.startswith("/"):
         raise _bad("its target is not a path that begins with a slash")
-    parts = path[1:].split("/")
+    # One more than there may be is enough to see that there are too many.
+    parts = path[1:].split("/", MOST_SEGMENTS)
     if parts[-1] == "":
         del parts[-1]
     subresource = 6 if parts[2:3] == ["namespaces"] else 4
     if parts[:1] == ["api"] and parts[subresource : subresource + 1] == ["proxy"]:
         del parts[subresource + 1 :]
+    if len(parts) > MOST_SEGMENTS:
+        raise _bad(f"its path has more than {MOST_SEGMENTS} names")
     if "%" in path:
         parts = [_decoded(part) for part in parts]
     for part in parts:

@@ -13,12 +13,18 @@ from dataclasses import dataclass
 from twisted.python import usage
 
 from yurttunnel.ops import flags
+from yurttunnel.ops.command_line import did_you_mean
 from yurttunnel.ops.flag_table import Entry, Flag, Repeated, Switch
 
 _PREFIX = "YURTTUNNEL_"
 
 _BETWEEN = re.compile(r"[;\n]")
 """Stands between several values in a variable; no value of a flag needs either."""
+
+_OF_A_SERVICE = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_|$)|_PORT_[0-9]+_(TCP|UDP|SCTP)(_|$)")
+
+_MISTYPED = 0.85
+"""How like another name a wrong one is; two letters of twelve may be missing or others."""
 
 ON, OFF = "true", "false"
 """The texts of a switch."""
@@ -60,6 +66,21 @@ def environment(
                 source = f"${variable} (or --{entry.name})"
                 found[entry.name] = Given(tuple(_texts(entry, source, text)), source)
     return found
+
+
+def mistyped(table: Sequence[Entry], variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield each variable that belongs to no flag, and a question with those it is much like.
+
+    What is like none is another program's; what Kubernetes sets for a Service is nobody's mistake
+    (kubernetes.io, Service, "Environment variables").
+    """
+    known = {name for entry in table for name in _variables(entry, of_each=True)}
+    names = {name.removeprefix(_PREFIX) for name in known if name.startswith(_PREFIX)}
+    for variable in sorted(variables.keys() - known):
+        if variable.startswith(_PREFIX) and not _OF_A_SERVICE.search(variable):
+            name = variable.removeprefix(_PREFIX)
+            if meant := did_you_mean(name, names, f"${_PREFIX}", _MISTYPED):
+                yield variable, meant
 
 
 def _variables(entry: Entry, of_each: bool) -> Iterator[str]:

@@ -1,0 +1,144 @@
+"""Interactive echoes through a CONNECT socket, in a process of their own.
+
+It is target and client at once, with blocking sockets and nothing beside them, so that the load
+that a test makes in its own process does not count as latency of the tunnel.
+
+``echo_probe.py latency SOCKET SECONDS`` makes one echo. Each message goes through the tunnel and
+then once more directly, which shows what the machine itself had to give at that moment. It prints
+the round trips in seconds as JSON: lists ``tunnel`` and ``direct``.
+
+``echo_probe.py load SOCKET CONNECTIONS RATE`` makes ``RATE`` round trips a second over all its
+connections together, or as many as it gets, until its input ends, and prints how many a second
+there were. It prints ``connected`` before the first one.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import sys
+import threading
+import time
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
+INTERVAL = 0.005
+"""Seconds between two messages."""
+
+SECONDS = 20
+"""How long an answer may take."""
+
+
+def serve(connection: socket.socket) -> None:
+    """Echo one connection to its end."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with connection:
+        while data := connection.recv(4096):
+            connection.sendall(data)
+
+
+def receive(connection: socket.socket, ending: bytes | None, length: int) -> bytes:
+    """Receive up to ``ending``, or ``length`` bytes."""
+    data = b""
+    while (ending and not data.endswith(ending)) or (not ending and len(data) < length):
+        more = connection.recv(1 if ending else length - len(data))
+        if not more:
+            raise SystemExit(f"cut off after {data!r}")
+        data += more
+    return data
+
+
+def accept(listener: socket.socket) -> None:
+    """Echo each connection in a thread of its own."""
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+
+def round_trip(connection: socket.socket, message: bytes) -> float:
+    """Send a message and return the seconds until it was back."""
+    started = time.perf_counter()
+    connection.sendall(message)
+    answer = receive(connection, None, len(message))
+    seconds = time.perf_counter() - started
+    if answer != message:
+        raise SystemExit(f"{message!r} came back altered")
+    return seconds
+
+
+def listen() -> int:
+    """Start the target; return its port."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
+    threading.Thread(target=accept, args=(listener,), daemon=True).start()
+    return int(listener.getsockname()[1])
+
+
+def dial(socket_path: str, port: int) -> socket.socket:
+    """Return a connection to the target through the CONNECT socket."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(SECONDS)
+    connection.connect(socket_path)
+    authority = f"127.0.0.1:{port}"
+    connection.sendall(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
+    head = receive(connection, b"\r\n\r\n", 0)
+    if not head.startswith(b"HTTP/1.1 200"):
+        raise SystemExit(head.decode())
+    return connection
+
+
+def measure(socket_path: str, seconds: float) -> dict[str, list[float]]:
+    """Make round trips through the CONNECT socket, and directly, for ``seconds``."""
+    port = listen()
+    with (
+        dial(socket_path, port) as own,
+        socket.create_connection(("127.0.0.1", port), SECONDS) as direct,
+    ):
+        direct.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        samples: dict[str, list[float]] = {"tunnel": [], "direct": []}
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            message = struct.pack("!Q", len(samples["tunnel"])) * 8
+            samples["tunnel"].append(round_trip(own, message))
+            samples["direct"].append(round_trip(direct, message))
+            time.sleep(INTERVAL)
+    return samples
+
+
+def load(socket_path: str, connections: int, rate: float) -> float:
+    """Make round trips until the input ends; return how many there were in a second."""
+    port, interval = listen(), connections / rate
+    ended = threading.Event()
+    counts = [0] * connections
+
+    def run(number: int, connection: socket.socket) -> None:
+        due = time.monotonic() + interval * number / connections
+        while not ended.wait(max(due - time.monotonic(), 0)):
+            round_trip(connection, struct.pack("!II", number, counts[number]) * 8)
+            counts[number] += 1
+            # What was late by a second is not made up for.
+            due = max(due + interval, time.monotonic() - 1)
+
+    dialed = [dial(socket_path, port) for _ in range(connections)]
+    print("connected", flush=True)
+    began = time.monotonic()
+    with ThreadPoolExecutor(connections) as pool:
+        running = [pool.submit(run, *each) for each in enumerate(dialed)]
+        threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+        wait(running, return_when=FIRST_EXCEPTION)
+        ended.set()
+        for each in running:
+            each.result()
+    return sum(counts) / (time.monotonic() - began)
+
+
+def main(what: str, socket_path: str, *numbers: str) -> None:
+    """Print what was measured."""
+    if what == "latency":
+        print(json.dumps(measure(socket_path, float(*numbers))))
+    else:
+        connections, rate = numbers
+        print(load(socket_path, int(connections), float(rate)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
