@@ -12,9 +12,8 @@ from yurttunnel.kube.credentials import FileCredentials
 
 NODE = "edge-1"
 
-HEARTBEAT = ("--heartbeat-interval-seconds", "1", "--heartbeat-timeout-seconds", "5")
-"""Flags with which a hub sees in a second or two that a server has left or come back. One that is
-there may take a while to answer: it is in the test's own process, on a busy machine."""
+HEARTBEAT = ("--heartbeat-interval-seconds", "1", "--heartbeat-timeout-seconds", "1")
+"""Flags with which a hub sees in a second or two that a server has left or come back."""
 
 
 class Hub(Program):

@@ -11,6 +11,9 @@ from tests.e2e.hub.support import HubTestCase
 
 USER_AGENT = "coredns/1.11 (python)"
 
+PATIENT = ("--heartbeat-interval-seconds", "5", "--heartbeat-timeout-seconds", "5")
+"""The client shares this process with the API, and may keep it from answering for a while."""
+
 
 class PythonClientTests(HubTestCase):
     """It runs in a thread: it waits for its answers."""
@@ -26,7 +29,7 @@ class PythonClientTests(HubTestCase):
 
     async def test_objects_are_written_and_watched_online(self) -> None:
         """Create, patch, watch and delete do what they do without the hub."""
-        cloud, hub = await self.start()
+        cloud, hub = await self.start(*PATIENT)
         cloud.grant("system:nodes", rule("*", "", "configmaps"))
         api = self.api(hub)
 
@@ -51,7 +54,7 @@ class PythonClientTests(HubTestCase):
 
     async def test_objects_are_read_offline(self) -> None:
         """Lists, selections, single objects and pages are there; a write says why not."""
-        cloud, hub = await self.start()
+        cloud, hub = await self.start(*PATIENT)
         for number in range(7):
             cloud.add_pod(f"web-{number}", labels={"odd": str(number % 2)})
         api = self.api(hub)
