@@ -1,4 +1,4 @@
-"""How fast this machine is, so that a bound of seconds for a start means the same on any."""
+"""How fast this machine is, so that a bound of seconds means the same on any."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LIBRARIES = (
 """What each of the programs stands on, and nothing of ours."""
 
 _SECONDS = 0.2
-"""Processor time of their loading on a machine where half a second is right for a hub. An estimate:
+"""Processor time of their loading on a machine for which bounds of seconds are right. An estimate:
 on a slow one a first answer took 1.9 times as long as they did, and 0.31 to 0.42 s on that of the
 figures in docs/performance.md, where they were not timed."""
 
@@ -19,7 +19,7 @@ _TIMES = 3
 
 
 def slowness() -> float:
-    """Return how many times as long a start may take here, at least 1.
+    """Return how many times as long something may take here, at least 1.
 
     It is told by what the libraries take that are not ours, at the best of some times, so that
     more that is loaded or waited for by a program is seen on a slow machine as well.
