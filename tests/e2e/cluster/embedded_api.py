@@ -8,8 +8,8 @@ from OpenSSL import SSL
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 from zope.interface import implementer
 
+from benchmarks.ports import free_ports
 from tests.apiserver.api import ClusterAPI
-from tests.e2e.cluster.network import free_port
 from yurtlab.api.store import Store
 from yurttunnel.http.server import HTTPFactory
 from yurttunnel.ops.listen import listen_tcp
@@ -68,7 +68,7 @@ class EmbeddedAPI:
     ) -> None:
         self._reactor = reactor
         self.requests: set = set()
-        self.port = free_port(address)
+        self.port = free_ports.take()
         self._toward_servers = TowardServers(caller)
         self._nodes = TunneledNodes(reactor, self._toward_servers, servers)
         self.store = Store(reactor)

@@ -7,7 +7,6 @@ namespace, in which the test's own thread and all programs that it starts live u
 from __future__ import annotations
 
 import shutil
-import socket
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
@@ -69,10 +68,3 @@ class OwnNetwork:
         self._former.enter()
         self._own.close()
         self._former.close()
-
-
-def free_port(address: str) -> int:
-    """Find a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return probe.getsockname()[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from twisted.internet.task import deferLater
 
-from tests.e2e.cluster.network import free_port
+from benchmarks.ports import free_ports
 from tests.e2e.programs import ProgramFailed
 
 READY_SECONDS = 60.0
@@ -75,7 +75,7 @@ class RealAPI:
     def __init__(self, reactor, directory: Path, pki: Path, address: str, socket_path: str):
         self._reactor = reactor
         binaries = assets()
-        etcd_port, peer_port, self.port = (free_port(address) for _ in range(3))
+        etcd_port, peer_port, self.port = (free_ports.take() for _ in range(3))
         etcd = f"http://{address}:{etcd_port}"
         peer = f"http://{address}:{peer_port}"
         selector = directory / "egress-selector.json"

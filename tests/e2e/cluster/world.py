@@ -21,12 +21,13 @@ from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 from twisted.internet.utils import getProcessOutputAndValue
 from twisted.protocols.policies import WrappingFactory
 
+from benchmarks.ports import free_ports
 from tests.apiserver.signer import CertificateSigner
 from tests.deploy.rendering import read_base
 from tests.e2e.cluster.balancer import Balancer
 from tests.e2e.cluster.embedded_api import EmbeddedAPI
 from tests.e2e.cluster.identities import Identities
-from tests.e2e.cluster.network import OwnNetwork, free_port
+from tests.e2e.cluster.network import OwnNetwork
 from tests.e2e.cluster.nodes import EDGE_LABEL, MirroredNode
 from tests.e2e.cluster.placed import PlacedProgram
 from tests.e2e.cluster.real_api import RealAPI, assets
@@ -336,7 +337,7 @@ class World:
         name = node if pod_of is None else f"{pod_of}-as-{node}"
         config = await self._account("yurt-tunnel-agent", name, bound)
         address = self._addresses[node][0]
-        meta_port = AGENT_META_PORT if pod_of is None else free_port(address)
+        meta_port = AGENT_META_PORT if pod_of is None else free_ports.take()
         arguments = [
             "yurttunnel-agent",
             *("--kube-config", str(config)),

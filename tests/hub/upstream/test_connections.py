@@ -11,6 +11,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
+from benchmarks.ports import free_ports
 from tests.http.support import Handler
 from tests.pki.support import Issuer
 from yurttunnel.http.asking import ask
@@ -118,9 +119,7 @@ class ConnectionsTests(TestCase):
 
     async def test_nobody_listens(self):
         """A port that is closed refuses."""
-        port = self.reactor.listenTCP(0, self.factory, interface="127.0.0.1")
-        server = Server("localhost", port.getHost().port)
-        await port.stopListening()
+        server = Server("localhost", free_ports.take())
         self.assertIn("refused", await self.refused(server))
 
     async def test_unknown_name(self):
