@@ -96,8 +96,8 @@ DETECTION = 7.5
 SLACK = 10.0
 """What a loaded machine may need beyond."""
 
-FIRST_PORT, PORTS = 20001, 6
-"""The ports of targets that are passed through."""
+FIRST_PORT, PORTS = 17001, 6
+"""The ports of targets that are passed through, of which the API has none."""
 
 PASSTHROUGH_PORT = "10270"
 

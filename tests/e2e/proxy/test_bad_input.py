@@ -191,7 +191,7 @@ class NoPorts(TakenPort):
         """Of six Services five get a port of a range of five, in each family; that is told, and the
         sixth gets one when another one is deleted.
         """
-        await self.prepare("--proxy-port-range", "20000-20005")
+        await self.prepare("--proxy-port-range", "17000-17005")
         for version in BOTH:
             names = [f"web-{version}-{number}" for number in range(6)]
             for name in names:

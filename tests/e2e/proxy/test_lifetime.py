@@ -98,8 +98,8 @@ class UserLifetime(Lifetime):
     """User mode."""
 
     def flags(self) -> tuple[str, ...]:
-        """Choose proxy ports, so that the next process can have the same ones."""
-        return (*super().flags(), "--proxy-port-range", "20000-20010")
+        """Choose proxy ports that no test's API takes, and that the next process can have again."""
+        return (*super().flags(), "--proxy-port-range", "17000-17010")
 
     async def while_away(self) -> None:
         """Require that clients are refused, since the process that carries is not there."""
@@ -108,7 +108,7 @@ class UserLifetime(Lifetime):
 
     def without_proxy_ports(self, rules: list[str]) -> list[str]:
         """Have the same in the place of each proxy port."""
-        return [re.sub(r"\b200[01][0-9]\b", "PORT", line) for line in rules]
+        return [re.sub(r"\b170[01][0-9]\b", "PORT", line) for line in rules]
 
 
 class UserTests(UserLifetime, ProxyTestCase):
