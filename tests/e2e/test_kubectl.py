@@ -74,8 +74,11 @@ class QuickstartTestCase(EndToEndTestCase):
             children = children_of(quickstart.pid)
             status = await quickstart.stop(20)
             self.assertIn(status, (0, -15), quickstart.log[-2000:])
-            for child in children:
-                self.assertFalse(os.path.exists(f"/proc/{child}"), f"process {child} is left")
+            # Who is not its own child any more is waited for by another one, a moment later.
+            await self.eventually(
+                lambda: not any(os.path.exists(f"/proc/{child}") for child in children),
+                f"none of the processes {children} is left",
+            )
         self.assertEqual(quickstart.complaints(), [])
 
     def kubectl(self, quickstart: Quickstart) -> Kubectl:

@@ -159,7 +159,8 @@ def is_running(pid):
     """Whether a process runs; one that nobody has waited for does not."""
     try:
         return _state(pid) != b"Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
+        # The latter where it has gone between the opening of the file and its reading.
         return False
 
 

@@ -123,7 +123,9 @@ class LeftoversTests(TestCase):
         await other.says(b"ok")
         kill_session(ran.process.pid)
         self.assertEqual(await ran.ended(), 137)
-        self.assertEqual(of_mark(running(), self.run_name), [other.process.pid])
+        await until(
+            lambda: of_mark(running(), self.run_name) == [other.process.pid], "no other is left"
+        )
 
 
 class GuardianTests(TestCase):
