@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.e2e.hub.clients import TABLE_FIRST, contents, names
 from tests.e2e.hub.cloud import Cloud
 from tests.e2e.hub.node_requests import ALL_PODS, SERVICES
+from tests.e2e.hub.programs import Hub
 from tests.e2e.hub.support import HubTestCase
 
 MANY = 1200
@@ -14,10 +15,15 @@ PAGE = 500
 class PageTests(HubTestCase):
     """Pages."""
 
-    def furnish(self, cloud: Cloud) -> None:
-        """Have more pods than fit in two pages."""
+    async def start_furnished(self) -> tuple[Cloud, Hub]:
+        """Start with more pods than fit in two pages; the hub begins when all are there.
+
+        While they are added the API, which is in this process, answers nobody.
+        """
+        cloud = await self.start_cloud()
         for number in range(MANY):
             cloud.add_pod(f"web-{number:04}")
+        return cloud, await self.start_hub(cloud)
 
     async def all_pages(self, client, path: str, limit: int):
         """List page by page; return all items."""
@@ -33,8 +39,7 @@ class PageTests(HubTestCase):
 
     async def test_pages_are_one_list(self) -> None:
         """Who has read all pages online has all objects offline, whole or again in pages."""
-        cloud, hub = await self.start()
-        self.furnish(cloud)
+        cloud, hub = await self.start_furnished()
         client = self.client(hub, "flanneld")
         online = await self.all_pages(client, ALL_PODS, PAGE)
         self.assertEqual(len(online["items"]), MANY)
@@ -45,8 +50,7 @@ class PageTests(HubTestCase):
 
     async def test_one_page_does_not_take_the_place_of_the_list(self) -> None:
         """Who has the whole list, and then reads the first page of it, still has the list."""
-        cloud, hub = await self.start()
-        self.furnish(cloud)
+        cloud, hub = await self.start_furnished()
         client = self.client(hub, "flanneld")
         await client.get(ALL_PODS)
         first = await client.get(ALL_PODS, limit=str(PAGE))
@@ -56,8 +60,7 @@ class PageTests(HubTestCase):
 
     async def test_what_went_between_two_lists_in_pages_is_gone(self) -> None:
         """The last page ends what the list had before and has no more."""
-        cloud, hub = await self.start()
-        self.furnish(cloud)
+        cloud, hub = await self.start_furnished()
         client = self.client(hub, "flanneld")
         await client.get(ALL_PODS)
         for number in (0, PAGE, MANY - 1):

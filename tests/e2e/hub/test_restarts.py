@@ -14,6 +14,9 @@ from tests.e2e.hub.support import HubTestCase
 REPLACED = 1000
 GENERATIONS = 6
 
+PATIENT = ("--heartbeat-interval-seconds", "5", "--heartbeat-timeout-seconds", "5")
+"""For a cloud that answers nobody while a thousand objects are changed: it is in this process."""
+
 
 class NodeStartTests(HubTestCase):
     """All that the programs of a node ask for when they start."""
@@ -101,8 +104,7 @@ class KillTests(HubTestCase):
 
     async def test_a_list_is_the_old_or_the_new_one(self) -> None:
         """Whenever the hub dies that replaces a thousand objects, there is one whole list."""
-        cloud = await self.start_cloud()
-        hub = await self.start_hub(cloud)
+        cloud, hub = await self.start(*PATIENT)
         for number in range(REPLACED):
             cloud.add("configmaps", f"n-{number:04}", "default", data={"generation": "0"})
         client = self.client(hub, "flanneld")
