@@ -6,7 +6,8 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 
 from tests.e2e.hub.node_requests import ALL_PODS, NODE_PATH
-from tests.e2e.hub.support import HubTestCase
+from tests.e2e.hub.programs import Hub
+from tests.e2e.hub.support import NOTICED_SECONDS, HubTestCase
 
 READ_SECONDS = 8.0
 
@@ -14,10 +15,19 @@ READ_SECONDS = 8.0
 class ServerTests(HubTestCase):
     """Two of them."""
 
+    async def both_are_healthy(self, hub: Hub) -> None:
+        """Wait until the hub has seen both: it is online with one."""
+
+        async def seen() -> bool:
+            return await hub.metric("node_yurthub_server_healthy_status") == 2
+
+        await self.eventually(seen, "both servers are healthy", NOTICED_SECONDS)
+
     async def test_requests_go_on_when_one_server_falls_silent(self) -> None:
         """Those that were under way are asked of the other one; the hub stays online."""
         cloud = await self.start_cloud(servers=2)
         hub = await self.start_hub(cloud)
+        await self.both_are_healthy(hub)
         kubelet = self.client(hub)
         await kubelet.get(NODE_PATH)
         cloud.fall_silent(cloud.servers[0])
@@ -35,6 +45,7 @@ class ServerTests(HubTestCase):
         """Neither has all the work."""
         cloud = await self.start_cloud(servers=2)
         hub = await self.start_hub(cloud)
+        await self.both_are_healthy(hub)
         kubelet = self.client(hub)
         asked = [Deferred.fromCoroutine(kubelet.get(NODE_PATH)) for _ in range(50)]
         await gatherResults(asked, consumeErrors=True)
@@ -45,12 +56,8 @@ class ServerTests(HubTestCase):
         """The second one gets nothing but its share of renewals until the first is lost."""
         cloud = await self.start_cloud(servers=2)
         hub = await self.start_hub(cloud, "--lb-mode", "priority")
+        await self.both_are_healthy(hub)
         client = self.client(hub, "flanneld")
-
-        async def both_are_healthy() -> bool:
-            return await hub.metric("node_yurthub_server_healthy_status") == 2
-
-        await self.eventually(both_are_healthy, "both servers are healthy")
         watch = await client.watch(ALL_PODS)
         first, second = cloud.servers
         await first.refuse()
