@@ -47,7 +47,8 @@ UNSURE = f"when it was last known; node {NODE} cannot reach the Kubernetes API"
 
 # Versions of lists, how long something has been there, and names of hosts.
 _VARIES = re.compile(
-    r'"metadata":{"resourceVersion":"\d+"|\b\d+(\.\d+)?m?s\b|http\S+127\.0\.0\.1:\d+\S*'
+    r'"metadata":{"resourceVersion":"\d+"'
+    r"|\b(\d+m)?\d+(\.\d+)?m?s\b|\b\d+m\b|http\S+127\.0\.0\.1:\d+\S*"
 )
 
 
