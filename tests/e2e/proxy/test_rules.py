@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Sequence
 
@@ -45,10 +46,9 @@ class IptablesRules:
         await self.start()
         empty = {version: self.rules(version) for version in BOTH}
         self.write(NODE_PORT)
-        await self.eventually(lambda: self.proxy_ports(6), "the rules are there")
         for version in BOTH:
-            [proxy_port] = self.proxy_ports(version)
-            self.assertEqual(self.rules(version), self.expected(version, proxy_port, NODE_PORT))
+            proxy_port = await self.proxy_port(version)
+            await self.rules_follow(version, proxy_port, NODE_PORT)
             self.assertIn(f":{proxy_port} ", run("ss", "-Htln", f"-{version}"))
             self.jumps(version)
         self.objects.remove("web")
@@ -56,7 +56,9 @@ class IptablesRules:
             lambda: {version: self.rules(version) for version in BOTH} == empty, "no rule is left"
         )
         self.assertEqual([empty[version] for version in BOTH], [[], []])
-        self.assertNotIn(f":{proxy_port} ", run("ss", "-Htln"))
+        await self.eventually(
+            lambda: f":{proxy_port} " not in run("ss", "-Htln"), "the port is closed"
+        )
 
     async def test_proxy_port_stays(self) -> None:
         """A Service keeps its proxy port, and its connections, while addresses, node port and
@@ -67,16 +69,12 @@ class IptablesRules:
         self.write(NODE_PORT)
         self.objects.endpoints("web", *REMOTE)
         await self.eventually_by(REMOTE, self.objects.address("web", 4))
-        before = {version: self.proxy_ports(version) for version in BOTH}
+        before = {version: await self.proxy_port(version) for version in BOTH}
         standing = self.dial(self.objects.address("web", 4), stays=True)
         await standing.greeted
         self.write(NODE_PORT + 1, sessionAffinity="ClientIP", externalIPs=[])
         for version in BOTH:
-            [proxy_port] = before[version]
-            expected = self.expected(version, proxy_port, NODE_PORT + 1, external=False)
-            await self.eventually(
-                lambda v=version, e=expected: self.rules(v) == e, "the rules have followed"
-            )
+            await self.rules_follow(version, before[version], NODE_PORT + 1, external=False)
         standing.finish()
         self.assertEqual((await standing.answered).problem, "")
 
@@ -96,6 +94,21 @@ class IptablesRules:
         """Return the rules of the proxy's chains."""
         lines = [*self.saved(version), *self.saved(version, "filter")]
         return sorted(read(line) for line in lines if line.startswith("-A KUBE-"))
+
+    async def rules_follow(self, version: int, *wanted: int, external: bool = True) -> None:
+        """Wait until the rules are the :meth:`expected` ones; show what differs if they do not.
+
+        Each table of each family is written by itself, and a Service may come before its status.
+        """
+        expected = self.expected(version, *wanted, external=external)
+        with contextlib.suppress(self.failureException):
+            await self.eventually(lambda: self.rules(version) == expected, "", interval=0.1)
+        self.assertEqual(self.rules(version), expected)
+
+    async def proxy_port(self, version: int) -> int:
+        """Wait until rules redirect to a port, and return it."""
+        [port] = await self.eventually(lambda: self.proxy_ports(version), "the rules are there")
+        return port
 
     def proxy_ports(self, version: int) -> set[int]:
         """Return where rules redirect to."""
