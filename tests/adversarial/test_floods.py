@@ -74,9 +74,13 @@ class FloodTests(EndToEndTestCase):
         for _ in range(20):
             await self.within(20, client.round_trip(), "the other node is served")
         await self.within(40, attacker.when_lost(), "the flood is ended")
-        ends = await tunnel.server.metric("yurttunnel_server_session_ends_total", reason=reason)
-        self.assertEqual(ends, 1)
-        self.assertIn(text, tunnel.server.log)
+
+        async def counted() -> bool:
+            name = "yurttunnel_server_session_ends_total"
+            return await tunnel.server.metric(name, reason=reason) == 1
+
+        await self.eventually(counted, "the end of the session is counted")
+        await self.eventually(lambda: text in tunnel.server.log, "the log says why")
         self.assertEqual([entry["node"] for entry in await tunnel.server.agents()], ["edge-1"])
         self.assertLess(tunnel.server.resident() - before, 64 * MIB)
         await self.within(20, client.round_trip(), "the other node is served")

@@ -197,7 +197,9 @@ class DestinationTests(HostileTestCase):
                 return caller.recv(1)
 
         await self.assertFailure(deferToThread(read), ConnectionResetError)
-        self.assertIn("forward is closed for edge-1", tunnel.server.log)
+        await self.eventually(
+            lambda: "forward is closed for edge-1" in tunnel.server.log, "the log says why"
+        )
 
     async def test_a_black_holed_target_is_a_504(self) -> None:
         """A target that drops every SYN costs the dial deadline, not more, and only its caller."""

@@ -123,9 +123,13 @@ class PortTests(SteeringTestCase):
         await self.eventually_rules(lambda rules: "TUNNEL-PORT-9100" in rules, "9100 is led")
         await self.eventually_scraped(EDGE_4, EDGE_4)
         await self.eventually_scraped(f"[{EDGE_6}]", EDGE_6)
-        events = await world.kubectl.output("get", "events", "-n", "kube-system", "-o", "json")
-        told = [each["message"] for each in json.loads(events)["items"]]
-        self.assertTrue(any("nonsense" in text and "70000" in text for text in told), told)
+
+        async def told() -> bool:
+            events = await world.kubectl.output("get", "events", "-n", "kube-system", "-o", "json")
+            texts = [each["message"] for each in json.loads(events)["items"]]
+            return any("nonsense" in text and "70000" in text for text in texts)
+
+        await self.eventually(told, "an event says which items are bad", 20, 0.5)
 
         # F1: the former target would have stayed in front.
         await world.set_proxy_ports({"https-proxy-ports": "9100"})
