@@ -103,12 +103,17 @@ class FaultyKubeletTests(InterceptionTestCase):
         }
         then = {"bad_chunk": b"0x1\r\na\r\n0\r\n\r\n"}
 
+        # Who is to get the beginning of a body before it breaks off.
+        clients: list[Question] = []
+
+        def it_has_come() -> bool:
+            return all(client.answer.count(b"x") >= 99 for client in clients)
+
         def says(text: bytes, later: bytes):
             async def broken(request: Request) -> None:
                 await request.ended()
                 request.send(text)
-                # What has come before the end is to reach the client.
-                await self.pause(0.05)
+                await self.eventually(it_has_come, "the beginning of the body reaches the client")
                 request.send(later)
                 request.finish_and_close()
 
@@ -142,7 +147,9 @@ class FaultyKubeletTests(InterceptionTestCase):
                         b"GET /%b HTTP/%b\r\nHost: %b\r\n\r\n"
                         % (name.encode(), version, door.host.encode())
                     )
+                    clients[:] = [peer]
                     await self.within(5, peer.when_lost(), named)
+                    clients.clear()
                     self.assertIn(b"200", peer.answer[:20], named)
                     self.assertGreaterEqual(peer.answer.count(b"x"), 99, named)
                     self.assertFalse(peer.answer.endswith(b"0\r\n\r\n"), named)
