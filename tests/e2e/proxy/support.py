@@ -183,7 +183,8 @@ class ProxyTestCase(EndToEndTestCase):
                 host, port, CallerFactory(caller), patience, (source, 0) if source else None
             )
         self._connectors[caller] = connector
-        limit = reactor.callLater(patience + 5, _hang_up, connector)
+        # One that stays does so for as long as the test lasts, however busy the machine is.
+        limit = reactor.callLater(self.timeout if stays else patience + 5, _hang_up, connector)
 
         def over(answer: Answer) -> Answer:
             del self._connectors[caller]

@@ -37,7 +37,6 @@ class Affinity:
     async def short_time(self, version: int) -> None:
         """Require what is said of the short time."""
         host = self.objects.address("web", version)
-        await self.each_has_one(host, version)
         await self.it_slides(host)
         await self.it_ends(host)
 
@@ -45,6 +44,7 @@ class Affinity:
         """Require what is said of the long time."""
         host = self.objects.address("web", version)
         await self.eventually(lambda: self.outlasts(host), "the longer time counts")
+        await self.each_has_one(host, version)
         await self.another_one(host, version)
 
     def write(self, seconds: int) -> None:

@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred
 from tests.e2e.hub.canned import Canned
 from tests.e2e.hub.cloud import KINDS
 from tests.e2e.hub.programs import Hub
+from tests.e2e.programs import READY_SECONDS
 from tests.e2e.proxy.network import NODE, address
 from tests.e2e.proxy.objects import BOTH, port
 from tests.e2e.proxy.programs import Proxy
@@ -102,7 +103,8 @@ class Api:
         self.cloud.return_()
         await self.changes_are_seen()
         other = self.objects.address("other", 4)
-        await self.eventually(lambda: self.is_gone(other), "the other Service is gone")
+        # Services are followed by a watch of their own, which may come back later.
+        await self.eventually(lambda: self.is_gone(other), "the other Service is gone", 60)
 
     async def test_lists_that_fail(self) -> None:
         """A list that fails, also one with an empty list beside its error, and one that says
@@ -164,7 +166,7 @@ class Api:
                 return False
             return True
 
-        await self.eventually(answers, "the proxy answers")
+        await self.eventually(answers, "the proxy answers", READY_SECONDS)
 
     async def test_start_without_the_cloud(self) -> None:
         """Behind a hub that has listed everything once, the node starts in the dark: hub and proxy

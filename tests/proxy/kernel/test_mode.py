@@ -191,7 +191,8 @@ class Carrying:
         await self.apply(self.service(affinity=50.0))
         await self.clients(1, CLUSTER[self.version])
         first = self.seconds_of_affinity()
-        await self.until(lambda: self.seconds_of_affinity() < first - 0.3)
+        # More than it takes to look again, on a busy machine.
+        await self.until(lambda: self.seconds_of_affinity() < first - 2)
         before = self.seconds_of_affinity()
         await self.clients(1, CLUSTER[self.version])
         self.assertGreater(self.seconds_of_affinity(), before)
@@ -283,8 +284,11 @@ class Carrying:
             net = ip_network(address[self.version])
             portal = self.external(PortalKind.LOAD_BALANCER_IP, (net,))
             await self.apply(self.service(portals=(portal,)))
-            connecting = connect(self.lab.client, EXTERNAL[self.version], timeout=0.3)
-            await (connecting if error is None else self.assertFailure(connecting, error))
+            if error is None:
+                await connect(self.lab.client, EXTERNAL[self.version])
+            else:
+                connecting = connect(self.lab.client, EXTERNAL[self.version], timeout=0.3)
+                await self.assertFailure(connecting, error)
 
     async def test_services_with_sockets(self):
         """What the kernel cannot carry is led to its proxy port."""

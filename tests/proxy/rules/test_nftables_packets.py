@@ -132,8 +132,11 @@ class Packets:
             nets = (ip_network(address[self.version]),)
             portal = self.portal(PortalKind.LOAD_BALANCER_IP, nets)
             await self.apply(self.placed(portal, port=self.port))
-            connecting = connect(self.lab.client, EXTERNAL[self.version], timeout=0.3)
-            await (connecting if error is None else self.assertFailure(connecting, error))
+            if error is None:
+                await connect(self.lab.client, EXTERNAL[self.version])
+            else:
+                connecting = connect(self.lab.client, EXTERNAL[self.version], timeout=0.3)
+                await self.assertFailure(connecting, error)
 
 
 class PacketsTests(Packets, TestCase):
