@@ -19,8 +19,8 @@ COPIED = 8 * MEBIBYTE
 DRAIN_SECONDS = 10.0
 """The --drain-timeout of servers."""
 
-AGENT_DRAIN_SECONDS = 5.0
-"""The --drain-timeout of agents."""
+AGENT_DRAIN_SECONDS = 10.0
+"""The --drain-timeout of agents. A command that begins in its first half ends within it."""
 
 RESTARTED = 5.0
 """Seconds in which streams of a process that was killed end, once its successor is connected: it
@@ -114,7 +114,7 @@ class RestartTests(ClusterTestCase):
         began = reactor.seconds()
         old.signal(signal.SIGTERM)
         commands = 0
-        while reactor.seconds() - began < AGENT_DRAIN_SECONDS - 2:
+        while reactor.seconds() - began < AGENT_DRAIN_SECONDS / 2:
             world.servers.reverse()
             self.assertRegex(await self.logs(world, "web"), r"tick \d+")
             commands += 1

@@ -344,7 +344,7 @@ class World:
             *("--cert-dir", str(self.directory / f"pki-{name}")),
             *("--node-name", node, "--node-ip", address),
             *("--meta-host", address, "--meta-port", str(meta_port)),
-            *("--drain-timeout", "5"),
+            *("--drain-timeout", "10"),
             *extra,
         ]
         log_path = str(self.directory / f"agent-{name}.log")

@@ -10,6 +10,7 @@ from tests.e2e.hub.clients import JSON, NodeClient, contents, names
 from tests.e2e.hub.node_requests import ALL_PODS, LEASE, NODE_PODS, PROGRAMS, Program, furnish
 from tests.e2e.hub.programs import Hub
 from tests.e2e.hub.support import HubTestCase
+from tests.e2e.programs import READY_SECONDS
 
 REPLACED = 1000
 GENERATIONS = 6
@@ -79,7 +80,7 @@ class NodeStartTests(HubTestCase):
         cloud.fall_silent()
         hub.kill()
         hub.start()
-        await self.eventually(lambda: self.listens(hub), "the hub listens")
+        await self.eventually(lambda: self.listens(hub), "the hub listens", READY_SECONDS)
         self.assertEqual(await self.ask_all(hub), online)
 
     async def test_the_cloud_is_told_nothing_twice_after_a_restart(self) -> None:
