@@ -406,6 +406,10 @@ class Tunnel:
         self.others.append(successor)
         return successor
 
+    async def has_no_stream(self) -> bool:
+        """Return whether the server knows of none."""
+        return await self.server.metric("yurttunnel_server_open_streams") == 0
+
     async def stop_and_check(self) -> None:
         """Stop what still runs, and require a clean end and a log without complaints."""
         problems = []

@@ -9,6 +9,7 @@ import resource
 import shutil
 import socket
 import ssl
+import struct
 from functools import partial
 from pathlib import Path
 
@@ -664,7 +665,9 @@ def _connected(where: int | str) -> socket.socket:
     if isinstance(where, int):
         return socket.create_connection(("127.0.0.1", where), timeout=20)
     connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(20)
+    # A socket that does not wait is refused (EAGAIN) where the queue is full (unix(7)), and one
+    # with a timeout of Python's does not.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 20, 0))
     connection.connect(where)
     return connection
 

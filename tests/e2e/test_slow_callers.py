@@ -131,7 +131,7 @@ class StoppingTests(EndToEndTestCase):
         while await self.is_taken_by_the_kernel(tunnel, source, download):
             source.step()
         source.transport.loseConnection()
-        await self.eventually(partial(no_stream, tunnel), "the stream has ended")
+        await self.eventually(tunnel.has_no_stream, "the stream has ended")
         tunnel.server.signal(signal.SIGTERM)
         await self.pause(1)
         self.assertTrue(tunnel.server.running)
@@ -183,11 +183,6 @@ def kernel_socket(port: int, peer: int) -> KernelSocket:
             unacknowledged, unread = fields[4].split(":")
             return KernelSocket(int(unacknowledged, 16), int(unread, 16), fields[5][:2])
     raise AssertionError(f"no connection between the ports {port} and {peer}")
-
-
-async def no_stream(tunnel: Tunnel) -> bool:
-    """Whether the server has no stream any more."""
-    return await tunnel.server.metric("yurttunnel_server_open_streams") == 0
 
 
 class TwistedStoppingTests(TwistedTransports, StoppingTests):
