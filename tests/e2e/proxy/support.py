@@ -183,8 +183,7 @@ class ProxyTestCase(EndToEndTestCase):
                 host, port, CallerFactory(caller), patience, (source, 0) if source else None
             )
         self._connectors[caller] = connector
-        # One that stays does so for as long as the test lasts, however busy the machine is.
-        limit = reactor.callLater(self.timeout if stays else patience + 5, _hang_up, connector)
+        limit = reactor.callLater(patience + 5, _hang_up, connector)
 
         def over(answer: Answer) -> Answer:
             del self._connectors[caller]
@@ -192,7 +191,13 @@ class ProxyTestCase(EndToEndTestCase):
                 limit.cancel()
             return answer
 
+        def greeted(_: None) -> None:
+            if stays and limit.active():
+                # It stays as long as the test lasts, however busy the machine is.
+                limit.cancel()
+
         caller.answered.addCallback(over)
+        caller.greeted.addCallback(greeted)
         return caller
 
     def hang_up(self) -> Deferred:

@@ -41,8 +41,9 @@ class Answer:
 class Caller(Peer):
     """Sends a payload and its end, and compares what comes back.
 
-    ``answered`` fires with the :class:`Answer` when the connection has ended. One that ``stays``
-    sends nothing until it is told to :meth:`send`, and ends by :meth:`finish`.
+    ``answered`` fires with the :class:`Answer` when the connection has ended, ``greeted`` when the
+    endpoint has spoken, or by then at the latest. One that ``stays`` sends nothing until it is told
+    to :meth:`finish`.
     """
 
     def __init__(self, reactor, size: int, stays: bool) -> None:
@@ -119,6 +120,8 @@ class Caller(Peer):
     def _end(self, problem: str) -> None:
         got = self.answer
         seconds = got.seconds or self._reactor.seconds() - self._began
+        if not self.greeted.called:
+            self.greeted.callback(None)
         self.answered.callback(replace(got, seconds=seconds, problem=problem))
 
 
