@@ -191,13 +191,7 @@ class ProxyTestCase(EndToEndTestCase):
                 limit.cancel()
             return answer
 
-        def greeted(_: None) -> None:
-            if stays and limit.active():
-                # It stays as long as the test lasts, however busy the machine is.
-                limit.cancel()
-
         caller.answered.addCallback(over)
-        caller.greeted.addCallback(greeted)
         return caller
 
     def hang_up(self) -> Deferred:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 import signal
 
-from twisted.internet.defer import gatherResults
+from twisted.internet.defer import Deferred, gatherResults
 
 from tests.e2e.proxy.objects import BOTH
 from tests.e2e.proxy.programs import Proxy
 from tests.e2e.proxy.support import REMOTE, ProxyTestCase, spread
 from tests.e2e.proxy.traffic import REFUSED
 
-DRAIN_SECONDS = 15
-"""Longer than a busy machine takes for what connections have still to do."""
+DRAIN_SECONDS = 3
 
 
 class Lifetime:
@@ -63,12 +62,13 @@ class Lifetime:
         callers = [self.dial(host, stays=True, size=500_000) for _ in range(20)]
         await gatherResults([caller.greeted for caller in callers])
         proxy.signal(signal.SIGTERM)
+        ending = Deferred.fromCoroutine(proxy.ended(20))
         await self.pause(0.5)
         for caller in callers:
             caller.finish()
         answers = await gatherResults([caller.answered for caller in callers])
         self.assertEqual({answer.problem for answer in answers}, {""})
-        await proxy.ended(DRAIN_SECONDS - 5)
+        await ending
 
     async def test_end_with_removal(self) -> None:
         """With the flag an orderly end removes all rules; without it, they stay."""
