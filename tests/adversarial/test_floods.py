@@ -25,9 +25,6 @@ enough to tell."""
 OPENINGS = 250_000
 """The same of streams, of which fewer are allowed."""
 
-PINGS = F.offset_frame(F.PING, 0, 1) * FRAMES
-CREDITS = F.offset_frame(F.CREDIT, 0, 1) * FRAMES
-
 TOO_MANY = "too many frames without data"
 
 
@@ -87,11 +84,11 @@ class FloodTests(EndToEndTestCase):
 
     async def test_pings(self) -> None:
         """PING: the newest one is answered at most, none is kept, and too many are a flood."""
-        await self.survives(PINGS, "flood", TOO_MANY)
+        await self.survives(F.offset_frame(F.PING, 0, 1) * FRAMES, "flood", TOO_MANY)
 
     async def test_credit(self) -> None:
         """CREDIT for the session, which changes nothing."""
-        await self.survives(CREDITS, "flood", TOO_MANY)
+        await self.survives(F.offset_frame(F.CREDIT, 0, 1) * FRAMES, "flood", TOO_MANY)
 
     async def test_openings_that_are_reset(self) -> None:
         """OPEN and RESET, the rapid reset of HTTP/2 (CVE-2023-44487).

@@ -19,7 +19,7 @@ from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE, bundle_path
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
 from yurttunnel.ops.help import Example
 from yurttunnel.ops.options import CONFIG, USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
-from yurttunnel.ops.own_addresses import outgoing_address, own_addresses
+from yurttunnel.ops.own_addresses import listed, outgoing_address, own_addresses
 from yurttunnel.ops.tunnel_flags import DRAIN_TIMEOUT, TRANSPORT
 from yurttunnel.ops.usual_directories import state_directory
 from yurttunnel.pki.cluster_identity import check_cluster_node_name
@@ -410,7 +410,7 @@ class Options(CommandOptions[Settings]):
         own = [address for address in own_addresses() if not address.is_loopback]
         if len(own) == 1:
             return own[0]
-        known = f", and several addresses: {', '.join(sorted(map(str, own)))}" if own else ""
+        known = f", and several addresses: {listed(own)}" if own else ""
         raise usage.UsageError(
             "--node-ip is missing: give it, or set NODE_IP; this machine has no way to the server"
             f" now by which it would be known{known}"

@@ -29,7 +29,7 @@ from twisted.internet.protocol import ServerFactory, connectionDone
 from twisted.python.failure import Failure
 
 from yurttunnel.http.authority import join_authority
-from yurttunnel.ops.own_addresses import own_addresses
+from yurttunnel.ops.own_addresses import listed, own_addresses
 from yurttunnel.tunnel.direct.reactor import DirectReactor
 from yurttunnel.tunnel.sockets import tune_local_socket
 
@@ -42,9 +42,6 @@ SOCKET_MODE = 0o660
 
 _LONGEST_PATH = 107
 """Bytes of a Unix socket's path: ``sun_path`` of unix(7) without its final NUL."""
-
-_MOST_LISTED = 6
-"""Addresses in one message."""
 
 _HINTS = {
     errno.EADDRINUSE: (
@@ -135,15 +132,8 @@ def _hint(error: CannotListenError) -> str:
         # A path: nothing listens there, as has been tried, so the rest is about its directory.
         return getattr(reason, "strerror", None) or str(reason)
     if number == errno.EADDRNOTAVAIL:
-        return f"this machine has no such address: choose one of its own, {_own_addresses()}"
+        return f"this machine has no such address: choose one of its own, {listed(own_addresses())}"
     return _HINTS.get(number or 0) or getattr(reason, "strerror", None) or str(reason)
-
-
-def _own_addresses() -> str:
-    """List the addresses of this machine, the first few."""
-    own = sorted(own_addresses(), key=lambda each: (each.is_loopback, each.version, int(each)))
-    listed = ", ".join(map(str, own[:_MOST_LISTED]))
-    return f"{listed} ..." if len(own) > _MOST_LISTED else listed
 
 
 def _remove_stale_socket(flag: str, path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,9 @@ _PROC = Path("/proc/net")
 
 _ELSEWHERE: tuple[Address, ...] = (IPv4Address("192.0.2.1"), IPv6Address("2001:db8::1"))
 """Addresses that no machine has: TEST-NET-1 of RFC 5737, and RFC 3849."""
+
+_MOST_LISTED = 6
+"""Addresses in one message."""
 
 _DISCARD = 9
 """The port of RFC 863."""
@@ -29,6 +33,13 @@ def own_addresses(proc: Path = _PROC) -> set[Address]:
     for line in _lines(proc / "if_inet6"):
         found.add(IPv6Address(int(line.split()[0], 16)))
     return {address for address in found if not address.is_link_local}
+
+
+def listed(addresses: Iterable[Address]) -> str:
+    """Return the first few of some addresses as a list for a sentence, loopback ones last."""
+    own = sorted(addresses, key=lambda each: (each.is_loopback, each.version, int(each)))
+    text = ", ".join(map(str, own[:_MOST_LISTED]))
+    return f"{text} ..." if len(own) > _MOST_LISTED else text
 
 
 def every_address(proc: Path = _PROC) -> str:
