@@ -15,6 +15,10 @@ NODE = "edge-1"
 HEARTBEAT = ("--heartbeat-interval-seconds", "1", "--heartbeat-timeout-seconds", "1")
 """Flags with which a hub sees in a second or two that a server has left or come back."""
 
+PATIENT = ("--heartbeat-interval-seconds", "5", "--heartbeat-timeout-seconds", "5")
+"""The same for a cloud that answers nobody for a while: it is in the test's own process, which
+opens hundreds of watches, changes a thousand objects or runs another client."""
+
 
 class Hub(Program):
     """``twist yurthub`` before API ``servers``, URLs between commas; every port is chosen free.

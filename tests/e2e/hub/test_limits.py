@@ -6,13 +6,11 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from tests.e2e.hub.clients import status_of
 from tests.e2e.hub.node_requests import ALL_PODS, LEASE, NODE_PATH, SLICES
+from tests.e2e.hub.programs import PATIENT
 from tests.e2e.hub.support import HubTestCase
 
 WATCHES = 300
 LIMIT = 250
-PATIENT = ("--heartbeat-interval-seconds", "20", "--heartbeat-timeout-seconds", "10")
-"""For a cloud that is busy: it is in this process, as the clients are."""
-
 OWN_WATCHES = 3
 """Of yurt-hub-cfg, the Service kubernetes and, for the topology, all Services; the hub may not have
 begun them yet."""

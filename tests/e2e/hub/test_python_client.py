@@ -7,12 +7,10 @@ from kubernetes.client.exceptions import ApiException
 from twisted.internet.threads import deferToThread
 
 from tests.apiserver.bootstrap_roles import rule
+from tests.e2e.hub.programs import PATIENT
 from tests.e2e.hub.support import HubTestCase
 
 USER_AGENT = "coredns/1.11 (python)"
-
-PATIENT = ("--heartbeat-interval-seconds", "5", "--heartbeat-timeout-seconds", "5")
-"""The client shares this process with the API, and may keep it from answering for a while."""
 
 
 class PythonClientTests(HubTestCase):

@@ -8,15 +8,12 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from tests.e2e.hub.clients import JSON, NodeClient, contents, names
 from tests.e2e.hub.node_requests import ALL_PODS, LEASE, NODE_PODS, PROGRAMS, Program, furnish
-from tests.e2e.hub.programs import Hub
+from tests.e2e.hub.programs import PATIENT, Hub
 from tests.e2e.hub.support import HubTestCase
 from tests.e2e.programs import READY_SECONDS
 
 REPLACED = 1000
 GENERATIONS = 6
-
-PATIENT = ("--heartbeat-interval-seconds", "5", "--heartbeat-timeout-seconds", "5")
-"""For a cloud that answers nobody while a thousand objects are changed: it is in this process."""
 
 
 class NodeStartTests(HubTestCase):
