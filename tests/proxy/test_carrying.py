@@ -18,6 +18,7 @@ from yurttunnel.proxy.placement import IKernel
 from yurttunnel.proxy.rules.choice import ChosenRules
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import Mode
+from yurttunnel.proxy.sockets.ports import PortAllocator
 from yurttunnel.proxy.sockets.tcp import TcpContext
 from yurttunnel.proxy.state.virtual_services import Portal, PortalKind
 from yurttunnel.steering.netlink.tracking import Tracking
@@ -92,7 +93,7 @@ class ProxySocketsTests(SynchronousTestCase):
         closed = []
         self.patch(carrying, "most_connections", lambda: 100)
         self.patch(TcpContext, "close", lambda context: closed.append(context))
-        _, _, shared = carrying.proxy_sockets(MemoryReactorClock(), parse(), lambda port: False)
+        _, _, shared = carrying.proxy_sockets(MemoryReactorClock(), parse(), PortAllocator())
         shared.startService()
         self.assertEqual([], closed)
         shared.stopService()

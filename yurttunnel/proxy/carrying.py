@@ -82,7 +82,9 @@ async def find_carrier(
 
     ``run`` is where the kernel is waited for.
     """
-    sockets, udp, shared = proxy_sockets(reactor, settings, NodePorts(source))
+    addresses = LOOPBACKS if settings.serves_itself else WILDCARDS
+    ports = PortAllocator(settings.proxy_ports, NodePorts(source), addresses)
+    sockets, udp, shared = proxy_sockets(reactor, settings, ports)
     if settings.back_end is BackEnd.NONE:
         nothing = NoRules()
         return Carrier(Mode.USER, sockets, udp, nothing, nothing, nothing, services=(shared,))
@@ -92,7 +94,7 @@ async def find_carrier(
     )
     networks = Networks(settings.node_port_networks, settings.masquerade.pods)
     versions = [version for version in (4, 6) if has_family(version)]
-    tracking = Tracking(run, "--proxy-backend")
+    tracking = Tracking(run, "--proxy-backend", lambda: ports.opened)
     carrier = partial(
         Carrier,
         sockets=sockets,
@@ -175,16 +177,14 @@ class NodePorts:
 
 
 def proxy_sockets(
-    reactor: IReactor, settings: Settings, is_claimed: Callable[[int], bool]
+    reactor: IReactor, settings: Settings, ports: PortAllocator
 ) -> tuple[IProxySockets, UdpClientTable, IService]:
-    """Make what opens proxy sockets of both protocols, but not at ports that are claimed.
+    """Make what opens proxy sockets of both protocols at ``ports``.
 
     What these share, the clients of UDP among it, ends with a service, to be stopped when all of
     them have been.
     """
     descriptors = DescriptorSet(reactor)
-    addresses = LOOPBACKS if settings.serves_itself else WILDCARDS
-    ports = PortAllocator(settings.proxy_ports, is_claimed, addresses)
     # It raises the limit of descriptors, by which the other is told.
     tcp = tcp_context(descriptors, ports, most_connections())
     table = UdpClientTable(

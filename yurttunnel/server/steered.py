@@ -34,6 +34,12 @@ def listeners(settings: Settings, steering: SteeringFlags) -> Mapping[int, Liste
     }
 
 
+def listening_ports(settings: Settings, steering: SteeringFlags) -> frozenset[int]:
+    """Return the ports that connections are led to."""
+    every = (settings.secure_port, settings.insecure_port, steering.passthrough_port)
+    return frozenset(port for port in every if port is not None)
+
+
 def other_addresses(settings: Settings, address: str) -> list[str]:
     """Return the loopback address of the family that ``address`` is not of, where one is needed.
 

@@ -20,7 +20,7 @@ from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
 from yurttunnel.server.options import ClusterSettings, Settings
 from yurttunnel.server.process import ServerProcess
-from yurttunnel.server.steered import listeners
+from yurttunnel.server.steered import listeners, listening_ports
 from yurttunnel.steering.desired_state import SteeringSettings
 from yurttunnel.steering.dns.controller import LEASE, DnsController
 from yurttunnel.steering.dns.service_ports import ServerPorts
@@ -113,8 +113,10 @@ class ClusterSteering:
         from yurttunnel.steering.netlink.worker import KernelWorker
 
         worker = KernelWorker(self._reactor)
+        ports = listening_ports(self._settings, self._flags)
         parts = StoppedInTurn()
-        for part in (worker, Tracking(worker.run, "--enable-iptables")):
+        tracking = Tracking(worker.run, "--enable-iptables", lambda: ports)
+        for part in (worker, tracking):
             part.setServiceParent(parts)
         return parts
 

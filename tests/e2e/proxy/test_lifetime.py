@@ -70,6 +70,21 @@ class Lifetime:
         self.assertEqual({answer.problem for answer in answers}, {""})
         await ending
 
+    async def test_last_bytes(self) -> None:
+        """What a client has not read yet still comes when the process ends meanwhile."""
+        proxy = await self.prepare(*self.drain_flags)
+        caller = self.dial(self.objects.address("web", 4), stays=True, size=200_000)
+        await caller.greeted
+        caller.transport.pauseProducing()
+        caller.finish()
+        endpoints = self.streams.values()
+        await self.eventually(lambda: not any(one.connections for one in endpoints), "it has ended")
+        proxy.signal(signal.SIGTERM)
+        await self.pause(1)
+        caller.transport.resumeProducing()
+        self.assertEqual((await caller.answered).problem, "")
+        await proxy.ended(20)
+
     async def test_end_with_removal(self) -> None:
         """With the flag an orderly end removes all rules; without it, they stay."""
         before = self.all_rules()

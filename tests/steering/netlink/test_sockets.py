@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import threading
+import time
 from ipaddress import ip_address
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -10,13 +12,18 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.e2e.cluster.network import OwnNetwork
 from yurttunnel.steering.marks import OwnMark
 from yurttunnel.steering.netlink.conversation import Conversation
-from yurttunnel.steering.netlink.flows import NETLINK_SOCK_DIAG, Ends, destroy
+from yurttunnel.steering.netlink.sockets import (
+    NETLINK_SOCK_DIAG,
+    Ends,
+    destroy,
+    wait_until_delivered,
+)
 
 FAMILIES = {4: (socket.AF_INET, "127.0.0.1"), 6: (socket.AF_INET6, "::1")}
 
 
-class DestroyTests(SynchronousTestCase):
-    """By the kernel, in a network of its own."""
+class KernelTestCase(SynchronousTestCase):
+    """Connections of the kernel, in a network of its own."""
 
     def setUp(self):
         """Go there."""
@@ -37,6 +44,10 @@ class DestroyTests(SynchronousTestCase):
         self.addCleanup(accepted.close)
         accepted.settimeout(10)
         return began, accepted
+
+
+class DestroyTests(KernelTestCase):
+    """Connections that are ended from outside."""
 
     def destroy(self, version, began):
         """End the connection of a socket."""
@@ -66,3 +77,55 @@ class DestroyTests(SynchronousTestCase):
         self.destroy(4, began)
         with Conversation(NETLINK_SOCK_DIAG) as conversation:
             destroy(conversation, 4, Ends(bytes(4), 1, bytes(4), 2))
+
+
+class DeliveryTests(KernelTestCase):
+    """Connections whose peers have not read all of it when they are closed."""
+
+    def closed(self, version, prepare=lambda sock: None):
+        """Close a connection behind more than the peer's kernel takes; give its port, and the peer.
+
+        The peer has ended its direction, so that nothing is reset.
+        """
+        began, accepted = self.connection(version, prepare)
+        port = accepted.getsockname()[1]
+        began.shutdown(socket.SHUT_WR)
+        self.assertEqual(b"", accepted.recv(1))
+        accepted.setblocking(False)
+        try:
+            while True:
+                accepted.send(bytes(65536))
+        except BlockingIOError:
+            accepted.close()
+        return port, began
+
+    def waited(self, ports, seconds):
+        """Return for how long it was waited."""
+        began = time.monotonic()
+        wait_until_delivered(ports, seconds)
+        return time.monotonic() - began
+
+    def test_until_it_is_read(self):
+        """The wait ends when the last byte has been read, in both families."""
+        for version in FAMILIES:
+            port, peer = self.closed(version)
+            waiting = threading.Thread(target=wait_until_delivered, args=({port}, 60))
+            waiting.start()
+            self.addCleanup(waiting.join)
+            time.sleep(0.1)
+            self.assertTrue(waiting.is_alive())
+            while peer.recv(1 << 20):
+                pass
+            waiting.join(20)
+            self.assertFalse(waiting.is_alive())
+
+    def test_for_so_long(self):
+        """A peer that reads nothing is waited for as long as that is wanted."""
+        port, _ = self.closed(4)
+        self.assertGreater(self.waited({port}, 0.3), 0.3)
+
+    def test_other_ports(self):
+        """Others' connections are not waited for, nor is one that is open."""
+        _, peer = self.closed(4)
+        _, accepted = self.connection(4)
+        self.assertLess(self.waited({peer.getsockname()[1], accepted.getsockname()[1]}, 60), 30)

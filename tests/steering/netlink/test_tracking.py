@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
+import time
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -46,7 +49,7 @@ class KernelTests(KernelTestCase):
         command("ip", "address", "add", f"{OWN_6}/128", "dev", "lo", "nodad")
         wait_for_ipv6()
         command("ip", "-6", "route", "add", "default", "dev", "site", "src", OWN_6)
-        self.tracking = Tracking(run_at_once, FLAG)
+        self.tracking = Tracking(run_at_once, FLAG, lambda: [SERVER])
 
     def connected(self, program):
         """Connect to the node through a rule; give both ends."""
@@ -93,6 +96,31 @@ class KernelTests(KernelTestCase):
                 self.outlives(program, flush)
         self.tracking.stopService()
 
+    def test_last_bytes(self):
+        """What was sent last, and is not delivered yet when the process stops, is waited for."""
+        self.tracking.startService()
+        client, server = self.connected("iptables-nft")
+        client.shutdown(socket.SHUT_WR)
+        self.assertEqual(b"", server.recv(1))
+        server.setblocking(False)
+        sent = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                sent += server.send(bytes(65536))
+        server.close()
+        command("nft", "flush", "ruleset")
+        stopping = threading.Thread(target=self.tracking.stopService)
+        stopping.start()
+        self.addCleanup(stopping.join)
+        time.sleep(0.3)
+        client.settimeout(SECONDS)
+        received = 0
+        while data := client.recv(65536):
+            received += len(data)
+        self.assertEqual(sent, received)
+        stopping.join(SECONDS)
+        self.assertEqual("", command("nft", "list", "tables"))
+
     def test_without(self):
         """Nothing else does that, so these tests show something."""
         client, server = self.connected("iptables-nft")
@@ -103,7 +131,7 @@ class KernelTests(KernelTestCase):
 
     def test_of_the_process(self):
         """Each server has a table of its own as long as it runs, which nobody can remove."""
-        other = Tracking(run_at_once, FLAG)
+        other = Tracking(run_at_once, FLAG, lambda: [SERVER])
         self.tracking.startService()
         other.startService()
         self.assertEqual(2, command("nft", "list", "tables").count(f"table inet {TABLE}"))
@@ -117,7 +145,7 @@ class KernelTests(KernelTestCase):
         """What a kernel refuses is told, with what it takes; nothing of it stays."""
         for module, name, bad in ((own_table, "_OWNER", 1 << 30), (expressions, "CT_STATE", 99)):
             self.patch(module, name, bad)
-            refused = Tracking(run_at_once, FLAG)
+            refused = Tracking(run_at_once, FLAG, lambda: [SERVER])
             with capturedLogs() as logged:
                 refused.startService()
             [event] = logged
@@ -132,7 +160,7 @@ class StoppedTests(SynchronousTestCase):
     def test_table_comes_late(self):
         """It is let go as it comes."""
         answer = Deferred()
-        service = Tracking(lambda job: answer, FLAG)
+        service = Tracking(lambda job: answer, FLAG, list)
         service.startService()
         stopped = service.stopService()
         self.assertNoResult(stopped)
@@ -141,10 +169,18 @@ class StoppedTests(SynchronousTestCase):
         self.assertTrue(table.closed)
         self.successResultOf(stopped)
 
+    def test_a_kernel_that_does_not_tell(self):
+        """What has been delivered is not waited for when the kernel is too busy to tell."""
+        answers = [succeed(Table()), fail(SteeringFailed("it is busy"))]
+        service = Tracking(lambda job: answers.pop(0), FLAG, list)
+        service.startService()
+        self.successResultOf(service.stopService())
+        self.assertEqual([], answers)
+
     def test_refusal(self):
         """A refusal is told, and is no failure of the server."""
         answer = Deferred()
-        service = Tracking(lambda job: answer, FLAG)
+        service = Tracking(lambda job: answer, FLAG, list)
         service.startService()
         with capturedLogs() as logged:
             answer.errback(SteeringFailed("it is broken"))

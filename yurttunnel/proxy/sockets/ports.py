@@ -47,6 +47,8 @@ class PortAllocator:
         self._used: dict[tuple[int, Protocol], set[int]] = {
             (version, protocol): set() for version in (4, 6) for protocol in Protocol
         }
+        self.opened: set[int] = set()
+        """All ports that have been open; some of them may be closed again."""
 
     def open(self, version: int, protocol: Protocol) -> socket.socket:
         """Return a socket that is bound, listens (TCP), and never blocks.
@@ -54,8 +56,11 @@ class PortAllocator:
         Raises ``OSError`` with a sentence where no port remains, or no socket can be had.
         """
         if self._ports is not None:
-            return self._open_in_range(version, protocol, self._ports)
-        return self._open_anywhere(version, protocol)
+            opened = self._open_in_range(version, protocol, self._ports)
+        else:
+            opened = self._open_anywhere(version, protocol)
+        self.opened.add(opened.getsockname()[1])
+        return opened
 
     def close(self, opened: socket.socket) -> None:
         """Close a socket that :meth:`open` has returned; its port may be taken again."""

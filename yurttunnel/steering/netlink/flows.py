@@ -11,10 +11,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
-import struct
-import sys
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 from pyroute2.netlink import NETLINK_NETFILTER, NETLINK_ROUTE
@@ -23,59 +20,11 @@ from zope.interface import implementer
 
 from yurttunnel.steering.interception import Address, Target
 from yurttunnel.steering.interfaces import Flow, IFlows
-from yurttunnel.steering.marks import MARK, MASK
-from yurttunnel.steering.netlink.conversation import CHANGE, GET, Conversation, KernelRefused
+from yurttunnel.steering.netlink.conversation import Conversation
 from yurttunnel.steering.netlink.flow_table import Entry, FlowTable, own_addresses
-from yurttunnel.steering.netlink.messages import attributes, raw_request
 from yurttunnel.steering.netlink.refusals import as_steering_failed
+from yurttunnel.steering.netlink.sockets import NETLINK_SOCK_DIAG, Ends, destroy
 from yurttunnel.steering.netlink.worker import Run
-
-NETLINK_SOCK_DIAG = 4
-"""Of ``linux/netlink.h``."""
-
-_BY_FAMILY, _DESTROY = 20, 21
-"""Of ``linux/sock_diag.h``."""
-
-_MARK = 15
-"""``INET_DIAG_MARK`` of ``linux/inet_diag.h``; told to those with CAP_NET_ADMIN."""
-
-_REQUEST = struct.Struct("=BBBBI")
-_PORTS = struct.Struct("!HH")
-_NO_INTERFACE_NO_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
-_ANSWER_SIZE = 72
-"""Of ``struct inet_diag_msg``; attributes follow it."""
-
-_FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """The two ends of a connection, its beginning first; addresses are as packets have them."""
-
-    source: bytes
-    source_port: int
-    destination: bytes
-    port: int
-
-
-def destroy(conversation: Conversation, version: int, ends: Ends) -> None:
-    """End the socket that a connection was begun with, unless it is marked as the server's own.
-
-    There is none for a connection that only passes through this machine. A kernel that destroys
-    no sockets (CONFIG_INET_DIAG_DESTROY) leaves it: then forgetting has to do.
-    """
-    desired = _REQUEST.pack(_FAMILIES[version], socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF)
-    desired += _PORTS.pack(ends.source_port, ends.port)
-    desired += ends.source.ljust(16, b"\0") + ends.destination.ljust(16, b"\0")
-    desired += _NO_INTERFACE_NO_COOKIE
-    try:
-        found = conversation.get(raw_request(desired, _BY_FAMILY, GET))
-    except KernelRefused:
-        return
-    mark = dict(attributes(found, _ANSWER_SIZE)).get(_MARK, b"")
-    if int.from_bytes(mark, sys.byteorder) & MASK != MARK:
-        conversation.change_all([raw_request(desired, _DESTROY, CHANGE)])
-
 
 _LACKING = (
     "this kernel does not give its table of connections (module nf_conntrack_netlink); load it, "
