@@ -16,6 +16,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import deferLater
 
 from benchmarks.ports import free_ports
+from tests.e2e.fork_server import Forked, fork_server
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,17 +77,21 @@ class Program:
         self.meta_host = meta_host
         self._reactor = reactor
         self._prefix = prefix
-        self._runner = ("-m", "twisted")
-        self._process: subprocess.Popen | None = None
+        self._module = "twisted"
+        self._process: subprocess.Popen | Forked | None = None
         self._started = 0.0
 
     def begin_with(self, *prefix: str) -> None:
         """Put a program before it that becomes it, such as ``unshare``."""
         self._prefix = prefix
 
+    def load_itself(self) -> None:
+        """Have it import what it needs, as a user's does, for tests that measure that."""
+        self.begin_with("env")
+
     def run_by_yurttunnel(self) -> None:
         """Have it run by the command ``yurttunnel`` instead of ``twist``."""
-        self._runner = ("-m", "yurttunnel.cli")
+        self._module = "yurttunnel.cli"
         self.arguments[0] = self.arguments[0].removeprefix("yurttunnel-").removeprefix("yurt")
 
     def start(self) -> None:
@@ -99,15 +104,19 @@ class Program:
         }
         # Who installs it has its modules compiled by the second start.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        command = [*self._prefix, sys.executable, *self._runner]
+        directory = os.path.dirname(self.log_path)
+        command = [self._module, *self.arguments]
         self._started = self._reactor.seconds()
         with open(self.log_path, "ab") as log:
+            if not self._prefix:
+                self._process = fork_server().start(command, log.fileno(), directory, environment)
+                return
             self._process = subprocess.Popen(
-                [*command, *self.arguments],
+                [*self._prefix, sys.executable, "-m", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=os.path.dirname(self.log_path),
+                cwd=directory,
                 env=environment,
             )
 
@@ -216,7 +225,7 @@ class Program:
         """End the process at once."""
         self.signal(signal.SIGKILL)
         if self._process is not None:
-            self._process.wait()
+            self._process.wait(STOP_SECONDS)
 
     def descriptors(self) -> dict[str, str]:
         """The open descriptors of the process: number and what it leads to."""

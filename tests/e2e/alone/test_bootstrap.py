@@ -46,6 +46,7 @@ class BootstrapTests(ClusterTestCase):
         await world.list_servers()
         began = reactor.seconds()
         for program in (*servers, *agents):
+            program.load_itself()
             program.start()
 
         async def logged(name):

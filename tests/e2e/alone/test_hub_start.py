@@ -70,6 +70,7 @@ class FirstAnswerTests(HubTestCase):
     async def prepared(self) -> tuple[Cloud, Hub]:
         """Return a hub that has kept what a kubelet asks for first."""
         cloud, hub = await self.start()
+        hub.load_itself()
         cloud.add_pod("web")
         for path in (NODE_PATH, NODE_PODS):
             await self.client(hub).get(path)

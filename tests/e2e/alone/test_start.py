@@ -16,6 +16,8 @@ class StartTests(StandaloneTestCase):
         server_times, agent_times = [], []
         for number in range(3):
             server, agent, _, _ = self.commands(str(number))
+            server.load_itself()
+            agent.load_itself()
             server.start()
             server_times.append(await server.ready())
             agent.start()

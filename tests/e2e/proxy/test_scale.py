@@ -42,6 +42,7 @@ class Scale:
             self.objects.service(name, versions=(4,))
             self.objects.endpoints(name, *pods, versions=(4,))
         proxy = self.make_proxy("--iptables-sync-period", "30s")
+        proxy.load_itself()
         proxy.start()
         ready = await proxy.ready(60)
         host = self.objects.address(WATCHED, 4)
