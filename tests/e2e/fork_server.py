@@ -58,20 +58,24 @@ class Forked:
         return self.returncode
 
     def _look(self, seconds: float) -> int | None:
-        if self.returncode is None and select.select([self._news], [], [], seconds)[0]:
+        if self.returncode is None and _is_readable(self._news, seconds):
             self.returncode = _read_number(self._news)
             os.close(self._news)
         return self.returncode
 
 
 class ForkServer:
-    """The process that forks, and ends with this one."""
+    """The process that forks, and ends with this one.
+
+    It is no child of this one, as tests wait for theirs.
+    """
 
     def __init__(self) -> None:
         self._connection, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
-            self._process = subprocess.Popen(
+            subprocess.run(
                 [sys.executable, "-m", __name__, str(other.fileno())],
+                check=True,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
             )
@@ -95,6 +99,13 @@ class ForkServer:
 def fork_server() -> ForkServer:
     """Return the one of this process."""
     return ForkServer()
+
+
+def _is_readable(descriptor: int, seconds: float) -> bool:
+    # select(2) takes none beyond 1,023.
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(seconds * 1000))
 
 
 def _read_number(descriptor: int) -> int:
@@ -175,6 +186,8 @@ def _become(request: bytes, descriptors: list[int]) -> None:
 
 
 if __name__ == "__main__":
+    if os.fork() != 0:
+        os._exit(0)
     # Ctrl-C ends the tests, which end this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _load()

@@ -86,7 +86,7 @@ class Program:
         self._prefix = prefix
 
     def load_itself(self) -> None:
-        """Have it import what it needs, as a user's does, for tests that measure that."""
+        """Have it import what it needs, and have its own command line, as a user's does."""
         self.begin_with("env")
 
     def run_by_yurttunnel(self) -> None:

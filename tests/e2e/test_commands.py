@@ -191,7 +191,9 @@ class CommandTests(CommandCase):
 
     async def test_diagnose(self) -> None:
         """It finds the flags of the process by itself, and secrets are not in what it makes."""
-        tunnel = await self.start_tunnel()
+        tunnel = self.make_tunnel()
+        tunnel.agent.load_itself()
+        await tunnel.start()
         bundle = os.path.join(self.directory, "bundle.tar.gz")
         output, errors, _ = await self.run_yurttunnel(
             "diagnose", "--program", "agent", "--state-dir", tunnel.agent.state, "-o", bundle
@@ -232,6 +234,7 @@ class CommandTests(CommandCase):
         ):
             self.addCleanup(program.kill)
             program.run_by_yurttunnel()
+            program.load_itself()
             program.start()
             await self.eventually(
                 Path(state, "yurttunnel.sock").exists, "there is a socket", READY_SECONDS

@@ -171,6 +171,7 @@ class DiagnoseTests(DiagnoseTestCase):
         await client.round_trip()
         token = Path(tunnel.server.token_path).read_text().strip()
         second = self.second_agent(tunnel, token)
+        second.load_itself()
         second.start()
         await second.ready()
         seen = Path(f"/proc/{second.pid}/cmdline").read_text()
