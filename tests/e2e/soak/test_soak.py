@@ -79,6 +79,8 @@ class SoakTests(EndToEndTestCase):
         began = reactor.seconds()
         rounds = 0
         while rounds < WARM + LEAST_ROUNDS or reactor.seconds() - began < SECONDS:
+            # Both ends have a stream all the time: without one, silence is noticed much later.
+            held = await self.connected(self.tunnel, self.echo, EchoClient(reactor))
             faults.start()
             workers = [
                 Deferred.fromCoroutine(self.work(Random(f"{SEED} {rounds} {number}")))
@@ -86,6 +88,8 @@ class SoakTests(EndToEndTestCase):
             ]
             await self.within(PATIENCE, gatherResults(workers), f"round {rounds} ends")
             faults.stop()
+            await self.within(PATIENCE, held.round_trip(), "a stream outlives its round")
+            held.drop()
             await self.at_rest()
             rounds += 1
             if rounds == 1 and TRACED:
