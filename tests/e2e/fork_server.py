@@ -9,7 +9,6 @@ What a start imports and takes is for tests whose programs begin with another on
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import gc
 import importlib
@@ -25,6 +24,8 @@ import subprocess
 import sys
 from contextlib import suppress
 
+from tests.e2e.network.namespaces import enter
+
 _REQUEST_BYTES = 1 << 17
 """The longest request: arguments and environment."""
 
@@ -32,10 +33,6 @@ _DESCRIPTORS = 3
 """Of a request: the program's log and namespace, and where its id and its end are told."""
 
 _NUMBER = struct.Struct("i")
-
-_CLONE_NEWNET = 0x40000000
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Forked:
@@ -109,7 +106,10 @@ def _is_readable(descriptor: int, seconds: float) -> bool:
 
 
 def _read_number(descriptor: int) -> int:
-    number: int = _NUMBER.unpack(os.read(descriptor, _NUMBER.size))[0]
+    told = os.read(descriptor, _NUMBER.size)
+    if not told:
+        raise ChildProcessError("the fork server has ended; why is in its standard error")
+    number: int = _NUMBER.unpack(told)[0]
     return number
 
 
@@ -169,9 +169,7 @@ def _become(request: bytes, descriptors: list[int]) -> None:
     """Be the program of a request, until its end."""
     arguments, directory, environment = json.loads(request)
     log, namespace, _ = descriptors
-    if _libc.setns(namespace, _CLONE_NEWNET) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    enter(namespace)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))

@@ -47,7 +47,7 @@ class Namespace:
             _check(_libc.unshare(CLONE_NEWNET))
             self._descriptor = _of_this_thread()
         finally:
-            _enter(former)
+            enter(former)
             os.close(former)
 
     @property
@@ -57,7 +57,7 @@ class Namespace:
 
     def enter(self) -> None:
         """Have this thread, and all programs that it starts, live there from now on."""
-        _enter(self._descriptor)
+        enter(self._descriptor)
 
     @contextmanager
     def inside(self) -> Iterator[None]:
@@ -67,7 +67,7 @@ class Namespace:
         try:
             yield
         finally:
-            _enter(former)
+            enter(former)
             os.close(former)
 
     def run(self, *command: str, stdin: str = "") -> str:
@@ -124,8 +124,14 @@ def _of_this_thread() -> int:
     return os.open("/proc/thread-self/ns/net", os.O_RDONLY)
 
 
-def _enter(descriptor: int) -> None:
-    _check(_libc.setns(descriptor, CLONE_NEWNET))
+def enter(descriptor: int) -> None:
+    """Have this thread live in a namespace from now on; only root can, where it is another one."""
+    own = _of_this_thread()
+    try:
+        if not os.path.sameopenfile(descriptor, own):
+            _check(_libc.setns(descriptor, CLONE_NEWNET))
+    finally:
+        os.close(own)
 
 
 def _check(result: int) -> None:
