@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -241,6 +242,19 @@ class Program:
     def threads(self) -> int:
         """How many threads the process has."""
         return len(os.listdir(f"/proc/{self.pid}/task"))
+
+    def waited(self) -> float:
+        """The seconds for which the threads of the process had no processor, as others had it.
+
+        The second field of ``schedstat`` (Documentation/scheduler/sched-stats.rst), in nanoseconds.
+        """
+        total = 0
+        for thread in os.listdir(f"/proc/{self.pid}/task"):
+            # It may have ended meanwhile.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                fields = Path(f"/proc/{self.pid}/task/{thread}/schedstat").read_text().split()
+                total += int(fields[1])
+        return total / 1e9
 
     def resident(self) -> int:
         """The resident memory of the process in bytes."""

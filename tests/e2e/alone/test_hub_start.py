@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
-from pathlib import Path
 
 from twisted.internet import reactor
 from twisted.internet.error import ConnectionRefusedError
@@ -25,19 +22,6 @@ what else the machine does.
 """
 
 
-def waited(pid: int) -> float:
-    """Return the seconds for which the threads of a process had no processor.
-
-    The second field of ``schedstat`` (Documentation/scheduler/sched-stats.rst), in nanoseconds.
-    """
-    total = 0
-    for thread in os.listdir(f"/proc/{pid}/task"):
-        # It may have ended meanwhile.
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            total += int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[1])
-    return total / 1e9
-
-
 class FirstAnswerTests(HubTestCase):
     """A node that starts waits for its hub."""
 
@@ -55,7 +39,7 @@ class FirstAnswerTests(HubTestCase):
             return True
 
         await self.eventually(answered, "the hub answers", interval=0.005)
-        return reactor.seconds() - began - waited(hub.pid)
+        return reactor.seconds() - began - hub.waited()
 
     async def soon(self, hub: Hub) -> None:
         """Require a first answer in time of the best of some starts, no more than are needed."""
