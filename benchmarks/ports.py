@@ -32,7 +32,11 @@ class FreePorts:
         for attempt in range(self.BLOCKS):
             block = (os.getpid() + attempt) % self.BLOCKS
             path = Path(tempfile.gettempdir(), f"yurttunnel-test-ports-{block}")
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            except PermissionError:
+                # Another user's.
+                continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

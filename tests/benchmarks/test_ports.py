@@ -1,0 +1,39 @@
+"""Ports that no two processes choose, whoever runs them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from benchmarks.ports import FreePorts, NoPorts
+
+NOBODY = 65534
+
+
+class UsersTests(SynchronousTestCase):
+    """Two users of one machine."""
+
+    def setUp(self) -> None:
+        """Have a directory for the locks that all may write to, as /tmp is."""
+        if os.geteuid() != 0:
+            raise SkipTest("only root can be two users")
+        directory = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, directory)
+        os.chmod(directory, 0o1777)
+        self.patch(tempfile, "tempdir", directory)
+
+    def test_blocks_of_others(self) -> None:
+        """A block that another user has had is passed over."""
+        self.patch(FreePorts, "BLOCKS", 2)
+        (number,) = {0, 1} - {os.getpid() % 2}
+        path = f"{tempfile.gettempdir()}/yurttunnel-test-ports-{os.getpid() % 2}"
+        with open(path, "w"):
+            os.chmod(path, 0o600)
+        os.seteuid(NOBODY)
+        self.addCleanup(os.seteuid, 0)
+        first = FreePorts.FIRST + number * FreePorts.BLOCK
+        self.assertIn(FreePorts().take(), range(first, first + FreePorts.BLOCK))
+        self.assertRaises(NoPorts, FreePorts)
