@@ -49,7 +49,7 @@ from yurttunnel.steering import probe_schedule
 from yurttunnel.steering.desired_state import MOST_OF_A_NODE
 from yurttunnel.steering.dns.records import MAX_BYTES
 from yurttunnel.steering.manager import LOOK_SECONDS
-from yurttunnel.steering.netlink import set_table, worker
+from yurttunnel.steering.netlink import set_table, sockets, worker
 from yurttunnel.steering.programs import MAX_OUTPUT
 from yurttunnel.steering.programs import SECONDS as PROGRAM_SECONDS
 
@@ -100,6 +100,7 @@ class SteeringTests(Limits, unittest.SynchronousTestCase):
         ("between two looks", LOOK_SECONDS),
         ("between two readings", probe_schedule.LEAST_PAUSE),
         ("the same where the kernel", probe_schedule.BLIND_PAUSE),
+        ("time for callers to take", sockets.DELIVERY_SECONDS),
         ("all DNS records", MAX_BYTES / MEBIBYTE),
     )
 
