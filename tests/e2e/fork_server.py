@@ -1,6 +1,6 @@
 """Starts programs without the wait for their modules: a process that has loaded them forks.
 
-Most of what the tests of whole programs take of the processors is the import of the same modules,
+Half of what the tests of whole programs take of the processors is the import of the same modules,
 for each start anew. Here they are imported once. Each program is a process of its own all the
 same, with its own arguments, environment, directory, log and network namespace, and goes from
 ``__main__`` to the end of the interpreter as with ``python -m``; only ``/proc/PID/cmdline`` tells.

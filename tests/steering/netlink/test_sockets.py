@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.e2e.cluster.network import OwnNetwork
 from yurttunnel.steering.marks import OwnMark
+from yurttunnel.steering.netlink import sockets
 from yurttunnel.steering.netlink.conversation import Conversation
 from yurttunnel.steering.netlink.sockets import (
     NETLINK_SOCK_DIAG,
@@ -82,12 +83,12 @@ class DestroyTests(KernelTestCase):
 class DeliveryTests(KernelTestCase):
     """Connections whose peers have not read all of it when they are closed."""
 
-    def closed(self, version, prepare=lambda sock: None):
+    def closed(self, version):
         """Close a connection behind more than the peer's kernel takes; give its port, and the peer.
 
         The peer has ended its direction, so that nothing is reset.
         """
-        began, accepted = self.connection(version, prepare)
+        began, accepted = self.connection(version)
         port = accepted.getsockname()[1]
         began.shutdown(socket.SHUT_WR)
         self.assertEqual(b"", accepted.recv(1))
@@ -129,3 +130,11 @@ class DeliveryTests(KernelTestCase):
         _, peer = self.closed(4)
         _, accepted = self.connection(4)
         self.assertLess(self.waited({peer.getsockname()[1], accepted.getsockname()[1]}, 60), 30)
+
+    def test_a_kernel_that_does_not_tell(self):
+        """It is not waited for, be it that it has no such netlink, or refuses the question."""
+        port, _ = self.closed(4)
+        for name, bad in (("NETLINK_SOCK_DIAG", 31), ("_BY_FAMILY", 99)):
+            patched = self.patch(sockets, name, bad)
+            self.assertLess(self.waited({port}, 60), 30)
+            patched.restore()

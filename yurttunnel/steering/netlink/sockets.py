@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import sys
@@ -87,23 +88,24 @@ def wait_until_delivered(ports: Collection[int], seconds: float = DELIVERY_SECON
     (CONFIG_INET_DIAG) is not waited for.
     """
     end = time.monotonic() + seconds
-    with Conversation(NETLINK_SOCK_DIAG) as conversation:
+    with (
+        contextlib.suppress(KernelRefused, OSError),
+        Conversation(NETLINK_SOCK_DIAG) as conversation,
+    ):
         while _is_undelivered(conversation, ports) and time.monotonic() < end:
+            # This runs in a thread of its own, which may wait: the kernel tells nobody of it.
             time.sleep(_LOOK_SECONDS)
 
 
 def _is_undelivered(conversation: Conversation, ports: Collection[int]) -> bool:
-    try:
-        # Both dumps are read to their ends: a conversation is about one thing at a time.
-        found = [
-            _PORTS.unpack_from(answer, _PORTS_OFFSET)[0] in ports
-            for version in _FAMILIES
-            for answer in conversation.dump(
-                raw_request(_desired(version, _UNDELIVERED), _BY_FAMILY, DUMP)
-            )
-        ]
-    except (KernelRefused, OSError):
-        return False
+    # Both dumps are read to their ends: a conversation is about one thing at a time.
+    found = [
+        _PORTS.unpack_from(answer, _PORTS_OFFSET)[0] in ports
+        for version in _FAMILIES
+        for answer in conversation.dump(
+            raw_request(_desired(version, _UNDELIVERED), _BY_FAMILY, DUMP)
+        )
+    ]
     return any(found)
 
 
