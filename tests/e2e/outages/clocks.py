@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
-from tests.e2e.network.namespaces import run
 from tests.e2e.support import which
+
+# The library for programs with threads, where the wrapper of the name has it; the dynamic linker
+# puts in the folder of the architecture (ld.so(8)). The wrapper itself refuses to start where one
+# of the same process ID was killed, as what that had in /dev/shm stays.
+_LIBRARY = "/usr/$LIB/faketime/libfaketimeMT.so.1"
 
 
 class WallClock:
@@ -27,17 +30,12 @@ class WallClock:
 
         The kernel's monotonic clock stays as it is, as it does when somebody sets the time.
         """
+        which("faketime")
         return (
             which("env"),
-            f"LD_PRELOAD={_library()}",
+            f"LD_PRELOAD={_LIBRARY}",
             f"FAKETIME_TIMESTAMP_FILE={self._path}",
             "FAKETIME_NO_CACHE=1",
             "FAKETIME_DONT_FAKE_MONOTONIC=1",
             "DONT_FAKE_MONOTONIC=1",
         )
-
-
-@cache
-def _library() -> str:
-    """Find the library of ``faketime`` for programs with threads."""
-    return run(which("faketime"), "-m", "-f", "+0", "printenv", "LD_PRELOAD").strip()
