@@ -86,8 +86,10 @@ class LostNodeTests(InterceptionTestCase):
             # An idle connection to the kubelet, too: it ends with the session.
             self.assertEqual((await door.get("/hello")).body, HELLO)
             begun.append((await door.client()).ask("/follow?follow=true"))
-            waiting.append((await door.client()).ask("/never"))
+            # So this one has the idle connection: what waits on such a one is tried again when that
+            # ends, as the node may be back.
             await self.within(5, begun[-1].begun(), "the answer begins")
+            waiting.append((await door.client()).ask("/never"))
             await self.eventually(
                 lambda d=door: d.kubelet.seen(b"/never"), "the other request has come"
             )
