@@ -26,6 +26,7 @@ from tests.apiserver.kinds import (
     CLUSTER_ROLES,
     DAEMON_SETS,
     DEPLOYMENTS,
+    JOBS,
     RESOURCES,
     ROLE_BINDINGS,
     ROLES,
@@ -37,7 +38,12 @@ from tests.apiserver.roles import BindingStrategy, RoleStrategy
 from tests.apiserver.services import AllocatingStrategy
 from tests.apiserver.token_requests import answer_token_request
 from tests.apiserver.tokens import ServiceAccountTokens
-from tests.apiserver.workloads import DAEMON_SET_DEFAULTS, DEPLOYMENT_DEFAULTS, WorkloadStrategy
+from tests.apiserver.workloads import (
+    DAEMON_SET_DEFAULTS,
+    DEPLOYMENT_DEFAULTS,
+    JobStrategy,
+    WorkloadStrategy,
+)
 from yurtlab.api import errors
 from yurtlab.api.access import Certificates, IAuthenticator, IAuthorizer, Request, User
 from yurtlab.api.node_proxy import NodeConnections
@@ -164,4 +170,5 @@ def _strategies(clock: IReactorTime, store: Store, authorizer: Authorizer) -> di
         ROLE_BINDINGS: BindingStrategy(namespaced=True),
         DEPLOYMENTS: WorkloadStrategy("deployment", DEPLOYMENT_DEFAULTS),
         DAEMON_SETS: WorkloadStrategy("daemonset", DAEMON_SET_DEFAULTS),
+        JOBS: JobStrategy(),
     }

@@ -23,6 +23,7 @@ CLUSTER_ROLE_BINDINGS = _BY_NAME["clusterrolebindings"]
 DAEMON_SETS = _BY_NAME["daemonsets"]
 DEPLOYMENTS = _BY_NAME["deployments"]
 ENDPOINTS = _BY_NAME["endpoints"]
+JOBS = next(kind for kind in LAB if kind.plural == "jobs")
 POD_DISRUPTION_BUDGETS = _BY_NAME["poddisruptionbudgets"]
 ROLES = _BY_NAME["roles"]
 ROLE_BINDINGS = _BY_NAME["rolebindings"]

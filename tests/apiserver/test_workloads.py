@@ -56,6 +56,13 @@ class WorkloadTests(ApiTestCase):
             made["spec"]["strategy"],
         )
 
+    def test_job(self):
+        """A Job finds its pods by its name, whatever labels they have besides."""
+        made = self.create(workload("once"), "/apis/batch/v1/namespaces/default/jobs")
+        spec, label = made["spec"], {"batch.kubernetes.io/job-name": "once"}
+        self.assertEqual({"matchLabels": label}, spec["selector"])
+        self.assertEqual({"app": "web", **label}, spec["template"]["metadata"]["labels"])
+
     def test_daemon_set(self):
         """A DaemonSet has the defaults of Kubernetes."""
         spec = self.create(workload(), DAEMON_SETS)["spec"]

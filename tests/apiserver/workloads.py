@@ -1,6 +1,7 @@
-"""Deployments and DaemonSets: stored with the defaults of Kubernetes; nothing runs them here.
+"""Deployments, DaemonSets and Jobs: stored with the defaults of Kubernetes; nothing runs them here.
 
-The rules are those of pkg/apis/apps/v1/defaults.go and pkg/apis/apps/validation.
+The rules are those of pkg/apis/apps/v1/defaults.go, pkg/apis/apps/validation and
+pkg/registry/batch/job.
 """
 
 from __future__ import annotations
@@ -70,6 +71,22 @@ class WorkloadStrategy(Strategy):
         spec = body.setdefault("spec", {})
         _merge_defaults(spec, self._defaults)
         set_pod_defaults(spec.setdefault("template", {}).setdefault("spec", {}))
+
+
+JOB_NAME = "batch.kubernetes.io/job-name"
+"""The label by which the pods of a Job are found (k8s.io/api/batch/v1, ``JobNameLabel``)."""
+
+
+class JobStrategy(Strategy):
+    """What makes pods that come to an end."""
+
+    def prepare_for_create(self, body: Object, user: User | None = None) -> None:
+        """Have its pods be told from others by a label (``generateSelector``)."""
+        labels = {JOB_NAME: body["metadata"]["name"]}
+        template = body["spec"]["template"]
+        template.setdefault("metadata", {}).setdefault("labels", {}).update(labels)
+        body["spec"]["selector"] = {"matchLabels": labels}
+        body["status"] = {}
 
 
 def _merge_defaults(target: Object, defaults: Defaults) -> None:

@@ -21,7 +21,8 @@ from tests.deploy.rendering import (
 )
 from tests.deploy.rooms import rooms
 from tests.deploy.steering import all_steering_families
-from tests.e2e.test_tutorials import GUIDES, MACHINES, NOT_RUN, blocks
+from tests.e2e.guides import blocks
+from tests.e2e.test_tutorials import GUIDES, MACHINES, NOT_RUN
 from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.cli.commands import all_commands
 from yurttunnel.cluster.proxy_ports import CONFIG_MAP as PROXY_PORTS

@@ -9,17 +9,16 @@ mark of its own: see `NOT_RUN`.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 from twisted.internet import reactor
 from twisted.internet.utils import getProcessOutputAndValue
 
+from tests.e2e.guides import CLUSTER, Block, blocks
 from tests.e2e.network.sites import Sites
 from tests.e2e.programs import READY_SECONDS, ROOT, STOP_SECONDS
 from tests.e2e.support import EndToEndTestCase
@@ -50,34 +49,12 @@ NOT_RUN = {
     "elsewhere": "another test has the same flags, an end-to-end one but for middlewares",
     "ci": "CI does it",
     "long": "it measures for minutes",
-    "cluster": "it needs a cluster; tests of deploy render what is applied",
+    CLUSTER: "tests.e2e.cluster.test_guides types it, where there is a cluster",
 }
 """Marks of what is not run, and why not."""
 
 FIRST_PART = 5
 """Blocks of standalone.md up to the answer on one machine."""
-
-_BLOCK = re.compile(
-    r"^( *)```sh (?P<marks>[\w -]+)\n(?P<text>.*?)^ *```$"
-    r"(?:\n+^ *```text\n(?P<printed>.*?)^ *```$)?",
-    re.DOTALL | re.MULTILINE,
-)
-
-
-class Block(NamedTuple):
-    """Commands, where they run and what they print."""
-
-    marks: list[str]
-    text: str
-    printed: list[str]
-
-
-def blocks(page: Path) -> list[Block]:
-    """Return the blocks of shell commands of a page."""
-    return [
-        Block(found["marks"].split(), found["text"], (found["printed"] or "").splitlines())
-        for found in _BLOCK.finditer(page.read_text())
-    ]
 
 
 class TutorialsTests(EndToEndTestCase):

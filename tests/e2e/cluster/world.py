@@ -2,14 +2,15 @@
 
 All have addresses of their own in the network of the test. The API is the embedded one of the
 quickstart, or a real kube-apiserver where ``KUBEBUILDER_ASSETS`` has one. There are no controllers
-but the one that signs certificates, so what those would make (EndpointSlices, pods of a DaemonSet)
-is made here, by the same API calls.
+but the one that signs certificates and those that say how workloads are, so what others would make
+(EndpointSlices, pods of a DaemonSet) is made here, by the same API calls.
 """
 
 from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -22,6 +23,7 @@ from twisted.internet.utils import getProcessOutputAndValue
 from twisted.protocols.policies import WrappingFactory
 
 from benchmarks.ports import free_ports
+from tests.apiserver.controllers import WorkloadControllers
 from tests.apiserver.signer import CertificateSigner
 from tests.deploy.rendering import read_base
 from tests.e2e.cluster.balancer import Balancer
@@ -32,7 +34,7 @@ from tests.e2e.cluster.nodes import EDGE_LABEL, MirroredNode
 from tests.e2e.cluster.placed import PlacedProgram
 from tests.e2e.cluster.real_api import RealAPI, assets
 from tests.e2e.kubectl import Kubectl, find_kubectls
-from tests.e2e.programs import Program, ProgramFailed
+from tests.e2e.programs import ROOT, Program, ProgramFailed
 from yurttunnel.http.server import HTTPFactory
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotFound
@@ -66,6 +68,9 @@ KUBELET_PORT = 10250
 
 SERVICE = "x-tunnel-server-svc"
 EXTERNAL = "x-tunnel-server-external-addr"
+
+ENTRYPOINT = ("env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "twisted")
+"""What stands for the image's."""
 
 TOKEN_SECONDS = 3600
 STOP_SECONDS = 25.0
@@ -161,7 +166,8 @@ class World:
             identities.signing_authority(),
             self._signed_seconds,
         )
-        self._run(informers, self.signer)
+        workloads = WorkloadControllers(self._reactor, self._controllers, informers, ENTRYPOINT)
+        self._run(informers, self.signer, workloads)
 
     async def stop(self) -> None:
         """End everything, the newest first; raises what is wrong with the end of a program."""

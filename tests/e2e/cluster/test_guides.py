@@ -1,0 +1,272 @@
+"""The commands of guides that need a cluster, run as they stand there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import tarfile
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.deploy.rendering import DEPLOY, usable_kubectls, why_not_rendered
+from tests.e2e.cluster.support import ClusterTestCase
+from tests.e2e.cluster.world import (
+    ENTRYPOINT,
+    NAMESPACE,
+    NODES,
+    SECURE_PORT,
+    SERVER_META_PORT,
+    SERVERS,
+    STOP_SECONDS,
+    World,
+)
+from tests.e2e.guides import CLUSTER, DOCS, Guide, blocks
+from tests.e2e.network.namespaces import run
+
+PAGES = {"in-cluster.md", "migration.md", "operations.md", "steering.md", "tutorials/migration.md"}
+"""Those whose commands are run here."""
+OTHERS = {"hub.md": "tests.e2e.hub.test_identity"}
+"""Those whose commands another module runs."""
+
+YAML = re.compile(r"^ *```yaml\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+
+EDGE, CLOUD = "edge-1", "cp-1"
+ADDRESSES = {EDGE: [NODES["edge-1"]], CLOUD: [NODES["edge-2"]]}
+"""The nodes, and where they are."""
+
+META = "127.0.0.1:10265"
+INTERNAL = "x-tunnel-server-internal-svc.kube-system.svc:10250"
+
+SERVER = "deployment/yurt-tunnel-server"
+ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+READER = """\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: reader}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: nodes-through-the-tunnel}
+subjects: [{kind: ServiceAccount, name: reader, namespace: kube-system}]
+"""
+APPROVER = """\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: yurt-controller-manager}
+rules:
+- apiGroups: [certificates.k8s.io]
+  resources: [signers]
+  resourceNames: [kubernetes.io/kube-apiserver-client]
+  verbs: [approve]
+"""
+
+
+class GuidesTests(ClusterTestCase):
+    """Who types what stands there gets what stands there."""
+
+    timeout = 240
+
+    skip = why_not_rendered()
+
+    async def setUp(self) -> None:
+        """Make a checkout of the manifests, a home, and the programs of a reader."""
+        await super().setUp()
+        self.checkout = Path(self.directory, "yurttunnel")
+        shutil.copytree(DEPLOY, self.checkout / "deploy")
+        self.programs = Path(self.directory, "bin")
+        self.programs.mkdir()
+        (self.programs / "kubectl").symlink_to(usable_kubectls()[-1])
+        twist = self.programs / "twist"
+        twist.write_text(f'#!/bin/sh\nexec {" ".join(ENTRYPOINT)} "$@"\n')
+        twist.chmod(0o755)
+        self.home = Path(self.directory, "home")
+
+    def environment(self, world: World, reached: Mapping[str, str]) -> dict[str, str]:
+        """Return that of commands; ``reached`` says what a name and port are here."""
+        self.home.mkdir(exist_ok=True)
+        lines = ["silent", "show-error", "fail-with-body", "max-time = 20", 'noproxy = "*"']
+        lines += [f'connect-to = "{name}:{place}"' for name, place in reached.items()]
+        (self.home / ".curlrc").write_text("\n".join(lines))
+        return {
+            **world.kubectl.environment,
+            "HOME": str(self.home),
+            "PATH": f"{self.programs}:{world.kubectl.environment['PATH']}",
+        }
+
+    async def kubectl(self, world: World, *arguments: str, stdin: str = "") -> str:
+        """Run kubectl as somebody who prepares what a page takes for given."""
+        return await world.kubectl.output(*arguments, stdin=stdin.encode())
+
+    async def start_servers(self, world: World, *steering: str) -> None:
+        """Start two servers, the first one with flags for ``steering``, and the agents."""
+        first, second = SERVERS[:2]
+        own = await world.server(second, "--insecure-bind-address", "127.0.0.1")
+        own.meta_host = "127.0.0.1"
+        self.servers = [await world.server(first, *steering), own]
+        await world.list_servers()
+        self.agents = {name: await world.agent(name) for name in world.nodes}
+        for program in (*self.servers, *self.agents.values()):
+            program.start()
+        for program in (*self.servers, *self.agents.values()):
+            await program.ready(60)
+        await self.connected(self.servers, self.agents)
+
+    async def test_in_a_cluster(self) -> None:
+        """Install it, lead traffic to it, look at what is led, and take what is left away."""
+        world = await self.make_world(nodes=ADDRESSES)
+        await world.add_nodes(EDGE)
+        await world.add_nodes(CLOUD, edge=False)
+        account = Path(self.directory, "account")
+        meant = {"CLOUD-NODE": CLOUD, "EDGE-NODE": EDGE, ACCOUNT: str(account)}
+        meant |= {"IMAGE": "registry.example/yurttunnel", "POD": "server"}
+        environment = self.environment(
+            world,
+            {
+                META: f"{SERVERS[0]}:{SERVER_META_PORT}",
+                INTERNAL: f"{SERVERS[0]}:{SECURE_PORT}",
+            },
+        )
+        install = Guide("in-cluster.md", environment, meant)
+        steering = Guide("steering.md", environment, meant)
+        for page in (install, install, steering, steering):
+            await page.follow(self.checkout)
+        await self.start_servers(world, "--enable-iptables=true", "--enable-dns-controller=true")
+        await self.make_reader(world, account)
+        self.assertIn("process_cpu_seconds_total", await install.follow(self.checkout))
+        self.assertTrue(install.finished)
+
+        seen = await steering.follow(self.checkout)
+        for what in ('"leader": true', "TUNNEL-PORT-10250", *ADDRESSES[EDGE]):
+            self.assertIn(what, seen)
+        await self.diagnose(world, Guide("operations.md", environment, meant))
+
+        self.servers[0].signal(signal.SIGKILL)
+        await self.servers[0].ended(10)
+        world.servers = [SERVERS[1]]
+        self.assertIn("TUNNEL-PORT", run("iptables", "-t", "nat", "-S"))
+        self.assertIn("removed", await steering.follow(self.checkout))
+        self.assertNotIn("TUNNEL-PORT", run("iptables", "-t", "nat", "-S"))
+        self.assertTrue(steering.finished)
+
+    async def make_reader(self, world: World, account: Path) -> None:
+        """Make an account that may read metrics, and what its pods find of it."""
+        await self.kubectl(world, "-n", NAMESPACE, "create", "serviceaccount", "reader")
+        role = yaml_with("nodes-through-the-tunnel", DOCS / "migration.md")
+        await self.kubectl(world, "apply", "-f", "-", stdin=f"{role}---\n{READER}")
+        account.mkdir()
+        (account / "token").write_text(await world.token("reader"))
+        shutil.copy(world.identities.ca_path, account / "ca.crt")
+
+    async def diagnose(self, world: World, page: Guide) -> None:
+        """Have a server looked at by a command in its pod."""
+        variables = {"PATH": f"{self.programs}:{os.environ['PATH']}"}
+        variables |= as_variables(self.servers[1].arguments[1:])
+        container = {
+            "name": "server",
+            "image": "none",
+            "command": ["sleep", "1d"],
+            "env": [{"name": name, "value": value} for name, value in variables.items()],
+        }
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "server", "namespace": NAMESPACE},
+            "spec": {"nodeName": EDGE, "containers": [container]},
+        }
+        await self.kubectl(world, "apply", "-f", "-", stdin=json.dumps(pod))
+        await self.kubectl(
+            world, "-n", NAMESPACE, "wait", "--for=condition=Ready", "pod/server", "--timeout=30s"
+        )
+        # Its status says whether something looks wrong, as the clock of a machine in a test may.
+        await page.follow(self.home, options="-u")
+        with tarfile.open(self.home / "server.tar.gz") as archive:
+            names = {member.name.partition("/")[2] for member in archive}
+        self.assertIn("summary.txt", names)
+        self.assertTrue(page.finished)
+
+    async def test_from_the_predecessor(self) -> None:
+        """Install it beside, lead the callers over, remove the former one, and take its place."""
+        world = await self.make_world(nodes=ADDRESSES)
+        await world.add_nodes(EDGE)
+        await self.start_servers(world)
+        own = Path(self.directory, "own")
+        own.mkdir()
+        pki = world.identities.directory
+        meant = {
+            "/etc/kubernetes/pki/apiserver-kubelet-client": str(pki / "kubelet-client"),
+            "203.0.113.10:10273": f"{SERVERS[0]}:{SECURE_PORT}",
+            "YOUR-DIRECTORY-WITH-THE-BASE": str(self.checkout / "deploy" / "base"),
+        }
+        meta = {"127.0.0.1:10275": f"{SERVERS[0]}:{SERVER_META_PORT}"}
+        environment = self.environment(world, meta)
+        short = Guide("tutorials/migration.md", environment, meant)
+        await short.follow(self.checkout)
+        self.assertIn(f'"node": "{EDGE}"', await short.follow(self.checkout))
+        self.assertTrue(short.finished)
+
+        arguments = "/spec/template/spec/containers/0/args"
+        change = {"op": "replace", "path": f"{arguments}/4", "value": "--enable-iptables=true"}
+        await self.kubectl(
+            world,
+            *("-n", NAMESPACE, "patch", SERVER, "--type=json", f"--patch={json.dumps([change])}"),
+        )
+        page = Guide("migration.md", environment, meant)
+        self.assertIn("localhost-proxy-ports", await page.follow(own))
+        text = yaml_with("--tunnelserver-addr=203.0.113.10:31009", DOCS / "migration.md")
+        (own / "kustomization.yaml").write_text(text)
+        await page.follow(own)
+        self.assertIn(f'"node": "{EDGE}"', await page.follow(own))
+        self.assertEqual("ok", await page.follow(own))
+
+        await page.follow(own, editor="sed -i s/--enable-iptables=true/--enable-iptables=false/")
+        self.assertIn("--enable-iptables=false", await self.show(world, SERVER))
+        text = text.replace("kind: Deployment", "kind: DaemonSet")
+        added = yaml_with("deploy/components/iptables", DOCS / "migration.md")
+        (own / "kustomization.yaml").write_text(text + added)
+        await page.follow(own)
+
+        for server in self.servers:
+            await server.stop(STOP_SECONDS)
+        await page.follow(own)
+        await self.kubectl(world, "apply", "-f", "-", stdin=APPROVER)
+        await page.follow(own, editor="sed -i s/approve/sign/")
+        approver = await self.show(world, "clusterrole/yurt-controller-manager")
+        self.assertNotIn("approve", approver)
+        self.assertIn("Pending", await page.follow(own))
+        await page.follow(own)
+        self.assertIn("x-tunnel-server-svc", (own / "of-1.2.yaml").read_text())
+        self.assertIn("--enable-iptables=false", await self.show(world, SERVER))
+        self.assertTrue(page.finished)
+
+    async def show(self, world: World, what: str) -> str:
+        """Return an object as it is."""
+        return await self.kubectl(world, "-n", NAMESPACE, "get", what, "-o", "json")
+
+    def test_no_page_is_left_out(self) -> None:
+        """Each page with commands for a cluster has a test that runs them."""
+        found = {
+            str(page.relative_to(DOCS))
+            for page in DOCS.glob("**/*.md")
+            if any(CLUSTER in block.marks for block in blocks(page))
+        }
+        self.assertEqual(found, {*PAGES, *OTHERS})
+
+
+def as_variables(arguments: list[str]) -> dict[str, str]:
+    """Return the variables of the environment that stand for flags."""
+    flags = {}
+    words = iter(arguments)
+    for word in words:
+        flag, separator, value = word.partition("=")
+        flags[flag] = value if separator else next(words)
+    return {
+        f"YURTTUNNEL_{flag.removeprefix('--').upper().replace('-', '_')}": value
+        for flag, value in flags.items()
+    }
+
+
+def yaml_with(word: str, page: Path) -> str:
+    """Return the one block of YAML on a page that has a word."""
+    [found] = [text for text in YAML.findall(page.read_text()) if word in text]
+    return textwrap.dedent(found)

@@ -1,0 +1,82 @@
+"""The commands of guides: the blocks of shell commands on the pages of ``docs``."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from twisted.internet import reactor
+from twisted.internet.utils import getProcessOutputAndValue
+
+from tests.e2e.programs import ROOT
+
+DOCS = ROOT / "docs"
+
+CLUSTER = "cluster"
+"""The mark of commands that need one."""
+
+_BLOCK = re.compile(
+    r"^( *)```sh (?P<marks>[\w -]+)\n(?P<text>.*?)^ *```$"
+    r"(?:\n+^ *```text\n(?P<printed>.*?)^ *```$)?",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+class Block(NamedTuple):
+    """Commands, where they run and what they print."""
+
+    marks: list[str]
+    text: str
+    printed: list[str]
+
+
+def blocks(page: Path) -> list[Block]:
+    """Return the blocks of shell commands of a page."""
+    return [
+        Block(found["marks"].split(), found["text"], (found["printed"] or "").splitlines())
+        for found in _BLOCK.finditer(page.read_text())
+    ]
+
+
+class Guide:
+    """The commands of a page, one block after the other.
+
+    ``environment`` is that of all; ``at`` is the directory in which they are. Of words that stand
+    for something of the reader's, ``meant`` says what.
+    """
+
+    def __init__(self, page: str, environment: Mapping[str, str], meant: Mapping[str, str]) -> None:
+        self._page = page
+        self._environment = environment
+        self._meant = meant
+        self._blocks = [block for block in blocks(DOCS / page) if CLUSTER in block.marks]
+
+    async def follow(self, at: Path, *, editor: str = "false", options: str = "-eu") -> str:
+        """Do what the next block says; what it prints.
+
+        ``editor`` is for ``kubectl edit``, and ``options`` are those of bash: without ``-e`` only
+        the last command has to succeed.
+        """
+        text = self._blocks.pop(0).text
+        for word, meaning in self._meant.items():
+            text = text.replace(word, meaning)
+        output, errors, status = await getProcessOutputAndValue(
+            shutil.which("bash"),
+            [options, "-o", "pipefail", "-c", text],
+            env={**self._environment, "KUBE_EDITOR": editor},
+            path=str(at),
+            reactor=reactor,
+        )
+        printed = output.decode("utf-8", "replace")
+        if status != 0:
+            error = errors.decode("utf-8", "replace")
+            raise AssertionError(f"{self._page}: {text}status {status}: {printed}{error}")
+        return printed
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left."""
+        return not self._blocks
