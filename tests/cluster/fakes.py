@@ -145,6 +145,16 @@ EDGE = {"openyurt.io/is-edge-worker": "true"}
 CLOUD = {"openyurt.io/is-edge-worker": "false"}
 
 
+def internal_service(address="10.96.0.7"):
+    """Make the Service by which callers come to the server: with an external address, 192.0.2.200,
+    and a node port for each port, 31250 for 10250 and 31910 for 9100.
+    """
+    metadata = {"namespace": "kube-system", "name": "x-tunnel-server-internal-svc"}
+    ports = [{"port": 10250, "nodePort": 31250}, {"port": 9100, "nodePort": 31910}]
+    spec = {"type": "NodePort", "clusterIP": address, "externalIPs": ["192.0.2.200"]}
+    return {"metadata": metadata, "spec": {**spec, "ports": ports}}
+
+
 def pod(namespace, name, node_name=None):
     """Make a ``Pod``."""
     spec = {"containers": [{"name": "web"}]}

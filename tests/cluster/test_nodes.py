@@ -147,6 +147,19 @@ class NodesTests(SynchronousTestCase):
         self.put("edge-1", "192.0.2.7", ("Hostname", "edge-2"))
         self.assertFalse(self.nodes.is_anothers("edge-2", "edge-2"))
 
+    def test_names_of_the_server(self):
+        """They are no node's, in any spelling, though a node claims them or is called so."""
+        self.nodes = Nodes(self.informers, frozenset({"tunnel.example"}))
+        self.put("edge-1", "192.0.2.7", ("Hostname", "Tunnel.Example."), ("InternalDNS", "box"))
+        for _ in range(2):
+            for host in ("tunnel.example", "TUNNEL.Example."):
+                self.assertEqual([], self.found(host), host)
+                self.assertTrue(self.nodes.is_anothers("edge-1", host), host)
+            self.assertEqual(["edge-1"], self.found("box"))
+            self.put("tunnel.example", "192.0.2.8")
+        self.assertEqual(["tunnel.example"], self.found("192.0.2.8"))
+        self.assertFalse(self.nodes.is_anothers("tunnel.example", "tunnel.example"))
+
     def test_changes(self):
         """A node that changes is found by what it has now, and one that is gone by nothing."""
         self.put("edge-1", "192.0.2.7")

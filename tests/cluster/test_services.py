@@ -54,25 +54,33 @@ class ClusterAddressesTests(SynchronousTestCase):
         self.assertEqual([1, 0, 1, 0], [len(each) for each in self.changes])
 
     def test_ways(self):
-        """kube-proxy leads from node ports, and from addresses besides by the Service's ports."""
+        """kube-proxy leads from node ports, and from addresses besides by the Service's ports.
+
+        A node port stands for another port of the Service.
+        """
         made = service(INTERNAL_SERVICE, "10.96.0.2")
         made["spec"] |= {
             "externalIPs": ["192.0.2.1", "none"],
-            "ports": [{"port": 10250, "nodePort": 31250}, {"port": 10255}, {"port": "x"}],
+            "ports": [
+                {"port": 10250, "nodePort": 31250},
+                {"port": 10255},
+                {"port": "x", "nodePort": 1},
+            ],
         }
         made["status"] = {
             "loadBalancer": {"ingress": [{"ip": "::ffff:192.0.2.2"}, {"hostname": "x"}]}
         }
         self.informers.put(SERVICES, made)
-        for address, port, led in (
-            ("10.96.0.2", 1, True),
-            ("192.0.2.1", 10250, True),
-            ("192.0.2.2", 10255, True),
-            ("192.0.2.1", 31251, False),
-            ("192.0.2.3", 10250, False),
-            ("192.0.2.3", 31250, True),
+        for address, port, behind in (
+            ("10.96.0.2", 1, 1),
+            ("192.0.2.1", 10250, 10250),
+            ("192.0.2.2", 10255, 10255),
+            ("192.0.2.1", 31251, None),
+            ("192.0.2.3", 10250, None),
+            ("192.0.2.3", 31250, 10250),
+            ("192.0.2.3", 1, None),
         ):
-            self.assertEqual(led, self.services.are_led(ip_address(address), port), address)
+            self.assertEqual(behind, self.services.port_behind(ip_address(address), port), address)
         self.assert_addresses("10.96.0.2")
 
     def test_synced(self):

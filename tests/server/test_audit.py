@@ -18,6 +18,7 @@ from tests.server.frontends.passthrough.test_listener import Accepted
 from tests.server.frontends.test_connect import ESTABLISHED, connect
 from tests.server.hellos import client_hello
 from yurttunnel.cluster.nodes import Nodes
+from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.resources import NODES
 from yurttunnel.server.audit import Audit
 from yurttunnel.server.frontends.calls import DialSettings
@@ -324,7 +325,12 @@ class PassthroughTests(AuditTestCase):
         return PassthroughFactory(
             self.reactor,
             self.registry,
-            PassthroughNodes(self.registry, Nodes(informers), lambda _: True),
+            PassthroughNodes(
+                self.registry,
+                Nodes(informers),
+                ClusterAddresses(informers, "kube-system"),
+                iptables=True,
+            ),
             frozenset({10250}),
             led_here_from=lambda handle: handle.asked,
             dials=DialSettings(request_ids=RequestIds("test")),

@@ -23,6 +23,8 @@ from yurttunnel.server.options import Options
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.registry import NodeNotConnected
 
+OWN_NAME = "x-tunnel-server-internal-svc.kube-system.svc"
+
 
 class PartsTestCase(SynchronousTestCase):
     """The parts of a server as they are put together."""
@@ -113,6 +115,12 @@ class ClaimsTests(PartsTestCase):
         self.assertIs(owner, self.registry.find("192.0.2.1"))
         self.assertIs(former, self.registry.find("192.0.2.2"))
 
+    def test_a_name_of_the_server(self):
+        """No node has it, whatever its status and its certificate say."""
+        self.informers.put(NODES, node("evil", "192.0.2.9", ("Hostname", OWN_NAME), labels=EDGE))
+        self.registry.add(FakeSession("evil", hosts=[OWN_NAME], default_route=True))
+        self.assertRaises(NodeNotConnected, self.registry.find, OWN_NAME)
+
 
 class RequestsTests(PartsTestCase):
     """What becomes of requests before anybody is asked, by all that a cluster adds."""
@@ -121,7 +129,8 @@ class RequestsTests(PartsTestCase):
         """Connect a node that serves whatever nobody else does."""
         super().setUp()
         self.informers.put(NODES, node("edge-1", "192.0.2.1", labels=EDGE))
-        self.informers.put(NODES, node("edge-2", "192.0.2.2", "evil.node", labels=EDGE))
+        evil = node("edge-2", "192.0.2.2", "evil.node", OWN_NAME, labels=EDGE)
+        self.informers.put(NODES, evil)
         for name in ("edge-1", "edge-2"):
             self.registry.add(FakeSession(name))
         self.passed = []
@@ -146,6 +155,7 @@ class RequestsTests(PartsTestCase):
         """A page reaches no node by its own name, nor by one that a node has chosen."""
         for host in ("evil.example:10264", "evil.node:10264"):
             self.ask("127.0.0.1", 421, host=host, X_Tunnel_Proxy_Dest="edge-1:8000")
+        self.ask("127.0.0.1", 421, host=f"{OWN_NAME}:10264", X_Tunnel_Proxy_Dest="edge-2:8000")
         self.ask("127.0.0.1", 403, host="localhost:10264", Origin="http://evil.example")
         self.ask("127.0.0.1", host="localhost:10264", X_Tunnel_Proxy_Dest="edge-1:8000")
         self.assertEqual([each.destination.node for each in self.passed], ["edge-1"])

@@ -7,13 +7,14 @@ from ipaddress import ip_address
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.cluster.fakes import EDGE, FakeInformers, node
+from tests.cluster.fakes import EDGE, FakeInformers, internal_service, node
 from tests.server.expectations import nothing_expected
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.resources import NODES, SERVICES
 from yurttunnel.server.frontends.kubelet.destination import Destination
+from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
 from yurttunnel.server.options import Options
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.steering import ClusterSteering
@@ -28,9 +29,7 @@ class PassthroughTests(SynchronousTestCase):
         """Have a node that claims the address of a Service besides its own."""
         self.informers = FakeInformers()
         self.informers.put(NODES, node("edge-1", "192.0.2.1", CLUSTER_ADDRESS, labels=EDGE))
-        metadata = {"namespace": "kube-system", "name": "x-tunnel-server-internal-svc"}
-        spec = {"clusterIP": CLUSTER_ADDRESS}
-        self.informers.put(SERVICES, {"metadata": metadata, "spec": spec})
+        self.informers.put(SERVICES, internal_service(CLUSTER_ADDRESS))
 
     def found(self, address, *arguments):
         """Return where a connection to an address is led by a server with these arguments."""
@@ -48,7 +47,7 @@ class PassthroughTests(SynchronousTestCase):
             ClusterAddresses(self.informers, "kube-system"),
         )
         _, factory = steering.passthrough
-        return factory.nodes.by_address(ip_address(address), 10250)
+        return factory.nodes.by_address(SocketAddress(ip_address(address), 10250))
 
     def test_rules(self):
         """Those of nodes do where rules lead connections here, those of Services never do."""

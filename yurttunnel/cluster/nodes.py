@@ -105,9 +105,14 @@ NODES_SPEC: InformerSpec[Node] = InformerSpec(NODES, node_from)
 
 
 class Nodes:
-    """All nodes, kept current by ``informers``."""
+    """All nodes, kept current by ``informers``.
 
-    def __init__(self, informers: IInformers) -> None:
+    ``own_names`` are the DNS names of the server itself, in lower case and without final dot: no
+    node is found by one, and none has it, whatever it says.
+    """
+
+    def __init__(self, informers: IInformers, own_names: Collection[str] = ()) -> None:
+        self.own_names = own_names
         self._informer = informers.informer(NODES_SPEC)
         # The nodes that have a host for a name or address, by their names.
         self._by_host: dict[Address | str, dict[str, Node]] = {}
@@ -138,15 +143,17 @@ class Nodes:
     def find(self, host: str) -> Collection[Node]:
         """Return the nodes that ``host``, a name or an address, may mean.
 
-        The name of a node is that of no other. Where it is an address, and one of others besides,
-        all of them are found: packets for it may be for the latter. Else there may be several:
-        sites behind NAT have the same private addresses, and the same public one. An ``InternalIP``
-        counts before other types of addresses. As long as not all nodes are known, an address
-        tells nothing, since the others that have it may be missing.
+        A name of the server means none. The name of a node is that of no other. Where it is an
+        address, and one of others besides, all of them are found: packets for it may be for the
+        latter. Else there may be several: sites behind NAT have the same private addresses, and the
+        same public one. An ``InternalIP`` counts before other types of addresses. As long as not
+        all nodes are known, an address tells nothing, since the others that have it may be missing.
         """
         try:
             desired = canonical_host(host)
         except BadAuthority:
+            return ()
+        if desired in self.own_names:
             return ()
         if isinstance(desired, str) and (node := self.get(desired)) is not None:
             return (node,)
@@ -166,9 +173,10 @@ class Nodes:
         return self._by_host.get(address, {}).values()
 
     def is_anothers(self, node: str, host: str) -> bool:
-        """Return whether ``host``, a name or an address, is of other nodes and not of ``node``.
+        """Return whether ``host``, a name or an address, is of others and not of ``node``.
 
-        The name of a node is its own alone, whatever others are called besides.
+        Others are nodes, and the server by its names. The name of a node is its own alone, whatever
+        others are called besides.
         """
         try:
             desired = canonical_host(host)
@@ -177,7 +185,7 @@ class Nodes:
         if str(desired) == node:
             # The API may not have told of it yet.
             return False
-        if self.get(str(desired)) is not None:
+        if desired in self.own_names or self.get(str(desired)) is not None:
             return True
         having = self._by_host.get(desired, {}) if self.synced else {}
         return bool(having) and node not in having

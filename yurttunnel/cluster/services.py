@@ -25,16 +25,16 @@ class ServiceAddresses:
     """What is kept of a Service.
 
     ``led`` are the other addresses from which kube-proxy leads to it, each with a port: those of
-    its load balancer and its external ones; ``node_ports`` are led from every machine. ``ingress``
-    are the addresses and names of its load balancer; ``external`` is the host in the annotation
-    :data:`EXTERNAL_ADDRESS`, empty when there is none in it; ``has_external`` says that there is an
-    annotation.
+    its load balancer and its external ones; ``node_ports`` are led from every machine, each with
+    the port of the Service that it stands for. ``ingress`` are the addresses and names of its load
+    balancer; ``external`` is the host in the annotation :data:`EXTERNAL_ADDRESS`, empty when there
+    is none in it; ``has_external`` says that there is an annotation.
     """
 
     type: str
     cluster_addresses: tuple[Address, ...]
     led: frozenset[tuple[Address, int]]
-    node_ports: frozenset[int]
+    node_ports: frozenset[tuple[int, int]]
     ingress: tuple[str, ...]
     external: tuple[str, ...]
     has_external: bool
@@ -54,7 +54,7 @@ def service_addresses(service: Object) -> ServiceAddresses:
             address for each in cluster_addresses if (address := address_in(each)) is not None
         ),
         led=frozenset(_led(spec, balancer)),
-        node_ports=frozenset(_numbers(spec, "nodePort")),
+        node_ports=frozenset((node_port, port) for port, node_port in _ports(spec) if node_port),
         ingress=tuple(_ingress(balancer.get("ingress"))),
         external=tuple(_host(annotation)),
         has_external=bool(annotation),
@@ -74,14 +74,16 @@ def _led(
     ingress = (text(entry.get("ip")) for entry in objects(balancer.get("ingress")))
     for each in (*texts(spec.get("externalIPs")), *ingress):
         if (address := address_in(each)) is not None:
-            for port in _numbers(spec, "port"):
+            for port, _ in _ports(spec):
                 yield address, port
 
 
-def _numbers(spec: Mapping[str, object], key: str) -> Iterator[int]:
-    for port in objects(spec.get("ports")):
-        if isinstance(number := port.get(key), int) and number:
-            yield number
+def _ports(spec: Mapping[str, object]) -> Iterator[tuple[int, int]]:
+    """Go through the ports of a Service, each with its node port, 0 for none."""
+    for entry in objects(spec.get("ports")):
+        port, node_port = entry.get("port"), entry.get("nodePort")
+        if isinstance(port, int):
+            yield port, node_port if isinstance(node_port, int) else 0
 
 
 def _host(annotation: str) -> Iterator[str]:
@@ -105,7 +107,7 @@ class ClusterAddresses:
 
     def __init__(self, informers: IInformers, namespace: str) -> None:
         self.addresses: frozenset[Address] = frozenset()
-        self._node_ports: frozenset[int] = frozenset()
+        self._node_ports: dict[int, int] = {}
         self._led: frozenset[tuple[Address, int]] = frozenset()
         self.on_changed: list[Callable[[], object]] = []
         """Who is told when the addresses have changed."""
@@ -121,13 +123,14 @@ class ClusterAddresses:
         """Whether it has been known once which addresses there are."""
         return all(informer.synced for informer in self._informers)
 
-    def are_none(self, address: Address) -> bool:
-        """Return whether it is known that ``address`` is none of them."""
-        return self.synced and address not in self.addresses
+    def port_behind(self, address: Address, port: int) -> int | None:
+        """Return the port of a Service for which kube-proxy leads ``address`` and ``port``.
 
-    def are_led(self, address: Address, port: int) -> bool:
-        """Return whether kube-proxy leads connections for ``address`` and ``port`` to servers."""
-        return address in self.addresses or port in self._node_ports or (address, port) in self._led
+        ``None`` if it leads no connections for these to servers.
+        """
+        if address in self.addresses or (address, port) in self._led:
+            return port
+        return self._node_ports.get(port)
 
     def _changed(self, _old: object, _new: object) -> None:
         before = self.addresses
@@ -137,7 +140,7 @@ class ClusterAddresses:
         self.addresses = frozenset(
             address for service in services for address in service.cluster_addresses
         )
-        self._node_ports = frozenset(port for service in services for port in service.node_ports)
+        self._node_ports = dict(pair for service in services for pair in service.node_ports)
         self._led = frozenset(way for service in services for way in service.led)
         if self.addresses != before:
             for callback in self.on_changed:

@@ -104,8 +104,8 @@ class ClusterServer:
         self._client = KubeClient(reactor, configuration)
         self._informers = Informers(reactor, self._client)
         self._events = EventRecorder(reactor, self._client, COMPONENT, instance)
-        self._nodes = Nodes(self._informers)
         self._names = self._serving_names()
+        self._nodes = Nodes(self._informers, self._names.own_names)
         self._trust = ClusterServerTrust(
             reactor,
             self._client,
@@ -252,7 +252,6 @@ class ClusterServer:
             flags.iptables,
             flags.dns,
             flags.named_upgrades,
-            self._names.own_names,
         )
         names = self._settings.middlewares
         return [

@@ -11,7 +11,6 @@ from twisted.logger import Logger
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.cluster.services import ClusterAddresses
-from yurttunnel.http.authority import Address
 from yurttunnel.kube.events import EventRecorder
 from yurttunnel.kube.interfaces import IInformers, IKubeClient
 from yurttunnel.kube.lease import LeaderElection
@@ -182,14 +181,10 @@ class ClusterSteering:
         port, registry = self._flags.passthrough_port, self._process.registry
         if port is None:
             return None
-        nodes = PassthroughNodes(registry, self._nodes, self._is_led)
+        nodes = PassthroughNodes(registry, self._nodes, self._services, self._flags.iptables)
         return port, PassthroughFactory(
             self._reactor, registry, nodes, self._flags.passthrough_ports
         )
-
-    def _is_led(self, address: Address) -> bool:
-        """Return whether our rules may redirect ``address``; a Service's they may not."""
-        return self._flags.iptables and self._services.are_none(address)
 
     def _report(self) -> SteeringReport:
         return SteeringReport(

@@ -23,7 +23,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, node, pod
+from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, internal_service, node, pod
 from tests.fakes import Recorder
 from tests.pki.support import client_context
 from tests.server.frontends.kubelet.test_authorization import ALLOWED, AuthorizedWorld
@@ -114,20 +114,9 @@ class DeputiesWorld(AuthorizedWorld):
         authorization, passed = super().middlewares
         self.assertIsInstance(authorization, Authorization)
         self.informers = informers = FakeInformers(self.synced)
-        nodes, pods = Nodes(informers), Pods(informers)
+        nodes, pods = Nodes(informers, frozenset(OWN_NAMES)), Pods(informers)
         services = ClusterAddresses(informers, "kube-system")
-        informers.put(
-            SERVICES,
-            {
-                "metadata": {"namespace": "kube-system", "name": "x-tunnel-server-internal-svc"},
-                "spec": {
-                    "clusterIP": SERVICE,
-                    "externalIPs": [EXTERNAL],
-                    "type": "NodePort",
-                    "ports": [{"name": "https", "port": 10250, "nodePort": 31250}],
-                },
-            },
-        )
+        informers.put(SERVICES, internal_service(SERVICE))
         self.put_node("edge-1", *EDGE_1)
         self.put_node("edge-2", *EDGE_2)
         informers.put(PODS, pod("default", "here", "edge-1"))
@@ -152,7 +141,6 @@ class DeputiesWorld(AuthorizedWorld):
             self.iptables,
             self.dns,
             self.named_upgrades,
-            frozenset(OWN_NAMES),
         )
         self.deputies = Deputies(
             self.clock, self.registry, self.cluster, CertificateUsers([ALLOWED]), self.aims
@@ -541,6 +529,17 @@ class NamedTests(DeputiesWorld):
             self.reaches(self.jane(name), ("edge-1", 10250), Host="edge-1:10250")
             self.refuses(self.apiserver(name), 403, "nothing tells", Host="edge-2:10250")
 
+    def test_node_that_is_called_as_the_server(self):
+        """Neither the API's word nor the certificate of its agent gives it what comes so."""
+        self.api.rules.add(("jane", "get", "metrics", "edge-1"))
+        called = OtherNode(OWN_NAMES[1])
+        self.registry.add(called)
+        for _ in range(2):
+            self.reaches(self.jane(OWN_NAMES[1]), ("edge-1", 10250), Host="edge-1:10250")
+            self.refuses(self.apiserver(OWN_NAMES[1]), 403, "nothing tells", Host="edge-1:10250")
+            self.put_node(OWN_NAMES[1], "10.0.0.3")
+        self.assertEqual([], called.dials)
+
     def test_ordinary(self):
         """The name in TLS tells the node, though ``Host`` is the API's own."""
         for host in (*API_HOSTS, "edge-2:10250", "127.0.0.1:10266"):
@@ -552,6 +551,12 @@ class NamedTests(DeputiesWorld):
         """Where kube-proxy is on the same machine, the port is known, too."""
         self.lead(SERVICE, 9443)
         self.reaches(self.apiserver("edge-1"), (EDGE_1[0], 9443), Host="edge-1:10250")
+
+    def test_node_port(self):
+        """It stands for the port of the Service, which is the node's."""
+        self.put_node("edge-1", *EDGE_1, port=10350)
+        self.lead("192.0.2.77", 31250)
+        self.reaches(self.apiserver("edge-1"), (EDGE_1[0], 10250), Host="edge-1:31250")
 
     def test_pods_of_another_node(self):
         """The pod has to be on the node that TLS names."""
@@ -863,12 +868,14 @@ class PlainNamedTests(DeputiesWorld):
 
     def led(self):
         """Lead connections here by the Service, seen or unseen, and directly from afar."""
-        for led_from, from_here in ((None, False), (SERVICE, False), (SERVICE, True)):
-            self.aims.from_here = from_here
-            self.aims.led_from = None
-            if led_from is not None:
-                self.lead(led_from, 9100)
-            yield led_from
+        node_port = ("192.0.2.77", 31910)
+        for led_from in (None, (SERVICE, 9100), node_port):
+            for from_here in (False,) if led_from is None else (False, True):
+                self.aims.from_here = from_here
+                self.aims.led_from = None
+                if led_from is not None:
+                    self.lead(*led_from)
+                yield led_from
 
     def test_names(self):
         """A node's name leads to the ports of it that lead here."""
@@ -888,8 +895,10 @@ class PlainNamedTests(DeputiesWorld):
     def test_all_else(self):
         """Nothing else is reached: no other port, no address, nothing by fields or paths."""
         self.put_node("cloud-1", "10.0.0.3", labels=CLOUD)
+        self.put_node("tunnel.example", "10.0.0.4")
+        elsewhere = ("10.0.0.2:9100", "localhost:9100", "cloud-1:9100", "edge-2")
         for led_from in self.led():
-            for host in ("10.0.0.2:9100", "localhost:9100", "cloud-1:9100", "edge-2"):
+            for host in (*elsewhere, "tunnel.example:9100"):
                 self.refuses(
                     self.dial_insecurely(),
                     403,
@@ -951,7 +960,6 @@ class MiddlewareTests(SynchronousTestCase):
             iptables=True,
             dns=False,
             named_upgrades=False,
-            own_names=(),
         )
         verifyObject(IMiddleware, Deputies(None, None, cluster, CertificateUsers(), Aims()))
 

@@ -23,6 +23,7 @@ from tests.pki.support import Issuer
 from tests.server.frontends.passthrough.led import REDIRECTED, TRANSLATED, leading_network
 from tests.tunnel.certificates import ThrowAwayAuthority
 from yurttunnel.cluster.nodes import Nodes
+from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.resources import NODES
 from yurttunnel.pki.callers import OptionalCallerContexts
 from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
@@ -158,7 +159,12 @@ class EndToEndTestCase(TestCase):
         self.factory = PassthroughFactory(
             reactor,
             registry,
-            PassthroughNodes(registry, Nodes(informers), lambda address: True),
+            PassthroughNodes(
+                registry,
+                Nodes(informers),
+                ClusterAddresses(informers, "kube-system"),
+                iptables=True,
+            ),
             frozenset({REDIRECTED, TRANSLATED}),
         )
         self.listening = with_transports(reactor, self.transports).listenTCP(

@@ -13,11 +13,12 @@ from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from tests.cluster.fakes import EDGE, FakeInformers, node
+from tests.cluster.fakes import EDGE, FakeInformers, internal_service, node
 from tests.fakes import FakeSession, MemoryConnection, Recorder
 from tests.server.hellos import client_hello, fragmented
 from yurttunnel.cluster.nodes import Nodes
-from yurttunnel.kube.resources import NODES
+from yurttunnel.cluster.services import ClusterAddresses
+from yurttunnel.kube.resources import NODES, SERVICES
 from yurttunnel.server.frontends.calls import DialSettings
 from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
@@ -29,6 +30,8 @@ from yurttunnel.wire.codes import Code
 
 ALERT = b"\x15\x03\x01\x00\x02\x02\x70"
 """unrecognized_name, fatal."""
+
+OWN_NAME = "x-tunnel-server-internal-svc.kube-system.svc"
 
 REFUSED = "--passthrough-port: connection test-1 from 127.0.0.1 to "
 
@@ -60,13 +63,17 @@ class ListenerTestCase(SynchronousTestCase):
         self.registry = SessionRegistry(self.reactor)
         self.informers = FakeInformers(True)
         self.informers.put(NODES, node("edge-1", "10.0.0.1", port=12345, labels=EDGE))
+        self.informers.put(SERVICES, internal_service())
         self.session = FakeSession("edge-1")
         self.registry.add(self.session)
         self.factory = PassthroughFactory(
             self.reactor,
             self.registry,
             PassthroughNodes(
-                self.registry, Nodes(self.informers), lambda address: str(address) != "10.96.0.7"
+                self.registry,
+                Nodes(self.informers, frozenset({OWN_NAME})),
+                ClusterAddresses(self.informers, "kube-system"),
+                iptables=True,
             ),
             frozenset({10250, 10255}),
             max_unread_hellos=3,
@@ -247,13 +254,33 @@ class NamedTests(ListenerTestCase):
         self.assert_dialed("10.0.0.1", 10250)
 
     def test_a_node_that_claims_the_address_of_a_service(self):
-        """It gets nothing that is meant for others."""
-        evil = FakeSession("evil", addresses=["10.96.0.7"])
+        """It gets nothing that is meant for others, by whichever of its addresses they come."""
+        claimed = ("10.96.0.7", "192.0.2.200", "192.0.2.77")
+        evil = FakeSession("evil", addresses=claimed)
         self.registry.add(evil)
-        self.informers.put(NODES, node("evil", "10.0.0.9", "10.96.0.7", labels=EDGE))
-        self.open("10.96.0.7").receive(client_hello("edge-1"))
-        self.assert_dialed("10.0.0.1", 10250)
+        self.informers.put(NODES, node("evil", "10.0.0.9", *claimed, labels=EDGE))
+        for host, port in zip(claimed, (10250, 10250, 31250), strict=True):
+            self.open(host, port, source=host).receive(client_hello("edge-1"))
+        self.assertEqual(
+            [(dial.host, dial.port) for dial in self.session.dials], [("10.0.0.1", 10250)] * 3
+        )
         self.assertEqual(evil.dials, [])
+
+    def test_a_node_that_claims_a_name_of_the_server(self):
+        """Who asks for the server is told that this is none, and that node hears nothing."""
+        evil = FakeSession("evil", hosts=[OWN_NAME])
+        self.registry.add(evil)
+        self.informers.put(NODES, node("evil", "10.0.0.9", ("Hostname", OWN_NAME), labels=EDGE))
+        connection = self.open("10.96.0.7")
+        connection.receive(client_hello(OWN_NAME))
+        self.turns(connection)
+        self.assertEqual((connection.sent, evil.dials), (ALERT, []))
+        self.assert_refused(Refusal.UNKNOWN_NAME, OWN_NAME)
+
+    def test_other_ports_of_a_service(self):
+        """Those that are no --passthrough-ports are not for here, by a node port either."""
+        self.assertTrue(self.open("192.0.2.77", 31910).aborted)
+        self.assert_refused(Refusal.PORT, "192.0.2.77:31910 is refused: 9100 is none of")
 
     def test_an_address_of_several_nodes(self):
         """The name tells which."""

@@ -7,13 +7,17 @@ from ipaddress import ip_address
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, node
+from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, internal_service, node
 from tests.fakes import FakeSession
 from yurttunnel.cluster.nodes import Nodes
-from yurttunnel.kube.resources import NODES
+from yurttunnel.cluster.services import INTERNAL_SERVICE, ClusterAddresses, service_spec
+from yurttunnel.kube.resources import NODES, SERVICES
 from yurttunnel.server.frontends.kubelet.destination import Destination
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
+from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
 from yurttunnel.server.registry import SessionRegistry
+
+OWN_NAMES = ("x-tunnel-server-internal-svc.kube-system.svc", "tunnel.example")
 
 
 class NodesTestCase(SynchronousTestCase):
@@ -22,14 +26,15 @@ class NodesTestCase(SynchronousTestCase):
     synced = True
 
     def setUp(self):
-        """Begin with an empty one."""
+        """Begin with one that has no nodes."""
         self.informers = FakeInformers(self.synced)
         self.registry = SessionRegistry(Clock())
-        self.services = set()
+        self.informers.put(SERVICES, internal_service())
         self.found = PassthroughNodes(
             self.registry,
-            Nodes(self.informers),
-            lambda address: str(address) not in self.services,
+            Nodes(self.informers, frozenset(OWN_NAMES)),
+            ClusterAddresses(self.informers, "kube-system"),
+            iptables=True,
         )
 
     def node(self, *args, **kwargs):
@@ -41,14 +46,15 @@ class NodesTestCase(SynchronousTestCase):
         """Connect the agent of a node."""
         self.registry.add(FakeSession(*args, **kwargs))
 
-    def assert_address(self, address, *expected):
+    def assert_address(self, address, *expected, port=10250):
         """Check what a connection to an address goes to: serving node, host; none if not given."""
-        found = self.found.by_address(ip_address(address), 10250)
-        self.assertEqual(found, Destination(*expected, 10250) if expected else None)
+        found = self.found.by_address(SocketAddress(ip_address(address), port))
+        self.assertEqual(found, Destination(*expected, port) if expected else None, address)
 
     def assert_name(self, name, *expected):
         """Check what a name means: serving node, host and port; none if not given."""
-        self.assertEqual(self.found.by_name(name), Destination(*expected) if expected else None)
+        found = self.found.by_name(name)
+        self.assertEqual(found, Destination(*expected) if expected else None, name)
 
 
 class ByAddressTests(NodesTestCase):
@@ -65,8 +71,7 @@ class ByAddressTests(NodesTestCase):
     def test_the_port_is_that_which_was_asked_for(self):
         """Whatever port the kubelet has."""
         self.node("edge-1", "10.0.0.1", port=12345)
-        found = self.found.by_address(ip_address("10.0.0.1"), 10255)
-        self.assertEqual(found, Destination("edge-1", "10.0.0.1", 10255))
+        self.assert_address("10.0.0.1", "edge-1", "10.0.0.1", port=10255)
 
     def test_an_address_that_another_claims(self):
         """Of whatever type it is for each: nobody takes another's by saying that it is its own."""
@@ -97,12 +102,19 @@ class ByAddressTests(NodesTestCase):
         self.assert_address("10.0.0.2")
 
     def test_addresses_that_are_not_led_here(self):
-        """As of a Service: a node that claims it is not believed."""
-        self.node("evil", "10.0.0.9", "10.96.0.7")
+        """As all ways to a Service: a node that claims them is not believed."""
+        self.node("evil", "10.0.0.9", "10.96.0.7", "192.0.2.200")
         self.connect("evil", addresses=["10.96.0.7"], networks=["10.96.0.0/12"])
-        self.services.add("10.96.0.7")
         self.assert_address("10.96.0.7")
+        self.assert_address("192.0.2.200")
+        self.assert_address("10.0.0.9", port=31250)
         self.assert_address("10.0.0.9", "evil", "10.0.0.9")
+
+    def test_services_that_are_not_known(self):
+        """Any address may be a Service's."""
+        self.node("edge-1", "10.0.0.1")
+        self.informers.informer(service_spec("kube-system", INTERNAL_SERVICE)).synced = False
+        self.assert_address("10.0.0.1")
 
     def test_what_another_certificate_says(self):
         """The node is meant that has the address, not the agent whose certificate names it."""
@@ -155,12 +167,37 @@ class ByNameTests(NodesTestCase):
         for name in ("edge-1", "camera", "edge-3"):
             self.assert_name(name)
 
+    def test_names_of_the_server(self):
+        """They are no node's, whatever a node says that it is called, or is called."""
+        self.node("evil", "10.0.0.9", *(("Hostname", name) for name in OWN_NAMES))
+        self.node(OWN_NAMES[1], "10.0.0.10")
+        self.connect("evil", hosts=OWN_NAMES)
+        for name in OWN_NAMES:
+            self.assert_name(name)
+        self.assert_name("evil", "evil", "10.0.0.9", 10250)
+
     def test_a_twin(self):
         """The agent of another node that has the same address does not serve this one."""
         self.node("edge-1", "10.0.0.1")
         self.node("edge-2", "10.0.0.1")
         self.connect("edge-2", addresses=["10.0.0.1"])
         self.assert_name("edge-1", "edge-1", "10.0.0.1", 10250)
+
+
+class PortTests(NodesTestCase):
+    """``port``."""
+
+    def test_ports(self):
+        """A node port stands for the port of the Service; others are meant as they are."""
+        for address, port, meant in (
+            ("192.0.2.77", 31250, 10250),
+            ("192.0.2.77", 31251, 31251),
+            ("10.96.0.7", 10250, 10250),
+            ("192.0.2.200", 10250, 10250),
+            ("10.0.0.1", 10255, 10255),
+        ):
+            asked = SocketAddress(ip_address(address), port)
+            self.assertEqual(meant, self.found.port(asked), str(asked))
 
 
 class IncompleteTests(NodesTestCase):

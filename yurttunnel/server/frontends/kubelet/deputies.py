@@ -40,7 +40,7 @@ from yurttunnel.cluster.nodes import Node, Nodes
 from yurttunnel.cluster.pods import Pods
 from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.cluster.services import ClusterAddresses
-from yurttunnel.http.authority import BadAuthority, canonical_host, strip_port
+from yurttunnel.http.authority import BadAuthority, strip_port
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.fields import requested_upgrade
 from yurttunnel.http.head import HeadError, RequestHead
@@ -93,9 +93,8 @@ class KnownCluster:
 
     ``iptables`` says whether this server leads connections here by firewall rules, ``dns`` whether
     by records of names, on ``ports``. ``services`` have the addresses and node ports from which
-    kube-proxy leads, not our rules, and ``own_names`` are the DNS names of the server itself: a
-    node that claims one of either is not believed. ``named_upgrades`` says that no request makes
-    up for a name that the connection of an upgrade does not have.
+    kube-proxy leads, not our rules: a node that claims one is not believed. ``named_upgrades`` says
+    that no request makes up for a name that the connection of an upgrade does not have.
     """
 
     nodes: Nodes
@@ -105,7 +104,6 @@ class KnownCluster:
     iptables: bool
     dns: bool
     named_upgrades: bool
-    own_names: Collection[str]
 
 
 @implementer(IMiddleware)
@@ -157,7 +155,7 @@ class Deputies:
         if not exchange.secure:
             if led_from is None and aim.from_here:
                 return None
-            if led_from is None or self._is_services(led_from):
+            if led_from is None or self._service_port(aim) is not None:
                 return self._by_record(head, aim)
         request.proven = True
         if not exchange.secure:
@@ -173,7 +171,7 @@ class Deputies:
         """Decide for who speaks for others."""
         head, led_from = exchange.head, aim.led_from
         _check_fields(head)
-        if led_from is not None and not self._is_services(led_from):
+        if led_from is not None and self._service_port(aim) is None:
             return self._led(led_from, self._led_to(led_from), aim, head)
         named = self._named(aim)
         if named:
@@ -184,7 +182,7 @@ class Deputies:
     def _of_others(self, exchange: IExchange, aim: Aim) -> Destination | None:
         """Decide for who speaks for himself, or does not say so: where the connection tells."""
         head, led_from = exchange.head, aim.led_from
-        if led_from is not None and self._is_services(led_from):
+        if self._service_port(aim) is not None:
             led_from = None
         nodes = self._tunneled(self._named(aim)) if led_from is None else self._led_to(led_from)
         if not nodes:
@@ -219,8 +217,9 @@ class Deputies:
             asked = destination_of(head)
         except HeadError:
             raise RequestFailed(403, _NOT_BY_A_NODE) from None
-        node = self._cluster.nodes.get(asked.node)
-        port = asked.port if aim.led_from is None else aim.led_from.port
+        named = self._cluster.nodes.find(asked.node)
+        node = next((node for node in named if node.name == asked.node), None)
+        port = self._service_port(aim) or asked.port
         ports = (KUBELET_READ_ONLY_PORT, *self._cluster.ports.ports.http)
         if not self._cluster.dns or node is None or not self._is_tunneled(node):
             raise RequestFailed(403, _NOT_BY_A_NODE)
@@ -230,10 +229,8 @@ class Deputies:
 
     def _by_name(self, named: Collection[Node], aim: Aim, head: RequestHead) -> Destination:
         """Decide by the name in the ClientHello."""
-        led_from = aim.led_from
         node = self._only(named, str(aim.server_name), head)
-        by_service = led_from is not None and self._is_services(led_from)
-        port = led_from.port if led_from is not None and by_service else node.kubelet_port
+        port = self._service_port(aim) or node.kubelet_port
         return self._checked(node, Destination(node.name, self._finder.address(node), port), head)
 
     def _led(
@@ -338,19 +335,15 @@ class Deputies:
         return asked
 
     def _called(self, host: str) -> Collection[Node]:
-        """Return the nodes that ``host`` means, none for a name of this server.
+        """Return the nodes that ``host`` means, in its canonical form.
 
         One that the API has not told of may have proven its name by its certificate.
         """
-        try:
-            canonical = canonical_host(host)
-        except BadAuthority:
-            return ()
-        if canonical in self._cluster.own_names:
-            return ()
         nodes = self._finder.meant(host)
-        session = None if nodes else self._finder.own_session(host)
-        return nodes if session is None else (Node(session.node),)
+        if nodes or host in self._cluster.nodes.own_names:
+            return nodes
+        session = self._finder.own_session(host)
+        return () if session is None else (Node(session.node),)
 
     def _tunneled(self, nodes: Collection[Node]) -> list[Node]:
         return [node for node in nodes if self._is_tunneled(node)]
@@ -362,9 +355,14 @@ class Deputies:
     def _is_tunneled(self, node: Node) -> bool:
         return node.edge or self._finder.own_session(node.name) is not None
 
-    def _is_services(self, led_from: SocketAddress) -> bool:
-        """Return whether kube-proxy has led a connection here, for a Service of this server."""
-        return self._cluster.services.are_led(led_from.address, led_from.port)
+    def _service_port(self, aim: Aim) -> int | None:
+        """Return the port of this server's Service by which kube-proxy has led a connection here.
+
+        ``None`` where it has not, as far as the kernel knows.
+        """
+        asked = aim.led_from
+        services = self._cluster.services
+        return None if asked is None else services.port_behind(asked.address, asked.port)
 
     def _warn_of_unlisted(self, exchange: IExchange) -> None:
         certificate = self._users.behind(exchange.transport)

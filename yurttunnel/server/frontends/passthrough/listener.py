@@ -1,9 +1,9 @@
 """What is behind ``--passthrough-port``: connections that go on to kubelets untouched.
 
 The server reads of them only what tells the node. Where our own rules (iptables) have led a
-connection here from an address of a node, that is the destination. Where they have not (DNS), or
-the address is that of no node or of several, it is the name in the caller's ClientHello. TLS is not
-terminated, so the caller and the kubelet verify each other.
+connection here from an address of a node, that is the destination. Where they have not (DNS, any
+way to a Service), or the address is that of no node or of several, it is the name in the caller's
+ClientHello. TLS is not terminated, so the caller and the kubelet verify each other.
 
 A ClientHello without a name is that of a caller who verifies nobody, as of a kube-apiserver without
 ``--kubelet-certificate-authority`` that asks for an upgrade. Such a connection is served as on
@@ -70,13 +70,12 @@ clients of every version take it before a version has been agreed on."""
 class PassthroughFactory(DialingFactory):
     """Accepts connections that are meant for kubelets, on plain TCP transports.
 
-    ``ports`` are those from which the kernel may lead connections here. At most
+    ``ports`` are those of nodes for which the kernel may lead connections here. At most
     ``max_unread_hellos`` ClientHellos may be incomplete at a time, ``max_unread_of_one`` of them
-    from one address. There are at most ``max_connections``, of one
-    address as many as it leaves free.
-    ``led_here_from`` tells of the socket of a connection what it was meant for, ``None`` for this
-    listener. ``unnamed`` makes the protocols of connections whose ClientHello has no name; it has
-    to be set before the first connection. The rest is as in :class:`DialingFactory`.
+    from one address. There are at most ``max_connections``, of one address as many as it leaves
+    free. ``led_here_from`` tells of the socket of a connection what it was meant for, ``None`` for
+    this listener. ``unnamed`` makes the protocols of connections whose ClientHello has no name; it
+    has to be set before the first connection. The rest is as in :class:`DialingFactory`.
     """
 
     kind = Kind.PASSTHROUGH
@@ -128,6 +127,7 @@ class PassthroughProtocol(DialingConnection):
         self._factory = factory
         self._hello = ClientHelloReader()
         self._asked: SocketAddress | None = None
+        self._port: int | None = None
         self._meant = "a node that is not known yet"
         self._has_place = False
 
@@ -155,15 +155,16 @@ class PassthroughProtocol(DialingConnection):
         if asked is not None:
             self._asked = asked
             self._meant = str(asked)
-            if asked.port not in factory.ports:
+            self._port = factory.nodes.port(asked)
+            if self._port not in factory.ports:
                 self._reset(
                     Refusal.PORT,
                     "{port} is none of --passthrough-ports; add it there, or have the firewall"
                     " lead it elsewhere",
-                    port=asked.port,
+                    port=self._port,
                 )
                 return
-            destination = factory.nodes.by_address(asked.address, asked.port)
+            destination = factory.nodes.by_address(asked)
         if destination is not None:
             self._dial_to(destination)
         else:
@@ -238,8 +239,8 @@ class PassthroughProtocol(DialingConnection):
                 name=name,
             )
             return
-        if self._asked is not None:
-            destination = replace(destination, port=self._asked.port)
+        if self._port is not None:
+            destination = replace(destination, port=self._port)
         self._dial_to(destination)
 
     def _serve_here(self) -> None:
