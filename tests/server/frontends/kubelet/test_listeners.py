@@ -272,10 +272,74 @@ class TwistedTLSRefusalTests(RefusalTests):
     direct = False
 
 
+@implementer(IMiddleware)
+class Clients:
+    """Believes the field ``X-Client`` for whom a request is made."""
+
+    def wrap(self, handler):
+        """See ``IMiddleware``."""
+
+        def named(request):
+            request.client = b"".join(request.exchange.head.values(b"x-client")).decode()
+            handler(request)
+
+        return named
+
+
+class UnderWayTests(World):
+    """Requests that kubelets do not answer, and that nobody ends."""
+
+    settings = ServerSettings(max_connections=4)
+    middlewares = (Clients(),)
+
+    def setUp(self):
+        """Have the kubelet answer nothing."""
+        super().setUp()
+        self.kubelet.answer = lambda exchange: None
+
+    def test_shared(self):
+        """Of the requests at either port a caller may have as many as it leaves free."""
+        for dial, credentials in (
+            (self.dial, self.issuer.server("edge-1")),
+            (self.dial_insecurely, None),
+        ):
+            self.serve_kubelet(credentials)
+            held = [dial() for _ in range(2)]
+            for caller in held:
+                self.ask(caller, X_Client="mallory")
+            refused = dial()
+            self.ask(refused, X_Client="mallory")
+            self.answered(
+                refused,
+                503,
+                "2 of 4 requests are under way at this port, of which a caller may have as many as"
+                " it leaves free: try again when some of yours have ended",
+            )
+            self.ask(dial(), X_Client="joan")
+            self.ask(refused, X_Client="mallory")
+            self.answered(refused, 503, "3 of 4 requests are under way")
+            held[0].transport.loseConnection()
+            held[1].transport.loseConnection()
+            self.settle()
+            self.ask(refused, X_Client="mallory")
+            self.assertEqual(b"", refused.received)
+
+    def test_answered(self):
+        """What has been answered, and what was refused, counts no more."""
+        self.kubelet.answer = lambda exchange: exchange.respond(200, [], b"metric 1\n")
+        caller = self.dial()
+        for _ in range(5):
+            self.ask(caller, X_Client="joan")
+            self.answered(caller, 200)
+            self.ask(caller, X_Client="joan", Host="unknown:10250")
+            self.answered(caller, 503)
+
+
 class FullTests(World):
     """Ports with as many connections as they take."""
 
     settings = ServerSettings(max_connections=2, max_handshakes=1)
+    middlewares = (Clients(),)
 
     def full(self):
         """Return the warnings."""
@@ -290,8 +354,8 @@ class FullTests(World):
         ):
             self.serve_kubelet(credentials)
             self.lines.clear()
-            for _ in range(2):
-                self.ask(dial())
+            for number in range(2):
+                self.ask(dial(), X_Client=str(number))
             self.assertEqual([], self.full())
             for _ in range(2):
                 self.answered(dial(), 503)

@@ -75,7 +75,9 @@ class Interception:
             keeps=lambda key: not key.session.draining,
             together=lambda key: key.session,
         )
-        self._proxy = KubeletProxy(reactor, registry, kubelets, self._pool, response_timeout)
+        self._proxy = KubeletProxy(
+            reactor, registry, kubelets, self._pool, response_timeout, settings.max_connections
+        )
         self.use_response_timeout = self._proxy.use_response_timeout
         own: list[IMiddleware] = [Trace(reactor), RequestMetrics(reactor, self._counters, failures)]
         if audit is not None:

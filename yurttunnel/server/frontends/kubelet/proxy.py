@@ -12,6 +12,7 @@ from zope.interface import implementer
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import RequestHead
 from yurttunnel.http.interfaces import IExchange, IRequestHandler
+from yurttunnel.http.places import Places
 from yurttunnel.http.pool import ConnectionPool
 from yurttunnel.http.relay import ForwardedRequest, Relay, RelaySettings
 from yurttunnel.pki.kubelets import KubeletContexts
@@ -45,8 +46,10 @@ class Interceptor:
 class KubeletProxy:
     """Forwards requests to kubelets, over connections of ``pool``; ``contexts`` are theirs.
 
-    ``response_timeout`` is in seconds, from the end of a request to the head of the answer;
-    ``None`` is for ever. It is not for requests that follow something.
+    At most ``most_requests`` are under way for callers that came by TLS, and as many for others; of
+    one caller as many as it leaves free. ``response_timeout`` is in seconds, from the end of a
+    request to the head of the answer; ``None`` is for ever. It is not for requests that follow
+    something.
     """
 
     def __init__(
@@ -56,11 +59,14 @@ class KubeletProxy:
         contexts: KubeletContexts,
         pool: ConnectionPool[KubeletKey],
         response_timeout: float | None,
+        most_requests: int,
     ) -> None:
         self._registry = registry
         self._contexts = contexts
         self._pool = pool
         self._clock = clock
+        # By whether they came by TLS, so that nobody shuts both ports by what he asks at one.
+        self._under_way = {secure: Places(most_requests) for secure in (False, True)}
         # By timeout: what is under way ends by the one with which it began.
         self._relays: dict[float | None, Relay] = {}
         self.use_response_timeout(response_timeout)
@@ -75,35 +81,55 @@ class KubeletProxy:
     def handle(self, request: InterceptedRequest) -> None:
         """Forward a request, or answer why that cannot be."""
         exchange = request.exchange
-        head = exchange.head
+        caller = _caller_of(request)
         try:
-            if head.method == b"CONNECT":
-                raise RequestFailed(
-                    405,
-                    "this port takes requests that are meant for kubelets, not CONNECT: that is"
-                    " served where the server's --connect-endpoint says",
-                )
-            destination = request.destination or head.derived(destination_of)
-            request.destination = destination
-            session = self._registry.find(destination.node)
+            key = self._key_of(request)
+            self._count(exchange, caller)
         except RequestFailed as error:
             exchange.fail(error.status, error.text)
             return
         except NodeNotConnected as error:
             exchange.fail(error.status, str(error))
             return
-        request.node = session.node
-        trust = self._contexts.generation if exchange.secure else None
-        key = KubeletKey(session, destination.host, destination.port, trust)
+        assert request.destination is not None  # found with the key
         self._relay.forward(
             exchange,
-            partial(self._pool.take, key, lasting=request.follows, caller=_caller_of(request)),
-            _request_to(head, destination, request.authorization_used),
+            partial(self._pool.take, key, lasting=request.follows, caller=caller),
+            _request_to(exchange.head, request.destination, request.authorization_used),
             partial(_describe, request),
             origin=key,
             patient=request.follows,
             added=((b"X-Request-Id", request.request_id.encode("ascii")),),
         )
+
+    def _key_of(self, request: InterceptedRequest) -> KubeletKey:
+        """Find where a request goes, and note that in it."""
+        head = request.exchange.head
+        if head.method == b"CONNECT":
+            raise RequestFailed(
+                405,
+                "this port takes requests that are meant for kubelets, not CONNECT: that is"
+                " served where the server's --connect-endpoint says",
+            )
+        destination = request.destination or head.derived(destination_of)
+        request.destination = destination
+        session = self._registry.find(destination.node)
+        request.node = session.node
+        trust = self._contexts.generation if request.exchange.secure else None
+        return KubeletKey(session, destination.host, destination.port, trust)
+
+    def _count(self, exchange: IExchange, caller: str) -> None:
+        """Count a request until it ends; raises ``RequestFailed`` when its caller has too many."""
+        under_way = self._under_way[exchange.secure]
+        if not under_way.has_one_for(caller):
+            raise RequestFailed(
+                503,
+                f"{under_way.taken} of {under_way.most} requests are under way at this port, of"
+                " which a caller may have as many as it leaves free: try again when some of yours"
+                " have ended",
+            )
+        under_way.count(caller, 1)
+        exchange.on_end(lambda _: under_way.count(caller, -1))
 
     def close(self) -> None:
         """Stop the timers."""
