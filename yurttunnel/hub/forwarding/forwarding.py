@@ -33,10 +33,10 @@ from yurttunnel.http.fields import Fields
 from yurttunnel.http.head import RequestHead
 from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IBodySource
 from yurttunnel.http.relay import ForwardedRequest, Relay, RelaySettings
-from yurttunnel.http.repeatable_body import RepeatableBody
 from yurttunnel.hub.filters.interfaces import Change
 from yurttunnel.hub.forwarding.answers import Answers, Plan
 from yurttunnel.hub.forwarding.kept_answer import KeptAnswer
+from yurttunnel.hub.forwarding.repeatable_body import RepeatableBody
 from yurttunnel.hub.forwarding.seen_tokens import SeenTokens
 from yurttunnel.hub.interfaces import IOffline
 from yurttunnel.hub.request.accept import json_only
