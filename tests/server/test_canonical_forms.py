@@ -7,18 +7,20 @@ it made of it would be another node to those who compare names and addresses aft
 from __future__ import annotations
 
 import itertools
+import json
 from ipaddress import ip_address
 from types import SimpleNamespace
 
 from cryptography import x509
 from twisted.internet.address import IPv6Address
+from twisted.internet.testing import MemoryReactorClock
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.fakes import FakeSession
+from tests.fakes import FakeSession, MemoryConnection
 from tests.pki.test_approval import NAMESPACE, by_hand, node, signing_request
 from tests.pki.world import World
-from tests.server.frontends.kubelet.fakes import head
+from tests.server.frontends.kubelet.fakes import head, request
 from tests.server.hellos import message, records, server_name
 from tests.server.test_client_hello import outcome
 from yurttunnel.agent.options import Options as AgentOptions
@@ -45,12 +47,19 @@ from yurttunnel.pki.identity import (
     parse_identifiers,
 )
 from yurttunnel.pki.revocation import RevocationFailed, revoke_node
+from yurttunnel.server.audit import Audit
 from yurttunnel.server.audit_peers import peer_behind
+from yurttunnel.server.audit_requests import RequestAudit
+from yurttunnel.server.frontends.admission import parse_permission
+from yurttunnel.server.frontends.connect import ConnectFactory
 from yurttunnel.server.frontends.forward import parse_forward
 from yurttunnel.server.frontends.kubelet.destination import destination_of
+from yurttunnel.server.frontends.kubelet.host_names import HostNames
+from yurttunnel.server.frontends.kubelet.proxy import KubeletProxy
 from yurttunnel.server.node_session import granted_identifiers
 from yurttunnel.server.options import Options as ServerOptions
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
+from yurttunnel.server.siblings.feed import BadEntry, decode_line
 from yurttunnel.wire.frames import Violation
 
 ADDRESS = "10.77.2.2"
@@ -169,6 +178,19 @@ class EveryEntryTests(World):
         self.each(lambda text: node_of(text).node, ValueError)
         self.each(lambda text: node_of(text).host, ValueError)
 
+    def test_permissions(self):
+        """The address, the node and the target of --allow-connect."""
+
+        def permission(text):
+            return parse_permission(f"user:0={bracketed(text)}/{bracketed(text)}:80")
+
+        def address(text):
+            return parse_permission(f"address:{text}=*/*:*").identity.who
+
+        self.each(lambda text: permission(text).node, ValueError)
+        self.each(lambda text: permission(text).host, ValueError)
+        self.each(address, ValueError, canonical=[ADDRESS, SIX])
+
     def test_flags(self):
         """Servers that agents dial, and what the server's certificate has.
 
@@ -249,6 +271,58 @@ class EveryEntryTests(World):
                     self.assertIs(session, registry.find(spelling), repr(spelling))
                 except NodeNotConnected:
                     self.assertRaises(BadAuthority, canonical_host, spelling)
+
+    def test_host_names(self):
+        """Host of a request without TLS reaches the node of that name alone, and is asked for so.
+
+        Addresses are nobody's names.
+        """
+        registry = SessionRegistry(self.clock)
+        for session in (FakeSession("edge-1"), FakeSession("edge-2", hosts=[NAME])):
+            registry.add(session)
+        names = []
+
+        def nodes_called(name):
+            names.append(name)
+            return ()
+
+        middleware = HostNames(registry, nodes_called)
+
+        def answered(text, **fields):
+            asked = request(head(host=f"{bracketed(text)}:80", **fields))
+            asked.exchange.secure = False
+            middleware.wrap(lambda request: None)(asked)
+            return asked.exchange.status
+
+        def asked_for(text):
+            names.clear()
+            self.assertEqual(421, answered(text, X_Tunnel_Proxy_Host="edge-1"), repr(text))
+            if not names:
+                raise BadAuthority(text)
+            (name,) = names
+            return name
+
+        self.assertEqual(0, answered(NAME))
+        self.each(asked_for, BadAuthority, canonical=[NAME])
+        names.clear()
+        for spelling in (*ADDRESS_SPELLINGS, *SIX_SPELLINGS):
+            answered(spelling, X_Tunnel_Proxy_Host="edge-1")
+        self.assertEqual([], names)
+
+    def test_siblings(self):
+        """What a sibling says of a node, and the node's name."""
+
+        def said(node, identifiers):
+            fields = {"number": 1, "node": node, "identifiers": identifiers, "draining": False}
+            return decode_line(json.dumps(fields).encode())
+
+        def identifier(text):
+            has = said("edge-1", item_of(text)).identifiers
+            (made,) = has.hosts | set(map(str, has.addresses))
+            return made
+
+        self.each(identifier, BadEntry)
+        self.each(lambda text: said(text, "").node, BadEntry, canonical=[NAME, ADDRESS])
 
     def test_enrolment(self):
         """A token's holder gets nothing of an enrolled node by spelling it in another way."""
@@ -389,6 +463,41 @@ class EveryEntryTests(World):
         peer = IPv6Address("TCP", "::ffff:10.77.2.2", 9)
         transport = SimpleNamespace(getPeer=lambda: peer)
         self.assertEqual("10.77.2.2:9", peer_behind(transport).address)
+
+    def test_audited_nodes(self):
+        """The node and the destination of a CONNECT, and of a request, that nobody serves."""
+        reactor = MemoryReactorClock()
+        registry = SessionRegistry(reactor)
+        lines = []
+        audit = Audit(reactor, lines.append)
+        factory = ConnectFactory(reactor, registry)
+        factory.audit = audit
+        self.addCleanup(factory.close)
+        proxy = KubeletProxy(reactor, registry, None, None, None)
+        self.addCleanup(proxy.close)
+        handle = RequestAudit(audit).wrap(proxy.handle)
+
+        def written():
+            entry = json.loads(lines.pop())
+            self.assertEqual([], lines)
+            if entry["status"] == 400:
+                raise BadAuthority(entry["reason"])
+            self.assertEqual(503, entry["status"])
+            return entry["node"], entry["destination"].removesuffix(":80").strip("[]")
+
+        def tunneled(text):
+            line = f"CONNECT {bracketed(text)}:80 HTTP/1.1\r\n"
+            caller = MemoryConnection(reactor).open(factory.buildProtocol(None))
+            caller.receive(f"{line}Host: a\r\n\r\n".encode())
+            return written()
+
+        def requested(text):
+            handle(request(head(host=f"{bracketed(text)}:80")))
+            return written()
+
+        for index in (0, 1):
+            self.each(lambda text, index=index: tunneled(text)[index], BadAuthority)
+            self.each(lambda text, index=index: requested(text)[index], BadAuthority)
 
     def test_networks(self):
         """Networks have one form as well."""
