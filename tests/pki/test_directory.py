@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from unittest import SkipTest, mock
 
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.e2e.support import which
@@ -594,11 +595,30 @@ class HoldTests(SynchronousTestCase):
             self.assertIn("in use by another process,", self.refused())
 
     def test_without_locks(self) -> None:
-        """A file system that knows none keeps nobody out, and nobody from starting."""
-        with mock.patch("fcntl.flock", side_effect=OSError(errno.ENOLCK, "none")):
-            self.directory.hold()()
+        """A file system that knows none keeps nobody out, which is told, nor from starting."""
+        for number in (errno.ENOLCK, errno.EOPNOTSUPP):
+            with (
+                capturedLogs() as events,
+                mock.patch("fcntl.flock", side_effect=OSError(number, "none")),
+            ):
+                releases = [StateDirectory.open(self.path).hold() for _ in range(2)]
+                with self.directory.lock():
+                    pass
+            for release in releases:
+                release()
+            texts = [formatEvent(event) for event in events]
+            self.assertEqual([LogLevel.warn] * 2, [event["log_level"] for event in events])
+            self.assertIn(f"{self.path} is on a file system without locks: a second", texts[0])
+
+    def test_locks_that_fail(self) -> None:
+        """Anything else that is wrong with a lock is a reason not to go on."""
         with mock.patch("fcntl.flock", side_effect=OSError(errno.EIO, "broken")):
             self.assertIn("(broken)", self.refused())
+            error = self.assertRaises(StateError, self.directory.lock().__enter__)
+        self.assertIn("(broken)", str(error))
+        with capturedLogs() as events:
+            self.directory.hold()()
+        self.assertEqual([], events)
 
 
 class ReserveTests(SynchronousTestCase):

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from twisted.application.service import Service
+from twisted.logger import Logger
 
 from yurttunnel.ops.private_files import ExposedPath, check_above
 
@@ -51,6 +52,8 @@ _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_FILE_SIZE = 16 * 1024 * 1024
 """Bytes; nothing that is kept here grows so far, so a longer file is not ours."""
+
+log = Logger()
 
 
 class StateError(Exception):
@@ -190,7 +193,8 @@ class StateDirectory:
         """Keep other processes from changing what this one reads and writes back.
 
         Meant for the milliseconds of one change. Another process that holds the lock for
-        longer is an error rather than a wait.
+        longer is an error rather than a wait. As with :meth:`hold`, nobody is kept out where the
+        file system has no locks: a node has to be revoked there, too.
         """
         descriptor = self._open_private(LOCK)
         try:
@@ -200,6 +204,9 @@ class StateDirectory:
                 raise StateError(
                     f"{self.path} is being changed by another process: try again"
                 ) from None
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise StateError(f"{self.path} {_explanation(error)}") from error
             yield
         finally:
             os.close(descriptor)
@@ -208,7 +215,7 @@ class StateDirectory:
         """Keep other processes from using the directory, until the function returned is called.
 
         The end of this process lets go of it, too, whatever ends it. Some file systems of a
-        network know no locks: there nobody is kept out.
+        network know no locks: there nobody is kept out, and the log says so.
         """
         descriptor = self._open_private(HELD)
         release = weakref.finalize(self, os.close, descriptor)
@@ -225,6 +232,11 @@ class StateDirectory:
             if error.errno not in _NO_LOCKS:
                 release()
                 raise StateError(f"{self.path} {_explanation(error)}") from error
+            log.warn(
+                "{path} is on a file system without locks: a second process that is started on it"
+                " is not kept out, so see that there is none, or choose a local disk",
+                path=self.path,
+            )
         return release
 
     def reserve(self, size: int) -> None:
