@@ -10,16 +10,20 @@ from twisted.internet.protocol import Factory
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
-from twisted.web.http import Request
 from twisted.web.resource import Resource
 
 from tests.adversarial.published import ANSWERS, DESTINATIONS, HIDDEN, ODD, REQUESTS
 from tests.fakes import Recorder
 from tests.ops.test_http_site import TcpTransport
 from tests.server.frontends.kubelet.world import KubeletTLS, World
-from tests.server.frontends.test_connect import ConnectTestCase
-from yurttunnel.ops.http_site import LimitedSite
+from tests.server.frontends.test_connect import ESTABLISHED, ConnectTestCase
+from yurttunnel.ops.http_site import LimitedSite, PageRequest
 from yurttunnel.tunnel import tls
+
+METHOD_AND_TARGET = re.compile(rb"POST \S+")
+FRAMING = re.compile(rb"\r\n(?:content-length|transfer-encoding):[^\r\n]*", re.IGNORECASE)
+ANSWER = re.compile(rb"HTTP/1\.[01] (?!100 )\d{3} ")
+"""A status line that is not an interim one's."""
 
 
 def misread(passed: bytes, allowed: int = 1) -> str:
@@ -46,6 +50,21 @@ def misread(passed: bytes, allowed: int = 1) -> str:
     if parser.trailing_data[0] or len(targets) > allowed or b"/smuggled" in targets:
         return f"more than one request: {targets}, {parser.trailing_data[0]!r}"
     return ""
+
+
+def read_by_another(request: bytes) -> tuple[bytes, bytes]:
+    """Return the target and the body of a request, as another implementation reads them."""
+    parser = h11.Connection(h11.SERVER)
+    parser.receive_data(request.removeprefix(b"\r\n"))
+    target, body = b"", b""
+    while not isinstance(event := parser.next_event(), h11.EndOfMessage):
+        if isinstance(event, h11.Request):
+            target = event.target
+        elif isinstance(event, h11.Data):
+            body += event.data
+        else:
+            raise AssertionError(f"no whole request: {event} in {request!r}")
+    return target, body
 
 
 class JudgeTests(SynchronousTestCase):
@@ -218,33 +237,98 @@ class ConnectTests(ConnectTestCase):
                     self.session.dials.clear()
                     connection.break_off(ConnectionDone())
 
+    def test_odd_requests(self) -> None:
+        """What has a body is refused, in itself and as a CONNECT, and the body is no request."""
+        for source, requests in ODD.items():
+            for text in requests:
+                for line in (
+                    text,
+                    text.replace(b"POST ", b"CONNECT "),
+                    METHOD_AND_TARGET.sub(b"CONNECT edge-1:80", text),
+                ):
+                    connection = self.open(line)
+                    self.turns(connection)
+                    named = f"{source}: {line!r}: {connection.sent!r}"
+                    self.assertEqual([], self.session.dials, named)
+                    self.assertRegex(connection.sent, rb"\AHTTP/1\.1 [45]", named)
+                    self.assertEqual(1, len(ANSWER.findall(connection.sent)), named)
+                    connection.break_off(ConnectionDone())
+
+    def test_odd_fields(self) -> None:
+        """Without a body what follows the head is the target's, to the byte, or nobody's."""
+        reached = 0
+        for source, requests in ODD.items():
+            for text in requests:
+                head = FRAMING.sub(b"", text.partition(b"\r\n\r\n")[0])
+                line = METHOD_AND_TARGET.sub(b"CONNECT edge-1:80", head) + b"\r\n\r\n" + HIDDEN
+                connection = self.open(line)
+                received = []
+                for dial in self.session.dials:
+                    self.assertEqual(("edge-1", 80), (dial.host, dial.port), line)
+                    target = dial.succeed()
+                    self.turns(connection)
+                    received.append(target.received)
+                self.turns(connection)
+                named = f"{source}: {line!r}: {connection.sent!r}"
+                if received:
+                    reached += 1
+                    self.assertEqual(([HIDDEN], ESTABLISHED), (received, connection.sent), named)
+                else:
+                    self.assertRegex(connection.sent, rb"\AHTTP/1\.1 [45]", named)
+                    self.assertEqual(1, len(ANSWER.findall(connection.sent)), named)
+                self.session.dials.clear()
+                connection.break_off(ConnectionDone())
+        self.assertGreaterEqual(reached, 39)
+
 
 class Recording(Resource):
-    """A meta port's page that keeps the paths for which it is asked."""
+    """A meta port's page that keeps what it is asked for."""
 
     isLeaf = True
 
     def __init__(self) -> None:
         super().__init__()
         self.paths: list[bytes] = []
+        self.asked: list[tuple[bytes, bytes]] = []
 
-    def render(self, request: Request) -> bytes:
-        """Keep the path."""
+    def render(self, request: PageRequest) -> bytes:
+        """Keep the path, and the target with the body."""
         self.paths.append(request.path)
+        self.asked.append((request.uri, request.body))
         return b"recorded"
 
 
 class MetaPortTests(SynchronousTestCase):
     """10265 and 10266, which answer by themselves."""
 
+    def ask(self, text: bytes) -> tuple[Recording, bytes]:
+        """Return a page for which somebody has asked so, and what was answered."""
+        page, transport = Recording(), TcpTransport()
+        protocol = LimitedSite(page, Clock()).buildProtocol(None)
+        protocol.makeConnection(transport)
+        protocol.dataReceived(text)
+        protocol.connectionLost(Failure(ConnectionDone()))
+        return page, transport.value()
+
     def test_requests(self) -> None:
         """Whatever comes, the hidden request is not one."""
         for source, requests in REQUESTS.items():
             for text in requests:
-                page = Recording()
-                protocol = LimitedSite(page, Clock()).buildProtocol(None)
-                protocol.makeConnection(TcpTransport())
-                protocol.dataReceived(text)
-                protocol.connectionLost(Failure(ConnectionDone()))
+                page, _ = self.ask(text)
                 self.assertLessEqual(len(page.paths), 1, f"{source}: {text!r}")
                 self.assertNotIn(b"/smuggled", page.paths, f"{source}: {text!r}")
+
+    def test_odd_requests(self) -> None:
+        """A page is asked for what another reader takes the request for, once, or it is refused."""
+        reached = 0
+        for source, requests in ODD.items():
+            for text in requests:
+                page, answer = self.ask(text)
+                named = f"{source}: {text!r}: {page.asked} {answer!r}"
+                self.assertEqual(1, len(ANSWER.findall(answer)), named)
+                if page.asked:
+                    reached += 1
+                    self.assertEqual([read_by_another(text)], page.asked, named)
+                else:
+                    self.assertRegex(answer, rb"HTTP/1\.[01] [45]", named)
+        self.assertGreaterEqual(reached, 38)
