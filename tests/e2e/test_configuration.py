@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -11,14 +12,15 @@ from twisted.internet.error import ConnectError
 
 from benchmarks.ports import free_ports, is_free
 from tests.e2e.clients import Echo, EchoClient, Sink
+from tests.e2e.configuration_file import PATIENCE, ConfigurationFile
 from tests.e2e.crowds import EvictingSet
 from tests.e2e.hub.programs import Hub
 from tests.e2e.kubectl import Running
 from tests.e2e.leaks import LeakTestCase
-from tests.e2e.programs import READY_SECONDS
+from tests.e2e.programs import READY_SECONDS, Program, Tunnel
 from tests.e2e.proxy.programs import IdleProxy
+from tests.e2e.support import EndToEndTestCase
 from yurttunnel.agent.options import SERVER_CONNECTIONS
-from yurttunnel.ops.configuration.following import LOOK_SECONDS
 
 STREAMS = 200
 
@@ -30,8 +32,10 @@ CALLERS, RATE = 32, 1000
 
 PROBE = Path(__file__).with_name("echo_probe.py")
 
-PATIENCE = 20 * LOOK_SECONDS
-"""Seconds in which a changed file is in use on a busy machine; on an idle one it is three looks."""
+DRAIN, WINDOW = "drain-timeout", "resume-window"
+
+SOON = 15.0
+"""Seconds within which is over what takes a second, on a busy machine."""
 
 
 class LiveConfigurationTests(LeakTestCase):
@@ -39,11 +43,12 @@ class LiveConfigurationTests(LeakTestCase):
 
     timeout = 240
 
-    def write(self, text: str) -> None:
-        """Replace the file."""
-        new = self.path.with_suffix(".new")
-        new.write_text(text)
-        os.replace(new, self.path)
+    async def setUp(self) -> None:
+        """Name the file."""
+        await super().setUp()
+        self.file = ConfigurationFile(self.directory)
+        self.path = self.file.path
+        self.write = self.file.write
 
     def write_forwards(self, *ports: int) -> None:
         """Have the file say that these lead to the sink, after a comment."""
@@ -62,9 +67,8 @@ class LiveConfigurationTests(LeakTestCase):
 
     async def test_what_an_agent_may_dial(self) -> None:
         """A target is allowed without a restart; what needs one is said, and is not done."""
-        self.path = Path(self.directory, "agent.toml")
         self.write('allow-destination = ["no-default"]\n')
-        tunnel = await self.start_tunnel(agent_extra=("--config", str(self.path)))
+        tunnel = await self.start_tunnel(agent_extra=self.file.flags)
         echo, agent = self.listen(Echo), tunnel.agent
         target = f"127.0.0.1:{echo.port}"
         refused = await self.connect(tunnel, target, EchoClient(reactor))
@@ -85,11 +89,10 @@ class LiveConfigurationTests(LeakTestCase):
 
     async def test_who_may_connect_where(self) -> None:
         """Permissions of callers change for those who come then."""
-        self.path = Path(self.directory, "server.toml")
         echo, user = self.listen(Echo), os.geteuid()
         mine = f'allow-connect = ["user:{user}=edge-1/127.0.0.1:{echo.port}"]\n'
         self.write(mine)
-        tunnel = await self.start_tunnel(server_extra=("--config", str(self.path)))
+        tunnel = await self.start_tunnel(server_extra=self.file.flags)
         client = await self.connected(tunnel, echo, EchoClient(reactor))
 
         async def status() -> int:
@@ -110,8 +113,7 @@ class LiveConfigurationTests(LeakTestCase):
 
     async def test_every_program_follows_its_file(self) -> None:
         """What can be used is, what cannot is said, and a key that is no flag changes nothing."""
-        self.path = Path(self.directory, "any.toml")
-        extra = ("--config", str(self.path))
+        extra = self.file.flags
         tunnel = self.make_tunnel(server_extra=extra, agent_extra=extra)
         hub = Hub(reactor, self.directory, "https://127.0.0.1:1", extra=extra)
         proxy = IdleProxy(reactor, self.directory, extra)
@@ -151,11 +153,10 @@ class LiveConfigurationTests(LeakTestCase):
 
     async def test_forwards_come_and_go_under_load(self) -> None:
         """200 streams and 1,000 requests/s lose nothing, also by a file that is broken."""
-        self.path = Path(self.directory, "server.toml")
         self.sink = self.listen(Sink)
         standing = free_ports.take()
         self.write_forwards(standing)
-        tunnel = await self.start_tunnel(server_extra=("--config", str(self.path)))
+        tunnel = await self.start_tunnel(server_extra=self.file.flags)
         server = tunnel.server
         await self.watch(server, tunnel.agent, streams=STREAMS + CALLERS)
 
@@ -200,3 +201,90 @@ class LiveConfigurationTests(LeakTestCase):
         await crowd.ends_well()
         self.assertEqual(len(crowd), STREAMS + 1)
         self.assertEqual(server.log.count("it is not TOML"), 1, server.log[-2000:])
+
+
+class LiveTimesTests(EndToEndTestCase):
+    """Times that are changed count without a restart, for what begins then."""
+
+    async def setUp(self) -> None:
+        """Name the file."""
+        await super().setUp()
+        self.file = ConfigurationFile(self.directory)
+        self.echo = self.listen(Echo)
+
+    async def start(self, text: str, *, of_agent: bool = False) -> Tunnel:
+        """Start a tunnel one of whose ends has a file."""
+        self.file.write(text)
+        side = "agent_extra" if of_agent else "server_extra"
+        return await self.start_tunnel(drain=None, **{side: self.file.flags})
+
+    async def talk(self, tunnel: Tunnel) -> EchoClient:
+        """Open a stream that stays."""
+        client = await self.connected(tunnel, self.echo, EchoClient(reactor))
+        await client.round_trip()
+        return client
+
+    async def outlived(self, tunnel: Tunnel) -> None:
+        """Kill the agent, and require that a stream does not outlive it for long."""
+        client = await self.talk(tunnel)
+        tunnel.agent.kill()
+        await self.within(SOON, client.when_ended(), "the stream ends")
+
+    async def test_how_long_a_server_drains(self) -> None:
+        """SIGTERM ends it in the new time, whatever still runs."""
+        tunnel = await self.start('drain-timeout = "60s"\n')
+        client = await self.talk(tunnel)
+        await self.file.use(self, tunnel.server, 'drain-timeout = "1s"\n', DRAIN)
+        tunnel.server.signal(signal.SIGTERM)
+        await tunnel.server.ended(SOON)
+        await client.when_ended()
+
+    async def test_how_long_an_agent_drains(self) -> None:
+        """SIGTERM ends it in the new time, whatever still runs."""
+        tunnel = await self.start('drain-timeout = "60s"\n', of_agent=True)
+        client = await self.talk(tunnel)
+        await self.file.use(self, tunnel.agent, 'drain-timeout = "1s"\n', DRAIN)
+        tunnel.agent.signal(signal.SIGTERM)
+        await tunnel.agent.ended(SOON)
+        await client.when_ended()
+
+    async def test_how_long_streams_outlive_an_agent_that_was_reset(self) -> None:
+        """Those of sessions that begin then end after the new grace."""
+        tunnel = await self.start('return-grace = "60s"\nresume-window = "60s"\n')
+        await self.file.use(self, tunnel.server, 'return-grace = "1s"\n', "return-grace", WINDOW)
+        await self.restart(tunnel.agent)
+        await self.outlived(tunnel)
+
+    async def test_how_long_streams_outlive_their_connection(self) -> None:
+        """Those of sessions that begin then end after the new window of the server."""
+        tunnel = await self.start('resume-window = "60s"\n')
+        await self.file.use(self, tunnel.server, 'resume-window = "1s"\n', WINDOW)
+        await self.restart(tunnel.agent)
+        await self.outlived(tunnel)
+
+    async def test_how_long_an_agent_has_them_outlive_it(self) -> None:
+        """Of both ends the one counts whose window is shorter."""
+        tunnel = await self.start('resume-window = "60s"\n', of_agent=True)
+        await self.file.use(self, tunnel.agent, 'resume-window = "1s"\n', WINDOW)
+        await self.restart(tunnel.server)
+        await self.eventually(tunnel.server.listed, "the agent is back", SOON)
+        await self.outlived(tunnel)
+
+    async def restart(self, program: Program) -> None:
+        """Have a session begin anew."""
+        await program.stop()
+        program.start()
+        await program.ready()
+
+    async def test_how_long_a_kubelet_may_take(self) -> None:
+        """A request that is not answered is a 504 after the new time."""
+        silent = self.listen(Sink)
+        tunnel = await self.start('response-timeout = "60s"\n')
+        await self.file.use(self, tunnel.server, 'response-timeout = "1s"\n', "response-timeout")
+        output, errors, status = await self.run_command(
+            *("curl", "--silent", "--show-error", "--noproxy", "*", "--max-time", f"{SOON:g}"),
+            *("--header", f"Host: edge-1:{silent.port}", "--write-out", "\n%{http_code}"),
+            f"http://127.0.0.1:{tunnel.server.insecure_port}/never",
+        )
+        self.assertEqual(status, 0, errors)
+        self.assertTrue(output.endswith(b"\n504"), output)

@@ -1,0 +1,37 @@
+"""A file of ``--config`` that a test changes while its program runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from yurttunnel.ops.configuration.following import LOOK_SECONDS
+
+PATIENCE = 20 * LOOK_SECONDS
+"""Seconds in which a changed file is in use on a busy machine; on an idle one it is three looks."""
+
+
+class ConfigurationFile:
+    """The file ``name`` in a test's directory."""
+
+    def __init__(self, directory: str, name: str = "any.toml") -> None:
+        self.path = Path(directory, name)
+
+    @property
+    def flags(self) -> tuple[str, str]:
+        """What a program is told."""
+        return ("--config", str(self.path))
+
+    def write(self, text: str) -> None:
+        """Replace the file."""
+        new = self.path.with_suffix(".new")
+        new.write_text(text)
+        os.replace(new, self.path)
+
+    async def use(self, case, program, text: str, *changed: str) -> None:
+        """Replace it, and wait until the program says that the flags that it changes are in use."""
+        said = len(program.log)
+        self.write(text)
+        flags = ", ".join(f"--{name}" for name in sorted(changed))
+        told = f"changed in {self.path}, and in use: {flags}\n"
+        await case.eventually(lambda: told in program.log[said:], told, PATIENCE)

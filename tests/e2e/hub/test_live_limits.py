@@ -1,0 +1,86 @@
+"""A file of ``--config`` whose limits change while the hub runs."""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+
+from tests.e2e.configuration_file import ConfigurationFile
+from tests.e2e.hub.node_requests import ALL_PODS, NODE_PATH
+from tests.e2e.hub.programs import PATIENT
+from tests.e2e.hub.support import HubTestCase
+
+MEBIBYTE = 1024 * 1024
+LEAST_CACHE = 16 * MEBIBYTE
+MAPS, MAP_BYTES = 24, 900_000
+"""More together than the least size of a cache."""
+
+LIMITS = ("max-watches", "max-requests-in-flight")
+
+ALL_CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
+
+
+class LiveLimitsTests(HubTestCase):
+    """What is changed counts without a restart, for those who come then."""
+
+    async def test_how_many_may_ask(self) -> None:
+        """Watches and short requests beyond a new limit are told to come again, until it is
+        raised; a watch that is there stays.
+        """
+        file = ConfigurationFile(self.directory)
+        file.write("max-watches = 1000\nmax-requests-in-flight = 250\n")
+        cloud, hub = await self.start(*file.flags, *PATIENT)
+        client = self.client(hub, "flanneld")
+        standing = await client.watch(ALL_PODS)
+        await file.use(self, hub, "max-watches = 1\nmax-requests-in-flight = 1\n", *LIMITS)
+        refused = await client.ask(f"{ALL_PODS}?watch=true")
+        self.assertEqual(refused.status, 429, refused.text)
+        cloud.fall_silent()
+        await client.send(NODE_PATH)
+        refused = await client.ask(NODE_PATH)
+        self.assertEqual(refused.status, 429, refused.text)
+        await file.use(self, hub, "max-watches = 999\nmax-requests-in-flight = 99\n", *LIMITS)
+        cloud.return_()
+        await self.sees(hub, online=True)
+        self.assertEqual((await client.ask(NODE_PATH)).status, 200)
+        await client.watch(ALL_PODS)
+        self.assertFalse(standing.ended)
+
+    async def test_how_long_a_watch_without_the_cloud_lasts(self) -> None:
+        """One that names no time ends within twice the new time."""
+        file = ConfigurationFile(self.directory)
+        file.write('min-request-timeout = "30m"\n')
+        cloud, hub = await self.start(*file.flags)
+        kubelet = self.client(hub)
+        await kubelet.get(ALL_PODS)
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        long = await kubelet.watch(ALL_PODS)
+        await file.use(self, hub, 'min-request-timeout = "1s"\n', "min-request-timeout")
+        short = await kubelet.watch(ALL_PODS)
+        await short.ends(10)
+        self.assertFalse(long.ended)
+
+    async def test_how_large_the_cache_may_become(self) -> None:
+        """What is beyond the new size is not kept, and is not there without the cloud."""
+        names = [f"large-{number}" for number in range(MAPS)]
+        file = ConfigurationFile(self.directory)
+        file.write('cache-max-bytes = "2Gi"\n')
+        cloud, hub = await self.start(*file.flags)
+        cloud.using("uses", config_maps=names)
+        for name in names:
+            text = base64.b64encode(random.randbytes(3 * MAP_BYTES // 4)).decode("ascii")
+            cloud.add("configmaps", name, "default", data={"text": text})
+        await file.use(self, hub, 'cache-max-bytes = "16Mi"\n', "cache-max-bytes")
+        kubelet = self.client(hub)
+        for name in names:
+            await kubelet.get(f"{ALL_CONFIG_MAPS}/{name}")
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        found = [(await kubelet.ask(f"{ALL_CONFIG_MAPS}/{name}")).status for name in names]
+        self.assertLess(0, found.count(200))
+        self.assertLess(found.count(200), MAPS)
+        sizes = {each.name: each.stat().st_size for each in os.scandir(hub.cache)}
+        [database] = [size for name, size in sizes.items() if name.endswith(".db")]
+        self.assertLessEqual(database, LEAST_CACHE)

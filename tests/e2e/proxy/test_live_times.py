@@ -1,0 +1,52 @@
+"""A file of ``--config`` whose times change while the proxy runs."""
+
+from __future__ import annotations
+
+import signal
+
+from tests.e2e.configuration_file import ConfigurationFile
+from tests.e2e.proxy.objects import port
+from tests.e2e.proxy.support import REMOTE, ProxyTestCase
+
+FLAGS = ("drain-timeout", "udp-timeout", "udp-first-timeout")
+LONG, SHORT = ("".join(f'{flag} = "{time}"\n' for flag in FLAGS) for time in ("60s", "1s"))
+
+SOON = 15.0
+"""Seconds within which is over what takes a second, on a busy machine."""
+
+
+class LiveTimesTests(ProxyTestCase):
+    """What is changed counts without a restart."""
+
+    async def test_times(self) -> None:
+        """What a client of UDP held is given back after the new time, and a proxy that is to end
+        waits so long for its connections.
+        """
+        file = ConfigurationFile(self.directory)
+        file.write(LONG)
+        self.serve(*REMOTE)
+        await self.start_cloud()
+        self.objects.service("web", port(80), port(53, "UDP", "dns"))
+        self.objects.endpoints("web", *REMOTE)
+        proxy = self.make_proxy(*file.flags)
+        # A flag counts more than the file.
+        at = proxy.arguments.index("--drain-timeout")
+        del proxy.arguments[at : at + 2]
+        proxy.start()
+        await proxy.ready()
+        host = self.objects.address("web", 4)
+        await self.eventually_by(REMOTE, host)
+        before = len(proxy.descriptors())
+        caller = self.dial(host, stays=True)
+        await caller.greeted
+        held = len(proxy.descriptors())
+        self.assertEqual((await self.ask(host)).problem, "")
+        self.assertGreater(len(proxy.descriptors()), held)
+        await file.use(self, proxy, SHORT, *FLAGS)
+        await self.eventually(
+            lambda: len(proxy.descriptors()) <= held, "its socket is given back", SOON
+        )
+        self.assertGreater(held, before)
+        proxy.signal(signal.SIGTERM)
+        await proxy.ended(SOON)
+        self.assertNotEqual((await caller.answered).problem, "")
