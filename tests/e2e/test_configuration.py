@@ -267,7 +267,7 @@ class LiveTimesTests(EndToEndTestCase):
         tunnel = await self.start('resume-window = "60s"\n', of_agent=True)
         await self.file.use(self, tunnel.agent, 'resume-window = "1s"\n', WINDOW)
         await self.restart(tunnel.server)
-        await self.eventually(tunnel.server.listed, "the agent is back", SOON)
+        await tunnel.server.listed(SOON)
         await self.outlived(tunnel)
 
     async def restart(self, program: Program) -> None:
