@@ -43,7 +43,7 @@ from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.threads import Jobs
 
-MOST_BYTES = 1024 * 1024 * 1024
+MOST_BYTES = 2 * 1024 * 1024 * 1024
 """Bytes of the file."""
 
 MOST_WAITING = 80 * 1024 * 1024
