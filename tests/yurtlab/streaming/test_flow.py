@@ -83,11 +83,27 @@ class GateTests(SynchronousTestCase):
         self.budget = InputBudget(
             lambda: self.told.append("paused"), lambda: self.told.append("resumed"), limit=10
         )
-        self.gate = InputGate(self.budget, self.told.append, lambda: self.told.append("end"))
+        self.gate = InputGate(self.budget)
 
-    def test_shut_at_first(self):
-        """What comes first is kept until the gate is opened, with the end."""
+    def begin(self, deliver=None):
+        """Have what comes delivered."""
+        self.gate.begin(deliver or self.told.append, lambda: self.told.append("end"))
+
+    def test_kept_at_first(self):
+        """What comes first is kept until somebody takes it, with the end."""
         self.gate.receive(b"a")
+        self.gate.receive(b"b")
+        self.gate.finish()
+        self.gate.open()
+        self.assertEqual([], self.told)
+        self.begin()
+        self.assertEqual([b"a", b"b", "end"], self.told)
+
+    def test_shut_before(self):
+        """A gate that was shut before that is so until it is opened."""
+        self.gate.receive(b"a")
+        self.gate.shut()
+        self.begin()
         self.gate.receive(b"b")
         self.gate.finish()
         self.assertEqual([], self.told)
@@ -96,7 +112,7 @@ class GateTests(SynchronousTestCase):
 
     def test_open(self):
         """What comes while it is open is delivered at once."""
-        self.gate.open()
+        self.begin()
         self.gate.receive(b"a")
         self.gate.receive(b"")
         self.gate.finish()
@@ -109,11 +125,10 @@ class GateTests(SynchronousTestCase):
             self.told.append(data)
             self.gate.shut()
 
-        self.gate = InputGate(self.budget, deliver, lambda: self.told.append("end"))
         self.gate.receive(b"a")
         self.gate.receive(b"b")
         self.gate.finish()
-        self.gate.open()
+        self.begin(deliver)
         self.assertEqual([b"a"], self.told)
         self.gate.open()
         self.assertEqual([b"a", b"b"], self.told)
@@ -130,10 +145,9 @@ class GateTests(SynchronousTestCase):
                 self.gate.open()
             self.told.append(data)
 
-        self.gate = InputGate(self.budget, deliver, lambda: self.told.append("end"))
         self.gate.receive(b"a")
         self.gate.receive(b"b")
-        self.gate.open()
+        self.begin(deliver)
         self.assertEqual([b"a", b"b", b"c"], self.told)
 
     def test_budget(self):
@@ -144,7 +158,7 @@ class GateTests(SynchronousTestCase):
         self.gate.receive(b"1")
         self.gate.receive(b"2")
         self.assertEqual(["paused"], self.told)
-        self.gate.open()
+        self.begin()
         self.assertEqual(["paused", b"12345", b"12345", b"1", b"2"], self.without("resumed"))
         self.assertEqual(1, self.told.count("resumed"))
 
@@ -154,13 +168,13 @@ class GateTests(SynchronousTestCase):
 
     def test_budget_is_shared(self):
         """All streams of a connection use up one budget."""
-        other = InputGate(self.budget, self.told.append, lambda: None)
+        other = InputGate(self.budget)
         self.gate.receive(b"1234567")
         other.receive(b"1234567")
         self.assertEqual(["paused"], self.told)
-        other.open()
+        other.begin(self.told.append, lambda: None)
         self.assertEqual(["paused", b"1234567"], self.told)
-        self.gate.open()
+        self.begin()
         self.assertEqual(["paused", b"1234567", "resumed", b"1234567"], self.told)
 
     def test_discard(self):
@@ -170,5 +184,5 @@ class GateTests(SynchronousTestCase):
         self.assertEqual(["paused", "resumed"], self.told)
         self.gate.receive(b"x")
         self.gate.finish()
-        self.gate.open()
+        self.begin()
         self.assertEqual(["paused", "resumed"], self.told)

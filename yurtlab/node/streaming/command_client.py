@@ -10,13 +10,13 @@ import enum
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
 from yurtlab.node.interfaces import ICommandClient, ICommandSession
-from yurtlab.node.streaming.connection import InputBudget, InputGate, Sources
+from yurtlab.node.streaming.connection import InputGate, Stream, StreamingConnection
 
 MAX_SIZE_TEXT: Final = 256
 """Characters that one size of a terminal may have; ``{"Width":80,"Height":24}`` is usual."""
@@ -113,38 +113,36 @@ class CommandOptions:
         desired = {Channel.STDOUT: self.stdout, Channel.STDERR: self.stderr and not self.tty}
         return frozenset(channel for channel, is_wanted in desired.items() if is_wanted)
 
-
-class CommandChannels(Protocol):
-    """What carries the streams of a command."""
-
-    sources: Sources
-    budget: InputBudget
-
-    def send(self, channel: Channel, data: bytes) -> None:
-        """Send output."""
-
-    def finish(self, content: bytes) -> None:
-        """Send ``content`` on the error stream, end all streams, and wait for the client."""
+    @property
+    def channels(self) -> set[Channel]:
+        """All streams, except that for sizes of the terminal."""
+        return {Channel.ERROR, *self.outputs, *([Channel.STDIN] if self.stdin else ())}
 
 
 @implementer(ICommandClient)
 class CommandClient:
-    """Between the channels of a client and its session.
+    """Between the streams of a client, all on one ``connection``, and its session.
 
     Nothing comes in before the session is ready, nor after the client has gone.
     """
 
-    def __init__(self, protocol: str, options: CommandOptions, session: ICommandSession) -> None:
+    def __init__(
+        self,
+        connection: StreamingConnection,
+        protocol: str,
+        options: CommandOptions,
+        session: ICommandSession,
+    ) -> None:
+        self._connection = connection
         self._protocol = protocol
         self._session = session
         self._outputs = options.outputs
+        self._streams: dict[Channel, Stream] = {}
         self._sizes = SizeReader()
         self._early_size: tuple[int, int] | None = None
         self._ready = False
-        self._wants_stdin = True
         self._finished = False
-        self._channels: CommandChannels
-        self.stdin: InputGate
+        self.stdin = InputGate(connection.budget)
         """Takes what the client gives."""
 
     # -- ICommandClient, for the session -------------------------------------------------------
@@ -152,57 +150,56 @@ class CommandClient:
     def write(self, stream: str, data: bytes) -> None:
         channel = Channel[stream.upper()]
         if channel in self._outputs and data and not self._finished:
-            self._channels.send(channel, data)
+            self._streams[channel].write(data)
 
     def register_output(self, producer: IPushProducer) -> None:
         """Have ``producer``, one of perhaps several, paused while the client is slow."""
-        self._channels.sources.add(producer)
+        self._connection.sources.add(producer)
 
     def pauseProducing(self) -> None:
-        self._wants_stdin = False
         self.stdin.shut()
 
     def resumeProducing(self) -> None:
-        self._wants_stdin = True
-        if self._ready and not self._finished:
-            self.stdin.open()
+        self.stdin.open()
 
     def stopProducing(self) -> None:
         self.resumeProducing()
 
     def finish(self, status: Mapping[str, Any]) -> None:
-        """Send ``status`` after all output, and end."""
-        if not self._finished:
-            self._finished = True
-            self.stdin.discard()
-            self._channels.sources.clear()
-            self._channels.finish(error_stream_content(self._protocol, status))
+        """Send ``status`` after all output, end all streams, and wait for the client."""
+        if self._finished:
+            return
+        self._finished = True
+        self.stdin.discard()
+        self._connection.sources.clear()
+        content = error_stream_content(self._protocol, status)
+        if content:
+            self._streams[Channel.ERROR].write(content)
+        for stream in self._streams.values():
+            stream.finish()
+        self._connection.linger()
 
-    # -- for the channels ----------------------------------------------------------------------
+    # -- for the connection --------------------------------------------------------------------
 
-    def connect(self, channels: CommandChannels) -> None:
-        """Be carried by ``channels``."""
-        session = self._session
-        self._channels = channels
-        self.stdin = InputGate(channels.budget, session.stdin_received, session.stdin_ended)
+    def add(self, channel: Channel, stream: Stream) -> None:
+        """Use ``stream`` for ``channel``."""
+        self._streams[channel] = stream
+        if channel is Channel.STDIN:
+            stream.receive, stream.ended = self.stdin.receive, self.stdin.finish
+            # A reset is an end, too.
+            stream.was_reset = self.stdin.finish
+        elif channel is Channel.RESIZE:
+            stream.receive = self._resize_received
 
     def ready(self) -> None:
         """All streams are there: let the session begin."""
+        session = self._session
         self._ready = True
         if self._early_size is not None:
             # First, so that the terminal has its size from the beginning.
-            self._session.resized(*self._early_size)
-        self._session.client_ready(self)
-        if self._wants_stdin and not self._finished:
-            self.stdin.open()
-
-    def resize_received(self, data: bytes) -> None:
-        """Take what says how large the terminal is; before the session is ready the last counts."""
-        for size in self._sizes.feed(data):
-            if not self._ready:
-                self._early_size = size
-            elif not self._finished:
-                self._session.resized(*size)
+            session.resized(*self._early_size)
+        session.client_ready(self)
+        self.stdin.begin(session.stdin_received, session.stdin_ended)
 
     def lost(self) -> None:
         """The client has gone, or was given up."""
@@ -210,3 +207,11 @@ class CommandClient:
             self._finished = True
             self.stdin.discard()
             self._session.client_lost()
+
+    def _resize_received(self, data: bytes) -> None:
+        """Take what says how large the terminal is; before the session is ready the last counts."""
+        for size in self._sizes.feed(data):
+            if not self._ready:
+                self._early_size = size
+            elif not self._finished:
+                self._session.resized(*size)

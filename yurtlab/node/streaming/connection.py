@@ -103,33 +103,39 @@ class InputBudget:
             self._resume()
 
 
+def ignore(*_: object) -> None:
+    """Drop what comes: nobody waits for it."""
+
+
 class InputGate:
     """The input of one stream: passed on while the gate is open, else kept within the budget.
 
-    ``deliver`` gets the data, then ``ended`` is called once the input is complete. A gate is shut
-    at first. Nothing is delivered after :meth:`shut`, not even from the same read.
+    It is kept, too, until :meth:`begin`. Nothing is delivered after :meth:`shut`, not even from
+    the same read.
     """
 
-    def __init__(
-        self,
-        budget: InputBudget,
-        deliver: Callable[[bytes], object],
-        ended: Callable[[], object],
-    ) -> None:
+    def __init__(self, budget: InputBudget) -> None:
         self._budget = budget
-        self._deliver = deliver
-        self._on_end = ended
+        self._deliver: Callable[[bytes], object] = ignore
+        self._on_end: Callable[[], object] = ignore
         self._kept: deque[bytes] = deque()
-        self._is_open = False
+        self._begun = False
+        self._is_open = True
         self._flushing = False
         self._discarding = False
         self.complete = False
+
+    def begin(self, deliver: Callable[[bytes], object], ended: Callable[[], object]) -> None:
+        """Have ``deliver`` get the data, and ``ended`` called once the input is complete."""
+        self._deliver, self._on_end = deliver, ended
+        self._begun = True
+        self._flush()
 
     def receive(self, data: bytes) -> None:
         """Take the next piece of the input."""
         if self._discarding or not data:
             return
-        if self._is_open and not self._kept and not self._flushing:
+        if self._begun and self._is_open and not self._kept and not self._flushing:
             self._deliver(data)
         else:
             self._kept.append(data)
@@ -138,23 +144,12 @@ class InputGate:
     def finish(self) -> None:
         """Take note that the input is complete."""
         self.complete = True
-        self._tell_end()
+        self._flush()
 
     def open(self) -> None:
         """Deliver what was kept, and from now on what comes."""
         self._is_open = True
-        if self._flushing:
-            # Called by who is being given data: the loop that does so goes on.
-            return
-        self._flushing = True
-        try:
-            while self._kept and self._is_open:
-                data = self._kept.popleft()
-                self._budget.give_back(len(data))
-                self._deliver(data)
-        finally:
-            self._flushing = False
-        self._tell_end()
+        self._flush()
 
     def shut(self) -> None:
         """Deliver no more for now."""
@@ -166,12 +161,48 @@ class InputGate:
         kept, self._kept = self._kept, deque()
         self._budget.give_back(sum(map(len, kept)))
 
-    def _tell_end(self) -> None:
-        if not self.complete or self._discarding or not self._is_open:
+    def _flush(self) -> None:
+        if self._flushing or not self._begun:
+            # Called by who is being given data: the loop that does so goes on.
             return
-        if not self._kept and not self._flushing:
+        self._flushing = True
+        try:
+            while self._kept and self._is_open:
+                data = self._kept.popleft()
+                self._budget.give_back(len(data))
+                self._deliver(data)
+        finally:
+            self._flushing = False
+        if self.complete and self._is_open and not self._kept and not self._discarding:
             self._discarding = True
             self._on_end()
+
+
+class Stream:
+    """One stream of a connection, as ``httpstream.Stream`` of k8s.io/apimachinery.
+
+    ``receive(data)`` gets what comes, ``ended()`` is called when the client sends no more, and
+    ``was_reset()`` when it has ended both directions. On one without these clients only listen.
+    """
+
+    def __init__(self) -> None:
+        self.receive: Callable[[bytes], object] = ignore
+        self.ended: Callable[[], object] = ignore
+        self.was_reset: Callable[[], object] = ignore
+        self.receiving = True
+        self.sending = True
+
+    def write(self, data: bytes) -> None:
+        """Send ``data``, if this direction has not ended."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """End this direction."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """End both directions, so that it does not look complete."""
+        raise NotImplementedError
 
 
 CREATION_TIMEOUT: Final = 30.0

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol as Structure
-from typing import cast
+from collections.abc import Callable, Iterable
+from typing import Final, cast
 
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import (
@@ -13,55 +12,47 @@ from twisted.internet.interfaces import (
     IProducer,
     IProtocol,
     IPushProducer,
-    IReactorTime,
 )
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurtlab.node.interfaces import IForwardedConnection
-from yurtlab.node.streaming.connection import InputBudget, InputGate, Sources
+from yurtlab.node.streaming.connection import InputGate, Stream, StreamingConnection, ignore
 from yurttunnel.tunnel.interfaces import IHalfCloseableTransport, IStream
 
-
-class ForwardedChannels(Structure):
-    """What carries a forwarded connection: a direction each way for data, and one for errors."""
-
-    sources: Sources
-    budget: InputBudget
-
-    def write(self, data: bytes) -> None:
-        """Send data to the client."""
-
-    def finish(self) -> None:
-        """Send the client the end of the data, and that there was no error."""
-
-    def reset(self) -> None:
-        """Notify the client that the connection broke off."""
-
-    def refuse(self, text: str) -> None:
-        """Notify the client why there is no connection, and end it."""
+DATA: Final = b"data"
+ERROR: Final = b"error"
+"""The two streams of a connection, as SPDY's headers name them."""
 
 
 @implementer(IForwardedConnection, IHalfCloseableTransport)
 class ForwardedConnection:
-    """A connection that a client forwards, before and after the node has accepted it.
+    """A connection that a client forwards to ``port``, before and after the node has accepted it.
 
     As a socket would, it never calls ``connectionLost`` from within a method that its user calls.
-    What the client sends is kept until a protocol is attached.
+    What the client sends is kept until a protocol is attached. Its ``streams`` are added as they
+    come, and all others of the client's are on the same ``connection``. ``over(self)`` is called,
+    perhaps more than once, when nothing more comes or goes on the stream of the data.
     """
 
     # Twisted's convention: a transport that is being closed says so.
     disconnecting = False
 
-    def __init__(self, clock: IReactorTime, channels: ForwardedChannels, address: IAddress) -> None:
-        self._clock = clock
-        self._channels = channels
-        self._address = address
-        self.input = InputGate(channels.budget, self._deliver, self._input_ended)
-        """Takes what the client sends."""
+    def __init__(
+        self,
+        connection: StreamingConnection,
+        port: int,
+        over: Callable[[ForwardedConnection], object] = ignore,
+    ) -> None:
+        self.port = port
+        self.streams: dict[bytes, Stream] = {}
+        self._clock = connection.clock
+        self._sources = connection.sources
+        self._address = connection.transport.getPeer()
+        self._over = over
+        self._input = InputGate(connection.budget)
         self._protocol: IProtocol | None = None
         self._producer: IPushProducer | None = None
-        self._desired = True
         self._sending = True
         self._receiving = True
         self._end: Failure | None = None
@@ -74,11 +65,13 @@ class ForwardedConnection:
         return self  # type: ignore[return-value] # see above
 
     def refuse(self, text: str) -> None:
-        """Notify the client why there is no connection."""
+        """Notify the client by the error stream why there is no connection, and end both."""
         if self._sending:
-            self._sending = False
-            self.input.discard()
-            self._channels.refuse(text)
+            self._input.discard()
+            if ERROR in self.streams:
+                self.streams[ERROR].write(text.encode())
+            self._over(self)
+            self._finish_sending()
 
     def attach(self, protocol: IProtocol) -> None:
         """Connect ``protocol``, which then gets what the client has sent; called once."""
@@ -86,24 +79,36 @@ class ForwardedConnection:
         protocol.makeConnection(self)
         if self._end is not None:
             self._clock.callLater(0, self._tell_end)
-        elif self._desired:
-            self.input.open()
+        else:
+            self._input.begin(self._deliver, self._input_ended)
 
     # -- from the client -----------------------------------------------------------------------
+
+    def add(self, kind: bytes, stream: Stream) -> None:
+        """Use ``stream`` for :data:`DATA` or :data:`ERROR`."""
+        self.streams[kind] = stream
+        # On the other one clients end their direction at once, and listen.
+        if kind == DATA:
+            stream.receive, stream.ended = self._input.receive, self._data_ended
+            stream.was_reset = self._data_reset
 
     def client_closed(self) -> None:
         """Take note that the client sends no more and reads no more."""
         self._sending = False
-        self.input.finish()
-
-    def client_reset(self) -> None:
-        """Take note that the client has given the connection up."""
-        self._lose(Failure(ConnectionLost("the client has given the connection up")))
+        self._input.finish()
 
     def client_lost(self) -> None:
         """Take note that the client has gone, perhaps after both directions had ended."""
-        if self._sending or not self.input.complete:
+        if self._sending or not self._input.complete:
             self._lose(Failure(ConnectionLost("the client of the port-forward has gone")))
+
+    def _data_ended(self) -> None:
+        self._input.finish()
+        self._settle_data()
+
+    def _data_reset(self) -> None:
+        self._finish_sending()
+        self._lose(Failure(ConnectionLost("the client has given the connection up")))
 
     # -- ITransport ----------------------------------------------------------------------------
 
@@ -111,7 +116,7 @@ class ForwardedConnection:
         if isinstance(data, str):
             raise TypeError("a connection carries bytes, not text")
         if self._sending:
-            self._channels.write(data)
+            self.streams[DATA].write(data)
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
         self.write(b"".join(data))
@@ -127,7 +132,7 @@ class ForwardedConnection:
         if self.disconnecting or self._end is not None:
             return
         self.disconnecting = True
-        self.input.discard()
+        self._input.discard()
         if self._sending:
             self._finish_sending()
         self._set_end(Failure(ConnectionDone()))
@@ -136,8 +141,11 @@ class ForwardedConnection:
         """Break off, so that what was sent does not look complete."""
         if self._end is None:
             self._sending = False
-            self.input.discard()
-            self._channels.reset()
+            self._input.discard()
+            # No error: with one kubectl gives up all of the port-forward.
+            self.streams[ERROR].finish()
+            self.streams[DATA].reset()
+            self._settle_data()
             self._set_end(Failure(ConnectionAborted()))
 
     def abort(self, code: object, text: str) -> None:
@@ -154,13 +162,10 @@ class ForwardedConnection:
     # -- IPushProducer: what comes from the client ---------------------------------------------
 
     def pauseProducing(self) -> None:
-        self._desired = False
-        self.input.shut()
+        self._input.shut()
 
     def resumeProducing(self) -> None:
-        self._desired = True
-        if self._protocol is not None and self._end is None:
-            self.input.open()
+        self._input.open()
 
     def stopProducing(self) -> None:
         """Close the connection: its consumer is gone."""
@@ -182,12 +187,12 @@ class ForwardedConnection:
             return
         # Cast, not adapted: sockets do not ask producers to declare what they are either.
         self._producer = cast("IPushProducer", producer)
-        self._channels.sources.add(self._producer)
+        self._sources.add(self._producer)
 
     def unregisterProducer(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            self._channels.sources.discard(producer)
+            self._sources.discard(producer)
 
     # -- helpers -------------------------------------------------------------------------------
 
@@ -204,8 +209,17 @@ class ForwardedConnection:
             self.loseConnection()
 
     def _finish_sending(self) -> None:
+        """End the errors, and the data: kubectl waits for both before it closes its side."""
         self._sending = False
-        self._channels.finish()
+        for kind in (ERROR, DATA):
+            if kind in self.streams:
+                self.streams[kind].finish()
+        self._settle_data()
+
+    def _settle_data(self) -> None:
+        data = self.streams.get(DATA)
+        if data is not None and not data.sending and not data.receiving:
+            self._over(self)
 
     def _sending_ended(self) -> None:
         if self._end is None and IHalfCloseableProtocol.providedBy(self._protocol):
@@ -219,7 +233,7 @@ class ForwardedConnection:
     def _lose(self, reason: Failure) -> None:
         if self._end is None:
             self._sending = False
-            self.input.discard()
+            self._input.discard()
             self._set_end(reason)
 
     def _set_end(self, reason: Failure) -> None:

@@ -7,59 +7,30 @@ the protocol ends the connection.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from twisted.internet.interfaces import IReactorTime
-from twisted.python.failure import Failure
 
 from yurtlab.node.streaming import spdy
-from yurtlab.node.streaming.connection import StreamingConnection
+from yurtlab.node.streaming.connection import Stream, StreamingConnection
 from yurtlab.node.streaming.spdy import Headers
 
 MAX_STREAMS: Final = 1024
 """Streams that a client may have at a time; a forwarded connection takes two."""
 
 
-def _ignore(*_: bytes) -> None:
-    """Drop what comes: the other direction counts."""
-
-
-class StreamOwner(Protocol):
-    """Who decides what the streams of a connection are."""
-
-    def stream_opened(self, stream: SPDYStream) -> None:
-        """``accept`` or ``refuse`` the stream, now."""
-
-    def connection_lost(self, reason: Failure) -> None:
-        """The connection is gone; the streams are not told."""
-
-
-class SPDYStream:
-    """One stream; the client has opened it, with ``headers``.
-
-    Once it is accepted, ``receive(data)`` gets what comes, ``ended()`` is called when the client
-    sends no more, and ``was_reset()`` when it has ended both directions.
-    """
+class SPDYStream(Stream):
+    """One stream; the client has opened it, with ``headers``."""
 
     def __init__(self, connection: SPDYConnection, opened: spdy.SynStream) -> None:
+        super().__init__()
         self.stream_id = opened.stream_id
         self.headers: Headers = opened.headers
-        self.receive: Callable[[bytes], object] = _ignore
-        self.ended: Callable[[], object] = _ignore
-        self.was_reset: Callable[[], object] = _ignore
-        self.receiving = True
         self.sending = not opened.unidirectional
         self._connection = connection
 
-    def accept(
-        self,
-        receive: Callable[[bytes], object] = _ignore,
-        ended: Callable[[], object] = _ignore,
-        was_reset: Callable[[], object] = _ignore,
-    ) -> None:
-        """Answer that the stream is wanted; on one without these clients only listen."""
-        self.receive, self.ended, self.was_reset = receive, ended, was_reset
+    def accept(self) -> None:
+        """Answer that the stream is wanted."""
         self._connection.accept(self)
 
     def refuse(self) -> None:
@@ -67,28 +38,27 @@ class SPDYStream:
         self._connection.refuse(self)
 
     def write(self, data: bytes) -> None:
-        """Send ``data``, if this direction has not ended."""
         if self.sending:
             self._connection.send(self.stream_id, data)
 
     def finish(self) -> None:
-        """End this direction."""
         if self.sending:
             self.sending = False
             self._connection.send(self.stream_id, b"", fin=True)
             self._connection.settle(self)
 
     def reset(self) -> None:
-        """End both directions, so that it does not look complete."""
         self._connection.reset(self, spdy.ResetStatus.CANCEL)
 
 
 class SPDYConnection(StreamingConnection):
-    """The protocol on a transport that has been switched to SPDY/3.1."""
+    """The protocol on a transport that has been switched to SPDY/3.1.
 
-    def __init__(self, clock: IReactorTime, owner: StreamOwner) -> None:
+    Subclasses implement :meth:`stream_opened` and ``lost``.
+    """
+
+    def __init__(self, clock: IReactorTime) -> None:
         super().__init__(clock)
-        self._owner = owner
         self._reader = spdy.FrameReader()
         self._writer = spdy.FrameWriter()
         self._streams: dict[int, SPDYStream] = {}
@@ -108,11 +78,11 @@ class SPDYConnection(StreamingConnection):
         except spdy.SPDYError as error:
             self.fail(str(error))
 
-    def lost(self, reason: Failure) -> None:
-        self._streams.clear()
-        self._owner.connection_lost(reason)
+    # -- for subclasses ------------------------------------------------------------------------
 
-    # -- for the owner -------------------------------------------------------------------------
+    def stream_opened(self, stream: SPDYStream) -> None:
+        """``accept`` or ``refuse`` the stream, now. For subclasses."""
+        raise NotImplementedError
 
     def fail(self, text: str) -> None:
         """Give the connection up; ``text``, for the log, says what the client did."""
@@ -182,7 +152,7 @@ class SPDYConnection(StreamingConnection):
         if self._going_away or len(self._streams) >= MAX_STREAMS:
             self.refuse(stream)
             return
-        self._owner.stream_opened(stream)
+        self.stream_opened(stream)
         if opened.fin:
             self._end_input(stream)
 

@@ -22,8 +22,8 @@ from twisted.python.failure import Failure
 
 from yurtlab.api.errors import ApiError
 from yurtlab.node.interfaces import ICommandSession, IPortForwarder
-from yurtlab.node.streaming.command_channels import SPDYChannels, WebSocketChannels
-from yurtlab.node.streaming.command_client import CommandClient, CommandOptions
+from yurtlab.node.streaming.command_channels import SPDYCommand, WebSocketCommand
+from yurtlab.node.streaming.command_client import CommandOptions
 from yurtlab.node.streaming.connection import StreamingConnection
 from yurtlab.node.streaming.forward_channels import (
     MAX_PORTS,
@@ -74,11 +74,9 @@ def _command_connection(
     head = exchange.head
     if _upgrade_of(head) == _WEBSOCKET:
         protocol, fields = _choose_websocket(head, WEBSOCKET_PROTOCOLS)
-        client = CommandClient(protocol, options, session)
-        return WebSocketChannels(clock, protocol, options, client), fields
+        return WebSocketCommand(clock, protocol, options, session), fields
     protocol, fields = _choose_spdy(head, SPDY_PROTOCOLS)
-    client = CommandClient(protocol, options, session)
-    return SPDYChannels(clock, protocol, options, client).connection, fields
+    return SPDYCommand(clock, protocol, options, session), fields
 
 
 SPDY_PROTOCOL: Final = "portforward.k8s.io"
@@ -105,11 +103,11 @@ def _forward_connection(
 ) -> tuple[StreamingConnection, Fields]:
     if _upgrade_of(head) == _SPDY:
         _, fields = _choose_spdy(head, [SPDY_PROTOCOL])
-        return SPDYForward(clock, forwarder).connection, fields
+        return SPDYForward(clock, forwarder), fields
     supported = [TUNNEL_PROTOCOL, CHANNEL_PROTOCOL]
     protocol, fields = _choose_websocket(head, supported)
     if protocol == TUNNEL_PROTOCOL:
-        return WebSocketTunnel(clock, SPDYForward(clock, forwarder).connection), fields
+        return WebSocketTunnel(clock, SPDYForward(clock, forwarder)), fields
     return WebSocketForward(clock, forwarder, _ports(head)), fields
 
 

@@ -14,7 +14,7 @@ from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
 from wsproto.frame_protocol import CloseReason
 
-from yurtlab.node.streaming.connection import StreamingConnection
+from yurtlab.node.streaming.connection import Stream, StreamingConnection
 
 _CLEAN: Final = (
     CloseReason.NORMAL_CLOSURE,
@@ -137,11 +137,12 @@ class WebSocketConnection(StreamingConnection):
 class ChannelConnection(WebSocketConnection):
     """A WebSocket whose messages begin with the number of their channel (channel.k8s.io).
 
-    Subclasses implement :meth:`channel_received` and ``lost``.
+    It is closed once all channels have been finished. Subclasses implement ``lost``.
     """
 
     def __init__(self, clock: IReactorTime) -> None:
         super().__init__(clock)
+        self.channels: dict[int, ChannelStream] = {}
         self._channel: int | None = None
 
     def payload_received(self, data: bytes, finished: bool) -> None:
@@ -154,9 +155,29 @@ class ChannelConnection(WebSocketConnection):
             self._channel = None
 
     def channel_received(self, channel: int, data: bytes) -> None:
-        """Take the next data of ``channel``, never empty. For subclasses."""
-        raise NotImplementedError
+        """Hand on the next data of ``channel``; others than are used are ignored, as kubelet does.
 
-    def send_channel(self, channel: int, data: bytes) -> None:
-        """Send ``data``, which may be empty, on ``channel``."""
-        self.send_message(bytes((channel,)) + data)
+        ``data`` is never empty.
+        """
+        if channel in self.channels:
+            self.channels[channel].receive(data)
+
+
+class ChannelStream(Stream):
+    """One channel of ``connection``. It has no end of its own, nor can it be reset."""
+
+    def __init__(self, connection: ChannelConnection, number: int) -> None:
+        super().__init__()
+        connection.channels[number] = self
+        self._connection = connection
+        self._number = number
+
+    def write(self, data: bytes) -> None:
+        """Send ``data``, which may be empty."""
+        self._connection.send_message(bytes((self._number,)) + data)
+
+    def finish(self) -> None:
+        """Send no more; the last of a connection closes it."""
+        self.sending = False
+        if not any(one.sending for one in self._connection.channels.values()):
+            self._connection.begin_close()
