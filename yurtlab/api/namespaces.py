@@ -106,11 +106,8 @@ class Namespaces:
             self._remove_if_empty(event.object["metadata"]["namespace"])
 
     def _remove_if_empty(self, name: str) -> None:
-        try:
-            found = self._store.get(NAMESPACES, None, name)
-        except errors.ApiError:
-            return  # it has gone already
-        if "deletionTimestamp" not in found["metadata"]:
+        found = self._store.find(NAMESPACES, None, name)
+        if found is None or "deletionTimestamp" not in found["metadata"]:
             return
         if not any(self._store.list(kind, name) for kind in self._kinds):
             self._store.remove(NAMESPACES, None, name)

@@ -115,13 +115,10 @@ class Objects:
                 'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value:'
                 " is required for apply patch"
             )
-        try:
-            current = self._store.get(target.kind, target.namespace, target.name)
-        except errors.ApiError:
-            if applied and target.subresource is None:
-                return self.create(target, _as_object(patch), options, user)
-            raise
-        patched = _patched(target.kind, current, patch_type, patch)
+        where = (target.kind, target.namespace, target.name)
+        if applied and target.subresource is None and self._store.find(*where) is None:
+            return self.create(target, _as_object(patch), options, user)
+        patched = _patched(target.kind, self._store.get(*where), patch_type, patch)
         body, warnings = self._read(target.kind, patched, options)
         _check_identity(target, body["metadata"])
         return self._write(target, body, options, user, warnings)

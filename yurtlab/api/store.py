@@ -110,7 +110,11 @@ class Store:
 
     def get(self, kind: Resource, namespace: str | None, name: str) -> Object:
         """Return an object; NotFound when there is none."""
-        return copy.deepcopy(self._find(kind, namespace, name))
+        return copy.deepcopy(self._stored(kind, namespace, name))
+
+    def find(self, kind: Resource, namespace: str | None, name: str) -> Object | None:
+        """Return an object; ``None`` when there is none."""
+        return copy.deepcopy(self._objects.get(kind, {}).get((namespace or "", name)))
 
     def list(self, kind: Resource, namespace: str | None = None) -> _Objects:
         """Return the objects of a namespace, or all, in the order of namespaces and names."""
@@ -166,7 +170,7 @@ class Store:
         Where the kind has a status, only a ``subresource`` changes it, and that changes nothing
         else. Writing what is there already is no change.
         """
-        current = self._find(kind, namespace, name)
+        current = self._stored(kind, namespace, name)
         self._check_preconditions(kind, current, body)
         if subresource is not None:
             updated = {**copy.deepcopy(current), "status": copy.deepcopy(body.get("status", {}))}
@@ -192,7 +196,7 @@ class Store:
 
         A later request can only shorten the time.
         """
-        current = self._find(kind, namespace, name)
+        current = self._stored(kind, namespace, name)
         updated = copy.deepcopy(current)
         metadata = updated["metadata"]
         if grace < metadata.get("deletionGracePeriodSeconds", grace + 1):
@@ -219,7 +223,7 @@ class Store:
         self, kind: Resource, namespace: str | None, name: str, dry_run: bool = False
     ) -> Object:
         """Remove an object for good and give what it was; NotFound when there is none."""
-        current = self._find(kind, namespace, name)
+        current = self._stored(kind, namespace, name)
         removed = copy.deepcopy(current)
         if not dry_run:
             self._commit(kind, (namespace or "", name), DELETED, removed, current)
@@ -259,7 +263,7 @@ class Store:
 
         return stop
 
-    def _find(self, kind: Resource, namespace: str | None, name: str) -> Object:
+    def _stored(self, kind: Resource, namespace: str | None, name: str) -> Object:
         try:
             return self._objects[kind][namespace or "", name]
         except KeyError:

@@ -8,13 +8,13 @@ not answer, and what it has written meanwhile is told later.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from twisted.application.service import MultiService
 from twisted.internet.interfaces import IReactorTime
 
 from yurtlab.api import resources as local
-from yurtlab.api.errors import ApiError
 from yurtlab.api.resources import Resource
 from yurtlab.api.store import Object, Store
 from yurttunnel.kube import resources as remote
@@ -82,7 +82,7 @@ class Mirror(MultiService):
             self._forget(kind, old)
             return
         metadata = new["metadata"]
-        own = self._own(kind, metadata.get("namespace"), metadata["name"])
+        own = self._store.find(kind, metadata.get("namespace"), metadata["name"])
         if own is not None and kind is local.PODS and own["metadata"]["uid"] != metadata["uid"]:
             # Another pod of the same name: the one before has ended.
             self._forget(kind, own)
@@ -93,7 +93,7 @@ class Mirror(MultiService):
 
     def _forget(self, kind: Resource, obj: Object) -> None:
         metadata = obj["metadata"]
-        if self._own(kind, metadata.get("namespace"), metadata["name"]) is not None:
+        if self._store.find(kind, metadata.get("namespace"), metadata["name"]) is not None:
             self._store.remove(kind, metadata.get("namespace"), metadata["name"])
 
     # -- to the API ----------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class Mirror(MultiService):
     async def _tell(self, key: str) -> None:
         plural, namespace, name = key.split("/")
         kind = _TOLD[plural]
-        own = self._own(kind, namespace, name)
+        own = self._store.find(kind, namespace, name)
         if kind not in _OF_THE_NODE:
             if own is not None:
                 await self._put(kind, own)
@@ -133,25 +133,13 @@ class Mirror(MultiService):
 
     async def _register(self, own: Object) -> None:
         metadata = {"name": own["metadata"]["name"], "labels": own["metadata"].get("labels") or {}}
-        try:
+        # Where it exists it has not been seen yet; once it is, its status follows.
+        with suppress(AlreadyExists):
             await self._client.create(remote.NODES, {**own, "metadata": metadata})
-        except AlreadyExists:
-            # It has not been seen yet; once it is, its status follows.
-            return
 
     async def _end_pod(self, namespace: str, name: str) -> None:
-        try:
+        with suppress(NotFound):
             await self._client.delete(remote.PODS, name, namespace, grace=0)
-        except NotFound:
-            return
-
-    def _own(self, kind: Resource, namespace: str | None, name: str) -> Object | None:
-        try:
-            return self._store.get(kind, namespace, name)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
 
 
 def _whole(obj: Object) -> Object:

@@ -21,7 +21,6 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from yurtlab.api.errors import ApiError
 from yurtlab.api.resources import LEASES, NODES, PODS
 from yurtlab.api.store import DELETED, Object, Store
 from yurtlab.node import leftovers
@@ -163,11 +162,9 @@ class Node(Service):
 
     def _register(self) -> None:
         name = self._settings.name
-        try:
+        if self._store.find(NODES, None, name) is None:
             self._store.create(NODES, None, node_object(name))
-        except ApiError as error:
-            if error.status != 409:
-                raise
+        else:
             self._log.info("node {name} is registered already", name=name)
 
     def _node_changed(self, change: str, body: Object) -> None:
@@ -193,13 +190,12 @@ class Node(Service):
         self._store.update_status(NODES, None, settings.name, {**previous, **status})
 
     def _renew_lease(self, node: Object) -> None:
+        name = self._settings.name
         lease = node_lease(node, LEASE_SECONDS, self._reactor.seconds())
-        try:
-            self._store.replace(LEASES, LEASE_NAMESPACE, self._settings.name, lease)
-        except ApiError as error:
-            if error.status != 404:
-                raise
+        if self._store.find(LEASES, LEASE_NAMESPACE, name) is None:
             self._store.create(LEASES, LEASE_NAMESPACE, lease)
+        else:
+            self._store.replace(LEASES, LEASE_NAMESPACE, name, lease)
 
     def _heartbeat_failed(self, reason: Failure) -> None:
         self._log.failure("the node's status is no longer told", reason)

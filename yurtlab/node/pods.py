@@ -12,7 +12,6 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from yurtlab.api.errors import ApiError
 from yurtlab.api.pods import pod_event
 from yurtlab.api.resources import CONFIG_MAPS, EVENTS, PODS, SECRETS
 from yurtlab.api.store import Object, Store
@@ -41,25 +40,17 @@ class PodEvents:
         ``kind`` and ``reason`` are as in :func:`pod_event`.
         """
         key = (container, reason, message)
-        name = self._known.get(key)
-        if name is None or not self._count(name):
-            created = self._store.create(
-                EVENTS, self._namespace, self._event(container, kind, reason, message)
-            )
+        name = self._known.get(key, "")
+        # It may have been dropped meanwhile.
+        event = self._store.find(EVENTS, self._namespace, name)
+        if event is None:
+            event = self._event(container, kind, reason, message)
+            created = self._store.create(EVENTS, self._namespace, event)
             self._known[key] = created["metadata"]["name"]
-
-    def _count(self, name: str) -> bool:
-        """Count one that is there; false when it has been dropped meanwhile."""
-        try:
-            event = self._store.get(EVENTS, self._namespace, name)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return False
-        event["count"] += 1
-        event["lastTimestamp"] = timestamp(self._clock.seconds())
-        self._store.replace(EVENTS, self._namespace, name, event)
-        return True
+        else:
+            event["count"] += 1
+            event["lastTimestamp"] = timestamp(self._clock.seconds())
+            self._store.replace(EVENTS, self._namespace, name, event)
 
     def _event(self, container: str, kind: str, reason: str, message: str) -> Object:
         spec = self._pod["spec"]
@@ -217,29 +208,24 @@ class Pod:
 
     def _publish(self) -> None:
         """Write the status, if the pod is still there."""
-        if not self._in_store:
+        current = self._stored()
+        if current is None:
             return
-        try:
-            current = self._store.get(PODS, self.namespace, self.name)
-            if current["metadata"]["uid"] != self.uid:
-                return
-            status = pod_status(
-                current.get("status") or {},
-                self.policy,
-                self.init_containers,
-                self.containers,
-                self._address,
-                self.started,
-                self._reactor.seconds(),
-            )
-            self._store.update_status(PODS, self.namespace, self.name, status)
-        except ApiError as error:
-            self._log.warn(
-                "status of pod {namespace}/{name}: {error}",
-                namespace=self.namespace,
-                name=self.name,
-                error=error,
-            )
+        status = pod_status(
+            current.get("status") or {},
+            self.policy,
+            self.init_containers,
+            self.containers,
+            self._address,
+            self.started,
+            self._reactor.seconds(),
+        )
+        self._store.update_status(PODS, self.namespace, self.name, status)
+
+    def _stored(self) -> Object | None:
+        """Return the object; ``None`` when it is not there, or is not to be written any more."""
+        found = self._store.find(PODS, self.namespace, self.name) if self._in_store else None
+        return found if found is not None and found["metadata"]["uid"] == self.uid else None
 
     # The end
 
@@ -261,24 +247,11 @@ class Pod:
         for container in self.all_containers:
             container.remove()
         shutil.rmtree(self._directory, ignore_errors=True)
-        if self._in_store:
-            self._remove_from_store()
+        if self._stored() is not None:
+            self._store.remove(PODS, self.namespace, self.name)
         self._removed(self)
         for ended in self._ended:
             ended.callback(None)
 
-    def _remove_from_store(self) -> None:
-        try:
-            if self._store.get(PODS, self.namespace, self.name)["metadata"]["uid"] == self.uid:
-                self._store.remove(PODS, self.namespace, self.name)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-
     def _configuration(self, kind: str, name: str) -> Object | None:
-        try:
-            return self._store.get(_KINDS[kind], self.namespace, name)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
+        return self._store.find(_KINDS[kind], self.namespace, name)

@@ -36,6 +36,24 @@ class StoreTestCase(SynchronousTestCase):
         return self.assertRaises(ApiError, call, *arguments, **options)
 
 
+class FindTests(StoreTestCase):
+    """Finding what may not be there."""
+
+    def test_there(self):
+        """What is there is returned, as a copy."""
+        made = self.create(data={"k": "v"})
+        found = self.store.find(CONFIG_MAPS, "default", "a")
+        self.assertEqual(made, found)
+        found["data"]["k"] = "changed"
+        self.assertEqual(made, self.store.get(CONFIG_MAPS, "default", "a"))
+
+    def test_not_there(self):
+        """For what is not there it is nothing, also for a kind of which there has been none."""
+        self.create()
+        for kind, namespace in ((CONFIG_MAPS, "other"), (PODS, "default")):
+            self.assertIsNone(self.store.find(kind, namespace, "a"))
+
+
 class CreateTests(StoreTestCase):
     """Creating."""
 
