@@ -30,12 +30,14 @@ class Form:
     """The form of an answer.
 
     ``transform`` is empty for objects as they are, or ``Table``, ``PartialObjectMetadata`` or
-    ``PartialObjectMetadataList``, in the ``version`` of ``meta.k8s.io``.
+    ``PartialObjectMetadataList``, in the ``version`` of ``meta.k8s.io``. ``include`` is what comes
+    with each row of a table: ``None``, ``Metadata`` or ``Object``.
     """
 
     media_type: str = JSON
     transform: str = ""
     version: str = "v1"
+    include: str = "Metadata"
 
     @property
     def partial(self) -> bool:
@@ -60,8 +62,11 @@ def accepted(values: Iterable[bytes]) -> list[MediaRange]:
     return media_ranges(b",".join(values)) or [MediaRange("*/*", {})]
 
 
-def choose_form(accept: Iterable[bytes]) -> Form:
-    """Choose the form of objects and lists; NotAcceptable when there is none."""
+def choose_form(accept: Iterable[bytes], include: str = "") -> Form:
+    """Choose the form of objects and lists; NotAcceptable when there is none.
+
+    ``include`` is what the client has said of tables, empty when it has said nothing.
+    """
     for one in accepted(accept):
         media_type = JSON if one.type in _ANY else one.type
         if media_type not in (JSON, YAML):
@@ -72,7 +77,7 @@ def choose_form(accept: Iterable[bytes]) -> Form:
             return Form(media_type)
         known = transform == "Table" or transform in _PARTIAL
         if known and one.parameters.get("g") == "meta.k8s.io" and version in _TABLE_VERSIONS:
-            return Form(media_type, transform, version)
+            return Form(media_type, transform, version, include or "Metadata")
     raise errors.not_acceptable((JSON, YAML))
 
 

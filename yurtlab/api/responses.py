@@ -68,12 +68,52 @@ def _row(kind: Resource, one: Object, now: float, include: str, api_version: str
     return row
 
 
+def in_form(
+    kind: Resource,
+    one: Object,
+    form: Form,
+    now: float,
+    *,
+    rows: Iterable[Object] | None = None,
+    headers: bool = True,
+) -> Object:
+    """Return an object in the form that a client accepts; ``rows`` are others for its table."""
+    if form.transform == "Table":
+        return table(
+            kind,
+            [one] if rows is None else rows,
+            now,
+            version=form.version,
+            include=form.include,
+            metadata={"resourceVersion": one["metadata"].get("resourceVersion", "")},
+            headers=headers,
+        )
+    return partial_metadata(one, form.version) if form.partial else one
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """Objects, which are to be read only, and the ``ListMeta`` of the list that they are of."""
 
     objects: list[Object]
     metadata: Mapping[str, object]
+
+    def in_form(self, kind: Resource, form: Form, now: float) -> Object:
+        """Return the list in the form that a client accepts."""
+        objects, metadata = self.objects, dict(self.metadata)
+        if form.transform == "Table":
+            version, include = form.version, form.include
+            return table(kind, objects, now, version=version, include=include, metadata=metadata)
+        list_kind, api_version = kind.list_kind, kind.api_version
+        if form.partial:
+            list_kind, api_version = "PartialObjectMetadataList", f"meta.k8s.io/{form.version}"
+            objects = [partial_metadata(one, form.version) for one in objects]
+        return {
+            "kind": list_kind,
+            "apiVersion": api_version,
+            "metadata": metadata,
+            "items": objects,
+        }
 
 
 class Responder:
@@ -120,57 +160,17 @@ class Responder:
         kind: Resource,
         one: Object,
         form: Form,
-        include: str = "Metadata",
         status: int = 200,
         warnings: Sequence[str] = (),
     ) -> None:
         """Send an object in the form that the client accepts."""
-        shown = one
-        if form.transform == "Table":
-            metadata = {"resourceVersion": one["metadata"].get("resourceVersion", "")}
-            shown = self._table(kind, [one], form, include, metadata)
-        elif form.partial:
-            shown = partial_metadata(one, form.version)
+        shown = in_form(kind, one, form, self._clock.seconds())
         self.send(exchange, form.encode(shown), form.media_type, status, warnings)
 
-    def send_list(
-        self,
-        exchange: IExchange,
-        kind: Resource,
-        page: Page,
-        form: Form,
-        include: str = "Metadata",
-    ) -> None:
+    def send_list(self, exchange: IExchange, kind: Resource, page: Page, form: Form) -> None:
         """Send a list in the form that the client accepts."""
-        objects, metadata = page.objects, dict(page.metadata)
-        if form.transform == "Table":
-            shown = self._table(kind, objects, form, include, metadata)
-        elif form.partial:
-            shown = {
-                "kind": "PartialObjectMetadataList",
-                "apiVersion": f"meta.k8s.io/{form.version}",
-                "metadata": metadata,
-                "items": [partial_metadata(one, form.version) for one in objects],
-            }
-        else:
-            shown = {
-                "kind": kind.list_kind,
-                "apiVersion": kind.api_version,
-                "metadata": metadata,
-                "items": objects,
-            }
+        shown = page.in_form(kind, form, self._clock.seconds())
         self.send(exchange, form.encode(shown), form.media_type)
-
-    def _table(
-        self,
-        kind: Resource,
-        objects: Iterable[Object],
-        form: Form,
-        include: str,
-        metadata: Object,
-    ) -> Object:
-        now = self._clock.seconds()
-        return table(kind, objects, now, version=form.version, include=include, metadata=metadata)
 
 
 def deleted_status(kind: Resource, one: Object) -> Object:

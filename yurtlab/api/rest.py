@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -12,6 +11,7 @@ from yurtlab.api import errors
 from yurtlab.api.access import User
 from yurtlab.api.negotiation import (
     MAX_BODY_BYTES,
+    Form,
     choose_form,
     content_type,
     decode_body,
@@ -148,26 +148,26 @@ class Rest:
         if flag(query, "watch"):
             self._watch(exchange, target, query)
             return
-        form = choose_form(exchange.head.values(b"accept"))
+        form = _form(exchange, query)
         found = self._store.get(target.kind, target.namespace, target.name)
-        self._responder.send_object(exchange, target.kind, found, form, _include(query))
+        self._responder.send_object(exchange, target.kind, found, form)
 
     async def _list(self, exchange: IExchange, target: Target, query: Query, user: User) -> None:
         if flag(query, "watch"):
             self._watch(exchange, target, query)
             return
-        form = choose_form(exchange.head.values(b"accept"))
+        form = _form(exchange, query)
         page = self._list_page(self._store, target, query)
-        self._responder.send_list(exchange, target.kind, page, form, _include(query))
+        self._responder.send_list(exchange, target.kind, page, form)
 
     def _watch(self, exchange: IExchange, target: Target, query: Query) -> None:
-        form = choose_form(exchange.head.values(b"accept"))
-        watch = Watch(self._clock, self._store, exchange, self._watch_request(target, query, form))
+        request = self._watch_request(target, query, _form(exchange, query))
+        watch = Watch(self._clock, self._store, exchange, request)
         watch.start()
         self._watches.add(watch)
         exchange.on_end(lambda _: self._watches.discard(watch))
 
-    def _watch_request(self, target: Target, query: Query, form: Any) -> WatchRequest:
+    def _watch_request(self, target: Target, query: Query, form: Form) -> WatchRequest:
         selector = selection(target.kind, query)
         name = target.name
         timeout = number(query, "timeoutSeconds")
@@ -180,7 +180,6 @@ class Rest:
             target.namespace,
             selector if name is None else lambda one: one["metadata"]["name"] == name,
             form,
-            _include(query),
             timeout if timeout and timeout > 0 else WATCH_SECONDS * random.uniform(1, 2),
             since,
             bookmarks := flag(query, "allowWatchBookmarks"),
@@ -189,18 +188,20 @@ class Rest:
 
     async def _create(self, exchange: IExchange, target: Target, query: Query, user: User) -> None:
         options, body = write_options(query), decode_object(*await _body(exchange))
-        self._send_written(exchange, target, self._objects.create(target, body, options, user))
+        written = self._objects.create(target, body, options, user)
+        self._send_written(exchange, target, query, written)
 
     async def _ask(
         self, exchange: IExchange, target: Target, question: Question, query: Query, user: User
     ) -> None:
         options, body = write_options(query), decode_object(*await _body(exchange))
         written = self._objects.answer(question, target, body, options, user)
-        self._send_written(exchange, target, written)
+        self._send_written(exchange, target, query, written)
 
     async def _update(self, exchange: IExchange, target: Target, query: Query, user: User) -> None:
         options, body = write_options(query), decode_object(*await _body(exchange))
-        self._send_written(exchange, target, self._objects.update(target, body, options, user))
+        written = self._objects.update(target, body, options, user)
+        self._send_written(exchange, target, query, written)
 
     async def _patch(self, exchange: IExchange, target: Target, query: Query, user: User) -> None:
         options = write_options(query)
@@ -210,21 +211,18 @@ class Rest:
         _, data = await _body(exchange)
         patch = decode_body(media_type, data)
         written = self._objects.patch(target, media_type, patch, options, user)
-        self._send_written(exchange, target, written)
+        self._send_written(exchange, target, query, written)
 
-    def _send_written(self, exchange: IExchange, target: Target, written: Written) -> None:
+    def _send_written(
+        self, exchange: IExchange, target: Target, query: Query, written: Written
+    ) -> None:
+        form, status = _form(exchange, query), 201 if written.created else 200
         self._responder.send_object(
-            exchange,
-            target.kind,
-            written.object,
-            choose_form(exchange.head.values(b"accept")),
-            status=201 if written.created else 200,
-            warnings=written.warnings,
+            exchange, target.kind, written.object, form, status, written.warnings
         )
 
     async def _delete(self, exchange: IExchange, target: Target, query: Query, user: User) -> None:
-        form = choose_form(exchange.head.values(b"accept"))
-        options = await _delete_options(exchange, query)
+        form, options = _form(exchange, query), await _delete_options(exchange, query)
         deleted = self._objects.delete(target, options)
         if target.kind in _TOLD_WHEN_DELETED:
             self._responder.send_object(exchange, target.kind, deleted, form)
@@ -234,8 +232,7 @@ class Rest:
     async def _delete_all(
         self, exchange: IExchange, target: Target, query: Query, user: User
     ) -> None:
-        form = choose_form(exchange.head.values(b"accept"))
-        selector = selection(target.kind, query)
+        form, selector = _form(exchange, query), selection(target.kind, query)
         options = await _delete_options(exchange, query)
         deleted = self._objects.delete_all(target, selector, options)
         metadata = {"resourceVersion": str(self._store.version)}
@@ -258,8 +255,8 @@ def _verb(method: str, target: Target) -> str:
     return verb
 
 
-def _include(query: Query) -> str:
-    return first(query, "includeObject") or "Metadata"
+def _form(exchange: IExchange, query: Query) -> Form:
+    return choose_form(exchange.head.values(b"accept"), first(query, "includeObject"))
 
 
 async def _delete_options(exchange: IExchange, query: Query) -> DeleteOptions:

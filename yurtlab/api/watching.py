@@ -18,7 +18,7 @@ from yurtlab.api.errors import ApiError
 from yurtlab.api.negotiation import JSON, Form, encode_json, type_field
 from yurtlab.api.options import Selector
 from yurtlab.api.resources import Resource
-from yurtlab.api.responses import partial_metadata, table
+from yurtlab.api.responses import in_form
 from yurtlab.api.store import ADDED, DELETED, MODIFIED, Event, Object, Store
 from yurttunnel.http.interfaces import ExchangeFailed, IExchange
 
@@ -38,15 +38,13 @@ class WatchRequest:
     """What is watched, and how it is told.
 
     ``since`` is the version after which changes are told; with ``None`` all that is there comes
-    first as ADDED, and with ``initial_bookmark`` a bookmark behind it. ``include`` is what comes
-    with each row of a table. ``timeout`` is in seconds.
+    first as ADDED, and with ``initial_bookmark`` a bookmark behind it. ``timeout`` is in seconds.
     """
 
     kind: Resource
     namespace: str | None
     selector: Selector
     form: Form
-    include: str
     timeout: float
     since: int | None = None
     bookmarks: bool = False
@@ -138,22 +136,9 @@ class Watch:
         self._send_line({"type": _BOOKMARK, "object": self._presented([], bookmark)})
 
     def _presented(self, rows: list[Object], one: Object) -> Object:
-        request = self._request
-        form = request.form
-        if form.partial:
-            return partial_metadata(one, form.version)
-        if form.transform != "Table":
-            return one
+        request, now = self._request, self._clock.seconds()
         headers, self._headers_sent = not self._headers_sent, True
-        return table(
-            request.kind,
-            rows,
-            self._clock.seconds(),
-            version=form.version,
-            include=request.include,
-            metadata={"resourceVersion": one["metadata"]["resourceVersion"]},
-            headers=headers,
-        )
+        return in_form(request.kind, one, request.form, now, rows=rows, headers=headers)
 
     def _send_line(self, event: Object) -> None:
         if self._ended:

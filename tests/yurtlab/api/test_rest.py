@@ -228,6 +228,13 @@ class ReadTests(ApiTestCase):
         self.assertEqual("Pod", answer["rows"][0]["object"]["kind"])
         self.assertIn("resourceVersion", answer["metadata"])
 
+    def test_table_of_what_is_written(self):
+        """So has the table that answers a change."""
+        path, patch = f"{PODS_PATH}/a?includeObject=Object", {"metadata": {"labels": {"x": "y"}}}
+        _, answer = self.call("PATCH", path, patch, media_type=MERGE, accept=TABLE)
+        self.assertEqual("y", answer["rows"][0]["object"]["metadata"]["labels"]["x"])
+        self.assertEqual("Pod", answer["rows"][0]["object"]["kind"])
+
     def test_metadata_only(self):
         """Metadata can be had alone."""
         accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
