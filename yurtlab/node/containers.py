@@ -139,8 +139,8 @@ class Container:
         """What all its processes are marked with, in all runs."""
         return f"{self._surroundings.mark}/{self.name}/"
 
-    def processes(self, found: list[leftovers.Found]) -> list[int]:
-        """Return the numbers of those of its processes that are among ``found``."""
+    def processes(self, found: list[leftovers.Found]) -> list[leftovers.Found]:
+        """Return its processes among ``found``."""
         return leftovers.of_mark(found, self.mark, self._process.pid if self._process else None)
 
     @property

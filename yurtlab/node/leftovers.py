@@ -33,7 +33,8 @@ class Found:
     """A process that runs: its number, its parent's, its session's, and its mark ("" for none).
 
     ``unsettled``: its environment cannot be seen, most likely because it is just becoming another
-    program.
+    program. ``ticks`` is the processor time that it has used, with those of its children that have
+    ended, ``pages`` what is resident of its memory.
     """
 
     pid: int
@@ -41,6 +42,8 @@ class Found:
     session: int
     mark: str
     unsettled: bool
+    ticks: int = 0
+    pages: int = 0
 
 
 def running() -> list[Found]:
@@ -48,8 +51,8 @@ def running() -> list[Found]:
     return list(_running())
 
 
-def of_mark(processes: list[Found], mark: str, session: int | None = None) -> list[int]:
-    """Return the numbers of those whose mark begins with ``mark``, and of those in their sessions.
+def of_mark(processes: list[Found], mark: str, session: int | None = None) -> list[Found]:
+    """Return those whose mark begins with ``mark``, and those in their sessions.
 
     The processes of ``session`` are added, and what descends from any of them.
     """
@@ -64,7 +67,7 @@ def of_mark(processes: list[Found], mark: str, session: int | None = None) -> li
         found = set(children.get(pending.pop(), ())) - chosen
         chosen |= found
         pending += found
-    return [one.pid for one in processes if one.pid in chosen]
+    return [one for one in processes if one.pid in chosen]
 
 
 def kill_all(mark: str, session: int | None = None) -> None:
@@ -74,22 +77,22 @@ def kill_all(mark: str, session: int | None = None) -> None:
 
 def kill_session(session: int) -> None:
     """Kill the processes of ``session``, and what they may have started meanwhile."""
-    _kill(lambda found: [one.pid for one in found if one.session == session])
+    _kill(lambda found: [one for one in found if one.session == session])
 
 
-def _kill(choose: Callable[[list[Found]], list[int]]) -> None:
+def _kill(choose: Callable[[list[Found]], list[Found]]) -> None:
     known: set[int] = set()
     for _ in range(_ROUNDS):
         found = running()
-        pids = choose(found)
+        chosen = choose(found)
         # Most programs are there a moment later; one that has no environment never changes.
         unsettled = {one.pid for one in found if one.unsettled}
-        if not pids and unsettled <= known:
+        if not chosen and unsettled <= known:
             return
         known |= unsettled
-        for pid in pids:
+        for one in chosen:
             try:
-                os.kill(pid, signal.SIGKILL)
+                os.kill(one.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 continue
 
@@ -102,7 +105,8 @@ def _running() -> Iterator[Found]:
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
                 # The name of the program, in parentheses, may have parentheses and spaces.
-                state, parent, _, session, _, _, flags = file.read().rpartition(b")")[2].split()[:7]
+                fields = file.read().rpartition(b")")[2].split()
+            state, parent, _, session, _, _, flags = fields[:7]
             if state in (b"Z", b"X") or int(flags) & _KERNEL_THREAD:
                 continue
             with open(f"/proc/{name}/environ", "rb") as file:
@@ -111,7 +115,9 @@ def _running() -> Iterator[Found]:
             # It has ended, or is another user's.
             continue
         mark = _mark(environment)
-        yield Found(int(name), int(parent), int(session), mark, not environment)
+        # The times are utime, stime, cutime and cstime of proc(5), the pages are rss.
+        ticks, pages = sum(map(int, fields[11:15])), int(fields[21])
+        yield Found(int(name), int(parent), int(session), mark, not environment, ticks, pages)
 
 
 def _mark(environment: bytes) -> str:

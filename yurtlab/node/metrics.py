@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -32,34 +32,9 @@ from yurttunnel.ops.clocks import timestamp
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
-# Fields of /proc/PID/stat, counted from the one behind the name.
-_USER, _SYSTEM, _CHILDREN_USER, _CHILDREN_SYSTEM, _RESIDENT = 11, 12, 13, 14, 21
-
 # The fields of the first line of /proc/stat in which somebody does something: user, nice, system,
 # irq, softirq, steal.
 _BUSY = (1, 2, 3, 6, 7, 8)
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What some processes use.
-
-    ``cpu_seconds`` is what they have used so far, with those of their children that have ended.
-    ``memory_bytes`` is what is resident; what several share is counted several times.
-    """
-
-    processes: int = 0
-    cpu_seconds: float = 0.0
-    memory_bytes: int = 0
-
-
-def usage_of(pids: Sequence[int]) -> Usage:
-    """Add up what processes use; those that have ended meanwhile use nothing."""
-    found = [fields for fields in map(_stat, pids) if fields is not None]
-    times = (_USER, _SYSTEM, _CHILDREN_USER, _CHILDREN_SYSTEM)
-    ticks = sum(int(fields[index]) for fields in found for index in times)
-    pages = sum(int(fields[_RESIDENT]) for fields in found)
-    return Usage(len(found), ticks / _TICKS, pages * _PAGE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +67,6 @@ class Machine:
         return self.memory_total - self.memory_available
 
 
-def _stat(pid: int) -> list[bytes] | None:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-
-
 def _memory() -> dict[str, int]:
     with open("/proc/meminfo") as file:
         entries = (line.split() for line in file)
@@ -108,12 +75,18 @@ def _memory() -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class ContainerUsage:
-    """What one container that runs uses; ``started`` is in seconds since 1970."""
+    """What one container that runs uses; ``started`` is in seconds since 1970.
+
+    ``cpu_seconds`` is what its processes have used so far, with those of their children that have
+    ended. ``memory_bytes`` is what is resident; what several share is counted several times.
+    """
 
     pod: Pod
     container: Container
     started: float
-    usage: Usage
+    processes: int
+    cpu_seconds: float
+    memory_bytes: int
 
 
 class NodeMetrics:
@@ -166,13 +139,16 @@ class NodeMetrics:
                 state = container.state
                 if not isinstance(state, Running):
                     continue
-                usage = usage_of(container.processes(found))
+                its = container.processes(found)
+                cpu_seconds = sum(one.ticks for one in its) / _TICKS
                 # What a process that has ended had used is lost when nobody waited for it; a
                 # counter must not go back for that.
                 key = f"{container.mark}{state.started}"
-                known[key] = max(usage.cpu_seconds, self._cpu.get(key, 0.0))
-                usage = Usage(usage.processes, known[key], usage.memory_bytes)
-                measured.append(ContainerUsage(pod, container, state.started, usage))
+                known[key] = max(cpu_seconds, self._cpu.get(key, 0.0))
+                memory = sum(one.pages for one in its) * _PAGE_BYTES
+                measured.append(
+                    ContainerUsage(pod, container, state.started, len(its), known[key], memory)
+                )
         self._cpu = known
         return measured
 
@@ -184,11 +160,11 @@ class NodeMetrics:
 
 
 def _per_pod(
-    measured: Iterable[ContainerUsage], value: Callable[[Usage], float]
+    measured: Iterable[ContainerUsage], value: Callable[[ContainerUsage], float]
 ) -> Iterable[tuple[tuple[str, str], float]]:
     sums: dict[Pod, float] = {}
     for one in measured:
-        sums[one.pod] = sums.get(one.pod, 0) + value(one.usage)
+        sums[one.pod] = sums.get(one.pod, 0) + value(one)
     return (((pod.namespace, pod.name), each) for pod, each in sums.items())
 
 
@@ -241,19 +217,19 @@ _CONTAINERS: tuple[Metric[list[ContainerUsage]], ...] = (
     counter(
         "container_cpu_usage_seconds",
         "Processor time of a container.",
-        _each(lambda one: one.usage.cpu_seconds),
+        _each(lambda one: one.cpu_seconds),
         *_LABELS,
     ),
     gauge(
         "container_memory_working_set_bytes",
         "Resident memory of a container.",
-        _each(lambda one: one.usage.memory_bytes),
+        _each(lambda one: one.memory_bytes),
         *_LABELS,
     ),
     gauge(
         "container_processes",
         "Processes of a container.",
-        _each(lambda one: one.usage.processes),
+        _each(lambda one: one.processes),
         *_LABELS,
     ),
     gauge(
@@ -268,14 +244,14 @@ _PODS: tuple[Metric[list[ContainerUsage]], ...] = (
     counter(
         "pod_cpu_usage_seconds",
         "Processor time of a pod.",
-        lambda measured: _per_pod(measured, lambda usage: usage.cpu_seconds),
+        lambda measured: _per_pod(measured, lambda one: one.cpu_seconds),
         "namespace",
         "pod",
     ),
     gauge(
         "pod_memory_working_set_bytes",
         "Resident memory of a pod.",
-        lambda measured: _per_pod(measured, lambda usage: usage.memory_bytes),
+        lambda measured: _per_pod(measured, lambda one: one.memory_bytes),
         "namespace",
         "pod",
     ),
@@ -290,16 +266,16 @@ def _pod_summary(now: str, pod: Pod, used: list[ContainerUsage]) -> dict[str, An
             {
                 "name": one.container.name,
                 "startTime": timestamp(one.started),
-                **_stats(now, one.usage.cpu_seconds, one.usage.memory_bytes),
+                **_stats(now, one.cpu_seconds, one.memory_bytes),
             }
             for one in used
         ],
         **_stats(
             now,
-            sum(one.usage.cpu_seconds for one in used),
-            sum(one.usage.memory_bytes for one in used),
+            sum(one.cpu_seconds for one in used),
+            sum(one.memory_bytes for one in used),
         ),
-        "process_stats": {"process_count": sum(one.usage.processes for one in used)},
+        "process_stats": {"process_count": sum(one.processes for one in used)},
     }
 
 

@@ -76,7 +76,8 @@ class LeftoversTests(TestCase):
         await other.says(b"ok")
         own = f"{self.run_name}/pod/main/"
         await until(lambda: len(of_mark(running(), own)) == 3, "all three are there")
-        self.assertEqual(of_mark(running(), f"{self.run_name}/pod/other/"), [other.process.pid])
+        (found,) = of_mark(running(), f"{self.run_name}/pod/other/")
+        self.assertEqual(found.pid, other.process.pid)
         self.assertEqual(len(of_mark(running(), f"{self.run_name}/")), 4)
         self.assertEqual(of_mark(running(), f"{self.run_name}/pod/mai/"), [])
 
@@ -86,7 +87,7 @@ class LeftoversTests(TestCase):
         await ran.says(b"ok")
         own = f"{self.run_name}/pod/main/"
         await until(lambda: len(of_mark(running(), own)) == 3, "all three are there")
-        pids = of_mark(running(), own)
+        pids = [one.pid for one in of_mark(running(), own)]
         kill_all(own)
         await until(lambda: not any(map(is_running, pids)), "they have ended")
 
@@ -123,9 +124,9 @@ class LeftoversTests(TestCase):
         await other.says(b"ok")
         kill_session(ran.process.pid)
         self.assertEqual(await ran.ended(), 137)
-        await until(
-            lambda: of_mark(running(), self.run_name) == [other.process.pid], "no other is left"
-        )
+        await until(lambda: len(of_mark(running(), self.run_name)) == 1, "no other is left")
+        (left,) = of_mark(running(), self.run_name)
+        self.assertEqual(left.pid, other.process.pid)
 
 
 class GuardianTests(TestCase):
