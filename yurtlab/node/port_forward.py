@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.error import ConnectionRefusedError, TimeoutError
-from twisted.internet.interfaces import (
-    IAddress,
-    IConnector,
-    IReactorTCP,
-)
-from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
+from twisted.internet.interfaces import IReactorTCP
+from twisted.internet.protocol import Factory, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -42,56 +40,32 @@ class PortForwarder:
     def connection_requested(self, port: int, connection: IForwardedConnection) -> None:
         """Connect to ``port``, then join the two."""
         if not 0 < port < 65536:
-            self.refuse(connection, port, "that is no port")
+            self._refuse(connection, port, "that is no port")
         elif len(self._connections) >= MAX_CONNECTIONS:
-            self.refuse(connection, port, f"there are {MAX_CONNECTIONS} connections already")
+            self._refuse(connection, port, f"there are {MAX_CONNECTIONS} connections already")
         else:
             self._connections.add(connection)
-            factory = _Connecting(self, port, connection)
-            self._reactor.connectTCP(_ADDRESS, port, factory, CONNECT_SECONDS)
+            endpoint = TCP4ClientEndpoint(self._reactor, _ADDRESS, port, CONNECT_SECONDS)
+            ended = partial(self._connections.discard, connection)
+            factory = Factory.forProtocol(partial(_PodSide, connection.accept, ended))
+            factory.noisy = False
+            _ = endpoint.connect(factory).addErrback(self._failed, connection, port)
 
-    def refuse(self, connection: IForwardedConnection, port: int, reason: str) -> None:
-        """Notify the client why there is no connection, as the kubelet says it."""
-        connection.refuse(f"error forwarding port {port} to pod {self._pod}: {reason}")
-
-    def ended(self, connection: IForwardedConnection) -> None:
-        """Make room for another."""
+    def _failed(self, reason: Failure, connection: IForwardedConnection, port: int) -> None:
         self._connections.discard(connection)
-
-
-class _Connecting(ClientFactory):
-    """One connection while it is being made."""
-
-    noisy = False
-
-    def __init__(
-        self, forwarder: PortForwarder, port: int, connection: IForwardedConnection
-    ) -> None:
-        self._forwarder = forwarder
-        self._port = port
-        self._connection = connection
-
-    def buildProtocol(self, addr: IAddress | None) -> Protocol:
-        """Make the protocol of the connected socket."""
-        return _PodSide(self._connection.accept, self._ended)
-
-    def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
-        self._ended()
         if reason.check(ConnectionRefusedError):
             text = "connect: connection refused"
         elif reason.check(TimeoutError):
             text = "i/o timeout"
         else:
             text = reason.getErrorMessage()
-        place = f"{_ADDRESS}:{self._port}"
-        self._forwarder.refuse(
-            self._connection,
-            self._port,
-            f"failed to connect to localhost:{self._port}: dial tcp4 {place}: {text}",
-        )
+        place = f"dial tcp4 {_ADDRESS}:{port}"
+        text = f"failed to connect to localhost:{port}: {place}: {text}"
+        self._refuse(connection, port, text)
 
-    def _ended(self) -> None:
-        self._forwarder.ended(self._connection)
+    def _refuse(self, connection: IForwardedConnection, port: int, reason: str) -> None:
+        """Notify the client why there is no connection, as the kubelet says it."""
+        connection.refuse(f"error forwarding port {port} to pod {self._pod}: {reason}")
 
 
 class _PodSide(LocalConnection):

@@ -39,7 +39,7 @@ class ClockedReactor(Clock):
         super().__init__()
         self.connections = []
 
-    def connectTCP(self, host, port, factory, timeout):
+    def connectTCP(self, host, port, factory, timeout=30, bindAddress=None):
         """Keep where to."""
         self.connections.append((host, port))
 
