@@ -16,13 +16,14 @@ from zope.interface import implementer
 from yurtlab.node.attach import Attachment
 from yurtlab.node.command import Command
 from yurtlab.node.containers import Container, Terminated, Waiting
-from yurtlab.node.logs import BadLogOptions, ContainerLog, LogOptions, LogStream
+from yurtlab.node.logs import ContainerLog, LogOptions, LogStream
 from yurtlab.node.metrics import NodeMetrics
 from yurtlab.node.node_object import MAX_PODS
 from yurtlab.node.pods import Pod
 from yurtlab.node.port_forward import PortForwarder
 from yurtlab.node.streaming.command_client import CommandOptions
 from yurtlab.node.streaming.upgrades import command_upgrade, forward_upgrade
+from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.interfaces import IExchange, IRequestHandler
 from yurttunnel.ops.exposition import CONTENT_TYPE, exposition
 
@@ -34,15 +35,6 @@ _Answer = Callable[[IExchange, Sequence[str], Query], None]
 
 _TEXT = [(b"Content-Type", b"text/plain; charset=utf-8")]
 _JSON = [(b"Content-Type", b"application/json")]
-
-
-class _Refused(Exception):
-    """A request that cannot be served: a status and a line."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(status, text)
-        self.status = status
-        self.text = text
 
 
 @implementer(IRequestHandler)
@@ -85,9 +77,9 @@ class Kubelet:
         self._metrics.requests[kind if answer else "other"] += 1
         try:
             if answer is None:
-                raise _Refused(404, f"the node serves nothing at {target.path}")
+                raise RequestFailed(404, f"the node serves nothing at {target.path}")
             answer(exchange, parts, query)
-        except _Refused as refused:
+        except RequestFailed as refused:
             exchange.fail(refused.status, refused.text)
 
     # What can be read
@@ -122,18 +114,15 @@ class Kubelet:
     def _summary(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
         _only_reading(exchange)
         if list(parts) != ["summary"]:
-            raise _Refused(404, "the node serves /stats/summary")
+            raise RequestFailed(404, "the node serves /stats/summary")
         exchange.respond(200, _JSON, json.dumps(self._metrics.summary()).encode())
 
     def _logs(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
         _only_reading(exchange)
         if len(parts) != 3:
-            raise _Refused(404, "the path of a log is /containerLogs/NAMESPACE/POD/CONTAINER")
+            raise RequestFailed(404, "the path of a log is /containerLogs/NAMESPACE/POD/CONTAINER")
         pod, container = self._container(parts)
-        try:
-            options = LogOptions.from_query(query, self._reactor.seconds())
-        except BadLogOptions as error:
-            raise _Refused(400, str(error)) from None
+        options = LogOptions.from_query(query, self._reactor.seconds())
         LogStream(_log_of(pod, container, options.previous), options, exchange).start()
 
     # What is streamed
@@ -143,12 +132,12 @@ class Kubelet:
         options = _command_options(query)
         arguments = query.get("command", ())
         if not arguments:
-            raise _Refused(400, "exec: no command was given")
+            raise RequestFailed(400, "exec: no command was given")
         if self._commands >= MAX_COMMANDS:
-            raise _Refused(429, f"{MAX_COMMANDS} commands run on this node already; try again")
+            raise RequestFailed(429, f"{MAX_COMMANDS} commands run on this node already; try again")
         program = container.command(arguments, options.stdin, options.tty)
         if program is None:
-            raise _Refused(400, _not_running(container))
+            raise RequestFailed(400, _not_running(container))
         self._commands += 1
         self._metrics.commands_started += 1
         session = Command(self._reactor, program, self._command_over)
@@ -161,16 +150,16 @@ class Kubelet:
         _, container = self._container(parts)
         options = _command_options(query)
         if not container.running:
-            raise _Refused(400, _not_running(container))
+            raise RequestFailed(400, _not_running(container))
         session = Attachment(container.attachments, options.stdin and container.stdin)
         command_upgrade(self._reactor, exchange, options, session)
 
     def _port_forward(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
         if len(parts) not in (2, 3):
-            raise _Refused(404, "the path of a port-forward is /portForward/NAMESPACE/POD")
+            raise RequestFailed(404, "the path of a port-forward is /portForward/NAMESPACE/POD")
         pod = self._pod(parts[0], parts[1], parts[2] if len(parts) == 3 else "")
         if not any(one.running for one in pod.all_containers):
-            raise _Refused(400, f'nothing runs in pod "{pod.name}"')
+            raise RequestFailed(400, f'nothing runs in pod "{pod.name}"')
         name = f"{pod.name}_{pod.namespace}, uid {pod.uid}"
         forward_upgrade(self._reactor, exchange, PortForwarder(self._reactor, name))
 
@@ -179,25 +168,25 @@ class Kubelet:
     def _pod(self, namespace: str, name: str, uid: str) -> Pod:
         pod = self._find_pod(namespace, name)
         if pod is None or (uid and pod.uid != uid):
-            raise _Refused(404, f'pod "{name}" does not exist')
+            raise RequestFailed(404, f'pod "{name}" does not exist')
         return pod
 
     def _container(self, parts: Sequence[str]) -> tuple[Pod, Container]:
         """Find what ``NAMESPACE/POD/[UID/]CONTAINER`` means."""
         if len(parts) not in (3, 4):
-            raise _Refused(404, "the path ends in NAMESPACE/POD/CONTAINER")
+            raise RequestFailed(404, "the path ends in NAMESPACE/POD/CONTAINER")
         pod = self._pod(parts[0], parts[1], parts[2] if len(parts) == 4 else "")
         container = pod.find(parts[-1])
         if container is None:
-            raise _Refused(404, f'container "{parts[-1]}" not found in pod "{pod.name}"')
+            raise RequestFailed(404, f'container "{parts[-1]}" not found in pod "{pod.name}"')
         return pod, container
 
 
 def _only_reading(exchange: IExchange, more_parts: Sequence[str] = ()) -> None:
     if exchange.head.method not in (b"GET", b"HEAD"):
-        raise _Refused(405, "this can only be read: use GET")
+        raise RequestFailed(405, "this can only be read: use GET")
     if more_parts:
-        raise _Refused(404, "the node serves nothing below that path")
+        raise RequestFailed(404, "the node serves nothing below that path")
 
 
 def _command_options(query: Query) -> CommandOptions:
@@ -206,7 +195,7 @@ def _command_options(query: Query) -> CommandOptions:
         query.get(name, [""])[0] in ("1", "true") for name in ("input", "output", "error", "tty")
     )
     if not (stdin or stdout or stderr):
-        raise _Refused(400, "you must specify at least 1 of stdin, stdout, stderr")
+        raise RequestFailed(400, "you must specify at least 1 of stdin, stdout, stderr")
     return CommandOptions(stdin, stdout, stderr and not terminal, terminal)
 
 
@@ -214,7 +203,7 @@ def _log_of(pod: Pod, container: Container, previous: bool) -> ContainerLog:
     """Find a log, or say in the kubelet's words that there is none yet."""
     if previous:
         if container.previous_log is None:
-            raise _Refused(
+            raise RequestFailed(
                 400,
                 f'previous terminated container "{container.name}" in pod "{pod.name}" not found',
             )
@@ -222,7 +211,7 @@ def _log_of(pod: Pod, container: Container, previous: bool) -> ContainerLog:
     if container.log is None:
         state = container.state
         why = state if isinstance(state, Waiting) else Waiting("ContainerCreating")
-        raise _Refused(
+        raise RequestFailed(
             400,
             f'container "{container.name}" in pod "{pod.name}" is waiting to start: {why}',
         )

@@ -25,6 +25,7 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.interfaces import ExchangeFailed, IExchange
 
 MAX_BYTES = 10 * 1024 * 1024
@@ -173,10 +174,6 @@ _TIME = re.compile(
 )
 
 
-class BadLogOptions(Exception):
-    """A request for a log that makes no sense; the line says which part of it."""
-
-
 @dataclass(frozen=True, slots=True)
 class LogOptions:
     """``PodLogOptions`` of k8s.io/api core/v1: what of a log is wanted.
@@ -193,14 +190,14 @@ class LogOptions:
 
     @classmethod
     def from_query(cls, query: Mapping[str, Sequence[str]], now: float) -> LogOptions:
-        """Read the parameters of the request. Raises :class:`BadLogOptions`.
+        """Read the parameters of the request; ``now`` is in seconds since 1970.
 
-        ``now`` is in seconds since 1970.
+        Raises :class:`RequestFailed` when they make no sense.
         """
         seconds = _number(query, "sinceSeconds", 1)
         moment = query.get("sinceTime", [""])[0]
         if seconds is not None and moment:
-            raise BadLogOptions("at most one of sinceTime or sinceSeconds may be specified")
+            raise RequestFailed(400, "at most one of sinceTime or sinceSeconds may be specified")
         since = None
         if seconds is not None:
             since = stamp(max(0, int((now - seconds) * 1_000_000_000)))
@@ -396,20 +393,20 @@ def _number(query: Mapping[str, Sequence[str]], name: str, least: int) -> int | 
     try:
         number = int(text)
     except ValueError:
-        raise BadLogOptions(f"{name}: {text!r} is not a number") from None
+        raise RequestFailed(400, f"{name}: {text!r} is not a number") from None
     if number < least:
-        raise BadLogOptions(f"{name} must be greater than or equal to {least}")
+        raise RequestFailed(400, f"{name} must be greater than or equal to {least}")
     return number
 
 
 def _moment(text: str) -> bytes:
     match = _TIME.fullmatch(text)
     if match is None:
-        raise BadLogOptions(f"sinceTime: {text!r} is not a time as 2006-01-02T15:04:05Z")
+        raise RequestFailed(400, f"sinceTime: {text!r} is not a time as 2006-01-02T15:04:05Z")
     day, clock, fraction, zone = match.groups()
     try:
         moment = datetime.datetime.fromisoformat(f"{day}T{clock}{zone.replace('Z', '+00:00')}")
         nanoseconds = int(moment.timestamp()) * 1_000_000_000
     except (ValueError, OverflowError):
-        raise BadLogOptions(f"sinceTime: {text!r} is not a time that exists") from None
+        raise RequestFailed(400, f"sinceTime: {text!r} is not a time that exists") from None
     return stamp(max(0, nanoseconds + int((fraction or "").ljust(9, "0"))))

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurtlab.node.logs import BadLogOptions, ContainerLog, LogOptions, LogStream
+from yurtlab.node.logs import ContainerLog, LogOptions, LogStream
+from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.interfaces import ExchangeFailed
 
 SECOND = 1_000_000_000
@@ -261,5 +262,5 @@ class LogOptionsTests(SynchronousTestCase):
             {"sinceTime": "2023-13-14T22:13:20Z"},
             {"sinceTime": "2023-11-14T22:13:20Z", "sinceSeconds": "1"},
         ):
-            error = self.assertRaises(BadLogOptions, self.options, **query)
+            error = self.assertRaises(RequestFailed, self.options, **query)
             self.assertIn(next(iter(query)), str(error))

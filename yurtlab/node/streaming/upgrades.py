@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import json
 from collections.abc import Sequence
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
@@ -20,7 +19,6 @@ from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
-from yurtlab.api.errors import ApiError
 from yurtlab.node.interfaces import ICommandSession, IPortForwarder
 from yurtlab.node.streaming.command_channels import SPDYCommand, WebSocketCommand
 from yurtlab.node.streaming.command_client import CommandOptions
@@ -31,6 +29,7 @@ from yurtlab.node.streaming.forward_channels import (
     WebSocketForward,
     WebSocketTunnel,
 )
+from yurttunnel.http.errors import RequestFailed, status_content
 from yurttunnel.http.fields import Fields, requested_upgrade
 from yurttunnel.http.head import RequestHead
 from yurttunnel.http.interfaces import IExchange
@@ -39,7 +38,6 @@ _SPDY: Final = b"spdy/3.1"
 _WEBSOCKET: Final = b"websocket"
 
 _WEBSOCKET_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-_REASONS = {400: "BadRequest", 403: "Forbidden"}
 
 SPDY_PROTOCOLS: Final = (
     "v4.channel.k8s.io",
@@ -129,17 +127,17 @@ def _port(text: str) -> int:
     return int(text)
 
 
-class _Refused(ApiError):
+class _Refused(RequestFailed):
     """A request that cannot be upgraded, with more ``fields`` of the answer."""
 
     def __init__(self, status: int, text: str, fields: Fields = ()) -> None:
-        super().__init__(status, _REASONS[status], text)
+        super().__init__(status, text)
         self.fields = fields
 
     def answer(self, exchange: IExchange) -> None:
         """Answer with a ``metav1.Status``, which kubectl looks for in the body."""
-        fields = [*self.fields, (b"Content-Type", b"application/json")]
-        exchange.respond(self.status, fields, json.dumps(self.as_status()).encode("ascii") + b"\n")
+        fields, body = status_content(self)
+        exchange.respond(self.status, [*self.fields, *fields], body)
 
 
 def _upgrade_of(head: RequestHead) -> bytes:
