@@ -84,16 +84,13 @@ State = Waiting | Running | Terminated
 class Surroundings:
     """What a container gets from its pod and the node.
 
-    ``environment`` is what all containers have; ``pod_spec`` is the pod's specification;
-    ``directory`` is the pod's own; ``mark`` names node run and pod (see
-    :mod:`yurtlab.node.leftovers`); ``record`` takes events.
+    ``pod`` is the pod's object; ``environment`` is what all containers have; ``directory`` is the
+    pod's own; ``mark`` names node run and pod (see :mod:`yurtlab.node.leftovers`); ``record`` takes
+    events.
     """
 
-    pod_name: str
-    namespace: str
-    uid: str
+    pod: Object
     environment: Mapping[str, str]
-    pod_spec: Object
     sources: Sources
     directory: Path
     mark: str
@@ -165,7 +162,8 @@ class Container:
         self._stop_timer()
         try:
             program = self._make_program()
-            log = ContainerLog(self._surroundings.directory / "logs" / self.name / self._log_name)
+            logs = self._surroundings.directory / "logs" / self.name
+            log = ContainerLog(logs / f"{self._instance}.log")
         except (ConfigError, OSError) as error:
             self.state = Waiting("CreateContainerConfigError", str(error))
             self._timer = self._reactor.callLater(_CONFIG_RETRY_SECONDS, self.start)
@@ -194,8 +192,8 @@ class Container:
         if not delay:
             self.start()
             return
-        pod = self._surroundings
-        name = f"{pod.pod_name}_{pod.namespace}({pod.uid})"
+        pod = self._surroundings.pod["metadata"]
+        name = f"{pod['name']}_{pod['namespace']}({pod['uid']})"
         self.last = ended
         self.state = Waiting(
             "CrashLoopBackOff",
@@ -280,7 +278,7 @@ class Container:
         base = {
             **surroundings.environment,
             "HOME": str(directory),
-            "HOSTNAME": surroundings.pod_name,
+            "HOSTNAME": surroundings.pod["metadata"]["name"],
         }
         if self.terminal:
             base["TERM"] = "xterm"
@@ -305,7 +303,7 @@ class Container:
                 " the containers"
             )
         unsupported = [key for key in _UNSUPPORTED if self.spec.get(key)]
-        if self._surroundings.pod_spec.get("activeDeadlineSeconds"):
+        if self._surroundings.pod["spec"].get("activeDeadlineSeconds"):
             unsupported.append("activeDeadlineSeconds")
         if unsupported:
             raise ConfigError(
@@ -317,7 +315,7 @@ class Container:
     def _refuse_another_user(self) -> None:
         """Refuse to run as somebody else than was asked for, above all as root."""
         own = os.getuid()
-        pod_context = self._surroundings.pod_spec.get("securityContext") or {}
+        pod_context = self._surroundings.pod["spec"].get("securityContext") or {}
         context = {**pod_context, **(self.spec.get("securityContext") or {})}
         user = context.get("runAsUser", own)
         if user != own:
@@ -326,10 +324,6 @@ class Container:
             )
         if context.get("runAsNonRoot") and own == 0:
             raise ConfigError("container has runAsNonRoot and this node runs programs as root")
-
-    @property
-    def _log_name(self) -> str:
-        return f"{self._instance}.log"
 
     def _keep_log(self, log: ContainerLog) -> None:
         """Take ``log`` for this run, and keep that of the run before."""

@@ -113,11 +113,8 @@ class Pod:
         self.started = reactor.seconds()
         self._directory = settings.directory / self.uid
         surroundings = Surroundings(
-            pod_name=self.name,
-            namespace=self.namespace,
-            uid=self.uid,
+            pod=body,
             environment=settings.environment,
-            pod_spec=spec,
             sources=Sources(body, settings.address, self._configuration),
             directory=self._directory,
             mark=f"{settings.run}/{self.uid}",
