@@ -36,8 +36,7 @@ ELSEWHERE = {
     "tunnel": (
         "tests.server.test_agents tests.server.test_agents_back tests.server.test_agents_replaced",
         "tests.server.frontends.test_connect",
-        "tests.agent.test_client",
-        "tests.agent.test_service",
+        "tests.agent",
     ),
     "http": ("tests.server.frontends.kubelet", "tests.kube"),
     "pki": ("tests.adversarial.test_enrolment", "tests.adversarial.test_certificates"),

@@ -1,0 +1,123 @@
+"""A client of the agent at the real listener, over TLS in memory, for the tests of clients."""
+
+from __future__ import annotations
+
+import random
+
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.trial.unittest import TestCase
+
+from tests.network import MemoryNetwork, context_with
+from tests.pki.support import Issuer, clock_now
+from tests.tunnel.memory import Acceptor, HalfCloseUser
+from yurttunnel.agent.client import ServerClient
+from yurttunnel.agent.connection_group import ClientSettings, ConnectionGroup
+from yurttunnel.pki.contexts import ClientContexts, ServerContexts
+from yurttunnel.server.agents import AgentListener, AgentListenerSettings, RefuseStreams
+from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.connection import CLOSE_TIMEOUT
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.hello import Limits
+
+
+class ClientTestCase(TestCase):
+    """A server, and a client of it; nothing may be left of either."""
+
+    def setUp(self):
+        """Make a server and a client that has not begun."""
+        random.seed(2)
+        self.clock = clock_now()
+        self.issuer = Issuer.make(self, self.clock)
+        self.network = MemoryNetwork(self.clock, None)
+        self.revoked = False
+        self.start_server()
+        self.acceptor = Acceptor()
+        self.group = ConnectionGroup()
+        self.clients = self.group.clients
+        self.settings = ClientSettings("edge-1", lambda: "host=edge-1", Limits(), "test 1")
+        self.client = self.make_client(self.issuer.node())
+        self.events = []
+        globalLogPublisher.addObserver(self.events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+        self.addCleanup(self.check_nothing_is_left)
+
+    def check_nothing_is_left(self):
+        """Stop the clients; no session, connection or timer may remain."""
+        for client in self.clients:
+            client.close(Code.GOING_AWAY, "the test is over")
+            self.assertEqual([], client.sessions())
+        self.listener.close_sessions(Code.GOING_AWAY, "the test is over")
+        self.network.settle()
+        self.clock.advance(CLOSE_TIMEOUT)
+        self.network.settle()
+        self.assertEqual([], self.network.open_links)
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def start_server(self):
+        """Start a server, in the place of the one before."""
+        self.server = context_with(self.clock, RefuseStreams())
+        self.registry = SessionRegistry(self.clock)
+        self.listener = AgentListener(
+            self.server,
+            self.registry,
+            lambda identity: self.revoked,
+            AgentListenerSettings(Limits(), 0.8, "server", "test 2"),
+            {},
+        )
+        contexts = ServerContexts(self.issuer.server())
+        self.network.factory = tls.server_side(self.clock, contexts, self.listener)
+
+    def make_client(self, credentials):
+        """Make a client."""
+        self.context = context_with(self.clock, self.acceptor)
+        creator = ClientContexts(credentials).creator("server.test")
+        endpoint = tls.SessionEndpoint(self.clock, creator, self.network)
+        server = "server.test:10262"
+        client = ServerClient(self.context, server, endpoint, self.settings, self.group)
+        self.clients.append(client)
+        return client
+
+    def connect(self):
+        """Start the client, and let it connect."""
+        self.client.start()
+        self.network.settle()
+        self.assertTrue(self.client.connected, self.client.last_error)
+
+    def stream(self):
+        """Open a stream from the server; give the users of its near and far end."""
+        opened, near, far = [], HalfCloseUser(), HalfCloseUser()
+        session = self.registry.find("edge-1")
+        session.open_stream("192.0.2.80", 80, 15.0, "r").addCallback(opened.append)
+        self.network.settle()
+        self.acceptor.requests[-1].accept().attach(far)
+        self.network.settle()
+        opened[0].attach(near)
+        return near, far
+
+    def delay(self):
+        """Return the seconds until the next attempt, for which the client waits."""
+        call = self.client._callID
+        self.assertIsNotNone(call, "no attempt is to come")
+        return call.getTime() - self.clock.seconds()
+
+    def attempt(self):
+        """Let the client's next attempt take place."""
+        self.clock.advance(self.delay() + 1e-6)
+        self.network.settle()
+
+    def warnings(self):
+        """Return the warnings that the client has logged."""
+        return self.logged("warn")
+
+    def logged(self, level):
+        """Return what the client has logged with a level."""
+        return [
+            formatEvent(event)
+            for event in self.events
+            if event["log_namespace"].endswith("ServerClient") and event["log_level"].name == level
+        ]
+
+    def closed_with(self, counters):
+        """Return how sessions have ended."""
+        return dict(counters.session_ends)

@@ -1,0 +1,124 @@
+"""Which session a client's connection carries."""
+
+from __future__ import annotations
+
+import random
+
+from tests.agent.clients import ClientTestCase
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.hello import Limits
+
+
+class SessionTests(ClientTestCase):
+    """Which session a connection carries."""
+
+    def test_hello(self):
+        """The client tells its identifiers and version, and the server's is told of it."""
+        self.connect()
+        hello = self.listener.sessions()[0].wire.peer
+        self.assertEqual(
+            {"software": "test 1", "identifiers": "host=edge-1"}, dict(hello.properties)
+        )
+        snapshot = self.client.sessions()[0].snapshot()
+        self.assertEqual(("server.test:10262", "test 2"), (snapshot.node, snapshot.version))
+        self.assertIsNone(self.client.last_error)
+
+    def test_other_limits(self):
+        """They count for sessions that begin then."""
+        self.settings.limits = Limits(resume_window=1_000)
+        self.connect()
+        self.assertEqual(1_000, self.listener.sessions()[0].wire.peer.limits.resume_window)
+
+    def test_resume(self):
+        """After a loss the session goes on where it was, in both directions."""
+        self.connect()
+        near, far = self.stream()
+        session = self.client.sessions()[0]
+        near.transport.write(b"one ")
+        far.transport.write(b"eins ")
+        self.network.settle()
+        near.transport.write(b"two")
+        far.transport.write(b"zwei")
+        self.network.cut()
+        self.assertFalse(self.client.connected)
+        self.attempt()
+        self.assertEqual([session], self.client.sessions())
+        self.assertTrue(self.client.connected)
+        self.assertEqual((b"eins zwei", b"one two"), (bytes(near.received), bytes(far.received)))
+        self.assertEqual((1, 1), (self.server.counters.resumptions, session.resumptions))
+
+    def test_silent(self):
+        """A connection on which nothing comes any more is given up, and the session goes on."""
+        self.connect()
+        near, _ = self.stream()
+        old = self.network.links[-1]
+        old.lost = True
+        self.clock.advance(0)
+        session = self.client.sessions()[0]
+        while session.connected:
+            self.clock.advance(0.25)
+        old.cut()
+        self.attempt()
+        self.assertTrue(self.client.connected)
+        self.assertEqual(["made"], near.told)
+
+    def test_unknown_session(self):
+        """A restarted server's new session takes the old one's place on the same connection."""
+        self.connect()
+        _, far = self.stream()
+        old = self.client.sessions()[0]
+        self.network.cut()
+        self.start_server()
+        self.attempt()
+        self.assertTrue(old.closed)
+        self.assertEqual(Code.SESSION_LOST, far.reasons[0].value.code)
+        self.assertTrue(self.client.connected)
+        self.assertEqual(2, self.network.attempts)
+        self.assertEqual(1, len(self.listener.sessions()))
+        self.assertEqual({Code.SESSION_LOST: 1}, self.closed_with(self.context.counters))
+
+    def test_window_over(self):
+        """When the resume window is over the session ends, and a new one begins when it can."""
+        self.connect()
+        _, far = self.stream()
+        self.network.cut()
+        self.network.refuse()
+        self.network.pass_time(31)
+        self.assertEqual(Code.SESSION_LOST, far.reasons[0].value.code)
+        self.assertEqual([], self.client.sessions())
+        self.network.problem = None
+        self.attempt()
+        self.assertTrue(self.client.connected)
+
+    def test_revoked(self):
+        """A session that the server ends is over; the client tries to begin another."""
+        self.connect()
+        self.revoked = True
+        self.listener.revoke("edge-1")
+        self.network.settle()
+        self.assertEqual([], self.client.sessions())
+        self.attempt()
+        self.assertIn("revoked", self.client.last_error)
+        self.assertEqual({Code.REVOKED: 1}, self.closed_with(self.context.counters))
+
+
+class NewSessionTests(ClientTestCase):
+    """A client that begins a session anew while the old one's streams go on."""
+
+    def test_overtaking(self):
+        """The new HELLO may come before the GOAWAY for the old session: no stream ends."""
+        self.patch(random, "uniform", lambda low, high: 0.0)
+        self.connect()
+        near, far = self.stream()
+        old = self.client.sessions()[0]
+        late, sent = self.network.links[0], []
+        self.patch(late.client_io, "write", sent.append)
+        self.client.begin_anew("the agent begins a session with other identifiers")
+        self.network.settle()
+        self.assertTrue(sent, "the GOAWAY is on its way")
+        self.assertTrue(self.client.connected)
+        self.assertEqual(2, len(self.client.sessions()))
+        near.transport.write(b"still here")
+        self.network.settle()
+        self.assertEqual((["made"], b"still here"), (near.told, bytes(far.received)))
+        self.assertFalse(old.closed)
