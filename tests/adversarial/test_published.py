@@ -15,8 +15,8 @@ from twisted.web.resource import Resource
 from tests.adversarial.published import ANSWERS, DESTINATIONS, HIDDEN, ODD, REQUESTS
 from tests.fakes import Recorder
 from tests.ops.test_http_site import TcpTransport
+from tests.server.frontends.connecting import ESTABLISHED, ConnectTestCase
 from tests.server.frontends.kubelet.world import KubeletTLS, World
-from tests.server.frontends.test_connect import ESTABLISHED, ConnectTestCase
 from yurttunnel.ops.http_site import LimitedSite, PageRequest
 from yurttunnel.tunnel import tls
 

@@ -35,7 +35,7 @@ ELSEWHERE = {
     "wire": ("tests.tunnel",),
     "tunnel": (
         "tests.server.test_agents tests.server.test_agents_back tests.server.test_agents_replaced",
-        "tests.server.frontends.test_connect",
+        "tests.server.frontends",
         "tests.agent",
     ),
     "http": ("tests.server.frontends.kubelet", "tests.kube"),

@@ -14,8 +14,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import EDGE, FakeInformers, node
 from tests.fakes import FakeSession, MemoryConnection
+from tests.server.frontends.connecting import ESTABLISHED, connect
 from tests.server.frontends.passthrough.test_listener import Accepted
-from tests.server.frontends.test_connect import ESTABLISHED, connect
 from tests.server.hellos import client_hello
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.services import ClusterAddresses

@@ -11,12 +11,8 @@ from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.pki.support import Issuer
+from tests.server.frontends.connecting import ConnectTestCase, MemoryTLSConnection, connect
 from tests.server.frontends.kubelet.test_callers import Transport
-from tests.server.frontends.test_connect import (
-    ConnectTestCase,
-    MemoryTLSConnection,
-    connect,
-)
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.pki.credentials import new_key
 from yurttunnel.server.audit import Audit

@@ -1,0 +1,85 @@
+"""How the CONNECT front end ends."""
+
+from __future__ import annotations
+
+from twisted.internet.error import ConnectionLost
+
+from tests.server.frontends.connecting import ConnectTestCase, connect
+from yurttunnel.wire.codes import Code
+
+
+class CloseTests(ConnectTestCase):
+    """``ConnectFactory.close`` ends whatever there is."""
+
+    def test_every_connection_is_aborted(self):
+        """Those with an unread head, a pending dial, an answer under way, a stream, an error."""
+        joined, target = self.join()
+        established = self.open(connect())
+        self.session.dials[-1].succeed()
+        connections = [
+            joined,
+            established,
+            self.open(),
+            self.open(connect()),
+            self.open(connect("edge-9:80")),
+        ]
+        self.factory.close()
+        self.assertTrue(all(connection.aborted for connection in connections))
+        self.assertTrue(self.session.dials[-1].cancelled)
+        self.assertEqual(len(target.ended_with), 1)
+
+
+class DrainTests(ConnectTestCase):
+    """``ConnectFactory.drain`` waits for what callers still have to take."""
+
+    def drain(self):
+        """Begin to end; give what fires in the end."""
+        return self.factory.drain()
+
+    def test_idle(self):
+        """Without connections there is nothing to wait for."""
+        self.successResultOf(self.drain())
+
+    def test_a_caller_that_reads_slowly(self):
+        """The stream has ended, and the last of it waits in the transport of the caller."""
+        connection, _ = self.join()
+        connection.receive_end()
+        far = self.session.dials[0].far
+        far.write(b"x" * 60_000)
+        far.loseWriteConnection()
+        gone = self.drain()
+        self.assertIsNone(connection.protocol._user.stream)
+        self.assertNoResult(gone)
+        self.turns(connection)
+        self.assertEqual(connection.sent, b"x" * 60_000)
+        self.successResultOf(gone)
+
+    def test_every_wait(self):
+        """All that wait are told."""
+        connection, _ = self.join()
+        waits = [self.drain(), self.drain()]
+        connection.break_off(ConnectionLost())
+        for gone in waits:
+            self.successResultOf(gone)
+
+    def test_callers_that_want_nothing_yet(self):
+        """Those without a byte of a head are ended, others are served until they are answered."""
+        silent, begun, dialing = self.open(), self.open(connect()[:9]), self.open(connect())
+        gone = self.drain()
+        self.assertEqual([True, False, False], [c.aborted for c in (silent, begun, dialing)])
+        begun.receive(connect()[9:])
+        for dial, connection in zip(self.session.dials, (dialing, begun), strict=True):
+            dial.fail(Code.GOING_AWAY, "the server is about to stop")
+            self.assert_answer(connection, 503, "about to stop")
+            self.assertNoResult(gone)
+            connection.receive_end()
+            self.turns(connection)
+        self.successResultOf(gone)
+
+    def test_callers_that_do_not_end(self):
+        """``close`` ends the wait."""
+        self.join()
+        gone = self.drain()
+        self.assertNoResult(gone)
+        self.factory.close()
+        self.successResultOf(gone)

@@ -1,0 +1,63 @@
+"""Callers of CONNECT that leave."""
+
+from __future__ import annotations
+
+from twisted.internet.error import ConnectionDone, ConnectionLost
+
+from tests.server.frontends.connecting import ConnectTestCase, HalfClosingConnection, connect
+from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.wire.codes import Code
+
+
+class ClosingConnection(HalfClosingConnection):
+    """A connection whose peer ends both directions."""
+
+    def end(self, peer):
+        """End both."""
+        peer.close()
+
+
+class LeavingTests(ConnectTestCase):
+    """A caller may leave at any time."""
+
+    def test_while_the_head_is_read(self):
+        """Nothing happens."""
+        connection = self.open(b"CONNECT edge-1")
+        connection.receive_end()
+        self.turns(connection)
+        self.assertIsInstance(connection.closed_with, ConnectionDone)
+        self.assertEqual(len(self.factory.heads), 0)
+
+    def test_while_the_dial_is_pending(self):
+        """The dial is canceled, whether the caller closes or breaks."""
+        connection = self.open(connect(), ClosingConnection)
+        connection.receive_end()
+        self.turns(connection)
+        self.open(connect()).break_off(ConnectionLost())
+        self.assertEqual([dial.cancelled for dial in self.session.dials], [True, True])
+        self.assertEqual(connection.sent, b"")
+
+    def test_while_the_200_goes_out(self):
+        """The stream is reset."""
+        connection = self.open(connect())
+        target = self.session.dials[0].succeed()
+        connection.break_off(ConnectionLost())
+        (end,) = target.ended_with
+        self.assertIsInstance(end, StreamFailed)
+        self.assertEqual(end.code, Code.CANCELLED)
+
+    def test_when_the_dial_succeeds_in_spite_of_its_cancellation(self):
+        """A stream that comes too late is reset."""
+        connection = self.open(connect())
+        dial = self.session.dials[0]
+        dial.opening._canceller = lambda opening: dial.succeed()
+        connection.break_off(ConnectionLost())
+        self.turns(connection)
+        self.assertIsNotNone(dial.near._end)
+
+    def test_when_joined(self):
+        """The stream is reset with the broken connection."""
+        connection, target = self.join()
+        connection.break_off(ConnectionLost())
+        (end,) = target.ended_with
+        self.assertEqual(end.code, Code.CONNECTION_LOST)

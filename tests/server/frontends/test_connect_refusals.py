@@ -1,0 +1,181 @@
+"""A CONNECT that fails, and how its caller is told."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.internet.error import ConnectionDone
+from twisted.logger import formatEvent, globalLogPublisher
+
+from tests.server.frontends.connecting import ConnectTestCase, HalfClosingConnection, connect
+from yurttunnel.ops.log_levels import REQUESTS
+from yurttunnel.wire.codes import Code
+
+
+class RefusalTests(ConnectTestCase):
+    """A CONNECT that fails is told why."""
+
+    def test_failed_dials(self):
+        """Each code has its status, and the sentence of the far end is the body."""
+        for code, status in {
+            Code.REFUSED: 502,
+            Code.UNREACHABLE: 502,
+            Code.NAME_NOT_RESOLVED: 502,
+            Code.TIMEOUT: 504,
+            Code.DENIED: 403,
+            Code.OVERLOADED: 503,
+            Code.BAD_DESTINATION: 400,
+            Code.SESSION_LOST: 503,
+        }.items():
+            connection = self.open(connect())
+            self.session.dials[-1].fail(code, "a sentence from edge-1")
+            self.assert_answer(connection, status, "a sentence from edge-1")
+
+    def test_the_sentence_is_in_the_status_line(self):
+        """kube-apiserver tells its users the status line, and nothing else of the answer."""
+        refused, unknown = self.open(connect()), self.open(connect("edge-9:80"))
+        self.session.dials[0].fail(Code.REFUSED, "connect 10.0.0.7:1:\r\nrefus\xe9")
+        for connection, line in (
+            (refused, b"HTTP/1.1 502 connect 10.0.0.7:1: refus?"),
+            (unknown, b"HTTP/1.1 503 no agent is connected for edge-9, and none has been"),
+        ):
+            self.turns(connection)
+            self.assertTrue(connection.sent.partition(b"\r\n")[0].startswith(line))
+
+    def test_half_close_before_a_refusal(self):
+        """A caller that ends its direction behind its head is told of the failure, and closed."""
+        connection = self.open(connect(), HalfClosingConnection)
+        connection.receive_end()
+        self.turns(connection)
+        self.session.dials[0].fail(Code.DENIED, "not allowed at edge-1")
+        self.turns(connection)
+        self.assertIn(b"HTTP/1.1 403 ", connection.sent)
+        self.assertTrue(connection.sent.endswith(b"not allowed at edge-1\n"))
+        self.assertIsInstance(connection.closed_with, ConnectionDone)
+
+    def test_an_unknown_node(self):
+        """503, with whether it was ever seen."""
+        self.assert_answer(self.open(connect("edge-9:80")), 503, "none has been")
+
+    def test_a_node_that_has_gone(self):
+        """503, with when it was last seen."""
+        self.registry.remove(self.session)
+        self.reactor.advance(30)
+        self.assert_answer(self.open(connect()), 503, "last seen 30 s ago")
+
+    def test_a_caller_of_the_api_gets_a_status(self):
+        """With ``Accept: application/json`` the body is a ``metav1.Status``."""
+        connection = self.open(connect("edge-9:80", "Accept: application/json, */*"))
+        self.turns(connection)
+        status = json.loads(connection.sent.partition(b"\r\n\r\n")[2])
+        self.assertEqual((status["kind"], status["code"]), ("Status", 503))
+
+    def test_a_defect_of_ours(self):
+        """An unforeseen exception is logged and answered, not left hanging."""
+        connection = self.open(connect())
+        self.session.dials[0].opening.errback(ZeroDivisionError("boom"))
+        self.assert_answer(connection, 500, "the log of the server has more, as test-1")
+        self.assertNotIn(b"boom", connection.sent)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_other_methods(self):
+        """405, with the method that is allowed."""
+        for method in ("GET", "POST", "OPTIONS"):
+            connection = self.open(f"{method} / HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            self.assert_answer(connection, 405, "CONNECT")
+            self.assertIn(b"\r\nAllow: CONNECT\r\n", connection.sent)
+
+    def test_malformed_heads(self):
+        """400 for what is no head, at its first bad byte."""
+        for data in (b"\x16\x03\x01\x00", b"connect a:1 HTTP/1.1\r\n", connect()[:-2] + b"a b\r\n"):
+            self.assert_answer(self.open(data), 400, "malformed")
+
+    def test_bad_destinations(self):
+        """400 for a target that is not host and port."""
+        for target in ("edge-1", "edge-1:0", "edge-1:65536", "http://edge-1:80/", "*", "a@b:1"):
+            self.assert_answer(self.open(connect(target)), 400, "bad destination")
+        self.assertEqual(self.session.dials, [])
+
+    def test_what_is_logged_of_bad_heads(self):
+        """No password, no query, and not all of what is very long."""
+        events = []
+        globalLogPublisher.addObserver(events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        for head in (
+            connect("http://u:S3CRET@edge-1/"),
+            connect("edge-1:1", "X-Tunnel-Proxy-Host: u:S3CRET@edge-1"),
+            connect().replace(b"CONNECT edge-1:10250", b"GET /run/a/b/c?cmd=S3CRET"),
+            connect("x" * 15_000 + ":1"),
+        ):
+            self.turns(self.open(head))
+        lines = [formatEvent(each) for each in events if each["log_namespace"] == REQUESTS]
+        self.assertEqual(len(lines), 4)
+        for line in lines:
+            self.assertNotIn("S3CRET", line)
+            self.assertLess(len(line), 800)
+
+    def test_bad_nodes(self):
+        """400 for an ``X-Tunnel-Proxy-Host`` that is no host, or is given twice."""
+        field = "X-Tunnel-Proxy-Host: "
+        for fields in ([field + "a b"], [field + "\xe9"], [field + "edge-1", field + "edge-1"]):
+            connection = self.open(connect("edge-1:80", *fields))
+            self.assert_answer(connection, 400, "X-Tunnel-Proxy-Host")
+
+    def test_bodies_and_expectations(self):
+        """A CONNECT has no body, and nothing to expect."""
+        for field in ("Content-Length: 5", "Transfer-Encoding: chunked"):
+            self.assert_answer(self.open(connect("edge-1:80", field)), 400, "no body")
+        connection = self.open(connect("edge-1:80", "Expect: 100-continue"))
+        self.assert_answer(connection, 417, "expect")
+
+    def test_large_heads(self):
+        """431 for more bytes or fields than the limits allow."""
+        self.assert_answer(self.open(connect("a:1", "A: " + "b" * 16384)), 431, "16384 bytes")
+        self.assert_answer(self.open(connect("a:1", *["A: b"] * 100)), 431, "100 header fields")
+
+    def test_nothing_of_the_caller_reaches_the_head_of_the_answer(self):
+        """A target with encoded line ends is only quoted in the body."""
+        connection = self.open(connect("a%0d%0aSet-Cookie:x:1"))
+        self.turns(connection)
+        self.assertNotIn(b"Cookie", connection.sent.partition(b"\r\n\r\n")[0])
+
+
+class ClosingTests(ConnectTestCase):
+    """After an error answer the connection is closed, but not on top of the answer."""
+
+    limits = {"linger": 5.0}
+
+    def test_what_the_caller_still_sends_is_read_and_dropped(self):
+        """A reset would take the answer away; so the caller is read until it closes."""
+        connection = self.open(connect("edge-9:80") + b"early")
+        self.assert_answer(connection, 503, "edge-9")
+        self.assertTrue(connection.reading)
+        connection.receive(b"more" * 1000)
+        connection.receive_end()
+        self.turns(connection)
+        self.assertIsInstance(connection.closed_with, ConnectionDone)
+        self.assertFalse(connection.aborted)
+
+    def test_a_caller_that_does_not_close_is_aborted(self):
+        """After the linger time, and not before."""
+        connection = self.open(connect("edge-9:80"))
+        self.turns(connection)
+        self.reactor.advance(4.9)
+        self.assertFalse(connection.aborted)
+        self.reactor.advance(0.1)
+        self.assertTrue(connection.aborted)
+
+    def test_a_caller_that_does_not_read_is_aborted(self):
+        """An answer that cannot be sent holds nothing longer than the linger time."""
+        connection = self.open(connect("edge-9:80"))
+        self.reactor.advance(5)
+        self.assertTrue(connection.aborted)
+
+    def test_an_early_caller_whose_dial_fails(self):
+        """A caller that was paused is read again, so that its end is seen."""
+        connection = self.open(connect() + b"early")
+        self.session.dials[0].fail(Code.REFUSED, "refused")
+        self.assert_answer(connection, 502, "refused")
+        connection.receive_end()
+        self.turns(connection)
+        self.assertIsInstance(connection.closed_with, ConnectionDone)

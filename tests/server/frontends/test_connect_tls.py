@@ -1,0 +1,214 @@
+"""CONNECT over TLS."""
+
+from __future__ import annotations
+
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.python.failure import Failure
+
+from tests.server.frontends.connecting import (
+    ESTABLISHED,
+    ConnectTestCase,
+    MemoryTLSConnection,
+    connect,
+)
+from yurttunnel.pki.problems import refusal
+from yurttunnel.server.audit import Audit
+
+
+class TLSTests(ConnectTestCase):
+    """Over TLS, which has no half-close in Twisted."""
+
+    def open(self, data=b"", connection_class=MemoryTLSConnection):
+        """Open a TLS connection."""
+        return super().open(data, connection_class)
+
+    def test_no_byte_of_the_target_is_in_the_record_of_the_200(self):
+        """A target that speaks at once is heard in a later record."""
+        connection = self.open(connect())
+        self.session.dials[0].succeed(greeting=b"hello")
+        self.turns(connection)
+        self.assertEqual(connection.records, [ESTABLISHED, b"hello"])
+
+    def test_the_target_ends_its_direction(self):
+        """The caller is told by close_notify, and has limited time to close."""
+        connection, _ = self.join()
+        far = self.session.dials[0].far
+        far.write(b"last")
+        far.loseWriteConnection()
+        self.turns(connection)
+        self.assertEqual(connection.sent, b"last")
+        self.assertTrue(connection.close_notified)
+        self.reactor.advance(5)
+        self.assertTrue(connection.aborted)
+
+    def test_a_caller_that_reads_slowly(self):
+        """It has longer to take the last of the stream, but not for ever."""
+        connection, _ = self.join()
+        connection.transport.taken = False
+        self.session.dials[0].far.loseWriteConnection()
+        self.reactor.advance(5)
+        self.assertFalse(connection.aborted)
+        self.reactor.advance(74)
+        self.assertFalse(connection.aborted)
+        self.reactor.advance(1)
+        self.assertTrue(connection.aborted)
+
+    def test_a_slow_caller_that_closes(self):
+        """Nobody waits for it any longer."""
+        connection, _ = self.join()
+        connection.transport.taken = False
+        self.session.dials[0].far.loseWriteConnection()
+        self.reactor.advance(5)
+        self.assertEqual(len(self.factory.stalled), 1)
+        connection.connectionLost(Failure(ConnectionDone()))
+        self.assertEqual(len(self.factory.stalled), 0)
+
+    def test_an_error_answer_that_is_not_taken(self):
+        """For the few bytes of an error nobody waits longer."""
+        connection = self.open(connect("edge-9:80"))
+        connection.transport.taken = False
+        self.turns(connection)
+        self.reactor.advance(5)
+        self.assertTrue(connection.aborted)
+
+    def test_a_target_that_ends_after_the_caller_has_left(self):
+        """Nobody is waited for any longer."""
+        connection, _ = self.join()
+        # A stream may tell of the end of its target after it has been let go of.
+        side = self.session.dials[0].near._protocol
+        connection.connectionLost(Failure(ConnectionDone()))
+        side.readConnectionLost()
+        self.assertEqual(len(self.factory.lingering), 0)
+
+    def test_an_error_answer(self):
+        """It is sent, the connection is closed softly, and a caller that stays is aborted."""
+        connection = self.open(connect("edge-9:80"))
+        self.turns(connection)
+        self.assertIn(b"503", connection.sent)
+        self.assertTrue(connection.close_notified)
+        self.reactor.advance(5)
+        self.assertTrue(connection.aborted)
+
+    def test_callers_that_tls_refuses(self):
+        """The log tells of each reason once in a minute, with the address."""
+        events = []
+        globalLogPublisher.addObserver(events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        for problem in ("it is one", "it is another", "it is one"):
+            self.open(connection_class=UnfinishedTLSConnection).break_off(refusal(problem))
+        self.open().break_off(refusal("it has been let in before"))
+        lines = [formatEvent(event) for event in events if "problem" in event]
+        said = [f"a caller from 127.0.0.1 is refused: it is {what}" for what in ("one", "another")]
+        self.assertEqual(said, lines)
+
+    def test_a_caller_that_leaves_while_the_200_goes_out(self):
+        """The stream is reset and nothing is left."""
+        connection = self.open(connect())
+        target = self.session.dials[0].succeed()
+        connection.break_off(ConnectionLost())
+        self.assertEqual(len(target.ended_with), 1)
+
+
+class UnfinishedTLSConnection(MemoryTLSConnection):
+    """A TLS connection whose handshake is done when the test says so."""
+
+    handshaken = False
+
+    def getPeerCertificate(self):
+        """Have none, which the audit log puts up with."""
+
+    def finish(self):
+        """End the handshake."""
+        self.protocol.handshakeCompleted()
+
+
+class HandshakeTests(ConnectTestCase):
+    """Who has not ended its TLS handshake may be anybody."""
+
+    limits = {"head_timeout": 10.0, "max_unread_heads": 2, "max_handshakes": 3}
+
+    def setUp(self):
+        """Keep what is logged and audited."""
+        super().setUp()
+        self.lines = []
+        self.factory.audit = Audit(self.reactor, self.lines.append)
+        self.events = []
+        globalLogPublisher.addObserver(self.events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+
+    def open(self, data=b"", connection_class=UnfinishedTLSConnection):
+        """Open a TLS connection."""
+        return super().open(data, connection_class)
+
+    def logged(self, word):
+        """Return the lines of the log with ``word``."""
+        return [line for line in map(formatEvent, self.events) if line and word in line]
+
+    def test_strangers_keep_nobody_out(self):
+        """Of more handshakes than may be under way the oldest is cut off, without an answer."""
+        strangers = [self.open() for _ in range(6)]
+        caller = self.open()
+        caller.finish()
+        caller.receive(connect())
+        self.assertEqual(len(self.session.dials), 1)
+        self.assertEqual([True] * 4 + [False] * 2, [each.aborted for each in strangers])
+        self.assertEqual({b""}, {each.sent for each in strangers})
+
+    def test_one_line_for_all_of_them(self):
+        """The log has one in a minute, with what can be done; the audit log has none."""
+        for _ in range(10):
+            self.open()
+        (line,) = self.logged("is cut off")
+        self.assertIn("a caller from 127.0.0.1 is cut off: 3 newer ones", line)
+        self.assertEqual(self.lines, [])
+
+    def test_heads_count_apart(self):
+        """Handshakes take no room of callers that are known, nor the other way round."""
+        for _ in range(3):
+            self.open()
+        callers = [self.open() for _ in range(3)]
+        for caller in callers:
+            caller.finish()
+        self.assertEqual([caller.aborted for caller in callers], [True, False, False])
+        (line,) = [line for line in self.logged("is cut off") if "handshake" not in line]
+        self.assertIn("a caller from 127.0.0.1 is cut off: 2 newer ones", line)
+        self.assertEqual(self.lines, [])
+        self.assertFalse(self.open().aborted)
+
+    def test_time(self):
+        """Handshake and head have ten seconds together; who is known by then is told."""
+        stranger, other, caller = self.open(), self.open(), self.open()
+        self.reactor.advance(6)
+        caller.finish()
+        self.reactor.advance(4)
+        self.assert_told(caller, b"HTTP/1.1 408 ")
+        for each in (stranger, other):
+            self.assertTrue(each.aborted)
+            self.assertEqual(each.sent, b"")
+        (line,) = self.logged("is cut off")
+        self.assertIn("its TLS handshake was not done within 10 s", line)
+        self.assertEqual(len(self.lines), 1)
+        self.assertEqual(len(self.logged("answered 408")), 1)
+
+    def assert_told(self, connection, status_line):
+        """The connection has got an answer."""
+        self.turns(connection)
+        self.assertTrue(connection.sent.startswith(status_line), connection.sent)
+
+    def test_handshakes_that_end(self):
+        """They make room, whether the caller goes on or leaves."""
+        first, second, third = (self.open() for _ in range(3))
+        first.finish()
+        second.break_off(ConnectionLost())
+        self.open()
+        self.open()
+        self.assertFalse(third.aborted)
+        self.assertEqual(len(self.factory.handshakes), 3)
+
+    def test_drain(self):
+        """A server that stops waits for none of them."""
+        stranger = self.open()
+        gone = self.factory.drain()
+        self.assertTrue(stranger.aborted)
+        self.successResultOf(gone)
