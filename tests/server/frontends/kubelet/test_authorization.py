@@ -60,14 +60,18 @@ class Api:
 
 @implementer(IOpenSSLClientConnectionCreator)
 class Careless:
-    """The TLS of a caller that trusts everybody, with a certificate or without."""
+    """The TLS of a caller that verifies nobody; it may have no certificate, and name no server."""
 
-    def __init__(self, credentials):
-        self.credentials = credentials
+    def __init__(self, credentials, server_name):
+        self._credentials = credentials
+        self._server_name = server_name
 
     def clientConnectionForTLS(self, tlsProtocol):
         """Make the TLS state of a connection."""
-        return SSL.Connection(client_context(self.credentials, [HTTP_PROTOCOL]), None)
+        connection = SSL.Connection(client_context(self._credentials, [HTTP_PROTOCOL]), None)
+        if self._server_name is not None:
+            connection.set_tlsext_host_name(self._server_name.encode())
+        return connection
 
 
 @implementer(IMiddleware)
@@ -136,8 +140,12 @@ class AuthorizedWorld(World):
 
     def dial_anonymously(self, credentials=None):
         """Connect without a certificate, or with one that is not of the authority."""
+        return self.connect(credentials)
+
+    def connect(self, credentials, server_name=None):
+        """Connect over TLS that verifies nobody."""
         caller = Recorder()
-        creator = Careless(credentials)
+        creator = Careless(credentials, server_name)
         near = tls.client_side(self.reactor, creator, Factory.forProtocol(lambda: caller))
         self.link(near.buildProtocol(None), self.secured())
         return caller

@@ -1,0 +1,212 @@
+"""kube-apiserver, whose connections firewall rules have led here, reaches no other node."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import ip_address
+
+from tests.cluster.fakes import CLOUD, EDGE, node
+from tests.server.frontends.kubelet.deputies import (
+    API_HOSTS,
+    EDGE_1,
+    EDGE_2,
+    EXTERNAL,
+    SERVICE,
+    UPGRADE,
+    DeputiesWorld,
+)
+from yurttunnel.kube.resources import NODES
+from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
+
+
+class LedTests(DeputiesWorld):
+    """kube-apiserver, whose connections our firewall rules have led here."""
+
+    def test_ordinary(self):
+        """``kubectl get --raw /api/v1/nodes/edge-1/proxy/metrics`` reaches the node, in both
+        families, though ``Host`` is the API's own name.
+        """
+        for address in EDGE_1:
+            self.lead(address)
+            for host in API_HOSTS:
+                caller = self.apiserver()
+                self.reaches(caller, (address, 10250), Host=host, X_Forwarded_For="192.0.2.50")
+                self.answered(caller, 200, "metric 1\n")
+
+    def test_host_of_another_node(self):
+        """``Host: edge-2:10250`` through edge-1 reaches edge-1."""
+        for address in EDGE_1:
+            self.lead(address)
+            for host in ("edge-2:10250", "10.0.0.2:10250", "[2001:db8::2]:10266", "EDGE-2.:1"):
+                self.reaches(self.apiserver(), (address, 10250), Host=host)
+
+    def test_fields_for_the_server(self):
+        """``X-Tunnel-Proxy-Dest`` and ``X-Tunnel-Proxy-Host`` are refused, whatever they say."""
+        self.lead(EDGE_1[0])
+        for fields in (
+            {"X_Tunnel_Proxy_Dest": "edge-2:10250"},
+            {"X_Tunnel_Proxy_Dest": "127.0.0.1:10266"},
+            {"X_Tunnel_Proxy_Host": "edge-2"},
+            {"x_tunnel_proxy_host": "edge-1"},
+            {"X_Tunnel_Proxy_Host": ""},
+        ):
+            self.refuses(
+                self.apiserver(), 403, "does not count from who speaks for others", **fields
+            )
+
+    def test_pods_of_another_node(self):
+        """Paths of a pod on edge-2 through edge-1 are refused, also when they are encoded."""
+        self.lead(EDGE_1[0])
+        for first in (
+            "run",
+            "exec",
+            "attach",
+            "portForward",
+            "containerLogs",
+            "checkpoint",
+            "%65xec",
+        ):
+            for fields in ({}, UPGRADE):
+                self.refuses(
+                    self.apiserver("edge-2"),
+                    403,
+                    "the pod in the path is on the node edge-2, and the connection was for edge-1",
+                    target=f"/{first}/default/there/web",
+                    method="POST",
+                    Host="edge-2:10250",
+                    **fields,
+                )
+        self.assertTrue(any("is on the node edge-2" in line for line in self.lines), self.lines)
+
+    def test_pods(self):
+        """A pod of the node is reached, and so is one that no cache knows yet."""
+        self.lead(EDGE_1[0])
+        for name in ("here", "new"):
+            target = f"/containerLogs/default/{name}/web"
+            self.reaches(self.apiserver(), (EDGE_1[0], 10250), target=target, Host=API_HOSTS[0])
+
+    def test_other_ports(self):
+        """The port counts as well, and paths of what is no kubelet are about no pods."""
+        self.lead(EDGE_1[0], 9443)
+        self.reaches(
+            self.apiserver(), (EDGE_1[0], 9443), target="/run/default/there", Host="edge-2:10250"
+        )
+
+    def test_two_nodes_with_one_address(self):
+        """The name in TLS tells which, or the pod; else nothing does."""
+        self.put_node("edge-2", EDGE_1[0])
+        self.lead(EDGE_1[0])
+        self.refuses(
+            self.apiserver(), 400, "2 nodes: edge-1, edge-2", "=Hostname", Host="edge-1:10250"
+        )
+        self.reaches(self.apiserver("edge-1"), (EDGE_1[0], 10250), Host="edge-2:10250")
+        self.reaches(self.apiserver(), (EDGE_1[0], 10250), target="/exec/default/here/web")
+        self.refuses(self.apiserver("edge-1"), 403, target="/exec/default/there/web")
+
+    def test_unknown_addresses(self):
+        """What is no node's is not reached, nor a cloud node without an agent."""
+        self.put_node("cloud-1", "10.0.0.3", labels=CLOUD)
+        for address in ("192.0.2.77", "10.0.0.3"):
+            self.lead(address)
+            self.refuses(self.apiserver("edge-1"), 503, f"{address}:10250", Host="edge-1:10250")
+
+    def test_node_that_claims_what_another_has(self):
+        """An address is of all who say that they have it, whatever types they say it is of."""
+        external = node("edge-1", *EDGE_1, labels=EDGE)
+        external["status"]["addresses"].append({"type": "ExternalIP", "address": "203.0.113.9"})
+        self.informers.put(NODES, external)
+        self.lead("203.0.113.9")
+        self.reaches(self.apiserver(), ("203.0.113.9", 10250))
+        self.put_node("edge-2", *EDGE_2, "203.0.113.9")
+        self.refuses(self.apiserver(), 400, "2 nodes: edge-1, edge-2")
+
+    def test_many_nodes_with_one_address(self):
+        """Some of them are named; a client that reads 1,024 bytes of a refusal reads it all."""
+        for number in range(40):
+            self.put_node(f"edge-with-a-rather-long-name-{number:02}", EDGE_1[0])
+        self.lead(EDGE_1[0])
+        caller = self.apiserver()
+        fields = {"Connection": "Upgrade", "Upgrade": "websocket"}
+        self.ask(caller, "/exec/default/new/web", **fields)
+        self.answered(caller, 400, "41 nodes: edge-1, ", " and 36 more; ")
+        body = caller.received.rpartition(b"\r\n\r\n")[2]
+        self.assertEqual(400, json.loads(body[:1024])["code"])
+
+    def test_upgrades_that_were_not_led(self):
+        """Where rules alone lead here no upgrade is for a node that no rule has led."""
+        self.refuses(
+            self.apiserver(), 403, "nothing tells", target="/exec/default/here/web", **UPGRADE
+        )
+
+    def test_unlisted_kube_apiserver_at_unknown_addresses(self):
+        """One that --allowed-callers does not have chooses nothing by its clients' fields."""
+        self.put_node("cloud-1", "10.0.0.3", labels=CLOUD)
+        for verb in ("get", "create"):
+            for what in ("proxy", "metrics"):
+                self.api.rules.add(("jane", verb, what, "edge-1"))
+        self.api.tokens["secret"] = "jane"
+        for address in ("192.0.2.77", "10.244.7.7", "10.0.0.3"):
+            self.lead(address)
+            for caller, proof in (
+                (self.jane(), {}),
+                (self.jane("edge-1"), {}),
+                (self.connect(None, None), {"Authorization": "Bearer secret"}),
+            ):
+                for fields in (
+                    {"Host": "edge-1:10250"},
+                    {"X_Tunnel_Proxy_Dest": "127.0.0.1:10266", "X_Tunnel_Proxy_Host": "edge-1"},
+                ):
+                    self.refuses(caller, 503, f"{address}:10250", **fields, **proof)
+
+    def test_ways_of_the_service(self):
+        """Who speaks for himself may come by a node port or an external address of the Service."""
+        self.api.rules.add(("jane", "get", "metrics", "edge-1"))
+        for address, port in ((SERVICE, 10250), (EXTERNAL, 10250), ("192.0.2.77", 31250)):
+            self.lead(address, port)
+            self.reaches(self.jane(), ("edge-1", 10250), Host="edge-1:10250")
+        for address, port in ((EXTERNAL, 9443), ("192.0.2.77", 31251)):
+            self.lead(address, port)
+            self.refuses(self.jane(), 503, f"{address}:{port}", Host="edge-1:10250")
+
+    def test_lying_node(self):
+        """A node that claims the Service's address gets nothing of who comes by that."""
+        self.put_node("edge-2", *EDGE_2, SERVICE)
+        self.lead(SERVICE)
+        self.reaches(self.apiserver("edge-1"), (EDGE_1[0], 10250), Host=f"{SERVICE}:10250")
+        self.refuses(self.apiserver(), 403, "nothing tells", Host=f"{SERVICE}:10250")
+
+    def test_kubelets_of_other_ports(self):
+        """The pod in a path counts on a kubelet's own port, wherever that is, and on the usual."""
+        self.put_node("edge-1", *EDGE_1, port=10350)
+        for port in (10250, 10255, 10350):
+            self.lead(EDGE_1[0], port)
+            self.refuses(self.apiserver(), 403, "edge-2", target="/run/default/there/web")
+
+    def test_node_of_which_the_api_has_not_told(self):
+        """Its agent has proven its name, but no address that counts here."""
+        self.informers.delete(NODES, "edge-1")
+        self.lead(EDGE_1[0])
+        self.refuses(self.apiserver("edge-1"), 503, "the address of no node")
+
+    def test_unlabelled_node(self):
+        """A node with an agent is behind the tunnel, whatever its labels, and so is one with the
+        label that is cut off.
+        """
+        self.put_node("edge-1", *EDGE_1, labels={})
+        self.lead(EDGE_1[0])
+        self.reaches(self.apiserver(), (EDGE_1[0], 10250))
+        self.put_node("edge-1", *EDGE_1)
+        self.registry.remove(self.registry.direct("edge-1"))
+        self.refuses(self.apiserver(), 503, "no agent is connected for edge-1")
+
+    def test_kept_connection(self):
+        """Each request of a connection goes where that was for, and the kernel is asked once."""
+        self.lead(EDGE_1[0])
+        caller = self.apiserver()
+        self.ask(caller, Host=API_HOSTS[0])
+        self.aims.led_from = SocketAddress(ip_address(EDGE_2[0]), 10250)
+        self.ask(caller, Host="edge-2:10250")
+        self.answered(caller, 200)
+        self.assertEqual(len(self.kubelet.exchanges), 2)
+        self.assertEqual(self.other.dials, [])
+        self.assertEqual([b"10.0.0.1:10250"], self.kubelet.head.values(b"host"))

@@ -1,0 +1,114 @@
+"""What each client of kube-apiserver has of a node's connections."""
+
+from __future__ import annotations
+
+from tests.server.frontends.kubelet.deputies import EDGE_1, UPGRADE, DeputiesWorld
+from tests.tunnel.memory import User
+from yurttunnel.http.request_body import read_body
+
+
+class ShareTests(DeputiesWorld):
+    """No client of kube-apiserver shuts a node for its other clients, or for those who ask
+    themselves.
+    """
+
+    run_target = "/run/default/here/web?cmd=sleep+3600"
+    mallory, joan = "192.0.2.66", "192.0.2.50"
+
+    def setUp(self):
+        """Have kube-apiserver's connections led here, and a kubelet that answers what it can."""
+        super().setUp()
+        self.lead(EDGE_1[0])
+        self.kubelet.answer = self.answer
+
+    def answer(self, exchange):
+        """Answer neither what runs for ever nor what is not complete."""
+        target = exchange.head.target
+        if exchange.has_body:
+            read_body(exchange, 1 << 20).addCallbacks(
+                lambda body: exchange.respond(200, [], b"%d bytes\n" % len(body)), lambda _: None
+            )
+        elif target.startswith(b"/exec"):
+            exchange.switch(101, b"", [(b"Connection", b"Upgrade"), (b"Upgrade", b"x")], User())
+        elif not target.startswith(b"/run"):
+            exchange.respond(200, [], b"metric 1\n")
+
+    def by(self, address, *given):
+        """Return the fields by which kube-apiserver tells for whom it asks."""
+        return {"X_Forwarded_For": ", ".join([*given, address])}
+
+    def flood(self, *spelled, count=20, **fields):
+        """Have requests without an answer made for one client, which may say it is others."""
+        for number in range(count):
+            given = [each.format(number) for each in spelled]
+            client = self.by(self.mallory, *given)
+            self.ask(self.apiserver(), self.run_target, "POST", **client, **fields)
+
+    def test_answers_that_never_begin(self):
+        """Who waits for them, whatever it says, has half; others are answered at once."""
+        self.flood()
+        self.flood("198.51.100.{}")
+        self.assertEqual(16, self.pooled()["in_use"])
+        others = self.by(self.joan)
+        for _ in range(3):
+            caller = self.apiserver()
+            self.ask(caller, **others)
+            self.answered(caller, 200, "metric 1\n")
+            execing = self.apiserver()
+            self.ask(execing, "/exec/default/here/web?command=sh", "POST", **UPGRADE)
+            self.answered(execing, 101)
+            self.pass_time(60, 5)
+            self.flood(count=16)
+        self.api.rules.add(("jane", "get", "metrics", "edge-1"))
+        own = self.jane()
+        self.ask(own)
+        self.answered(own, 200, "metric 1\n")
+
+    def test_upgrades_come_first_whoever_asks(self):
+        """An exec begins while others, and requests of unknown clients, wait for answers."""
+        for number in range(5):
+            self.mallory = f"192.0.2.{100 + number}"
+            self.flood()
+        for _ in range(20):
+            self.ask(self.apiserver(), self.run_target, "POST")
+        self.assertEqual(32, self.pooled()["in_use"])
+        for fields in (UPGRADE, {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"}):
+            caller = self.apiserver()
+            self.ask(caller, "/exec/default/here/web?command=sh", "POST", **fields)
+            self.answered(caller, 101)
+
+    def test_dripping_bodies(self):
+        """600 bytes a second, or one in 10 s, refuse nobody else's upload."""
+        begun = []
+        for seconds, size in ((10, 6000), (10, 1)):
+            for _ in range(20):
+                caller = self.apiserver()
+                fields = self.by(self.mallory)
+                self.ask(caller, "/x", "POST", b"a", Content_Length="100000000", **fields)
+                begun.append((caller, size))
+            self.pass_time(2)
+            for _ in range(12):
+                for caller, size in begun:
+                    if not caller.ended_with:
+                        caller.transport.write(b"a" * size)
+                self.pass_time(seconds, 5)
+                uploading = self.apiserver()
+                fields = self.by(self.joan)
+                body = b"a" * 50_000
+                self.ask(uploading, "/x", "POST", body, Content_Length="50000", **fields)
+                self.answered(uploading, 200, "50000 bytes\n")
+
+    def test_only_kube_apiserver_is_believed(self):
+        """Who speaks for himself, or is led to the port that asks nobody, counts as what he is."""
+        for verb in ("proxy", "metrics"):
+            self.api.rules.add(("jane", "create", verb, "edge-1"))
+        for number in range(20):
+            client = self.by(f"198.51.100.{number}")
+            self.ask(self.jane(), self.run_target, "POST", **client)
+        self.assertEqual(16, self.pooled()["in_use"])
+        self.serve_kubelet(None)
+        self.lead(EDGE_1[0], 10255)
+        for number in range(20):
+            client = self.by(f"198.51.100.{number}")
+            self.ask(self.dial_insecurely(), self.run_target, "POST", **client)
+        self.assertEqual(32, self.pooled()["in_use"])

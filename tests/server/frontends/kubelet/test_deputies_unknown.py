@@ -1,0 +1,31 @@
+"""What rules of others have led here, or comes before the cluster is known, reaches nothing."""
+
+from __future__ import annotations
+
+from tests.server.frontends.kubelet.deputies import EDGE_1, DeputiesWorld
+
+
+class OthersRulesTests(DeputiesWorld):
+    """A server without firewall rules of its own."""
+
+    iptables = False
+
+    def test_led_by_others(self):
+        """Rules that are not ours, as those that another server has left, choose nothing."""
+        self.lead(EDGE_1[0], 10255)
+        self.refuses(
+            self.dial_insecurely(), 503, "10.0.0.1:10255", "/steering", Host="edge-2:10266"
+        )
+
+
+class EarlyTests(DeputiesWorld):
+    """A server that does not know the cluster yet."""
+
+    synced = False
+
+    def test_led(self):
+        """What rules lead here that a server before has left waits until more is known."""
+        self.lead(EDGE_1[0], 10255)
+        self.refuses(self.dial_insecurely(), 503, "(yet)", Host="edge-2:10266")
+        for caller in (self.apiserver("edge-1"), self.jane()):
+            self.refuses(caller, 503, "(yet)", Host="edge-2:10250")

@@ -1,0 +1,127 @@
+"""Callers without TLS reach no node but the one that their connection is for."""
+
+from __future__ import annotations
+
+from tests.cluster.fakes import CLOUD
+from tests.server.frontends.kubelet.deputies import API_HOSTS, EDGE_1, SERVICE, DeputiesWorld
+
+
+class PlainTests(DeputiesWorld):
+    """Callers without TLS, whom nobody asks who they are."""
+
+    def test_led(self):
+        """What is led here goes to the port of the node that it was for, and nowhere else."""
+        self.serve_kubelet(None)
+        for address in EDGE_1:
+            for port in (10255, 9100):
+                self.lead(address, port)
+                for host in ("edge-2:10266", "127.0.0.1:10266", "edge-1:10266", *API_HOSTS):
+                    caller = self.dial_insecurely()
+                    self.reaches(caller, (address, port), Host=host)
+                    self.answered(caller, 200, "metric 1\n")
+
+    def test_fields_for_the_server(self):
+        """They choose neither another node nor another port."""
+        self.serve_kubelet(None)
+        self.lead(EDGE_1[0], 10255)
+        for fields in (
+            {"X_Tunnel_Proxy_Dest": "edge-2:10266"},
+            {"X_Tunnel_Proxy_Dest": "127.0.0.1:10266", "X_Tunnel_Proxy_Host": "edge-1"},
+            {"X_Tunnel_Proxy_Host": "edge-2"},
+        ):
+            self.refuses(self.dial_insecurely(), 403, "does not count", **fields)
+
+    def test_pods_of_another_node(self):
+        """The path chooses no other node."""
+        self.lead(EDGE_1[0], 10255)
+        for first in ("run", "exec", "containerLogs"):
+            target = f"/{first}/default/there/web"
+            self.refuses(self.dial_insecurely(), 403, "edge-2", target=target)
+
+    def test_unknown_addresses(self):
+        """What is no node's goes nowhere."""
+        self.lead("192.0.2.77", 9100)
+        self.refuses(self.dial_insecurely(), 503, "192.0.2.77:9100", Host="edge-1:9100")
+
+    def test_programs_of_this_machine(self):
+        """They say where to."""
+        self.serve_kubelet(None)
+        self.reaches(
+            self.dial_insecurely(),
+            ("10.0.0.1", 8000),
+            Host="127.0.0.1:10264",
+            X_Tunnel_Proxy_Dest="10.0.0.1:8000",
+        )
+
+    def test_other_machines(self):
+        """Without records of names nobody else has anything to say."""
+        self.aims.from_here = False
+        for fields in (
+            {"Host": "edge-1:9100"},
+            {"Host": "10.0.0.1:10255"},
+            {"Host": "localhost:10255", "target": "/run/default/here/web"},
+        ):
+            self.refuses(self.dial_insecurely(), 403, "--enable-dns-controller", **fields)
+        self.refuses(
+            self.dial_insecurely(), 403, "does not count", X_Tunnel_Proxy_Dest="10.0.0.1:9100"
+        )
+
+
+class PlainNamedTests(DeputiesWorld):
+    """Callers without TLS from other machines, whom records of names lead here."""
+
+    iptables = False
+    dns = True
+
+    def led(self):
+        """Lead connections here by the Service, seen or unseen, and directly from afar."""
+        node_port = ("192.0.2.77", 31910)
+        for led_from in (None, (SERVICE, 9100), node_port):
+            for from_here in (False,) if led_from is None else (False, True):
+                self.aims.from_here = from_here
+                self.aims.led_from = None
+                if led_from is not None:
+                    self.lead(*led_from)
+                yield led_from
+
+    def test_names(self):
+        """A node's name leads to the ports of it that lead here."""
+        self.serve_kubelet(None)
+        for _ in self.led():
+            self.reaches(self.dial_insecurely(), (EDGE_1[0], 9100), Host="edge-1:9100")
+        self.aims.led_from, self.aims.from_here = None, False
+        self.reaches(self.dial_insecurely(), (EDGE_1[0], 10255), Host="Edge-1.:10255")
+        self.refuses(
+            self.dial_insecurely(),
+            403,
+            "the pod in the path is on the node edge-2",
+            target="/run/default/there/web",
+            Host="edge-1:10255",
+        )
+
+    def test_all_else(self):
+        """Nothing else is reached: no other port, no address, nothing by fields or paths."""
+        self.put_node("cloud-1", "10.0.0.3", labels=CLOUD)
+        self.put_node("tunnel.example", "10.0.0.4")
+        elsewhere = ("10.0.0.2:9100", "localhost:9100", "cloud-1:9100", "edge-2")
+        for led_from in self.led():
+            for host in (*elsewhere, "tunnel.example:9100"):
+                self.refuses(
+                    self.dial_insecurely(),
+                    403,
+                    "http-proxy-ports",
+                    Host=host,
+                    target="/run/default/there/web",
+                )
+            for fields in (
+                {"X_Tunnel_Proxy_Dest": "127.0.0.1:10266", "X_Tunnel_Proxy_Host": "edge-2"},
+                {"X_Tunnel_Proxy_Host": "edge-2"},
+                {"X_Tunnel_Proxy_Dest": "edge-2:9100"},
+            ):
+                self.refuses(
+                    self.dial_insecurely(), 403, "does not count", Host="edge-1:9100", **fields
+                )
+            if led_from is None:
+                for port in (10250, 10264, 10266, 10267, 22):
+                    host = f"edge-1:{port}"
+                    self.refuses(self.dial_insecurely(), 403, "http-proxy-ports", Host=host)
