@@ -1,0 +1,94 @@
+"""How a pool and its connections end."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import CancelledError
+
+from tests.http.pooling import PoolTestCase
+from yurttunnel.http.pool import PoolBusy
+
+
+class EndTests(PoolTestCase):
+    """Ending a pool."""
+
+    def test_who_uses_what(self):
+        """Each connection is idle, or in use by its caller."""
+        used, idle = self.new(caller="a"), self.new(caller="b")
+        self.use(idle)
+        self.assertEqual([(used, "a")], list(self.pool.lent()))
+        self.assertEqual([idle], self.pool.unused())
+        self.assertIs(idle, self.acquire(caller="c"))
+        self.assertEqual({used: "a", idle: "c"}, dict(self.pool.lent()))
+
+    def test_close_idle(self):
+        """What is idle is closed, what is used goes on."""
+        first, second = self.new(), self.new()
+        self.use(first)
+        receiver = self.begin(second)
+        self.pool.close_idle()
+        self.assertFalse(first.reusable)
+        self.answer(second)
+        self.assertEqual([None], receiver.ends)
+        self.assertIs(second, self.acquire())
+
+    def test_close_idle_of_some(self):
+        """What is idle of other keys is kept."""
+        first = self.new()
+        self.use(first)
+        self.pool.close_idle(lambda key: False)
+        self.assertTrue(first.reusable)
+
+    def test_not_kept(self):
+        """What is not to be kept is closed when it becomes free."""
+        first = self.new()
+        self.begin(first)
+        asked = []
+        self.pool.keeps = lambda key: asked.append(key)
+        self.answer(first)
+        self.assertFalse(first.reusable)
+        self.assertEqual(1, len(asked))
+
+    def test_drain(self):
+        """After that nothing is kept."""
+        first, second = self.new(), self.new()
+        self.use(first)
+        self.begin(second)
+        self.pool.drain()
+        self.assertFalse(first.reusable)
+        self.answer(second)
+        self.settle()
+        self.assertIsNotNone(second.transport.closed_with)
+        self.assert_statistics(idle=0, in_use=0)
+
+    def test_close_all_of_some(self):
+        """Whatever concerns some keys ends at once: what is used, idle, being made, waited for."""
+        other, idle, follower = self.new(key="other"), self.new(key="idle"), self.new()
+        self.use(idle)
+        self.follow(follower)
+        used = self.new()
+        receiver = self.begin(used)
+        attempt, waiting = self.ask(), self.ask()
+        self.pool.close_all(lambda key: key != "other", "it is lost")
+        self.settle()
+        self.assertEqual(1, len(receiver.ends))
+        for connection in (follower, idle, used):
+            self.assertFalse(connection.reusable)
+        self.failureResultOf(attempt, CancelledError)
+        self.assertEqual("it is lost", str(self.failureResultOf(waiting, PoolBusy).value))
+        self.use(other)
+        self.assertIs(other, self.acquire(key="other"))
+
+    def test_close(self):
+        """Everything ends at once, and no call is left."""
+        used = self.new()
+        receiver = self.begin(used)
+        attempt = self.ask()
+        waiting = self.ask()
+        self.pool.close()
+        self.settle()
+        self.assertEqual(1, len(receiver.ends))
+        self.assertTrue(used.transport.aborted)
+        self.failureResultOf(attempt, CancelledError)
+        self.failureResultOf(waiting, PoolBusy)
+        self.assertEqual([], self.clock.getDelayedCalls())
+        self.assertEqual({}, self.pool._origins)

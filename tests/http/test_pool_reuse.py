@@ -1,0 +1,119 @@
+"""Connections are kept and used again."""
+
+from __future__ import annotations
+
+from twisted.internet.error import ConnectError, ConnectionLost
+
+from tests.fakes import MemoryConnection
+from tests.http.pooling import PoolTestCase
+from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.interfaces import ExchangeFailed
+from yurttunnel.http.pool import ConnectionPool
+
+
+class ReuseTests(PoolTestCase):
+    """Connections are used again."""
+
+    def test_reused(self):
+        """A connection that is free is given out again."""
+        first = self.new()
+        self.assertEqual(0, first.requests)
+        self.use(first)
+        self.assertIs(first, self.acquire())
+        self.assert_statistics(connects=1, reuses=1, in_use=1, idle=0)
+        self.use(first)
+        self.assert_statistics(in_use=0, idle=1)
+
+    def test_newest_first(self):
+        """The one used last is given out first, so that the others can go."""
+        first, second = self.new(), self.new()
+        self.use(second)
+        self.use(first)
+        self.assertIs(first, self.acquire())
+        self.assertIs(second, self.acquire())
+
+    def test_keys(self):
+        """Each key has its own connections."""
+        self.use(self.new())
+        other = self.ask("other")
+        self.assertNoResult(other)
+        self.assertEqual("other", self.attempts[0].key)
+
+    def test_lost(self):
+        """A connection that is lost, or has ended, is not given out."""
+        first, second = self.new(), self.new()
+        self.use(first)
+        self.use(second)
+        first.transport.break_off(ConnectionLost())
+        self.assert_statistics(idle=1)
+        second.transport.receive_end()
+        self.assertNoResult(self.ask())
+        self.settle()
+        self.assert_statistics(idle=0, in_use=0)
+
+    def test_closed_by_the_origin(self):
+        """One whose response says so is not kept."""
+        connection = self.new()
+        self.begin(connection)
+        connection.transport.receive(
+            b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+        )
+        self.settle()
+        self.assert_statistics(idle=0, in_use=0)
+
+    def test_idle_timeout(self):
+        """One that nobody needs is closed."""
+        connection = self.new()
+        self.use(connection)
+        self.clock.advance(59.9)
+        self.assertTrue(connection.reusable)
+        self.clock.advance(0.1)
+        self.settle()
+        self.assertIsNotNone(connection.transport.closed_with)
+        self.assert_statistics(idle=0)
+
+    def test_fresh(self):
+        """Who asks for a new one does not get an old one."""
+        old = self.new()
+        self.use(old)
+        self.assertIsNot(old, self.new(fresh=True))
+        self.assertTrue(old.reusable)
+
+    def test_fresh_within_the_bound(self):
+        """For a new one an old one is closed where there is no room."""
+        first, second = self.new(), self.new()
+        self.use(first)
+        self.use(second)
+        self.new(fresh=True)
+        self.assertFalse(first.reusable)
+        self.assertTrue(second.reusable)
+
+    def test_lost_while_it_was_made(self):
+        """A connection that has ended already is a failure, of which nothing was sent."""
+        acquired = self.ask()
+        connection = ClientConnection(self.clock)
+        MemoryConnection(self.clock).open(connection).break_off(ConnectionLost())
+        self.attempts.pop().callback(connection)
+        self.assertTrue(self.failureResultOf(acquired, ExchangeFailed).value.unanswered)
+
+    def test_failure(self):
+        """An attempt that fails fails for who waits for it, and makes room."""
+        for _ in range(5):
+            acquired = self.ask()
+            self.attempts.pop().errback(ConnectError())
+            self.failureResultOf(acquired, ConnectError)
+        self.assert_statistics(connects=5, failed_connects=5, in_use=0)
+        self.assertEqual({}, self.pool._origins)
+
+    def test_connect_raises(self):
+        """So is one that raises."""
+        pool = ConnectionPool(self.clock, lambda key, caller: 1 / 0)
+        self.failureResultOf(pool.take("node"), ZeroDivisionError)
+
+    def test_nothing_is_kept_for_origins_that_are_gone(self):
+        """An origin without connections is forgotten."""
+        connection = self.new()
+        self.use(connection)
+        self.assertEqual(1, len(self.pool._origins))
+        connection.transport.break_off(ConnectionLost())
+        self.assertEqual({}, self.pool._origins)

@@ -1,0 +1,184 @@
+"""What each caller has of a pool."""
+
+from __future__ import annotations
+
+import gc
+
+from twisted.internet.error import ConnectionLost
+
+from tests.http.pooling import PoolTestCase
+from yurttunnel.http.pool import ConnectionPool, PoolBusy, PoolSettings
+
+
+class ShareTests(PoolTestCase):
+    """No caller shuts an origin for others, whatever it does there."""
+
+    settings = PoolSettings()
+
+    def served(self, caller, **arguments):
+        """Have connections made for as much as a caller asks for; give how many it gets."""
+        for _ in range(2000):
+            self.ask(caller=caller, **arguments)
+        made = len(self.attempts)
+        while self.attempts:
+            self.begin(self.succeed(), upgrade=arguments.get("upgrade", False))
+        return made
+
+    def test_answers_that_never_begin(self):
+        """One who waits for as many as can be has half; others are served, for hours."""
+        self.assertEqual(16, self.served("mallory"))
+        for _ in range(60):
+            self.use(self.new(caller="jane"))
+            self.pool.close_idle()
+            self.clock.advance(60)
+        self.assertEqual(16, self.pool.statistics.in_use)
+
+    def test_many_who_do_so(self):
+        """Each leaves as many as it has, so it takes some to leave nothing."""
+        shares = [self.served(f"mallory {number}") for number in range(6)]
+        self.assertEqual([16, 8, 4, 2, 1, 1], shares)
+
+    def test_upgrades_have_their_own(self):
+        """However many short requests and uploads wait, they begin, of whichever caller."""
+        for number in range(40):
+            for upload in (False, True):
+                self.served(f"mallory {number}", upload=upload)
+        for caller in ("jane", "mallory 0"):
+            self.upgrade(self.new(caller=caller, upgrade=True))
+        self.assert_statistics(in_use=66)
+
+    def test_upgrades_that_never_begin(self):
+        """They leave others room for theirs, and take nothing of what is short."""
+        self.assertEqual(16, self.served("mallory", upgrade=True))
+        self.upgrade(self.new(caller="jane", upgrade=True))
+        self.use(self.new(caller="mallory"))
+
+    def test_who_connects(self):
+        """What is to last is connected to for its caller, all else for everybody."""
+        for arguments in ({}, {"upload": True}, {"lasting": True}, {"upgrade": True}):
+            self.ask(caller="jane", **arguments)
+        told = [attempt.caller for attempt in self.attempts]
+        self.assertEqual([None, None, "jane", "jane"], told)
+
+    def test_those_who_wait(self):
+        """One has half of the places to wait, too, of each kind."""
+        for arguments in ({}, {"upgrade": True}, {"upload": True}):
+            self.served("mallory", **arguments)
+            self.assert_statistics(waiting=512)
+            self.failureResultOf(self.ask(caller="mallory", **arguments), PoolBusy)
+            for number in range(16):
+                self.ask(caller=f"jane {number}", **arguments)
+            self.assertNoResult(self.ask(caller="joe", **arguments))
+            self.clock.advance(self.settings.waiting_timeout)
+            self.assert_statistics(waiting=0)
+
+    def test_what_lasts(self):
+        """One has half of all the connections, however they came to last."""
+        self.assertEqual(512, self.served("mallory", lasting=True))
+        error = self.failureResultOf(self.ask(caller="mallory", lasting=True), PoolBusy)
+        self.assertIn("for long", str(error.value))
+        self.failureResultOf(self.ask(caller="mallory"), PoolBusy)
+        self.begin(self.new(caller="jane", lasting=True))
+        self.use(self.new(caller="jane"))
+
+    def test_what_turns_out_to_last(self):
+        """Upgrades and answers that go on count in what their caller has of all."""
+        for _ in range(256):
+            self.upgrade(self.new(caller="mallory", upgrade=True))
+            self.follow(self.new(caller="mallory"))
+        self.failureResultOf(self.ask(caller="mallory", upgrade=True), PoolBusy)
+        self.use(self.new(caller="jane"))
+        self.transports[0].break_off(ConnectionLost())
+        self.acquire(caller="mallory", upgrade=True)
+
+
+class TogetherTests(ShareTests):
+    """No caller gets more of a node by asking at several of its ports, or addresses."""
+
+    def setUp(self):
+        """Have keys belong together whose nodes are the same."""
+        super().setUp()
+        self.pool = ConnectionPool(
+            self.clock, self.connect, self.settings, together=lambda key: key[0]
+        )
+        self.addCleanup(self.pool.close)
+
+    def ask(self, key=("edge-1", 10250), **arguments):
+        """Ask for a connection."""
+        return super().ask(key, **arguments)
+
+    def test_what_lasts_at_several_ports(self):
+        """One has half of all that there may be in use, wherever; others, and other nodes, have
+        theirs.
+        """
+        others = [("edge-1", port) for port in (10255, 9100, 9443)]
+        for number in range(256):
+            self.begin(self.new(caller="mallory", lasting=True))
+            self.follow(self.new(caller="mallory", key=others[number % 3]))
+        for key in (("edge-1", 10250), *others, ("edge-1", 80)):
+            for lasting in (False, True):
+                self.failureResultOf(self.ask(key, caller="mallory", lasting=lasting), PoolBusy)
+            self.begin(self.new(caller="jane", key=key, lasting=True))
+            self.use(self.new(caller="jane", key=key))
+        self.begin(self.new(caller="mallory", key=("edge-2", 10250), lasting=True))
+        for transport in self.transports:
+            transport.break_off(ConnectionLost())
+        self.assertEqual(512, self.served("mallory", key=others[0], lasting=True))
+
+    def test_a_place_is_given_to_who_waits_at_another_port(self):
+        """Whichever port of a node frees it; those of other nodes are not concerned."""
+        kubelet, metrics = ("edge-1", 10250), ("edge-1", 10255)
+        followed = [self.new(key=kubelet, lasting=True) for _ in range(1023)]
+        self.begin(self.new(key=metrics))
+        waiting = [self.ask(metrics) for _ in range(3)]
+        self.use(followed[0])
+        self.succeed()
+        self.begin(self.successResultOf(waiting[0]))
+        followed[1].transport.break_off(ConnectionLost())
+        self.succeed()
+        self.begin(self.successResultOf(waiting[1]))
+        self.assertNoResult(waiting[2])
+        self.assertEqual([], self.attempts)
+
+    def test_ports_take_turns(self):
+        """Of those who wait at several ports none waits for all of another port."""
+        followed = [self.new(lasting=True) for _ in range(1022)]
+        ports = [("edge-1", port) for port in (10255, 10250, 9100)]
+        for key in ports[:2]:
+            self.begin(self.new(key=key))
+        waiting = [self.ask(key) for key in ports for _ in range(2)]
+        for number in range(3):
+            followed[number].transport.break_off(ConnectionLost())
+        self.assertEqual(ports, [attempt.key for attempt in self.attempts])
+        waiting[1].cancel()
+        followed[3].transport.break_off(ConnectionLost())
+        self.assertEqual([*ports, ports[1]], [attempt.key for attempt in self.attempts])
+        self.assertEqual(1, self.pool.statistics.waiting)
+
+    def test_the_end_while_several_ports_are_waited_for(self):
+        """Nobody is given a place that the end has freed."""
+        self.begin(self.new())
+        for _ in range(1023):
+            self.begin(self.new(lasting=True))
+        waiting = [self.ask(("edge-1", port)) for port in (10250, 10255)]
+        self.pool.close()
+        self.settle()
+        for acquired in waiting:
+            self.failureResultOf(acquired, PoolBusy)
+        self.assertEqual([], self.attempts)
+        self.assertEqual({}, self.pool._origins)
+
+    def test_nothing_is_kept(self):
+        """What is counted for nodes that are gone is forgotten, and not while one port is used."""
+        kept = self.new()
+        gone = self.new(key=("edge-1", 10255))
+        for connection in (kept, gone):
+            self.begin(connection)
+        gone.transport.break_off(ConnectionLost())
+        self.assertEqual([1], [places.taken for places in self.pool._in_use.values()])
+        kept.transport.break_off(ConnectionLost())
+        self.transports.clear()
+        self.asked.clear()
+        del kept, gone, connection
+        gc.collect()
+        self.assertEqual([], list(self.pool._in_use))

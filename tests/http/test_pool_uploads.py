@@ -1,0 +1,93 @@
+"""Uploads in a pool."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import CancelledError
+from twisted.internet.error import ConnectError
+
+from tests.http.pooling import PoolTestCase
+from yurttunnel.http.pool import PoolBusy, PoolSettings
+
+
+class UploadTests(PoolTestCase):
+    """Uploads have connections of their own, and each caller its share of these."""
+
+    settings = PoolSettings(max_per_key=2, max_uploads_per_key=4, max_waiting=4)
+
+    def upload(self, caller):
+        """Ask for a connection for an upload."""
+        return self.ask(upload=True, caller=caller)
+
+    def test_beside_the_others(self):
+        """Neither takes anything from the other, waiting for it included."""
+        for caller in "abcd":
+            self.upload(caller)
+        for caller in "efgh":
+            self.assertNoResult(self.upload(caller))
+        self.assertEqual(4, len(self.attempts))
+        self.ask()
+        self.ask()
+        self.assertEqual(6, len(self.attempts))
+        for _ in range(4):
+            self.assertNoResult(self.ask())
+        self.failureResultOf(self.ask(), PoolBusy)
+        self.failureResultOf(self.upload("i"), PoolBusy)
+        self.assertEqual(6, len(self.attempts))
+
+    def test_the_share_of_a_caller(self):
+        """One has as many as it leaves free, half if it is alone, of the connections and of the
+        places; the others pass it by.
+        """
+        for _ in range(4):
+            self.upload("a")
+        self.assertEqual(2, len(self.attempts))
+        self.failureResultOf(self.upload("a"), PoolBusy)
+        for caller in "bc":
+            self.upload(caller)
+        self.assertEqual(4, len(self.attempts))
+        waits = self.upload("b")
+        first, _, third, _ = (self.succeed() for _ in range(4))
+        self.begin(third)
+        self.answer(third)
+        self.assertIs(third, self.successResultOf(waits))
+        self.begin(first)
+        self.answer(first)
+        self.assertNoResult(self.asked[2])
+        self.begin(third)
+        self.answer(third)
+        self.assertIs(third, self.successResultOf(self.asked[2]))
+        self.assertNoResult(self.asked[3])
+
+    def test_what_lasts_is_an_upload_first(self):
+        """Its answer has to begin and go on before it does not count any more."""
+        for _ in range(2):
+            self.ask(upload=True, lasting=True, caller="a")
+        waits = self.upload("a")
+        self.follow(self.succeed())
+        self.assertEqual(2, len(self.attempts))
+        self.assertNoResult(waits)
+        self.succeed()
+        self.succeed()
+        self.successResultOf(waits)
+
+    def test_uploads_that_end(self):
+        """Failures, cancellations and lost connections make room as well."""
+        asked = [self.upload(caller) for caller in "aabc"]
+        asked[0].cancel()
+        self.failureResultOf(asked[0], CancelledError)
+        again = self.upload("a")
+        self.attempts.pop(0)
+        self.attempts.pop(0).errback(ConnectError())
+        self.failureResultOf(asked[1], ConnectError)
+        self.upload("a")
+        for _ in range(4):
+            self.succeed().abort()
+        self.settle()
+        self.successResultOf(again)
+        for caller in "aabc":
+            self.upload(caller)
+        self.assertEqual(4, len(self.attempts))
+        waits = self.upload("d")
+        self.clock.advance(self.settings.waiting_timeout)
+        self.failureResultOf(waits, PoolBusy)
+        self.assert_statistics(waiting=0)
