@@ -1,0 +1,83 @@
+"""The service that keeps a serving certificate of a cluster, for the tests of that."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.pki.signing import SigningApi, issue
+from tests.pki.support import Issuer, clock_now
+from yurttunnel.pki.certificate_store import DatedStore, open_certificate_directory
+from yurttunnel.pki.certificate_template import serving_template
+from yurttunnel.pki.cluster_issuer import ClusterIssuer
+from yurttunnel.pki.renewal import CertificateRenewal
+from yurttunnel.pki.renewal_schedule import CLUSTER_SCHEDULE
+
+LIFE = 3600.0
+
+
+class Kept(SynchronousTestCase):
+    """The service for the serving certificate of a cluster."""
+
+    def setUp(self):
+        """Make an API that answers at once."""
+        self.clock = clock_now()
+        self.start = self.clock.seconds()
+        self.issuer = Issuer.make(self, self.clock)
+        self.api = SigningApi(self.issuer, prompt=True, lifetime=LIFE)
+        self.directory = open_certificate_directory(self.mktemp())
+        self.template = serving_template(["one.example"])
+        self.unknown = None
+        self.changes = []
+        self.times = []
+        create = self.api.create
+
+        def timed(resource, body, namespace=None):
+            self.times.append(self.clock.seconds())
+            return create(resource, body, namespace)
+
+        self.api.create = timed
+
+    def desired(self):
+        """Return what is wanted, or that it is not known."""
+        if self.unknown is not None:
+            raise self.unknown
+        return self.template
+
+    def renewal(self, misfit=None):
+        """Start a service, which has what the last one left."""
+        store = DatedStore(self.clock, self.directory, "yurttunnel-server")
+        purpose = serving_template()
+        renewal = CertificateRenewal(
+            self.clock,
+            "serving certificate",
+            ClusterIssuer(self.clock, self.api, purpose.signer, purpose.usages),
+            store,
+            CLUSTER_SCHEDULE,
+            self.desired,
+            misfit or purpose.problem,
+            (self.issuer.authority.certificate,),
+        )
+        renewal.on_change.append(self.changes.append)
+        renewal.startService()
+        self.addCleanup(self.stop, renewal)
+        return renewal
+
+    def stop(self, renewal):
+        """Stop it, if that has not been done."""
+        if renewal.running:
+            renewal.stopService()
+
+    def store(self, template, issuer=None, lifetime=LIFE):
+        """Leave a certificate as an earlier run would have."""
+        issued = issue(issuer or self.issuer, template, lifetime)
+        DatedStore(self.clock, self.directory, "yurttunnel-server").save(issued)
+        return issued.certificate
+
+    def pass_time(self, seconds):
+        """Let time pass in seconds."""
+        self.clock.pump([1.0] * int(seconds))
+
+    @property
+    def requests(self):
+        """How many requests there have been."""
+        return len(self.api.created)

@@ -1,0 +1,151 @@
+"""When the certificate in use is replaced."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.pki.renewing import LIFE, Kept
+from yurttunnel.pki.authority import utc_now
+from yurttunnel.pki.certificate_store import open_certificate_directory
+from yurttunnel.pki.certificate_template import serving_template
+from yurttunnel.pki.desired_template import SETTLE_TIME
+
+
+class RotationTests(Kept):
+    """Replacing the certificate in use."""
+
+    def test_in_time(self):
+        """A new one is asked for after 70 to 90 % of its life."""
+        renewal = self.renewal()
+        first = renewal.current
+        self.pass_time(LIFE * 0.7 - 2)
+        self.assertEqual(self.requests, 1)
+        self.pass_time(LIFE * 0.2 + 4)
+        self.assertEqual(self.requests, 2)
+        self.assertEqual(self.changes, [first, renewal.current])
+        self.assertEqual((renewal.problem(), renewal.warning()), (None, None))
+
+    def test_stored_in_time(self):
+        """A stored one counts its life from its own beginning."""
+        self.store(self.template)
+        self.pass_time(LIFE * 0.85)
+        renewal = self.renewal()
+        self.pass_time(LIFE * 0.1)
+        self.assertEqual(self.requests, 1)
+        self.assertGreater((renewal.not_after - utc_now(self.clock)).total_seconds(), LIFE * 0.8)
+
+    def test_spread(self):
+        """Replicas do not all renew at the same moment."""
+        times = set()
+        for _ in range(20):
+            self.directory = open_certificate_directory(self.mktemp())
+            times.add(self.renewal()._in_use.held.renewal_at)
+        self.assertEqual(len(times), 20)
+
+    def test_short_lives(self):
+        """Certificates that live for less than they are dated back are not renewed all the time."""
+        self.api.lifetime = 30.0
+        renewal = self.renewal()
+        for _ in range(10):
+            self.pass_time(30)
+            self.assertTrue(renewal.is_usable)
+        self.assertLessEqual(self.requests, 16)
+
+    def test_missing_name(self):
+        """A wanted name that is missing means a new request, as soon as the names have settled."""
+        renewal = self.renewal()
+        self.template = serving_template(["one.example", "two.example"])
+        self.pass_time(SETTLE_TIME - 1)
+        self.assertEqual(self.requests, 1)
+        self.pass_time(3)
+        self.assertEqual(self.requests, 2)
+        self.assertIsNone(self.template.problem(renewal.current.certificate))
+
+    def test_burst(self):
+        """A burst of changes makes one request."""
+        self.renewal()
+        for number in range(10):
+            self.template = serving_template([f"{each}.example" for each in range(number)])
+            self.pass_time(2)
+        self.pass_time(60)
+        self.assertEqual(self.requests, 2)
+
+    def test_fewer_names(self):
+        """A name that is not wanted any more costs nothing, nor does another order."""
+        self.template = serving_template(["one.example", "two.example"])
+        self.renewal()
+        self.template = serving_template(["one.example"])
+        self.pass_time(60)
+        self.template = replace(self.template, dns_names=("two.example", "one.example"))
+        self.pass_time(60)
+        self.assertEqual(self.requests, 1)
+
+    def test_restless_names(self):
+        """Names that never settle do not keep a certificate from being renewed."""
+        renewal = self.renewal()
+        for number in range(int(LIFE)):
+            self.template = serving_template(["one.example", f"{number}.example"])
+            self.pass_time(1)
+        self.assertEqual(self.requests, 2)
+        self.assertTrue(renewal.is_usable)
+
+    def test_names_change_while_waiting(self):
+        """A request that lacks a wanted name is given up for a new one."""
+        self.api.prompt = False
+        renewal = self.renewal()
+        self.pass_time(60)
+        self.template = serving_template(["two.example"])
+        self.pass_time(SETTLE_TIME + 3)
+        self.assertEqual(self.requests, 2)
+        self.assertEqual(self.api.names("csr-1"), ["two.example"])
+        self.api.sign("csr-0")
+        self.pass_time(30)
+        self.assertIsNone(renewal.current)
+        self.api.sign("csr-1")
+        self.pass_time(10)
+        self.assertIsNone(self.template.problem(renewal.current.certificate))
+        self.assertEqual((renewal.counters.issued, renewal.counters.failed), (1, 0))
+
+    def test_burst_while_waiting(self):
+        """A burst of changes gives a request up once, when it is over."""
+        self.api.prompt = False
+        self.renewal()
+        for number in range(10):
+            self.template = serving_template([f"{number}.example"])
+            self.pass_time(2)
+        self.assertEqual(self.requests, 1)
+        self.pass_time(10)
+        self.assertEqual(self.requests, 2)
+        self.assertEqual(self.api.names("csr-1"), ["9.example"])
+
+    def test_shuffled_names(self):
+        """Names that come in another order each time have settled all the same."""
+        self.renewal()
+        names = ["one.example", "two.example"]
+        for _ in range(10):
+            names.reverse()
+            self.template = replace(self.template, dns_names=tuple(names))
+            self.pass_time(1)
+        self.assertEqual(self.requests, 2)
+
+    def test_fewer_names_while_waiting(self):
+        """One that has more than is wanted now goes on."""
+        self.api.prompt = False
+        self.template = serving_template(["one.example", "two.example"])
+        self.renewal()
+        self.template = serving_template(["one.example"])
+        self.pass_time(60)
+        self.assertEqual(self.requests, 1)
+
+    def test_callback_that_fails(self):
+        """One user of the certificate that fails does not keep it from the others."""
+        renewal = self.renewal()
+
+        def broken(issued):
+            raise ZeroDivisionError
+
+        renewal.on_change.insert(0, broken)
+        self.template = serving_template(["two.example"])
+        self.pass_time(10)
+        self.assertEqual(self.changes[-1], renewal.current)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
