@@ -94,6 +94,28 @@ class Producer:
         self.told.append("stop")
 
 
+class Bulk:
+    """A push producer of ``data``, which begins in the next turn."""
+
+    def __init__(self, stream: IStream, data: bytes) -> None:
+        self.stream = stream
+        self.pieces = [data[start : start + 9_000] for start in range(0, len(data), 9_000)]
+        self.paused = False
+        stream._session.clock.callLater(0, self.resumeProducing)
+
+    def resumeProducing(self) -> None:
+        """Write until paused."""
+        self.paused = False
+        while self.pieces and not self.paused:
+            self.stream.write(self.pieces.pop(0))
+
+    def pauseProducing(self) -> None:
+        """Write no more."""
+        self.paused = True
+
+    stopProducing = pauseProducing
+
+
 class MemoryCarrier:
     """A connection without a socket: what is written stays in ``sent`` until it is moved.
 

@@ -19,7 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.tunnel.certificates import ClientTLS, ServerTLS
-from tests.tunnel.memory import MIB, Acceptor, HalfCloseUser
+from tests.tunnel.memory import MIB, Acceptor, Bulk, HalfCloseUser
 from yurttunnel.tunnel.connection import ALPN, CLOSE_TIMEOUT, HELLO_TIMEOUT, SessionConnection
 from yurttunnel.tunnel.direct.tls import TLSFactory
 from yurttunnel.tunnel.session import PeerDescription, SessionContext, TunnelSession
@@ -542,7 +542,7 @@ class ConnectionTests:
         chance = random.Random(5)
         data = chance.randbytes(400_000), chance.randbytes(400_000)
         for (stream, _), sent in zip((near, far), data, strict=True):
-            stream.registerProducer(_Bulk(stream, sent), True)
+            stream.registerProducer(Bulk(stream, sent), True)
         cuts = 0
         for _ in range(2_000):
             link.turn()
@@ -557,28 +557,6 @@ class ConnectionTests:
         self.assertEqual(5, self.listener.counters.resumptions)
         for (_, user), sent in zip((far, near), data, strict=True):
             self.assertEqual(hashlib.sha256(sent).digest(), hashlib.sha256(user.received).digest())
-
-
-class _Bulk:
-    """A push producer of ``data``."""
-
-    def __init__(self, stream, data):
-        self.stream = stream
-        self.pieces = [data[start : start + 9_000] for start in range(0, len(data), 9_000)]
-        self.paused = False
-        stream._session.clock.callLater(0, self.resumeProducing)
-
-    def resumeProducing(self):
-        """Write until paused."""
-        self.paused = False
-        while self.pieces and not self.paused:
-            self.stream.write(self.pieces.pop(0))
-
-    def pauseProducing(self):
-        """Write no more."""
-        self.paused = True
-
-    stopProducing = pauseProducing
 
 
 def _factory(make):

@@ -1,0 +1,219 @@
+"""A session that goes away."""
+
+from __future__ import annotations
+
+from tests.tunnel.memory import HalfCloseUser
+from tests.tunnel.sessions import SessionTestCase
+from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.session import GOAWAY_STEP
+from yurttunnel.wire import frames
+from yurttunnel.wire.codes import Code
+
+
+class GoAwayTests(SessionTestCase):
+    """Draining."""
+
+    def test_two_steps(self):
+        """While a stream is open new ones are served, for as long as it takes."""
+        self.join()
+        self.pair.agent.go_away("the agent stops")
+        self.pair.pass_time(5)
+        self.assertTrue(self.pair.server.going_away)
+        opening = self.pair.dial()
+        self.pair.pump()
+        late, user = self.pair.acceptor.requests[-1].accept(), HalfCloseUser()
+        late.attach(user)
+        self.pair.pump()
+        self.successResultOf(opening).attach(HalfCloseUser())
+        self.near.abortConnection()
+        self.pair.pass_time(5)
+        self.assertFalse(self.pair.agent.closed)
+        late.abortConnection()
+        self.pair.pump()
+        self.assertTrue(self.pair.agent.closed)
+        self.failureResultOf(self.pair.dial(), StreamFailed)
+
+    def test_for_the_sake_of_others(self):
+        """A session without streams ends when those say so with which it goes away."""
+        may_end = False
+        self.pair.agent.go_away("the agent stops", lambda: may_end)
+        self.pair.pass_time(5)
+        self.pair.agent.end_if_idle()
+        near, _ = self.pair.streams()
+        may_end = True
+        self.pair.agent.end_if_idle()
+        self.pair.pass_time(1)
+        self.assertFalse(self.pair.agent.closed)
+        near.abortConnection()
+        self.pair.pass_time(1)
+        self.assertTrue(self.pair.agent.closed)
+
+    def test_both_go_away(self):
+        """One that waits for others keeps the other end from nothing."""
+        self.pair.agent.go_away("the agent stops", lambda: False)
+        self.pair.pass_time(5)
+        self.pair.server.go_away("the server stops")
+        self.pair.pass_time(1)
+        self.assertTrue(self.pair.agent.closed)
+
+    def test_a_stream_that_comes_too_late(self):
+        """One that is under way when the last one ends is told to go elsewhere."""
+        self.pair.agent.go_away("the agent stops")
+        self.pair.pump()
+        opening = self.pair.dial()
+        # The second step is on its way before the request has arrived.
+        self.pair.agent_carrier.session, session = None, self.pair.agent_carrier.session
+        self.pair.clock.advance(GOAWAY_STEP)
+        self.pair.agent_carrier.session = session
+        self.pair.pump()
+        self.assertEqual(Code.GOING_AWAY, self.failureResultOf(opening, StreamFailed).value.code)
+
+    def test_idle_session(self):
+        """A session without streams ends after the second step, not before."""
+        self.pair.agent.go_away("the agent stops")
+        self.pair.pump()
+        self.assertFalse(self.pair.agent.closed)
+        self.pair.clock.advance(GOAWAY_STEP)
+        self.pair.pump()
+        self.assertEqual(
+            [(self.pair.agent, Code.GOING_AWAY), (self.pair.server, Code.GOING_AWAY)], self.ends
+        )
+        self.assert_no_timers()
+
+    def test_steps_are_two_round_trips_apart(self):
+        """With a distant peer the second step waits for two round trips."""
+        self.pair.clock.pump([0, 1])
+        self.pair.pump()
+        self.pair.agent.go_away("the agent stops")
+        self.pair.clock.advance(1.9)
+        self.pair.pump()
+        self.assertFalse(self.pair.agent.closed)
+        self.pair.clock.advance(0.2)
+        self.pair.pump()
+        self.assertTrue(self.pair.agent.closed)
+
+    def test_told_once(self):
+        """The peer's owner is told once that the session takes no new streams."""
+        self.join()
+        told = []
+        self.pair.server.on_going_away.append(lambda: told.append(True))
+        self.pair.agent.go_away("the agent stops")
+        self.pair.agent.go_away("the agent stops")
+        self.pair.pass_time(1)
+        self.assertEqual([True], told)
+
+    def test_drained(self):
+        """The session ends with its last stream, whose data and end arrive first."""
+        for last in (self.drain_by_near, self.drain_by_far):
+            self.setUp()
+            self.join()
+            self.pair.agent.go_away("the agent stops")
+            self.pair.pass_time(1)
+            self.assertFalse(self.pair.agent.closed)
+            last()
+            self.pair.pump()
+            self.assertTrue(self.pair.agent.closed)
+            self.assertTrue(self.pair.server.closed)
+            for user in (self.near_user, self.far_user):
+                self.assertEqual("Connection was closed cleanly.", str(user.reasons[0].value))
+            self.pair.clock.advance(0)
+            self.assert_no_timers()
+
+    def drain_by_near(self):
+        """Have the server's end finish last."""
+        self.far.loseWriteConnection()
+        self.pair.pump()
+        self.near.write(bytes(100_000))
+        self.near.loseWriteConnection()
+        self.pair.pump()
+        self.assertEqual(100_000, len(self.far_user.received))
+
+    def drain_by_far(self):
+        """Have the end that goes away finish last."""
+        self.near.loseWriteConnection()
+        self.pair.pump()
+        self.far.write(bytes(100_000))
+        self.far.loseWriteConnection()
+        self.pair.pump()
+        self.assertEqual(100_000, len(self.near_user.received))
+
+    def test_drained_by_an_end_alone(self):
+        """So does an end that comes without data."""
+        self.join()
+        self.pair.agent.go_away("the agent stops")
+        self.pair.pass_time(1)
+        self.near.loseWriteConnection()
+        self.pair.pump()
+        self.far.loseWriteConnection()
+        self.pair.pump()
+        self.assertEqual(["made", "write lost", "read lost", "lost"], self.near_user.told)
+        self.assertTrue(self.pair.agent.closed)
+
+    def test_drained_and_cut(self):
+        """A connection that breaks under the last words does not take them with it."""
+        self.join()
+        self.pair.agent.go_away("the agent stops")
+        self.pair.pass_time(1)
+        self.near.loseWriteConnection()
+        self.pair.pump()
+        self.far.write(b"last words")
+        self.far.loseWriteConnection()
+        # They are in the connection, which nobody has read.
+        self.pair.clock.advance(0)
+        self.assertTrue(self.pair.agent_carrier.size)
+        self.assertFalse(self.pair.agent.closed)
+        self.pair.cut()
+        self.assertFalse(self.pair.agent.closed)
+        self.pair.connect()
+        self.pair.pump()
+        self.assertEqual(b"last words", self.near_user.received)
+        self.assertEqual(["made", "write lost", "read lost", "lost"], self.near_user.told)
+        self.assertTrue(self.pair.agent.closed)
+        self.assertTrue(self.pair.server.closed)
+
+    def test_drained_on_a_busy_connection(self):
+        """A session whose connection is busy ends once the last bytes are in it."""
+        self.join()
+        self.pair.agent.go_away("the agent stops")
+        self.pair.pass_time(1)
+        self.near.loseWriteConnection()
+        self.pair.pump()
+        self.pair.agent.pauseProducing()
+        self.far.write(b"last words")
+        self.far.loseWriteConnection()
+        self.pair.pump()
+        self.assertFalse(self.pair.agent.closed)
+        self.pair.agent.resumeProducing()
+        self.pair.pump()
+        self.assertTrue(self.pair.agent.closed)
+        self.assertEqual(b"last words", self.near_user.received)
+
+    def test_drained_with_the_end_waiting(self):
+        """What comes in meanwhile does not end the session before the last end is sent."""
+        self.join()
+        self.pair.agent.go_away("the agent stops")
+        self.pair.pass_time(1)
+        self.near.loseWriteConnection()
+        self.pair.pump()
+        self.pair.agent.pauseProducing()
+        self.far.loseWriteConnection()
+        self.pair.agent.data_received(frames.offset_frame(frames.PING, 0, 1))
+        self.assertFalse(self.pair.agent.closed)
+        self.pair.agent.resumeProducing()
+        self.pair.pump()
+        self.assertTrue(self.pair.agent.closed)
+        self.assertIn("read lost", self.near_user.told)
+
+    def test_close_while_going_away(self):
+        """A session that is closed between the two steps leaves no timer."""
+        self.pair.agent.go_away("the agent stops")
+        self.pair.agent.close(Code.GOING_AWAY, "now")
+        self.pair.pump()
+        self.assert_no_timers()
+
+    def test_go_away_after_close(self):
+        """A session that is over does not go away."""
+        self.pair.agent.close(Code.DONE, "over")
+        self.pair.agent.go_away("the agent stops")
+        self.pair.pump()
+        self.assert_no_timers()

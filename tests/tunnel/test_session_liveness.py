@@ -1,0 +1,52 @@
+"""Connections on which nothing comes any more."""
+
+from __future__ import annotations
+
+from tests.tunnel.sessions import SessionTestCase
+from yurttunnel.wire.codes import Code
+
+
+class LivenessTests(SessionTestCase):
+    """Connections on which nothing comes any more."""
+
+    def elapse_until_silent(self, limit):
+        """Drop all that is sent; give the seconds until the server gives up the connection."""
+        self.pair.silent = True
+        seconds = 0.0
+        while not self.pair.server_carrier.abandoned and seconds < limit:
+            self.pair.clock.advance(0.25)
+            seconds += 0.25
+        return seconds
+
+    def test_idle(self):
+        """An idle peer that has fallen silent is noticed within 25 seconds."""
+        self.pair.pass_time(30)
+        seconds = self.elapse_until_silent(60)
+        self.assertLessEqual(seconds, 25)
+        self.assertGreater(seconds, 12)
+        self.assertFalse(self.pair.server.connected)
+        self.assertFalse(self.pair.server.closed)
+
+    def test_busy(self):
+        """With a stream open it is noticed within 7.5 seconds."""
+        self.join()
+        self.pair.pass_time(30)
+        self.assertLessEqual(self.elapse_until_silent(60), 7.5)
+
+    def test_peer_that_answers(self):
+        """A peer that answers pings is never given up, however long nothing else happens."""
+        self.join()
+        self.pair.pass_time(300, 1)
+        self.assertTrue(self.pair.server.connected)
+        self.assertTrue(self.pair.agent.connected)
+
+    def test_kept_for_the_resume_window(self):
+        """A session whose peer fell silent is kept for the whole resume window."""
+        self.join()
+        self.elapse_until_silent(60)
+        self.pair.clock.pump([1] * 29)
+        self.assertFalse(self.pair.server.closed)
+        self.pair.clock.pump([1] * 2)
+        self.assertTrue(self.pair.server.closed)
+        self.assertIn((self.pair.server, Code.SESSION_LOST), self.ends)
+        self.assertEqual(Code.SESSION_LOST, self.near_user.reasons[0].value.code)
