@@ -6,9 +6,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.tunnel.memory import HalfCloseUser, SessionPair
 
+WINDOW = 64 * 1024
+
 
 class SessionTestCase(SynchronousTestCase):
-    """Two sessions."""
+    """Two sessions, and a stream between two users."""
 
     def setUp(self):
         """Join them."""
@@ -20,10 +22,15 @@ class SessionTestCase(SynchronousTestCase):
             session.on_closed.append(lambda code, text, s=session: self.ends.append((s, code)))
 
     def join(self):
-        """Open a stream."""
+        """Open the stream."""
         self.near, self.far = self.pair.joined(self.near_user, self.far_user)
         self.pair.pump()
 
     def assert_no_timers(self):
         """Check that no delayed call is left."""
         self.assertEqual([], self.pair.clock.getDelayedCalls())
+
+    def assert_counters(self, ends):
+        """Compare the ends of streams that both processes have counted."""
+        for context in (self.pair.server_context, self.pair.agent_context):
+            self.assertEqual(ends, dict(context.counters.stream_ends))

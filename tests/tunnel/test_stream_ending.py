@@ -1,0 +1,198 @@
+"""How the stream of a session ends, beyond the contract of all streams."""
+
+from __future__ import annotations
+
+from twisted.internet.error import ConnectionDone
+
+from tests.tunnel.memory import HalfCloseUser, User
+from tests.tunnel.sessions import WINDOW, SessionTestCase
+from yurttunnel.tunnel.stream import LINGER
+from yurttunnel.wire.codes import Code
+
+
+class EndTests(SessionTestCase):
+    """How streams end."""
+
+    def test_not_within_the_call(self):
+        """``connectionLost`` is never called from within a method that the user calls."""
+        for end in (
+            lambda stream: stream.loseConnection(),
+            lambda stream: stream.abortConnection(),
+            lambda stream: stream.abort(Code.CANCELLED, "enough"),
+        ):
+            user = HalfCloseUser()
+            near, _ = self.pair.joined(user, User())
+            self.pair.clock.advance(1)
+            end(near)
+            self.assertEqual(["made"], user.told)
+            self.pair.pump()
+            self.assertEqual(["made", "lost"], user.told)
+
+    def test_close_when_made(self):
+        """A protocol may close its stream in ``connectionMade``."""
+        for method in ("loseConnection", "abortConnection", "loseWriteConnection"):
+            user = HalfCloseUser()
+            user.connectionMade = lambda user=user, m=method: getattr(user.transport, m)()
+            self.pair.joined(user, User())
+            self.pair.pump()
+            self.assertEqual(1, user.told.count("lost"), method)
+
+    def test_lose_after_half_close(self):
+        """``loseConnection`` after ``loseWriteConnection`` ends the stream for its user."""
+        self.join()
+        self.near.loseWriteConnection()
+        self.pair.pump()
+        self.near.loseConnection()
+        self.pair.pump()
+        self.assertEqual(["made", "write lost", "lost"], self.near_user.told)
+        self.assertIsInstance(self.near_user.reasons[0].value, ConnectionDone)
+
+    def test_lose_at_once_after_half_close(self):
+        """Both in one turn end the stream for its user as well."""
+        self.join()
+        self.near.write(b"last words")
+        self.near.loseWriteConnection()
+        self.near.loseConnection()
+        self.pair.pump()
+        self.assertEqual(1, self.near_user.told.count("lost"))
+        self.assertEqual(b"last words", self.far_user.received)
+
+    def test_lose_after_peers_end(self):
+        """``loseConnection`` after the peer's end ends the stream at both ends."""
+        self.join()
+        self.far.loseWriteConnection()
+        self.pair.pump()
+        self.near.loseConnection()
+        self.pair.pump()
+        self.assertEqual(["made", "read lost", "lost"], self.near_user.told)
+        self.assertEqual({}, self.pair.server.wire.streams)
+        self.assert_counters({Code.DONE: 1})
+
+    def test_lose_while_detached(self):
+        """A stream that is closed while its session has no connection is over for its user."""
+        self.join()
+        self.pair.cut()
+        self.near.loseConnection()
+        self.pair.pump()
+        self.assertEqual(["made", "lost"], self.near_user.told)
+
+    def test_ending_in_each_other(self):
+        """A protocol that ends another stream when it is lost has that one's user told too."""
+        other_user = HalfCloseUser()
+        other, _ = self.pair.joined(other_user, User())
+        self.near_user.connectionLost = lambda reason: other.loseConnection()
+        self.join()
+        self.near.loseConnection()
+        self.pair.pump()
+        self.assertEqual(["made", "lost"], other_user.told)
+
+    def test_clean_end_with_short_credit(self):
+        """What was written before ``loseConnection`` arrives, however late the peer reads it."""
+        self.join()
+        data = bytes(range(256)) * 2048
+        self.far.pauseProducing()
+        self.near.write(data)
+        self.near.loseConnection()
+        self.pair.pump()
+        self.assertEqual(["made"], self.near_user.told)
+        self.far.resumeProducing()
+        self.pair.pump()
+        self.assertEqual(data, self.far_user.received)
+        self.assertEqual(["made", "read lost"], self.far_user.told)
+        self.assertIsInstance(self.near_user.reasons[0].value, ConnectionDone)
+
+    def test_clean_end_while_peer_sends(self):
+        """What the peer sends to a closing stream resets it only after the last byte is sent."""
+        self.join()
+        self.far.pauseProducing()
+        data = bytes(4 * WINDOW)
+        self.near.write(data)
+        self.near.loseConnection()
+        self.far.write(b"unwanted")
+        self.pair.pump()
+        self.assertFalse(self.near._wire.closed)
+        self.far.resumeProducing()
+        self.pair.pump()
+        self.assertEqual(data, self.far_user.received)
+        self.assertEqual(["made", "read lost", "lost"], self.far_user.told)
+        self.assertIsInstance(self.near_user.reasons[0].value, ConnectionDone)
+
+    def test_unwanted_data(self):
+        """What comes after the close resets the stream, as with a socket that is closed."""
+        self.join()
+        self.near.loseConnection()
+        self.pair.pump()
+        self.far.write(b"unwanted")
+        self.pair.pump()
+        self.assertEqual(b"", self.near_user.received)
+        self.assertEqual(Code.CANCELLED, self.far_user.reasons[0].value.code)
+
+    def test_linger(self):
+        """A peer that never ends a closed stream has it reset after LINGER seconds."""
+        self.join()
+        self.near.loseConnection()
+        self.pair.pass_time(LINGER - 1)
+        self.assertEqual(["made", "read lost"], self.far_user.told)
+        self.pair.pass_time(2)
+        self.assertEqual(Code.CANCELLED, self.far_user.reasons[0].value.code)
+        self.assertEqual(1, len(self.near_user.reasons))
+        self.assertEqual({}, self.pair.server.wire.streams)
+
+    def test_linger_with_progress(self):
+        """A peer that reads slowly gets all of what was sent before the close."""
+        self.join()
+        data = bytes(8 * WINDOW)
+        self.far.pauseProducing()
+        self.near.write(data)
+        self.near.loseConnection()
+        for _ in range(8):
+            self.pair.pass_time(LINGER * 0.8, 1)
+            self.far_user.dataReceived = lambda piece: (
+                self.far_user.received.extend(piece),
+                self.far.pauseProducing() if len(self.far_user.received) % WINDOW == 0 else None,
+            )
+            self.far.resumeProducing()
+            self.pair.pump()
+        self.assertEqual(len(data), len(self.far_user.received))
+
+    def test_linger_without_progress(self):
+        """A peer that takes nothing for LINGER seconds has the closed stream reset."""
+        self.join()
+        self.far.pauseProducing()
+        self.near.write(bytes(4 * WINDOW))
+        self.near.loseConnection()
+        self.pair.pass_time(2 * LINGER + 1, 1)
+        self.assertEqual({}, self.pair.server.wire.streams)
+        self.assertEqual(Code.CANCELLED, self.near_user.reasons[0].value.code)
+
+    def test_linger_without_a_connection(self):
+        """A closed stream waits for the connection to be back, and its last bytes arrive."""
+        self.join()
+        self.near.write(b"last words")
+        self.pair.clock.advance(0)
+        self.near.loseConnection()
+        self.pair.cut(told=False)
+        self.pair.clock.advance(LINGER / 2)
+        self.pair.connect()
+        # It is cut again before anything is heard, and at the moment at which it would be reset.
+        self.pair.cut(told=False)
+        self.pair.clock.advance(LINGER / 2)
+        self.pair.connect()
+        self.pair.pump()
+        self.assertEqual(b"last words", self.far_user.received)
+        self.assertEqual(["made", "read lost"], self.far_user.told)
+        self.pair.pass_time(LINGER + 1, 1)
+        self.assertEqual(Code.CANCELLED, self.far_user.reasons[0].value.code)
+
+    def test_session_ends(self):
+        """The end of the session ends its streams with its code, and their timers."""
+        self.join()
+        other_user = HalfCloseUser()
+        other, _ = self.pair.joined(other_user, HalfCloseUser())
+        other.loseConnection()
+        self.pair.server.close(Code.REPLACED, "newer session")
+        self.pair.pump()
+        self.assertEqual(Code.REPLACED, self.near_user.reasons[0].value.code)
+        self.assertEqual(Code.REPLACED, self.far_user.reasons[0].value.code)
+        self.assertEqual(1, len(other_user.reasons))
+        self.assertEqual([], self.pair.clock.getDelayedCalls())
