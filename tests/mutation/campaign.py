@@ -186,7 +186,7 @@ def room_of(path: str) -> str:
 def stages_for(path: str, root: Path) -> list[str]:
     """Return the tests of a module: names for trial, those first that are likely to fail soon.
 
-    First the test modules nearby that import it, its own before others, then all tests of its
+    First the test modules nearby that import it, see :func:`_importers`, then all tests of its
     package and of each package above, then others.
     """
     module = Path(path).with_suffix("")
@@ -203,17 +203,29 @@ def stages_for(path: str, root: Path) -> list[str]:
 
 
 def _importers(root: Path, directory: Path, module: Path) -> str:
-    """Return the names of a directory's test modules that import a module themselves."""
-    package, name = re.escape(_dotted(module.parent)), re.escape(module.name)
-    desired = re.compile(
-        rf"^(from|import) {package}\.{name}\b(?!\.)|^from {package} import .*\b{name}\b",
-        re.MULTILINE,
-    )
+    """Return the names of a directory's test modules that import a module, itself or by what they
+    share: its own first, and those that import it themselves before others.
+    """
+    texts = {
+        path.relative_to(root).with_suffix(""): path.read_text()
+        for path in (root / directory).rglob("*.py")
+    }
+    itself = {path for path, text in texts.items() if _imports(text, module)}
+    shared = {path for path in itself if not path.name.startswith("test_")}
     found = [
-        path for path in (root / directory).rglob("test_*.py") if desired.search(path.read_text())
+        path
+        for path, text in texts.items()
+        if path.name.startswith("test_")
+        and (path in itself or any(_imports(text, each) for each in shared))
     ]
-    found.sort(key=lambda path: (path.stem != f"test_{module.name}", path))
-    return " ".join(_dotted(path.relative_to(root).with_suffix("")) for path in found)
+    found.sort(key=lambda path: (path.name != f"test_{module.name}", path not in itself, path))
+    return " ".join(map(_dotted, found))
+
+
+def _imports(text: str, module: Path) -> bool:
+    package, name = re.escape(_dotted(module.parent)), re.escape(module.name)
+    importing = rf"^(from|import) {package}\.{name}\b(?!\.)|^from {package} import .*\b{name}\b"
+    return re.search(importing, text, re.MULTILINE) is not None
 
 
 def _dotted(path: Path) -> str:

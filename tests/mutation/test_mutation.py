@@ -179,14 +179,18 @@ class CampaignTests(SynchronousTestCase):
         self.assertRaises(TestsFail, campaign.run, mutants, lambda verdict: None)
 
     def test_stages(self) -> None:
-        """Test modules that import a module come first, its own before others, then packages."""
+        """Test modules that import a module come first, its own before others, and last those that
+        do by what they share; then packages.
+        """
         for package in ("yurttunnel", "tests"):
             (self.root / package / "room/deep").mkdir()
         (self.root / "tests/room/test_another.py").write_text("from yurttunnel.room import program")
         (self.root / "tests/room/test_others.py").write_text("import yurttunnel.room.programs")
+        (self.root / "tests/room/programs.py").write_text("from yurttunnel.room import program")
+        (self.root / "tests/room/test_about.py").write_text("from tests.room.programs import all")
         for path, stages in {
             "yurttunnel/room/program.py": [
-                "tests.room.test_program tests.room.test_another",
+                "tests.room.test_program tests.room.test_another tests.room.test_about",
                 "tests.room",
             ],
             "yurttunnel/room/other.py": ["tests.room"],
