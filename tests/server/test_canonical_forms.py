@@ -473,7 +473,7 @@ class EveryEntryTests(World):
         factory = ConnectFactory(reactor, registry)
         factory.audit = audit
         self.addCleanup(factory.close)
-        proxy = KubeletProxy(reactor, registry, None, None, None)
+        proxy = KubeletProxy(reactor, registry, None, None, None, 2)
         self.addCleanup(proxy.close)
         handle = RequestAudit(audit).wrap(proxy.handle)
 

@@ -69,6 +69,7 @@ ANSWER = HeadLimits()
 
 VALUES = {
     "connections of callers": [SETTINGS.max_connections],
+    "requests to kubelets under way": [SETTINGS.max_connections, SETTINGS.max_connections / 2],
     "connections besides": [SETTINGS.max_lingering],
     "TLS handshakes at once": [SETTINGS.max_handshakes],
     "time for the TLS handshake and": [SETTINGS.head_timeout],
