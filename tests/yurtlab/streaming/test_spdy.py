@@ -39,10 +39,10 @@ GOLDEN = [
     ("80030009000000080000000300001000", None),
     (
         "80030008000000160000000382cab155e8e6e61781c4190d01000000ffff",
-        spdy.MoreHeaders(3, {b"x-more": b"1"}, False),
+        spdy.StreamHeaders(3, {b"x-more": b"1"}, False, False),
     ),
     ("80030007000000080000000000000000", spdy.GoAway(0, 0)),
-    ("800300020000000e000000076260606000000000ffff", spdy.SynReply(7, {}, False)),
+    ("800300020000000e000000076260606000000000ffff", spdy.StreamHeaders(7, {}, False, True)),
 ]
 STREAM = b"".join(bytes.fromhex(text) for text, _ in GOLDEN)
 FRAMES = [frame for _, frame in GOLDEN if frame is not None]
@@ -122,12 +122,12 @@ class WriterTests(SynchronousTestCase):
         """Headers that are written are read again."""
         writer = FrameWriter()
         frames = read(writer.syn_reply(1, {b"a": b"b", b"c": b""}))
-        self.assertEqual([spdy.SynReply(1, {b"a": b"b", b"c": b""}, False)], frames)
+        self.assertEqual([spdy.StreamHeaders(1, {b"a": b"b", b"c": b""}, False, True)], frames)
 
     def test_control_frames(self):
         """Frames without headers have exactly the bytes of the specification."""
         writer = FrameWriter()
-        cancel, protocol_error = spdy.ResetStatus.CANCEL, spdy.GoAwayStatus.PROTOCOL_ERROR
+        cancel, protocol_error = spdy.ResetStatus.CANCEL, spdy.PROTOCOL_ERROR
         self.assertEqual(reset(3), writer.rst_stream(3, cancel))
         self.assertEqual(ping(7), writer.ping(7))
         goaway = control(7, struct.pack("!II", 9, 1))

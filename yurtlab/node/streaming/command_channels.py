@@ -46,10 +46,10 @@ class SPDYCommand(SPDYConnection):
         """Accept each stream that is expected once; begin when all are there."""
         channel = _STREAM_TYPES.get(stream.headers.get(b"streamtype", b""))
         if channel not in self._missing:
-            stream.refuse()
+            self.refuse(stream)
             return
         self._missing.remove(channel)
-        stream.accept()
+        self.accept(stream)
         self._client.add(channel, stream)
         if not self._missing:
             self._stop_waiting()

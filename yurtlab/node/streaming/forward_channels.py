@@ -55,7 +55,7 @@ class SPDYForward(SPDYConnection):
         port = _port(stream)
         request_id = stream.headers.get(b"requestid") or _derived_request_id(stream)
         if kind not in (DATA, ERROR) or port is None or len(request_id) > _LONGEST_REQUEST_ID:
-            stream.refuse()
+            self.refuse(stream)
             return
         connection = self._connections.get(request_id)
         if connection is None:
@@ -63,9 +63,9 @@ class SPDYForward(SPDYConnection):
             self._connections[request_id] = connection
             self._incomplete.add(connection)
         elif kind in connection.streams or connection.port != port:
-            stream.refuse()
+            self.refuse(stream)
             return
-        stream.accept()
+        self.accept(stream)
         connection.add(kind, stream)
         if len(connection.streams) == 2:
             self._incomplete.discard(connection)

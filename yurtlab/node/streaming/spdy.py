@@ -105,10 +105,8 @@ class ResetStatus(enum.IntEnum):
     STREAM_ALREADY_CLOSED = 9
 
 
-class GoAwayStatus(enum.IntEnum):
-    """Why this side gives a connection up (draft 3.1 section 2.6.6)."""
-
-    PROTOCOL_ERROR = 1
+PROTOCOL_ERROR: Final = 1
+"""Why this side gives a connection up (draft 3.1 section 2.6.6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +120,13 @@ class SynStream:
 
 
 @dataclass(frozen=True, slots=True)
-class SynReply:
-    """The peer accepts a stream."""
+class StreamHeaders:
+    """Headers of a stream that is open: SYN_REPLY, by which the peer accepts it, or HEADERS."""
 
     stream_id: int
     headers: Headers
     fin: bool
+    is_reply: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +153,6 @@ class GoAway:
 
 
 @dataclass(frozen=True, slots=True)
-class MoreHeaders:
-    """Further headers of a stream (the frame HEADERS)."""
-
-    stream_id: int
-    headers: Headers
-    fin: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Data:
     """A piece of a stream, perhaps empty; ``fin`` means that it is the last."""
 
@@ -171,7 +161,7 @@ class Data:
     fin: bool
 
 
-Frame = SynStream | SynReply | RstStream | Ping | GoAway | MoreHeaders | Data
+Frame = SynStream | StreamHeaders | RstStream | Ping | GoAway | Data
 
 
 class FrameReader:
@@ -270,15 +260,14 @@ class FrameReader:
         fin, unidirectional = bool(flags & FIN), bool(flags & _UNIDIRECTIONAL)
         return SynStream(_checked(stream_id), headers, fin, unidirectional)
 
-    def _headers_of_stream(self, kind: int, flags: int, body: bytes) -> SynReply | MoreHeaders:
+    def _headers_of_stream(self, kind: int, flags: int, body: bytes) -> StreamHeaders:
         if len(body) < 4:
             raise SPDYError("a frame with headers breaks off")
         if flags & ~FIN:
             raise SPDYError("a frame with headers has unknown flags")
         (stream_id,) = _WORD.unpack_from(body)
         headers = self._decompress(body[4:])
-        make = SynReply if kind == _SYN_REPLY else MoreHeaders
-        return make(_checked(stream_id), headers, bool(flags & FIN))
+        return StreamHeaders(_checked(stream_id), headers, bool(flags & FIN), kind == _SYN_REPLY)
 
     def _decompress(self, block: bytes) -> Headers:
         """Decode a block of headers; several values of one name stay joined by NUL."""
@@ -319,17 +308,15 @@ class FrameWriter:
         return _control(_PING, _WORD.pack(ping_id))
 
     @staticmethod
-    def go_away(last_stream_id: int, status: GoAwayStatus) -> bytes:
+    def go_away(last_stream_id: int, status: int) -> bytes:
         """Give up the connection."""
         return _control(_GOAWAY, _TWO_WORDS.pack(last_stream_id, status))
 
     @staticmethod
     def data(stream_id: int, payload: bytes, fin: bool = False) -> bytes:
         """Send ``payload``, in several frames if it is longer than :data:`MAX_DATA`."""
-        if len(payload) <= MAX_DATA:
-            return _TWO_WORDS.pack(stream_id, fin << 24 | len(payload)) + payload
         whole = b""
-        for start in range(0, len(payload), MAX_DATA):
+        for start in range(0, max(1, len(payload)), MAX_DATA):
             piece = payload[start : start + MAX_DATA]
             last = fin and start + MAX_DATA >= len(payload)
             whole += _TWO_WORDS.pack(stream_id, last << 24 | len(piece)) + piece

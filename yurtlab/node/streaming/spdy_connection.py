@@ -29,14 +29,6 @@ class SPDYStream(Stream):
         self.sending = not opened.unidirectional
         self._connection = connection
 
-    def accept(self) -> None:
-        """Answer that the stream is wanted."""
-        self._connection.accept(self)
-
-    def refuse(self) -> None:
-        """Answer that the stream is not wanted."""
-        self._connection.refuse(self)
-
     def write(self, data: bytes) -> None:
         if self.sending:
             self._connection.send(self.stream_id, data)
@@ -81,8 +73,17 @@ class SPDYConnection(StreamingConnection):
     # -- for subclasses ------------------------------------------------------------------------
 
     def stream_opened(self, stream: SPDYStream) -> None:
-        """``accept`` or ``refuse`` the stream, now. For subclasses."""
+        """:meth:`accept` or :meth:`refuse` the stream, now. For subclasses."""
         raise NotImplementedError
+
+    def accept(self, stream: SPDYStream) -> None:
+        """Answer that ``stream`` is wanted, and keep it."""
+        self._streams[stream.stream_id] = stream
+        self.answer(self._writer.syn_reply(stream.stream_id, {}))
+
+    def refuse(self, stream: SPDYStream) -> None:
+        """Answer that ``stream`` is not wanted."""
+        self.answer(self._writer.rst_stream(stream.stream_id, spdy.ResetStatus.REFUSED_STREAM))
 
     def fail(self, text: str) -> None:
         """Give the connection up; ``text``, for the log, says what the client did."""
@@ -90,20 +91,10 @@ class SPDYConnection(StreamingConnection):
             return
         self.log.warn("SPDY connection given up: {text}", text=text)
         self._streams.clear()
-        status = spdy.GoAwayStatus.PROTOCOL_ERROR
-        self.transport.write(self._writer.go_away(self._last_id, status))
+        self.transport.write(self._writer.go_away(self._last_id, spdy.PROTOCOL_ERROR))
         self.close()
 
     # -- for the streams -----------------------------------------------------------------------
-
-    def accept(self, stream: SPDYStream) -> None:
-        """Keep ``stream``."""
-        self._streams[stream.stream_id] = stream
-        self.answer(self._writer.syn_reply(stream.stream_id, {}))
-
-    def refuse(self, stream: SPDYStream) -> None:
-        """Reset ``stream``, which was never kept."""
-        self.answer(self._writer.rst_stream(stream.stream_id, spdy.ResetStatus.REFUSED_STREAM))
 
     def send(self, stream_id: int, data: bytes, fin: bool = False) -> None:
         """Send a piece of a stream."""
@@ -138,9 +129,9 @@ class SPDYConnection(StreamingConnection):
                     self.answer(self._writer.ping(frame.ping_id))
             case spdy.GoAway():
                 self._going_away = True
-            case spdy.MoreHeaders():
+            case spdy.StreamHeaders(is_reply=False):
                 self._data(spdy.Data(frame.stream_id, b"", frame.fin))
-            case spdy.SynReply():
+            case spdy.StreamHeaders():
                 raise spdy.SPDYError("a SYN_REPLY for a stream that was never opened")
 
     def _syn_stream(self, opened: spdy.SynStream) -> None:
