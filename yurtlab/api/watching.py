@@ -20,6 +20,7 @@ from yurtlab.api.options import Selector
 from yurtlab.api.resources import Resource
 from yurtlab.api.responses import in_form
 from yurtlab.api.store import ADDED, DELETED, MODIFIED, Event, Object, Store
+from yurtlab.timers import cancel
 from yurttunnel.http.interfaces import ExchangeFailed, IExchange
 
 MAX_QUEUED_BYTES = 8 * 1024 * 1024
@@ -84,7 +85,7 @@ class Watch:
         except ApiError as error:
             # As kube-apiserver does it: once a watch is authorized, all errors are events.
             self._send_line({"type": _ERROR, "object": error.as_status()})
-            self._finish()
+            self.stop()
             return
         self._unsubscribe()
         for one in filter(request.selector, initial):
@@ -96,12 +97,8 @@ class Watch:
         self._max_queued_bytes = self._queued_bytes + MAX_QUEUED_BYTES
         if not self._ended:
             self._unsubscribe = store.follow(request.kind, self._changed)
-            self._call_later(request.timeout, self._finish)
+            self._call_later(request.timeout, self.stop)
             self._plan_bookmark()
-
-    def stop(self) -> None:
-        """End the watch now; the client sees a response that is complete."""
-        self._finish()
 
     # -- changes -------------------------------------------------------------------------------
 
@@ -182,7 +179,8 @@ class Watch:
         if not self._ended:
             self._timers[call] = self._clock.callLater(seconds, call)
 
-    def _finish(self) -> None:
+    def stop(self) -> None:
+        """End the watch now; the client sees a response that is complete."""
         if self._ended:
             return
         self._end()
@@ -199,6 +197,5 @@ class Watch:
         if self._unsubscribe is not None:
             self._unsubscribe()
         for timer in self._timers.values():
-            if timer.active():
-                timer.cancel()
+            cancel(timer)
         self._timers.clear()

@@ -10,6 +10,7 @@ from zope.interface import implementer
 from yurtlab.node.command import internal_error, success
 from yurtlab.node.interfaces import ICommandClient, ICommandSession
 from yurtlab.node.processes import Process
+from yurtlab.timers import cancel
 
 STALL_SECONDS = 30.0
 """How long a client may take nothing and so hold the process up, before it is sent no more."""
@@ -196,5 +197,4 @@ class Attachment:
 
     def _stop_waiting(self) -> None:
         self.paused = False
-        if self._stall is not None and self._stall.active():
-            self._stall.cancel()
+        cancel(self._stall)

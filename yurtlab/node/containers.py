@@ -26,6 +26,7 @@ from yurtlab.node.environment import (
 )
 from yurtlab.node.logs import ContainerLog
 from yurtlab.node.processes import Exit, Process, Program, StartFailed
+from yurtlab.timers import cancel
 
 # Of the kubelet: MaxContainerBackOff, its first step, and after how long a run it starts anew.
 _FIRST_BACKOFF_SECONDS = 10.0
@@ -159,7 +160,6 @@ class Container:
 
     def start(self) -> None:
         """Run it; what goes wrong is in its state."""
-        self._stop_timer()
         try:
             program = self._make_program()
             logs = self._surroundings.directory / "logs" / self.name
@@ -206,7 +206,7 @@ class Container:
 
     def stop(self, grace: float) -> None:
         """End it for good, by force after ``grace`` seconds, and start it no more."""
-        self._stop_timer()
+        cancel(self._timer)
         if self._process is not None:
             self._record(NORMAL, "Killing", f"Stopping container {self.name}")
             self._process.stop(grace)
@@ -333,11 +333,6 @@ class Container:
 
     def _record(self, kind: str, reason: str, message: str) -> None:
         self._surroundings.record(self.name, kind, reason, message)
-
-    def _stop_timer(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None and timer.active():
-            timer.cancel()
 
 
 def _container_id(process: Process) -> str:

@@ -32,8 +32,8 @@ class Descriptor(FileDescriptor):
         self,
         reactor: IReactorFDSet,
         number: int,
-        received: Callable[[bytes], object],
-        ended: Callable[[], object],
+        received: Callable[[bytes], object] = lambda data: None,
+        ended: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(reactor)
         os.set_blocking(number, False)

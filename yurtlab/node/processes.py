@@ -25,6 +25,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from yurtlab.node.descriptors import Descriptor, Terminal
+from yurtlab.timers import cancel
 
 STDOUT = "stdout"
 STDERR = "stderr"
@@ -174,7 +175,7 @@ class Process:
         if self._terminal is not None:
             # Interactive shells ignore SIGTERM, and pass this on to their jobs.
             self.signal(signal.SIGHUP)
-        self._cancel(self._kill)
+        cancel(self._kill)
         self._kill = self._reactor.callLater(grace, self.signal, signal.SIGKILL)
 
     def abandon(self, grace: float) -> None:
@@ -208,7 +209,7 @@ class Process:
         self.exit = Exit.from_wait_status(status)
         # Otherwise subprocess would wait for that number, which may be another's by then.
         self._popen.returncode = os.waitstatus_to_exitcode(status)
-        self._cancel(self._kill)
+        cancel(self._kill)
         self._exited(self.pid)
         self._wait_for_output()
 
@@ -243,15 +244,10 @@ class Process:
         if self.finished or self.exit is None:
             return
         self.finished = True
-        self._cancel(self._linger)
+        cancel(self._linger)
         if self._input is not None:
             self._input.close()
         self._ended(self.exit)
-
-    @staticmethod
-    def _cancel(timer: IDelayedCall | None) -> None:
-        if timer is not None and timer.active():
-            timer.cancel()
 
     # The start
 
@@ -276,7 +272,7 @@ class Process:
         self._read(near[0], STDOUT, output)
         self._read(near[1], STDERR, output)
         if program.stdin:
-            self._input = Descriptor(self._reactor, near[2], _drop, _nothing)
+            self._input = Descriptor(self._reactor, near[2])
 
     def _start_in_terminal(self, program: Program, output: Callable[[str, bytes], object]) -> None:
         terminal = Terminal()
@@ -293,7 +289,7 @@ class Process:
         self._read(terminal.near, STDOUT, output)
         if program.stdin:
             # Another number for the same terminal: reading and writing end separately.
-            self._input = Descriptor(self._reactor, os.dup(terminal.near), _drop, _nothing)
+            self._input = Descriptor(self._reactor, os.dup(terminal.near))
 
     def _read(self, number: int, stream: str, output: Callable[[str, bytes], object]) -> None:
         descriptor = Descriptor(self._reactor, number, partial(output, stream), self._output_ended)
@@ -367,11 +363,3 @@ def _reason(error: OSError) -> str:
 def _close_all(numbers: Sequence[int]) -> None:
     for number in numbers:
         os.close(number)
-
-
-def _drop(data: bytes) -> None:
-    """Ignore: nothing comes from there."""
-
-
-def _nothing() -> None:
-    """Ignore: what the process does not read is its own affair."""

@@ -19,6 +19,7 @@ from yurtlab.node.streaming.command_client import (
 from yurtlab.node.streaming.connection import CREATION_TIMEOUT
 from yurtlab.node.streaming.spdy_connection import SPDYConnection, SPDYStream
 from yurtlab.node.streaming.websocket import CLOSE_CHANNEL, ChannelConnection, ChannelStream
+from yurtlab.timers import cancel
 
 _STREAM_TYPES: Final = {
     b"stdin": Channel.STDIN,
@@ -40,7 +41,7 @@ class SPDYCommand(SPDYConnection):
         self._missing = options.channels
         if options.tty and resizes(protocol):
             self._missing.add(Channel.RESIZE)
-        self._creation: IDelayedCall | None = clock.callLater(CREATION_TIMEOUT, self._too_late)
+        self._creation = clock.callLater(CREATION_TIMEOUT, self._too_late)
 
     def stream_opened(self, stream: SPDYStream) -> None:
         """Accept each stream that is expected once; begin when all are there."""
@@ -52,22 +53,16 @@ class SPDYCommand(SPDYConnection):
         self.accept(stream)
         self._client.add(channel, stream)
         if not self._missing:
-            self._stop_waiting()
+            cancel(self._creation)
             self._client.ready()
 
     def lost(self, reason: Failure) -> None:
-        self._stop_waiting()
+        cancel(self._creation)
         self._client.lost()
 
     def _too_late(self) -> None:
-        self._creation = None
         missing = sorted(channel.name.lower() for channel in self._missing)
         self.fail(f"the client did not open {', '.join(missing)} in time")
-
-    def _stop_waiting(self) -> None:
-        creation, self._creation = self._creation, None
-        if creation is not None:
-            creation.cancel()
 
 
 HEAD_START: Final = 0.1
@@ -97,14 +92,11 @@ class WebSocketCommand(ChannelConnection):
         self._beginning = self.clock.callLater(HEAD_START, self._begin)
 
     def end(self, reason: Failure) -> None:
-        if self._beginning is not None:
-            self._beginning.cancel()
-            self._beginning = None
+        cancel(self._beginning)
         super().end(reason)
 
     def _begin(self) -> None:
         """Begin; an empty message tells the client so, as kubelet's does."""
-        self._beginning = None
         if not self.closing:
             self.channels[self._first_output].write(b"")
             self._client.ready()

@@ -23,6 +23,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurtlab.timers import cancel
 from yurttunnel.tunnel.interfaces import IHalfCloseableTransport
 
 MAX_KEPT: Final = 256 * 1024
@@ -273,7 +274,7 @@ class StreamingConnection(Protocol):
             return
         self.is_lost = True
         self.closing = True
-        self._cancel_deadline()
+        cancel(self._deadline)
         self.sources.clear()
         self.lost(reason)
 
@@ -301,7 +302,7 @@ class StreamingConnection(Protocol):
 
     def heard(self) -> None:
         """Note that the client is there."""
-        if self._lingering and self._deadline is not None:
+        if self._lingering and self._deadline is not None and self._deadline.active():
             self._deadline.reset(LINGER)
 
     def linger(self) -> None:
@@ -310,7 +311,7 @@ class StreamingConnection(Protocol):
             return
         self._lingering = True
         self.transport.resumeProducing()
-        self._deadline = self.clock.callLater(LINGER, self._overdue)
+        self._deadline = self.clock.callLater(LINGER, self.transport.abortConnection)
 
     def close(self) -> None:
         """Close after what has been written."""
@@ -318,20 +319,11 @@ class StreamingConnection(Protocol):
             return
         self.closing = True
         self._lingering = False
-        self._cancel_deadline()
-        self._deadline = self.clock.callLater(CLOSE_TIMEOUT, self._overdue)
+        cancel(self._deadline)
+        self._deadline = self.clock.callLater(CLOSE_TIMEOUT, self.transport.abortConnection)
         # Closing waits for producers; and TLS, which ends both directions, for the client's end.
         self.transport.unregisterProducer()
         if not self._input_ended:
             # A socket that is read again after its end says again that it has ended.
             self.transport.resumeProducing()
         self.transport.loseConnection()
-
-    def _overdue(self) -> None:
-        self._deadline = None
-        self.transport.abortConnection()
-
-    def _cancel_deadline(self) -> None:
-        deadline, self._deadline = self._deadline, None
-        if deadline is not None:
-            deadline.cancel()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
 from twisted.python.failure import Failure
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
@@ -40,7 +41,8 @@ class WebSocketConnection(StreamingConnection):
     def __init__(self, clock: IReactorTime) -> None:
         super().__init__(clock)
         self._websocket = Connection(ConnectionType.SERVER)
-        self._heartbeat: IDelayedCall | None = None
+        self._heartbeat = LoopingCall(self._beat)
+        self._heartbeat.clock = clock
 
     # -- IProtocol -----------------------------------------------------------------------------
 
@@ -84,8 +86,8 @@ class WebSocketConnection(StreamingConnection):
     def pause_input(self) -> None:
         """Read no more for now, and keep the client from giving up."""
         super().pause_input()
-        if self._heartbeat is None and not self.closing:
-            self._heartbeat = self.clock.callLater(HEARTBEAT, self._beat)
+        if not self._heartbeat.running and not self.closing:
+            _ = self._heartbeat.start(HEARTBEAT, now=False)
 
     def resume_input(self) -> None:
         self._stop_heartbeat()
@@ -123,15 +125,12 @@ class WebSocketConnection(StreamingConnection):
         self.close()
 
     def _beat(self) -> None:
-        self._heartbeat = None
         if self._websocket.state is ConnectionState.OPEN:
             self.answer(self._websocket.send(Pong()))
-            self._heartbeat = self.clock.callLater(HEARTBEAT, self._beat)
 
     def _stop_heartbeat(self) -> None:
-        heartbeat, self._heartbeat = self._heartbeat, None
-        if heartbeat is not None:
-            heartbeat.cancel()
+        if self._heartbeat.running:
+            self._heartbeat.stop()
 
 
 class ChannelConnection(WebSocketConnection):

@@ -1,0 +1,11 @@
+"""Timers that may have run already."""
+
+from __future__ import annotations
+
+from twisted.internet.interfaces import IDelayedCall
+
+
+def cancel(timer: IDelayedCall | None) -> None:
+    """Cancel ``timer``, unless it has run, was cancelled before or was never set."""
+    if timer is not None and timer.active():
+        timer.cancel()
