@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from twisted.internet.interfaces import IReactorTime
 
+from yurtlab.api.conditions import condition
 from yurtlab.api.pods import WARNING, pod_event
 from yurtlab.api.resources import EVENTS, NODES, PODS
 from yurtlab.api.store import DELETED, Event, Object, Store
-from yurttunnel.ops.clocks import timestamp
 
 _COMPONENT = "default-scheduler"
 
@@ -70,23 +70,19 @@ class Scheduler:
 
     def _leave(self, pod: Object, message: str) -> None:
         """Report why ``pod`` has no node, unless that is known."""
-        condition = {"status": "False", "reason": "Unschedulable", "message": message}
+        fields = {"status": "False", "reason": "Unschedulable", "message": message}
         conditions = (pod.get("status") or {}).get("conditions") or ()
-        if any(condition.items() <= one.items() for one in conditions):
+        if any(fields.items() <= one.items() for one in conditions):
             return
-        self._set_scheduled(pod, condition)
+        self._set_scheduled(pod, fields)
         now = self._clock.seconds()
         event = pod_event(pod, WARNING, "FailedScheduling", message, now, component=_COMPONENT)
         self._store.create(EVENTS, pod["metadata"]["namespace"], event)
 
-    def _set_scheduled(self, pod: Object, condition: Object) -> None:
+    def _set_scheduled(self, pod: Object, fields: Object) -> None:
         metadata, status = pod["metadata"], pod.get("status") or {}
-        scheduled = {
-            "type": "PodScheduled",
-            **condition,
-            "lastProbeTime": None,
-            "lastTransitionTime": timestamp(self._clock.seconds()),
-        }
+        made = condition(status, "PodScheduled", self._clock.seconds(), **fields)
+        scheduled = {"lastProbeTime": None, **made}
         others = [one for one in status.get("conditions", ()) if one["type"] != "PodScheduled"]
         status = {**status, "conditions": [*others, scheduled]}
         self._store.update_status(PODS, metadata["namespace"], metadata["name"], status)

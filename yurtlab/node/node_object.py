@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from yurtlab.api.conditions import condition
 from yurtlab.node.metrics import Machine
 from yurttunnel import __version__
 from yurttunnel.ops.clocks import micro_time, timestamp
@@ -105,8 +106,7 @@ def _information() -> dict[str, str]:
 
 def _conditions(
     previous: dict[str, Any], machine: Machine, disk: os.statvfs_result, now: float
-) -> list[dict[str, str]]:
-    known = {one["type"]: one for one in previous.get("conditions") or ()}
+) -> list[dict[str, Any]]:
     little_memory = machine.memory_available < _LEAST_MEMORY
     little_disk = disk.f_bavail < _LEAST_DISK * disk.f_blocks
     few_processes = _free_processes() < _LEAST_PROCESSES
@@ -114,26 +114,15 @@ def _conditions(
         ("MemoryPressure", little_memory, "KubeletHas{}Memory"),
         ("DiskPressure", little_disk, "KubeletHas{}Disk"),
         ("PIDPressure", few_processes, "KubeletHas{}PID"),
+        ("Ready", True, "KubeletReady"),
     ]
-    conditions = [
-        _condition(known, kind, pressed, reason.format("Insufficient" if pressed else "Sufficient"))
-        for kind, pressed, reason in found
-    ]
-    conditions.append(_condition(known, "Ready", True, "KubeletReady"))
-    for condition in conditions:
-        condition["lastHeartbeatTime"] = timestamp(now)
-        condition.setdefault("lastTransitionTime", timestamp(now))
+    conditions = []
+    for kind, holds, form in found:
+        reason = form.format("Insufficient" if holds else "Sufficient")
+        fields = {"status": str(holds), "reason": reason, "message": _MESSAGES[reason]}
+        made = condition(previous, kind, now, **fields)
+        conditions.append({**made, "lastHeartbeatTime": timestamp(now)})
     return conditions
-
-
-def _condition(
-    known: dict[str, dict[str, str]], kind: str, holds: bool, reason: str
-) -> dict[str, str]:
-    condition = {"type": kind, "status": str(holds), "reason": reason, "message": _MESSAGES[reason]}
-    before = known.get(kind)
-    if before is not None and before["status"] == condition["status"]:
-        condition["lastTransitionTime"] = before["lastTransitionTime"]
-    return condition
 
 
 _MESSAGES = {

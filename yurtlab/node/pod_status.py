@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from yurtlab.api.conditions import condition
 from yurtlab.node.containers import Container, Running, State, Terminated, Waiting
 from yurttunnel.ops.clocks import timestamp
 
@@ -125,17 +126,10 @@ def _conditions(
         "ContainersReady": ready,
         "PodScheduled": _yes(),
     }
-    known = {one["type"]: one for one in previous.get("conditions") or ()}
-    return [_condition(name, desired[name], known.get(name), now) for name in desired]
-
-
-def _condition(name: str, desired: Status, known: Status | None, now: float) -> Status:
-    """Write a condition, with the time of its last change."""
-    if known is not None and known.get("status") == desired["status"]:
-        since = known.get("lastTransitionTime") or timestamp(now)
-    else:
-        since = timestamp(now)
-    return {"type": name, "lastProbeTime": None, "lastTransitionTime": since, **desired}
+    return [
+        {"lastProbeTime": None, **condition(previous, name, now, **fields)}
+        for name, fields in desired.items()
+    ]
 
 
 def _yes() -> Status:
@@ -143,10 +137,7 @@ def _yes() -> Status:
 
 
 def _no(reason: str, message: str = "") -> Status:
-    condition = {"status": "False", "reason": reason}
-    if message:
-        condition["message"] = message
-    return condition
+    return {"status": "False", "reason": reason, **({"message": message} if message else {})}
 
 
 def _initialization(first: Sequence[Container]) -> Status:

@@ -343,6 +343,25 @@ class SchedulerTests(ApiTestCase):
         match = "node(s) didn't match Pod's node affinity/selector"
         self.assertEqual(f"0/3 nodes are available: 3 {match}.", self.events()[-1])
 
+    def scheduled(self):
+        """The reason for which a pod has a node or none, and since when it is so."""
+        (condition,) = self.store.get(PODS, "default", "web")["status"]["conditions"]
+        return condition.get("message"), condition["lastTransitionTime"]
+
+    def test_since_when(self):
+        """A pod is without a node since it first was, whatever the reason has become."""
+        self.store.remove(NODES, None, "edge-1")
+        self.create()
+        first, since = self.scheduled()
+        self.clock.advance(5)
+        self.store.create(NODES, None, node("edge-2", unschedulable=True))
+        second, still = self.scheduled()
+        self.assertNotEqual(first, second)
+        self.assertEqual(since, still)
+        self.clock.advance(5)
+        self.store.replace(NODES, None, "edge-2", node("edge-2"))
+        self.assertNotEqual(since, self.scheduled()[1])
+
     def test_no_node(self):
         """Without any node that is why."""
         self.store.remove(NODES, None, "edge-1")
