@@ -51,23 +51,26 @@ def json_patch(document: Any, patch: Any) -> Any:
         raise BadPatch("a JSON patch is a list of operations")
     if len(patch) > MAX_OPERATIONS:
         raise BadPatch(f"a JSON patch has at most {MAX_OPERATIONS} operations, not {len(patch)}")
-    return _Patching(copy.deepcopy(document)).apply(patch)
+    patching = _Patching(copy.deepcopy(document))
+    try:
+        for operation in patch:
+            patching.apply(operation)
+    except RecursionError:
+        # Each copy of the document into its deepest value makes it twice as deep.
+        raise PatchFailed("the patch nests values too deep") from None
+    return patching.root[0]
 
 
 class _Patching:
-    """One patch at work on a document."""
+    """One patch at work on a document, which is the only value in ``root``."""
 
     def __init__(self, document: Any) -> None:
         # The whole document is a value like any other (RFC 6901 section 5) inside this list.
-        self._root = [document]
+        self.root = [document]
         self._copied = 0
 
-    def apply(self, patch: list[Any]) -> Any:
-        for operation in patch:
-            self._apply_one(operation)
-        return self._root[0]
-
-    def _apply_one(self, operation: Any) -> None:
+    def apply(self, operation: Any) -> None:
+        """Do one operation. Raises :class:`PatchFailed` or :class:`BadPatch`."""
         if not isinstance(operation, dict):
             raise BadPatch("an operation of a JSON patch is an object")
         apply: dict[Any, Callable[[dict[str, Any], list[str]], None]] = {
@@ -133,7 +136,7 @@ class _Patching:
             raise PatchFailed(f"testing value {_text(path)} failed: test failed")
 
     def _get(self, path: list[str]) -> Any:
-        value: Any = self._root[0]
+        value: Any = self.root[0]
         for depth, key in enumerate(path, 1):
             if isinstance(value, dict) and key in value:
                 value = value[key]
@@ -145,7 +148,7 @@ class _Patching:
 
     def _parent(self, path: list[str]) -> tuple[Any, str]:
         if not path:
-            return self._root, "0"
+            return self.root, "0"
         parent = self._get(path[:-1])
         if not isinstance(parent, dict | list):
             raise PatchFailed(f"{_text(path[:-1])} has no members")

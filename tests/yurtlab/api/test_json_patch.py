@@ -140,6 +140,12 @@ class JSONPatchTests(SynchronousTestCase):
         error = self.assertRaises(PatchFailed, json_patch, {"a": "b"}, operations(*doubling))
         self.assertIn("copies more than", str(error))
 
+    def test_depth_is_bounded(self):
+        """A patch that copies the document into its deepest value again and again is stopped."""
+        nesting = [("copy", "/a" * 2**number, "") for number in range(12)]
+        error = self.assertRaises(PatchFailed, json_patch, {"a": {}}, operations(*nesting))
+        self.assertEqual("the patch nests values too deep", str(error))
+
     def test_copies_are_apart(self):
         """A copy changes without what it was copied from."""
         patch = operations(("copy", "/b", "/a"), ("add", "/b/c", 1))
