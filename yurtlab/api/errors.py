@@ -8,27 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
     """A request that failed: everything that the ``metav1.Status`` of the answer has."""
 
-    def __init__(
-        self,
-        status: int,
-        reason: str,
-        message: str,
-        details: dict[str, Any] | None = None,
-        metadata: dict[str, Any] | None = None,
-    ) -> None:
-        super().__init__(status, reason, message, details)
-        self.status = status
-        self.reason = reason
-        self.message = message
-        self.details = details
-        self.metadata = metadata or {}
+    status: int
+    reason: str
+    message: str
+    details: dict[str, Any] | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Return the message."""
@@ -52,15 +44,14 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What is wrong with one field: ``reason`` is a ``CauseType`` such as FieldValueRequired."""
+    """What is wrong with one field, as a ``metav1.StatusCause`` has it.
+
+    ``reason`` is a ``CauseType`` such as FieldValueRequired.
+    """
 
     reason: str
     message: str
     field: str
-
-    def as_dict(self) -> dict[str, str]:
-        """Return the ``metav1.StatusCause``."""
-        return {"reason": self.reason, "message": self.message, "field": self.field}
 
     def __str__(self) -> str:
         """Return the sentence."""
@@ -132,7 +123,7 @@ def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiErr
     texts = [str(cause) for cause in causes]
     text = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     details = _details(group, kind, name)
-    details["causes"] = [cause.as_dict() for cause in causes]
+    details["causes"] = [asdict(cause) for cause in causes]
     subject = f"{kind}.{group}" if group else kind
     return ApiError(422, "Invalid", f"{subject} {_shown(name)} is invalid: {text}", details)
 

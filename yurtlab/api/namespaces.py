@@ -40,7 +40,7 @@ class NamespaceStrategy(Strategy):
 
 
 class Namespaces:
-    """Keeps namespaces and their contents together.
+    """Creates the namespaces of every cluster, and keeps namespaces and their contents together.
 
     ``kinds`` are all that there are.
     """
@@ -50,9 +50,6 @@ class Namespaces:
         self._kinds = [kind for kind in kinds if kind.namespaced]
         self._unsubscribe = [store.follow(kind, self._contents_changed) for kind in self._kinds]
         self._unsubscribe.append(store.follow(NAMESPACES, self._namespace_changed))
-
-    def add_initial(self) -> None:
-        """Create the namespaces of every cluster."""
         for name in INITIAL:
             body: Object = {"metadata": {"name": name}}
             NamespaceStrategy().prepare_for_create(body)

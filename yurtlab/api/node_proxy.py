@@ -74,11 +74,6 @@ def exec_location(store: Store, target: Target, query: Query) -> Location:
     return _stream_location(store, target, query, "exec", commands)
 
 
-def attach_location(store: Store, target: Target, query: Query) -> Location:
-    """Find where to attach to a container."""
-    return _stream_location(store, target, query, "attach", [])
-
-
 def port_forward_location(store: Store, target: Target, query: Query) -> Location:
     """Find where to forward ports to a pod."""
     pod = _pod(store, target)
@@ -90,7 +85,7 @@ def port_forward_location(store: Store, target: Target, query: Query) -> Locatio
 LOCATIONS: dict[str, Callable[[Store, Target, Query], Location | None]] = {
     "log": log_location,
     "exec": exec_location,
-    "attach": attach_location,
+    "attach": lambda store, target, query: _stream_location(store, target, query, "attach", []),
     "portforward": port_forward_location,
 }
 """The location of each subresource of pods that is served by their node."""

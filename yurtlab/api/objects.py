@@ -143,13 +143,12 @@ class Objects:
         self, target: Target, selector: Selector, options: DeleteOptions
     ) -> list[Object]:
         """Delete what the target has and ``selector`` selects; return it as :meth:`delete` does."""
-        found = [one for one in self._store.list(target.kind, target.namespace) if selector(one)]
-        deleted = []
-        for one in found:
-            metadata = one["metadata"]
-            each = Target(target.kind, metadata.get("namespace"), metadata["name"])
-            deleted.append(self.delete(each, options))
-        return deleted
+        found = filter(selector, self._store.list(target.kind, target.namespace))
+        places = [one["metadata"] for one in found]
+        return [
+            self.delete(Target(target.kind, place.get("namespace"), place["name"]), options)
+            for place in places
+        ]
 
     def _write(
         self,

@@ -19,22 +19,20 @@ from yurttunnel.http.interfaces import IExchange
 def table(
     kind: Resource,
     objects: Iterable[Object],
+    form: Form,
     now: float,
     *,
-    version: str = "v1",
-    include: str = "Metadata",
     metadata: Object | None = None,
     headers: bool = True,
 ) -> Object:
-    """Make a table of ``objects`` at the time ``now``, in seconds since 1970.
-
-    ``include`` is what comes along with each row: ``None``, ``Metadata`` or ``Object``.
-    """
-    api_version = f"meta.k8s.io/{version}"
-    made: Object = {"kind": "Table", "apiVersion": api_version, "metadata": metadata or {}}
-    made["columnDefinitions"] = _definitions(kind) if headers else None
-    made["rows"] = [_row(kind, one, now, include, api_version) for one in objects]
-    return made
+    """Make a table of ``objects`` at the time ``now``, in seconds since 1970."""
+    return {
+        "kind": "Table",
+        "apiVersion": f"meta.k8s.io/{form.version}",
+        "metadata": metadata or {},
+        "columnDefinitions": _definitions(kind) if headers else None,
+        "rows": [_row(kind, one, form, now) for one in objects],
+    }
 
 
 def partial_metadata(one: Object, version: str = "v1") -> Object:
@@ -59,12 +57,12 @@ def _definitions(kind: Resource) -> list[dict[str, Any]]:
     ]
 
 
-def _row(kind: Resource, one: Object, now: float, include: str, api_version: str) -> Object:
+def _row(kind: Resource, one: Object, form: Form, now: float) -> Object:
     row: Object = {"cells": [column.cell(one, now) for column in kind.columns]}
-    if include == "Object":
+    if form.include == "Object":
         row["object"] = one
-    elif include == "Metadata":
-        row["object"] = partial_metadata(one, api_version.partition("/")[2])
+    elif form.include == "Metadata":
+        row["object"] = partial_metadata(one, form.version)
     return row
 
 
@@ -79,15 +77,9 @@ def in_form(
 ) -> Object:
     """Return an object in the form that a client accepts; ``rows`` are others for its table."""
     if form.transform == "Table":
-        return table(
-            kind,
-            [one] if rows is None else rows,
-            now,
-            version=form.version,
-            include=form.include,
-            metadata={"resourceVersion": one["metadata"].get("resourceVersion", "")},
-            headers=headers,
-        )
+        shown = [one] if rows is None else rows
+        metadata = {"resourceVersion": one["metadata"].get("resourceVersion", "")}
+        return table(kind, shown, form, now, metadata=metadata, headers=headers)
     return partial_metadata(one, form.version) if form.partial else one
 
 
@@ -102,8 +94,7 @@ class Page:
         """Return the list in the form that a client accepts."""
         objects, metadata = self.objects, dict(self.metadata)
         if form.transform == "Table":
-            version, include = form.version, form.include
-            return table(kind, objects, now, version=version, include=include, metadata=metadata)
+            return table(kind, objects, form, now, metadata=metadata)
         list_kind, api_version = kind.list_kind, kind.api_version
         if form.partial:
             list_kind, api_version = "PartialObjectMetadataList", f"meta.k8s.io/{form.version}"

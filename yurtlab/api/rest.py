@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -22,6 +23,7 @@ from yurtlab.api.objects import PATCH_TYPES, Objects, Question, Written
 from yurtlab.api.options import (
     DeleteOptions,
     Query,
+    WriteOptions,
     delete_options,
     first,
     flag,
@@ -38,7 +40,7 @@ from yurtlab.api.resources import (
     Target,
 )
 from yurtlab.api.responses import Page, Responder, deleted_status
-from yurtlab.api.store import Store
+from yurtlab.api.store import Object, Store
 from yurtlab.api.watching import Watch, WatchRequest
 from yurttunnel.http.interfaces import IExchange
 from yurttunnel.http.request_body import BodyTooLarge, read_body
@@ -67,6 +69,9 @@ _NOT_SERVED: dict[tuple[Resource, str | None], str] = {
     (SERVICES, "proxy"): "it has no way of its own to the ports of pods; use kubectl port-forward",
 }
 
+
+Write = Callable[[Target, Object, WriteOptions, User], Written]
+"""Writes what the body of a request has; raises ``ApiError``."""
 
 ListPage = Callable[[Store, Target, Query], Page]
 """Returns what a list asks for; raises ``ApiError``."""
@@ -110,8 +115,8 @@ class Rest:
         self._verbs: dict[str, Callable[[IExchange, Target, Query, User], Awaitable[None]]] = {
             "get": self._get,
             "list": self._list,
-            "create": self._create,
-            "update": self._update,
+            "create": partial(self._write, objects.create),
+            "update": partial(self._write, objects.update),
             "patch": self._patch,
             "delete": self._delete,
             "deletecollection": self._delete_all,
@@ -130,7 +135,8 @@ class Rest:
         question = self._questions.get((target.kind, target.subresource))
         instead = _NOT_SERVED.get((target.kind, target.subresource))
         if question is not None:
-            await self._ask(exchange, target, question, query, user)
+            ask = partial(self._objects.answer, question)
+            await self._write(ask, exchange, target, query, user)
         elif instead is not None:
             raise errors.not_in_demonstration(instead)
         elif target.subresource in _STORED:
@@ -186,22 +192,11 @@ class Rest:
             initial and bookmarks,
         )
 
-    async def _create(self, exchange: IExchange, target: Target, query: Query, user: User) -> None:
-        options, body = write_options(query), decode_object(*await _body(exchange))
-        written = self._objects.create(target, body, options, user)
-        self._send_written(exchange, target, query, written)
-
-    async def _ask(
-        self, exchange: IExchange, target: Target, question: Question, query: Query, user: User
+    async def _write(
+        self, write: Write, exchange: IExchange, target: Target, query: Query, user: User
     ) -> None:
         options, body = write_options(query), decode_object(*await _body(exchange))
-        written = self._objects.answer(question, target, body, options, user)
-        self._send_written(exchange, target, query, written)
-
-    async def _update(self, exchange: IExchange, target: Target, query: Query, user: User) -> None:
-        options, body = write_options(query), decode_object(*await _body(exchange))
-        written = self._objects.update(target, body, options, user)
-        self._send_written(exchange, target, query, written)
+        self._send_written(exchange, target, query, write(target, body, options, user))
 
     async def _patch(self, exchange: IExchange, target: Target, query: Query, user: User) -> None:
         options = write_options(query)

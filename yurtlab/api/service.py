@@ -25,11 +25,11 @@ from yurtlab.api.access import (
 )
 from yurtlab.api.documents import (
     GNOSTIC_V2,
+    JSON_V2,
     Documents,
     aggregated_type,
     aggregated_version,
     gnostic_v2,
-    json_v2,
     version_document,
 )
 from yurtlab.api.namespaces import Namespaces, NamespaceStrategy
@@ -89,10 +89,6 @@ class Application:
         answering = Deferred.fromCoroutine(self._answer(exchange, path, query))
         _ = answering.addErrback(self._failed, exchange)
 
-    def stop(self) -> None:
-        """End watches; everything else ends with its connection."""
-        self._rest.stop()
-
     async def _answer(self, exchange: IExchange, path: str, query: str) -> None:
         # Some clients write a slash behind the names of documents.
         document = path.rstrip("/")
@@ -138,7 +134,7 @@ class Application:
             if types[0].startswith("application/com.github.proto-openapi.spec.v2"):
                 responder.send(exchange, gnostic_v2(), GNOSTIC_V2)
             else:
-                responder.send_content(exchange, json_v2())
+                responder.send_content(exchange, JSON_V2)
         elif path == "/openapi/v3":
             responder.send_content(exchange, self._documents.openapi_index())
         else:
@@ -189,7 +185,6 @@ class KubernetesAPI:
     ) -> None:
         documents = documents or Documents.of_lab()
         self._namespaces = Namespaces(store, kinds)
-        self._namespaces.add_initial()
         self._scheduler = Scheduler(clock, store)
         self._relay = Relay(clock)
         responder = Responder(clock)
@@ -201,27 +196,23 @@ class KubernetesAPI:
         }
         objects = Objects(store, documents, self._namespaces, {**own, **(strategies or {})})
         node_proxy = NodeProxy(store, self._relay, connections)
-        self.handler = Application(
-            authenticator,
-            authorizer,
-            Routes(kinds),
-            Rest(
-                clock,
-                store,
-                objects,
-                node_proxy,
-                responder,
-                without_controllers,
-                questions or {},
-                list_page,
-            ),
-            documents,
+        self._rest = Rest(
+            clock,
+            store,
+            objects,
+            node_proxy,
             responder,
+            without_controllers,
+            questions or {},
+            list_page,
+        )
+        self.handler = Application(
+            authenticator, authorizer, Routes(kinds), self._rest, documents, responder
         )
 
     def stop(self) -> None:
-        """End what goes on: watches and timers."""
-        self.handler.stop()
+        """End what goes on, watches and timers; all else ends with its connection."""
+        self._rest.stop()
         self._scheduler.stop()
         self._namespaces.stop()
         self._relay.close()

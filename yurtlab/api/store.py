@@ -176,7 +176,8 @@ class Store:
             updated = {**copy.deepcopy(current), "status": copy.deepcopy(body.get("status", {}))}
         else:
             updated = _copy_as(kind, body)
-            _keep_server_metadata(current, updated)
+            for key in _SERVER_METADATA:
+                _keep(current["metadata"], updated["metadata"], key)
             if kind.has_status:
                 _keep(current, updated, "status")
             if kind.counts_generations and updated.get("spec") != current.get("spec"):
@@ -369,11 +370,6 @@ def _copy_as(kind: Resource, body: Object) -> Object:
     return copy.deepcopy(
         {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": ours, **rest}
     )
-
-
-def _keep_server_metadata(current: Object, updated: Object) -> None:
-    for key in _SERVER_METADATA:
-        _keep(current["metadata"], updated["metadata"], key)
 
 
 def _keep(current: Object, updated: Object, key: str) -> None:

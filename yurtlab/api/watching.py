@@ -70,7 +70,8 @@ class Watch:
         self._paused = False
         self._ended = False
         self._unsubscribe: Callable[[], None] | None = None
-        self._timers: dict[Callable[[], None], IDelayedCall] = {}
+        self._timeout: IDelayedCall | None = None
+        self._bookmark: IDelayedCall | None = None
 
     def start(self) -> None:
         """Begin the response; when changes since the version are not known, it says so and ends."""
@@ -97,23 +98,19 @@ class Watch:
         self._max_queued_bytes = self._queued_bytes + MAX_QUEUED_BYTES
         if not self._ended:
             self._unsubscribe = store.follow(request.kind, self._changed)
-            self._call_later(request.timeout, self.stop)
+            self._timeout = self._clock.callLater(request.timeout, self.stop)
             self._plan_bookmark()
 
     # -- changes -------------------------------------------------------------------------------
 
     def _changed(self, event: Event) -> None:
-        change = self._change_seen(event)
-        if change is not None:
-            self._send(change, event.object)
-
-    def _change_seen(self, event: Event) -> str | None:
-        """Return what a change is among the objects that are watched: some begin to be selected."""
+        """Send what a change is among the objects that are watched: some begin to be selected."""
         was = event.previous is not None and self._selects(event.previous)
         is_now = event.type != DELETED and self._selects(event.object)
         if is_now:
-            return MODIFIED if was else ADDED
-        return DELETED if was else None
+            self._send(MODIFIED if was else ADDED, event.object)
+        elif was:
+            self._send(DELETED, event.object)
 
     def _selects(self, one: Object) -> bool:
         namespace = self._request.namespace
@@ -168,16 +165,12 @@ class Watch:
     # -- time, and the end ---------------------------------------------------------------------
 
     def _plan_bookmark(self) -> None:
-        if self._request.bookmarks:
-            self._call_later(BOOKMARK_SECONDS, self._bookmark_due)
+        if self._request.bookmarks and not self._ended:
+            self._bookmark = self._clock.callLater(BOOKMARK_SECONDS, self._bookmark_due)
 
     def _bookmark_due(self) -> None:
         self._send_bookmark()
         self._plan_bookmark()
-
-    def _call_later(self, seconds: float, call: Callable[[], None]) -> None:
-        if not self._ended:
-            self._timers[call] = self._clock.callLater(seconds, call)
 
     def stop(self) -> None:
         """End the watch now; the client sees a response that is complete."""
@@ -196,6 +189,5 @@ class Watch:
         self._ended = True
         if self._unsubscribe is not None:
             self._unsubscribe()
-        for timer in self._timers.values():
-            cancel(timer)
-        self._timers.clear()
+        cancel(self._timeout)
+        cancel(self._bookmark)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from yurtlab.api.negotiation import Form
 from yurtlab.api.resources import (
     CONFIG_MAPS,
     ENDPOINT_SLICES,
@@ -28,7 +29,7 @@ DAY = 86400
 def cells(kind, **one):
     """Return the cells of an object by column."""
     one.setdefault("metadata", {"name": "x", "creationTimestamp": BEFORE})
-    made = table(kind, [one], NOW)
+    made = table(kind, [one], Form(), NOW)
     names = [column["name"] for column in made["columnDefinitions"]]
     return dict(zip(names, made["rows"][0]["cells"], strict=True))
 
@@ -275,11 +276,11 @@ class TableTests(SynchronousTestCase):
 
     def rows(self, **options):
         """Return the rows of a table with one pod."""
-        return table(PODS, [self.one], NOW, **options)["rows"]
+        return table(PODS, [self.one], Form(**options), NOW)["rows"]
 
     def test_columns(self):
         """Columns say what they are; those with a priority are for -o wide."""
-        made = table(PODS, [], NOW, metadata={"resourceVersion": "7"})
+        made = table(PODS, [], Form(), NOW, metadata={"resourceVersion": "7"})
         self.assertEqual(("Table", "meta.k8s.io/v1"), (made["kind"], made["apiVersion"]))
         self.assertEqual({"resourceVersion": "7"}, made["metadata"])
         definition = made["columnDefinitions"][0]
@@ -304,4 +305,4 @@ class TableTests(SynchronousTestCase):
 
     def test_without_headers(self):
         """The rows alone follow in a watch."""
-        self.assertIsNone(table(PODS, [], NOW, headers=False)["columnDefinitions"])
+        self.assertIsNone(table(PODS, [], Form(), NOW, headers=False)["columnDefinitions"])

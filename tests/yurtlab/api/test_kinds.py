@@ -6,6 +6,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from yurtlab.api.negotiation import Form
 from yurtlab.api.resources import ALL_VERBS, RESOURCES
 from yurtlab.api.responses import table
 
@@ -50,7 +51,7 @@ def selectable(kind):
 
 def head(kind):
     """Return a text about the columns."""
-    columns = table(kind, [], 0)["columnDefinitions"]
+    columns = table(kind, [], Form(), 0)["columnDefinitions"]
     shown = [
         one["name"] + {"string": "", "integer": " #"}[one["type"]] + (" *" * bool(one["format"]))
         for one in columns
@@ -63,7 +64,7 @@ def head(kind):
 def empty(kind):
     """Return what is shown of an object that has just been made and has nothing else."""
     metadata = {"name": "x", "creationTimestamp": "1970-01-01T00:00:00Z"}
-    (row,) = table(kind, [{"metadata": metadata}], 60)["rows"]
+    (row,) = table(kind, [{"metadata": metadata}], Form(), 60)["rows"]
     return ", ".join(map(repr, row["cells"]))
 
 
