@@ -7,7 +7,7 @@ limits of resources are the exception: they count for the pod's class, and nothi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,13 +85,11 @@ State = Waiting | Running | Terminated
 class Surroundings:
     """What a container gets from its pod and the node.
 
-    ``pod`` is the pod's object; ``environment`` is what all containers have; ``directory`` is the
-    pod's own; ``mark`` names node run and pod (see :mod:`yurtlab.node.leftovers`); ``record`` takes
-    events.
+    ``pod`` is the pod's object, ``directory`` its own; ``mark`` names node run and pod (see
+    :mod:`yurtlab.node.leftovers`); ``record`` takes events.
     """
 
     pod: Object
-    environment: Mapping[str, str]
     sources: Sources
     directory: Path
     mark: str
@@ -174,7 +172,9 @@ class Container:
             self.last = self.state
         if self._instance:
             self.restarts += 1
-        self._keep_log(log)
+        if self.previous_log is not None:
+            self.previous_log.remove()
+        self.previous_log, self.log = self.log, log
         self._instance += 1
         self._started = self._reactor.seconds()
         self._run(program)
@@ -276,7 +276,7 @@ class Container:
         directory = surroundings.directory / "work" / self.name
         directory.mkdir(parents=True, exist_ok=True)
         base = {
-            **surroundings.environment,
+            "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(directory),
             "HOSTNAME": surroundings.pod["metadata"]["name"],
         }
@@ -324,12 +324,6 @@ class Container:
             )
         if context.get("runAsNonRoot") and own == 0:
             raise ConfigError("container has runAsNonRoot and this node runs programs as root")
-
-    def _keep_log(self, log: ContainerLog) -> None:
-        """Take ``log`` for this run, and keep that of the run before."""
-        if self.previous_log is not None:
-            self.previous_log.remove()
-        self.previous_log, self.log = self.log, log
 
     def _record(self, kind: str, reason: str, message: str) -> None:
         self._surroundings.record(self.name, kind, reason, message)

@@ -23,13 +23,9 @@ class ConfigError(Exception):
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
     """Replace ``$(NAME)`` by its value; names that are not known stay as they are."""
-
-    def replaced(match: re.Match[str]) -> str:
-        if match[1] is None:
-            return "$"
-        return variables.get(match[1], match[0])
-
-    return _REFERENCE.sub(replaced, text)
+    return _REFERENCE.sub(
+        lambda match: "$" if match[1] is None else variables.get(match[1], match[0]), text
+    )
 
 
 class Sources:

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from zope.interface import implementer
 
+from yurtlab.api.options import Query, flag
 from yurtlab.node.attach import Attachment
 from yurtlab.node.command import Command
 from yurtlab.node.containers import Container, Terminated, Waiting
@@ -30,7 +31,6 @@ from yurttunnel.ops.exposition import CONTENT_TYPE, exposition
 MAX_COMMANDS = 250
 """How many commands (exec) may run at a time."""
 
-Query = Mapping[str, Sequence[str]]
 _Answer = Callable[[IExchange, Sequence[str], Query], None]
 
 _TEXT = [(b"Content-Type", b"text/plain; charset=utf-8")]
@@ -192,7 +192,7 @@ def _only_reading(exchange: IExchange, more_parts: Sequence[str] = ()) -> None:
 def _command_options(query: Query) -> CommandOptions:
     """Read which streams are wanted, as the API server writes it to a kubelet."""
     stdin, stdout, stderr, terminal = (
-        query.get(name, [""])[0] in ("1", "true") for name in ("input", "output", "error", "tty")
+        flag(query, name) for name in ("input", "output", "error", "tty")
     )
     if not (stdin or stdout or stderr):
         raise RequestFailed(400, "you must specify at least 1 of stdin, stdout, stderr")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 VARIABLE = "YURTTUNNEL_CONTAINER"
@@ -44,11 +44,6 @@ class Found:
     unsettled: bool
     ticks: int = 0
     pages: int = 0
-
-
-def running() -> list[Found]:
-    """Find all processes that run and whose environment may be seen, without this one."""
-    return list(_running())
 
 
 def of_mark(processes: list[Found], mark: str, session: int | None = None) -> list[Found]:
@@ -97,7 +92,9 @@ def _kill(choose: Callable[[list[Found]], list[Found]]) -> None:
                 continue
 
 
-def _running() -> Iterator[Found]:
+def running() -> list[Found]:
+    """Find all processes that run and whose environment may be seen, without this one."""
+    found = []
     own = os.getpid()
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == own:
@@ -117,7 +114,9 @@ def _running() -> Iterator[Found]:
         mark = _mark(environment)
         # The times are utime, stime, cutime and cstime of proc(5), the pages are rss.
         ticks, pages = sum(map(int, fields[11:15])), int(fields[21])
-        yield Found(int(name), int(parent), int(session), mark, not environment, ticks, pages)
+        process = Found(int(name), int(parent), int(session), mark, not environment, ticks, pages)
+        found.append(process)
+    return found
 
 
 def _mark(environment: bytes) -> str:

@@ -16,7 +16,7 @@ import mmap
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -25,8 +25,9 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from yurtlab.api.options import Query, first, flag
 from yurttunnel.http.errors import RequestFailed
-from yurttunnel.http.interfaces import ExchangeFailed, IExchange
+from yurttunnel.http.interfaces import IExchange
 
 MAX_BYTES = 10 * 1024 * 1024
 """From this size on a file is put aside: ``containerLogMaxSize`` of the kubelet."""
@@ -189,13 +190,13 @@ class LogOptions:
     since: bytes | None = None
 
     @classmethod
-    def from_query(cls, query: Mapping[str, Sequence[str]], now: float) -> LogOptions:
+    def from_query(cls, query: Query, now: float) -> LogOptions:
         """Read the parameters of the request; ``now`` is in seconds since 1970.
 
         Raises :class:`RequestFailed` when they make no sense.
         """
         seconds = _number(query, "sinceSeconds", 1)
-        moment = query.get("sinceTime", [""])[0]
+        moment = first(query, "sinceTime")
         if seconds is not None and moment:
             raise RequestFailed(400, "at most one of sinceTime or sinceSeconds may be specified")
         since = None
@@ -204,9 +205,9 @@ class LogOptions:
         elif moment:
             since = _moment(moment)
         return cls(
-            follow=_flag(query, "follow"),
-            previous=_flag(query, "previous"),
-            timestamps=_flag(query, "timestamps"),
+            follow=flag(query, "follow"),
+            previous=flag(query, "previous"),
+            timestamps=flag(query, "timestamps"),
             tail_lines=_number(query, "tailLines", 0),
             limit_bytes=_number(query, "limitBytes", 1),
             since=since,
@@ -292,7 +293,7 @@ class LogStream:
         """Begin."""
         if self._options.tail_lines is not None:
             self._cursor.go_to_tail(self._options.tail_lines)
-        self._exchange.on_end(self._ended)
+        self._exchange.on_end(lambda _: self._stop())
         self._exchange.send_head(200, [(b"Content-Type", b"text/plain")])
         self._exchange.registerProducer(self, True)
         self._send()
@@ -355,9 +356,6 @@ class LogStream:
             self._exchange.unregisterProducer()
             self._exchange.finish()
 
-    def _ended(self, error: ExchangeFailed | None) -> None:
-        self._stop()
-
     def _stop(self) -> None:
         self._over = True
         self._unsubscribe()
@@ -382,12 +380,8 @@ def _tail(file: BinaryIO, lines: int) -> tuple[int, int]:
         return 0, lines
 
 
-def _flag(query: Mapping[str, Sequence[str]], name: str) -> bool:
-    return query.get(name, [""])[0].lower() in ("1", "true")
-
-
-def _number(query: Mapping[str, Sequence[str]], name: str, least: int) -> int | None:
-    text = query.get(name, [""])[0]
+def _number(query: Query, name: str, least: int) -> int | None:
+    text = first(query, name)
     if not text:
         return None
     try:

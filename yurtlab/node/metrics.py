@@ -53,7 +53,9 @@ class Machine:
             lines = file.read().splitlines()
         cpu = lines[0].split()
         booted = next(float(line.split()[1]) for line in lines if line.startswith("btime "))
-        memory = _memory()
+        with open("/proc/meminfo") as file:
+            entries = (line.split() for line in file)
+            memory = {entry[0].rstrip(":"): int(entry[1]) * 1024 for entry in entries}
         return cls(
             cpu_seconds=sum(int(cpu[index]) for index in _BUSY) / _TICKS,
             memory_total=memory["MemTotal"],
@@ -65,12 +67,6 @@ class Machine:
     def memory_used(self) -> int:
         """Bytes that could not be given to others."""
         return self.memory_total - self.memory_available
-
-
-def _memory() -> dict[str, int]:
-    with open("/proc/meminfo") as file:
-        entries = (line.split() for line in file)
-        return {entry[0].rstrip(":"): int(entry[1]) * 1024 for entry in entries}
 
 
 @dataclass(frozen=True, slots=True)

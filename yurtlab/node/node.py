@@ -7,7 +7,6 @@ are in one process here.
 
 from __future__ import annotations
 
-import os
 import sys
 import uuid
 from collections.abc import Callable, Sequence
@@ -114,12 +113,8 @@ class Node(Service):
         self._settings = settings
         self._pods: dict[str, Pod] = {}
         run = uuid.uuid4().hex
-        self._pod_settings = PodSettings(
-            address=settings.address,
-            directory=settings.directory.absolute() / "pods",
-            run=run,
-            environment={"PATH": os.environ.get("PATH", os.defpath)},
-        )
+        pods = settings.directory.absolute() / "pods"
+        self._pod_settings = PodSettings(settings.address, pods, run)
         self._guardian = Guardian(reactor, run)
         self._unwatch: list[Callable[[], None]] = []
         self._heartbeat = LoopingCall(self._beat)
@@ -230,8 +225,5 @@ class Node(Service):
         return found[-1] if found else None
 
     def _list_pods(self) -> Sequence[Object]:
-        return [
-            pod
-            for pod in self._store.list(PODS)
-            if pod["spec"].get("nodeName") == self._settings.name
-        ]
+        name = self._settings.name
+        return [pod for pod in self._store.list(PODS) if pod["spec"].get("nodeName") == name]

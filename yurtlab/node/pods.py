@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,13 +76,12 @@ class PodSettings:
     """What all pods of a node have in common.
 
     ``address`` is the node's, ``directory`` where pods have theirs, ``run`` a name that no other
-    run of a node has, ``environment`` what all containers get.
+    run of a node has.
     """
 
     address: str
     directory: Path
     run: str
-    environment: Mapping[str, str]
 
 
 class Pod:
@@ -114,7 +113,6 @@ class Pod:
         self._directory = settings.directory / self.uid
         surroundings = Surroundings(
             pod=body,
-            environment=settings.environment,
             sources=Sources(body, settings.address, self._configuration),
             directory=self._directory,
             mark=f"{settings.run}/{self.uid}",
@@ -149,19 +147,24 @@ class Pod:
 
     def delete(self, grace: float) -> None:
         """End it within ``grace`` seconds and remove it; a later call can shorten that."""
-        self._end(grace)
+        if self._grace is not None and grace >= self._grace:
+            return
+        self._grace = grace
+        for container in self.all_containers:
+            container.stop(grace)
+        self._changed()
 
     def forget(self) -> None:
         """End it at once: it has been removed from the store."""
         self._in_store = False
-        self._end(0)
+        self.delete(0)
 
     def stop(self, grace: float) -> Deferred[None]:
         """End its processes and leave it in the store; fires when they have ended."""
         ended: Deferred[None] = Deferred()
         self._in_store = False
         self._ended.append(ended)
-        self._end(grace)
+        self.delete(grace)
         return ended
 
     # Steps
@@ -229,14 +232,6 @@ class Pod:
     @property
     def _ending(self) -> bool:
         return self._grace is not None
-
-    def _end(self, grace: float) -> None:
-        if self._grace is not None and grace >= self._grace:
-            return
-        self._grace = grace
-        for container in self.all_containers:
-            container.stop(grace)
-        self._changed()
 
     def _finish(self) -> None:
         """Everything has ended: leave nothing."""

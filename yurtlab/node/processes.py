@@ -64,12 +64,6 @@ class Exit:
     code: int
     signal: int = 0
 
-    @classmethod
-    def from_wait_status(cls, status: int) -> Exit:
-        """Read what ``waitpid`` gives."""
-        code = os.waitstatus_to_exitcode(status)
-        return cls(code) if code >= 0 else cls(128 - code, -code)
-
 
 class StartFailed(Exception):
     """A program that cannot be run; the line says it as container runtimes do."""
@@ -206,9 +200,10 @@ class Process:
 
     def processEnded(self, status: int) -> None:
         """Take what ``waitpid`` gave: called by Twisted's reaper."""
-        self.exit = Exit.from_wait_status(status)
+        code = os.waitstatus_to_exitcode(status)
+        self.exit = Exit(code) if code >= 0 else Exit(128 - code, -code)
         # Otherwise subprocess would wait for that number, which may be another's by then.
-        self._popen.returncode = os.waitstatus_to_exitcode(status)
+        self._popen.returncode = code
         cancel(self._kill)
         self._exited(self.pid)
         self._wait_for_output()

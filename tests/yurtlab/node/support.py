@@ -193,7 +193,7 @@ class World:
             "status": {"phase": "Pending", "qosClass": "BestEffort"},
         }
         created = self.store.create(PODS, "default", body)
-        settings = PodSettings("192.0.2.7", self.directory, self.run, {"PATH": os.environ["PATH"]})
+        settings = PodSettings("192.0.2.7", self.directory, self.run)
         pod = Pod(self.reactor, self.store, settings, created, self.removed.append)
         self.test.addCleanup(self.end, pod)
         if start:

@@ -242,6 +242,13 @@ class LogOptionsTests(SynchronousTestCase):
             LogOptions(True, True, True, 7, 8, b"1970-01-01T00:00:06.000000000Z"),
         )
 
+    def test_true(self):
+        """What is not false is true, as the API has it."""
+        for text in ("true", "True", "1", "t"):
+            self.assertTrue(self.options(follow=text).follow, text)
+        for text in ("false", "False", "0", "f", ""):
+            self.assertFalse(self.options(follow=text).follow, text)
+
     def test_times(self):
         """Times are read as Go writes them, in any zone."""
         for text, expected in {

@@ -57,21 +57,17 @@ class SizeReader:
         if self._broken:
             return sizes
         self._text += data.decode("ascii", "replace")
-        decoder = json.JSONDecoder()
-        while text := self._text.lstrip():
-            end = text.find("}") + 1
-            if (end or len(text)) > MAX_SIZE_TEXT:
-                self._broken = True
-                break
-            if not end:
-                break
-            try:
-                sizes.append(_size(decoder.decode(text[:end])))
-            except ValueError:
-                self._broken = True
-                break
-            self._text = text[end:]
-        if self._broken:
+        try:
+            while text := self._text.lstrip():
+                end = text.find("}") + 1
+                if (end or len(text)) > MAX_SIZE_TEXT:
+                    raise ValueError("too long for a size")
+                if not end:
+                    break
+                sizes.append(_size(json.loads(text[:end])))
+                self._text = text[end:]
+        except ValueError:
+            self._broken = True
             self._text = ""
         return sizes
 

@@ -61,10 +61,7 @@ def _parse(plain: bytes) -> dict[bytes, bytes]:
 
 def _parse_text(plain: bytes, offset: int) -> tuple[bytes, int]:
     start = offset + _WORD.size
-    if start > len(plain):
-        raise SPDYError("a header block breaks off")
-    (length,) = _WORD.unpack_from(plain, offset)
-    end = start + length
+    end = start + int.from_bytes(plain[offset:start])
     if end > len(plain):
         raise SPDYError("a header block breaks off")
     return plain[start:end], end
