@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from yurttunnel.cli.client import CommandFailed
 from yurttunnel.cli.commands import UnknownCommand, all_commands, find
 from yurttunnel.cli.diagnosing import own_arguments
-from yurttunnel.cli.nodes import NodesOptions
+from yurttunnel.cli.nodes import WATCH, NodesOptions
 from yurttunnel.cli.options import IN_CLUSTER, NAMESPACE, OUTPUT
 from yurttunnel.cli.shell import ManOptions
 from yurttunnel.cli.tokens import RevokeOptions
@@ -70,9 +70,24 @@ class OptionsTests(SynchronousTestCase):
             ("-o", "json", "id"),
             ("--output=json", "id"),
             ("-ojson", "--", "id"),
+            ("id", "-o=json"),
         ):
             options = self.parse(RevokeOptions({}), *arguments)
             self.assertEqual((("id",), True), (options.given, options.as_json))
+
+    def test_short_flags(self) -> None:
+        """A value stands behind the letter, an equals sign or a space, as with kubectl."""
+        for arguments, namespace, watch in (
+            (("-n=x", "-w"), "x", 1),
+            (("-nx",), "x", 0),
+            (("-n", "x", "--watch"), "x", 1),
+            (("-wn=x",), "x", 1),
+        ):
+            options = self.parse(NodesOptions({}), *arguments)
+            self.assertEqual((namespace, watch), (options.value(NAMESPACE), options[WATCH.name]))
+        self.assertIn("-w, --watch\n", NodesOptions({}).help().usual())
+        with self.assertRaisesRegex(UsageError, "^--output: '=json' is none of these"):
+            self.parse(NodesOptions({}), "-o==json")
 
     def test_words(self) -> None:
         """What is missing and what is too much is said, and what is a bad value."""

@@ -77,6 +77,9 @@ SAID_BY_ITSELF = {
     "server --log-level debug": (
         f"--log-level: {_UNKNOWN}: give --v=2 for each request, --v=4 for all that there is to tell"
     ),
+    "server --log-file x": (
+        f"--log-file: {_UNKNOWN}: the log goes to standard error: 2> FILE puts it into a file"
+    ),
     "server --standalone --meta-port x": (
         "--meta-port: 'x' is not a port: write a number from 1 to 65535"
     ),

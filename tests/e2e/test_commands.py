@@ -77,6 +77,21 @@ class CommandCase(EndToEndTestCase):
         )
         return output.decode(), errors.decode(), status
 
+    async def run_unread(self, module: str, *arguments: str) -> tuple[bytes, int]:
+        """Run a command whose standard output nobody reads: standard error and status."""
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            ended = await deferToThread(
+                subprocess.run,
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.DEVNULL, stdout=writer, stderr=subprocess.PIPE,
+                cwd=self.directory, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60,
+            )  # fmt: skip
+        finally:
+            os.close(writer)
+        return ended.stderr, ended.returncode
+
     async def done(self, *arguments: str) -> str:
         """Run one that has to succeed; what it prints."""
         output, errors, status = await self.run_yurttunnel(*arguments)
@@ -350,6 +365,8 @@ with socket.socket(socket.AF_UNIX) as caller:
         await self.eventually(lambda: watching.poll() is not None, "the command has ended", 30)
         self.assertEqual(130, watching.returncode)
         self.assertNotIn("Traceback", Path(path).read_text())
+        state = ("--state-dir", tunnel.server.state)
+        self.assertEqual((b"", 141), await self.run_unread("yurttunnel.cli", "nodes", "-w", *state))
 
     async def test_no_secret(self) -> None:
         """No page that the socket has shows a token or a key."""
@@ -461,6 +478,18 @@ class NothingRunsTests(CommandCase):
         ):
             self.assertEqual(sentence, await self.failed(*arguments, status=64))
         self.assertIn("--no-such-flag", await self.failed("server", "--no-such-flag", status=64))
+
+    async def test_nobody_reads(self) -> None:
+        """What is printed into a pipe that is closed, as by head, ends as other programs do."""
+        for module, arguments in (
+            ("yurttunnel.cli", ("--help",)),
+            ("yurttunnel.cli", ("server", "--help")),
+            ("yurttunnel.cli", ("nodes", "--help-all")),
+            ("yurttunnel.cli", ("man", "server")),
+            ("twisted", ("yurttunnel-server", "--help")),
+        ):
+            ended = await self.run_unread(module, *arguments)
+            self.assertEqual((b"", 141), ended, arguments)
 
     async def test_help(self) -> None:
         """All commands are listed, and each has help."""

@@ -82,6 +82,11 @@ class OneLineTests(SynchronousTestCase):
             " there is to tell",
             self.told("--log-level=debug"),
         )
+        self.assertEqual(
+            "--log-file: there is no such flag: the log goes to standard error: 2> FILE puts it"
+            " into a file",
+            self.told("--log-file=x"),
+        )
 
     def test_values(self) -> None:
         """One that is missing, one that is too many, and an abbreviation of two flags."""

@@ -93,6 +93,11 @@ Of every command:
         for name, options in COMMANDS.items():
             self.assertLess(len(options({}).help().usual(100).splitlines()), 100, name)
 
+    def test_nobody_needs_twist(self) -> None:
+        """Who calls a program by the command has no flags of twist to go by."""
+        for name, options in COMMANDS.items():
+            self.assertNotRegex(options({}).help().whole(), r"\btwist\b", name)
+
 
 class ExampleTests(SynchronousTestCase):
     """Each example is a command line that is good."""

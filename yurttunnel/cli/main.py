@@ -11,7 +11,7 @@ from yurttunnel.cli.commands import UnknownCommand, all_commands, every_command,
 from yurttunnel.cli.completion import for_kubectl
 from yurttunnel.cli.options import IN_CLUSTER, Command
 from yurttunnel.cli.shell import tables
-from yurttunnel.ops.command_line import STATUS
+from yurttunnel.ops.command_line import STATUS, as_long_as_it_is_read
 
 _HELP = ("-h", "--help", "help")
 
@@ -22,7 +22,11 @@ _ABOUT = (
 
 def main() -> None:
     """Run the command that the arguments of the process name."""
-    arguments = sys.argv[1:]
+    with as_long_as_it_is_read():
+        _run(sys.argv[1:])
+
+
+def _run(arguments: Sequence[str]) -> None:
     if len(arguments) > 1 and arguments[0] in _HELP:
         arguments = [*arguments[1:], "--help"]
     if not arguments or arguments[0] in _HELP:

@@ -30,6 +30,7 @@ WATCH = Switch(
     "watch",
     Group.BASICS,
     "Go on, and print the line of each node that has changed, until Ctrl-C.",
+    short="w",
 )
 
 _HEADINGS = ("NODE", "STATE", "FOR", "RTT", "STREAMS", "VERSION", "ADDRESS", "WHY")

@@ -196,7 +196,7 @@ class ClientOptions(CommandOptions[None]):
 def _written(flag: str, value: str) -> list[str]:
     if not value:
         return [flag]
-    return [f"{flag}={value}"] if flag.startswith("--") else [flag, value]
+    return [f"{flag}={value}" if flag.startswith("--") else f"{flag}{value}"]
 
 
 class Command(Protocol):

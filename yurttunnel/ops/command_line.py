@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import difflib
 import getopt
+import os
+import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -27,7 +29,7 @@ _OF_TWIST = {
 
 _IN_PLACE = {
     "log-level": "give --v=2 for each request, --v=4 for all that there is to tell",
-    "log-file": "lead standard output to a file, or give --log-file to twist",
+    "log-file": "the log goes to standard error: 2> FILE puts it into a file",
 }
 """What is given in place of those where there is no ``twist``."""
 
@@ -43,6 +45,20 @@ def ending_in_one_line() -> Iterator[None]:
     except usage.UsageError as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         raise SystemExit(STATUS) from None
+
+
+@contextlib.contextmanager
+def as_long_as_it_is_read() -> Iterator[None]:
+    """End the process as SIGPIPE would, which Python ignores, once nobody reads what it prints."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still to be written would fail once more at the end of the interpreter.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(128 + signal.SIGPIPE) from None
 
 
 def did_you_mean(given: str, known: Iterable[str], prefix: str = "", likeness: float = 0.6) -> str:

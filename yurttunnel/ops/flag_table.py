@@ -56,11 +56,12 @@ class Repeated(Generic[Parsed]):
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A flag without a value."""
+    """A flag without a value; ``short`` is its letter."""
 
     name: str
     group: Group
     text: str
+    short: str | None = None
 
 
 Entry = Flag[object] | Repeated[object] | Switch
@@ -75,13 +76,12 @@ def by_group(table: Sequence[Entry]) -> dict[Group, list[Entry]]:
 def shown(entry: Entry) -> str:
     """Return a flag as people write it."""
     match entry:
-        case Switch():
-            return f"--{entry.name}"
+        case Repeated():
+            return f"--{entry.name}="
         case Flag(stands_alone=True):
             return f"--{entry.name}[=true|false]"
-        case Flag(short=str() as letter):
-            return f"-{letter}, --{entry.name}="
-    return f"--{entry.name}="
+    letter = "" if entry.short is None else f"-{entry.short}, "
+    return f"{letter}--{entry.name}{'=' if isinstance(entry, Flag) else ''}"
 
 
 def described(entry: Entry) -> str:

@@ -8,14 +8,14 @@ import sys
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, NoReturn, Self, TypeVar, cast
 
 from twisted.logger import Logger, LogLevel
 from twisted.python import usage
 
 from yurttunnel import __version__
 from yurttunnel.ops import flags
-from yurttunnel.ops.command_line import ending_in_one_line, explained
+from yurttunnel.ops.command_line import as_long_as_it_is_read, ending_in_one_line, explained
 from yurttunnel.ops.configuration.file import OWN_KEY, State, read_file, state_of
 from yurttunnel.ops.configuration.sources import ON, Given, Source, environment, mistyped
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
@@ -34,8 +34,7 @@ LOG_FORMAT = Flag(
     "log-format",
     Group.OPERATION,
     lambda text: _log_format(text),
-    "How the log is written: text, or json, an object on each line. It counts instead of twist's"
-    " own --log-format.",
+    "How the log is written: text, or json, an object on each line.",
     default="text",
 )
 VERBOSITY = Flag(
@@ -43,8 +42,7 @@ VERBOSITY = Flag(
     Group.BASICS,
     lambda text: _verbosity(text),
     "How much is logged: 0 and 1, what happens to the tunnel; 2 and 3, each request, too; 4 and"
-    " more, what is of use to find defects. It counts instead of twist's --log-level. [default: as"
-    " 2, or what twist's --log-level says]",
+    " more, what is of use to find defects. [default: as 2; yurttunnel quickstart: warnings]",
     short="v",
 )
 
@@ -109,7 +107,9 @@ class CommandOptions(usage.Options, Generic[Settings]):
         """Make of the table what ``usage.Options`` looks for."""
         own = [each for each in cls.table if each not in _OF_ALL]
         cls.table = (*own, *(_OF_ALL if cls.is_program else ()))
-        cls.optFlags = [[each.name, None, each.text] for each in cls.table if type(each) is Switch]
+        cls.optFlags = [
+            [each.name, each.short, each.text] for each in cls.table if isinstance(each, Switch)
+        ]
         cls.optParameters = [
             [each.name, each.short, each.default, each.text]
             for each in cls.table
@@ -200,21 +200,18 @@ class CommandOptions(usage.Options, Generic[Settings]):
 
     def opt_help(self) -> None:
         """Print the usual help and exit."""
-        print(self)
-        raise SystemExit(0)
+        _print_alone(str(self))
 
     # Twisted's name for the short form of a flag.
     opt_h = opt_help
 
     def opt_help_all(self) -> None:
         """Print the help with all flags and exit."""
-        print(self.help().whole())
-        raise SystemExit(0)
+        _print_alone(self.help().whole())
 
     def opt_version(self) -> None:
         """Print the version of yurttunnel and exit."""
-        print(f"yurttunnel {__version__}")
-        raise SystemExit(0)
+        _print_alone(f"yurttunnel {__version__}")
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
         """Parse ``options``; see the class for what becomes of errors."""
@@ -246,7 +243,9 @@ class CommandOptions(usage.Options, Generic[Settings]):
     def _meant(self, given: Sequence[str]) -> list[str]:
         """Return what is given, without the flags that mean nothing here, as ``getopt`` has it."""
         kept = []
-        alone = {each.name for each in self.table if isinstance(each, Flag) and each.stands_alone}
+        with_values = [each for each in self.table if isinstance(each, Flag)]
+        alone = {each.name for each in with_values if each.stands_alone}
+        letters = {each.short: each.name for each in with_values}
         arguments = iter(given)
         for argument in arguments:
             name, equals, value = argument.lstrip("-").partition("=")
@@ -261,6 +260,9 @@ class CommandOptions(usage.Options, Generic[Settings]):
                     next(arguments, None)
             elif name in alone:
                 kept.append(f"--{name}={value if equals else 'true'}")
+            elif equals and argument[1:2] == name and name in letters:
+                # "-o=json" in the manner of Go; getopt would take the sign for part of the value.
+                kept.append(f"--{letters[name]}={value}")
             else:
                 kept.append(argument)
         return kept
@@ -374,6 +376,13 @@ class CommandOptions(usage.Options, Generic[Settings]):
             raise usage.UsageError(f"{source} {twice} is given twice")
 
 
+def _print_alone(text: str) -> NoReturn:
+    """Print what is asked for in place of all else, and end the process."""
+    with as_long_as_it_is_read():
+        print(text)
+    raise SystemExit(0)
+
+
 def _log_format(text: str) -> str:
     """Parse the format of the log."""
     if text not in FORMATS:
@@ -382,11 +391,10 @@ def _log_format(text: str) -> str:
 
 
 def _verbosity(text: str) -> int:
-    """Parse the verbosity; ``-v=2``, in the manner of Go, arrives with its equals sign."""
-    digits = text.removeprefix("=")
-    if not (digits.isascii() and digits.isdecimal()):
-        raise ValueError(f"{digits!r} is not a number: give 0 to 4")
-    return int(digits)
+    """Parse the verbosity."""
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(f"{text!r} is not a number: give 0 to 4")
+    return int(text)
 
 
 def _collector(flag: Repeated[object]) -> Callable[[CommandOptions[object], str], None]:

@@ -220,7 +220,7 @@ class Options(CommandOptions[Settings]):
     of this machine, with a service proxy. It writes a kubeconfig for kubectl and says where. What
     the API wants from the node (logs, exec, attach, port-forward, cp, metrics) goes through the
     tunnel and nowhere else. It runs pods; there are no controllers for what makes pods, such as
-    deployments. To be spared its log, run it as "twist --log-level=warn yurttunnel-quickstart"."""
+    deployments."""
 
     examples = (
         Example("To try kubectl through the tunnel"),
