@@ -22,6 +22,7 @@ from yurttunnel.agent.options import Options
 from yurttunnel.agent.service import AgentService
 from yurttunnel.pki.authority import DEFAULT_NODE_LIFETIME
 from yurttunnel.pki.revocation import revoke_node
+from yurttunnel.pki.token import BadToken
 from yurttunnel.server import command as server_command
 from yurttunnel.server import standalone
 from yurttunnel.server.options import Options as ServerOptions
@@ -82,6 +83,11 @@ class CommandTests(SynchronousTestCase):
              "--join-token-file", f"{self.server_state}/join-token", *arguments]
         )  # fmt: skip
         return options
+
+    def write_token(self, text=f"{'a' * 16}.{'b' * 32}.sha256:{'c' * 64}"):
+        """Write the token file, without a server."""
+        Path(self.server_state).mkdir()
+        Path(self.server_state, "join-token").write_text(text)
 
     def start(self, *arguments):
         """Start an agent."""
@@ -156,10 +162,27 @@ class CommandTests(SynchronousTestCase):
             self.assertIn(f"# TYPE {name} ", body)
         self.assertIn('certificate="agent"', body)
 
+    def test_a_token_that_cannot_be(self):
+        """It is refused before anything is made; an agent that is enrolled does without."""
+        with self.assertRaisesRegex(BadToken, "^--join-token-file .*: No such file"):
+            command.build(self.reactor, self.options().settings)
+        self.write_token("id.secret")
+        with self.assertRaisesRegex(BadToken, "^--join-token-file .*: the join token is not of"):
+            command.build(self.reactor, self.options().settings)
+        self.assertFalse(Path(self.state).exists())
+
+    def test_an_enrolled_agent_needs_no_token(self):
+        """The file may have gone: units and manifests name it for good."""
+        self.start_server()
+        agent = self.start()
+        self.stop(agent)
+        Path(self.server_state, "join-token").unlink()
+        self.start()
+        self.assertEqual(200, self.reactor.get(META, "/readyz")[0])
+
     def test_not_ready(self):
         """Without a server the agent is alive, not ready, and says why."""
-        Path(self.server_state).mkdir()
-        Path(self.server_state, "join-token").write_text(f"{'a' * 16}.{'b' * 32}.sha256:{'c' * 64}")
+        self.write_token()
         agent = command.build(self.reactor, self.options().settings)
         agent.startService()
         self.addCleanup(self.stop, agent)
@@ -282,6 +305,7 @@ class CommandTests(SynchronousTestCase):
 
     def test_nothing_before_start(self):
         """Building binds nothing, connects to nothing and starts no timer."""
+        self.write_token()
         command.build(self.reactor, self.options().settings)
         reactor = self.reactor
         self.assertEqual(
@@ -290,6 +314,7 @@ class CommandTests(SynchronousTestCase):
 
     def test_state(self):
         """A state directory that cannot be used is one line with the flag and the path."""
+        self.write_token()
         Path(self.state).touch()
         error = self.assertRaises(SystemExit, command.makeService, self.options())
         self.assertTrue(error.code.startswith("--state-dir: "), error.code)

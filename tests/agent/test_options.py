@@ -19,6 +19,9 @@ from yurttunnel.agent import options as options_module
 from yurttunnel.agent.options import KUBELET_CONFIG, Options, Settings
 from yurttunnel.agent.settings import ClusterSettings
 from yurttunnel.pki.identity import Identifiers
+from yurttunnel.pki.token import BadToken
+
+TOKEN = f"{'a' * 16}.{'b' * 32}.sha256:{'c' * 64}"
 
 REQUIRED = {
     "--state-dir": "/var/lib/agent",
@@ -162,25 +165,25 @@ class ValueTests(SynchronousTestCase):
     def test_the_join_token_is_read_from_its_file_when_asked_for(self) -> None:
         """An agent that is enrolled needs neither."""
         path = self.mktemp()
-        Path(path).write_text("token\n")
-        self.assertEqual(parse("--join-token-file", path).mode.read_join_token("edge-1"), "token")
-        self.assertEqual(parse("--join-token", "token").mode.read_join_token("edge-1"), "token")
+        Path(path).write_text(f"{TOKEN}\n")
+        for arguments in (("--join-token-file", path), ("--join-token", f"{TOKEN}\n")):
+            mode = parse(*arguments).mode
+            self.assertEqual((True, TOKEN), (mode.has_join_token, str(mode.read_join_token())))
+        self.assertFalse(parse().mode.has_join_token)
 
-    def test_without_a_token_the_error_says_what_to_do(self) -> None:
-        """So does one for a file that is missing, empty or not a token."""
+    def test_a_file_without_a_token(self) -> None:
+        """The error names the flag, and says whether it is missing, empty or not a token."""
         binary = Path(self.mktemp())
         binary.write_bytes(b"\xff\xfe")
         empty = Path(self.mktemp())
         empty.write_bytes(b"\n")
-        for arguments, words in [
-            ([], "--join-token-file"),
-            (["--join-token-file", "/missing/token"], "/missing/token: No such file"),
-            (["--join-token-file", str(binary)], "not a join token"),
-            (["--join-token-file", str(empty)], "empty"),
+        for path, words in [
+            ("/missing/token", "No such file"),
+            (str(binary), "the join token is not of the form"),
+            (str(empty), "the join token is not of the form"),
         ]:
-            with self.assertRaises(ValueError) as caught:
-                parse(*arguments).mode.read_join_token("edge-1")
-            self.assertIn(words, str(caught.exception))
+            with self.assertRaisesRegex(BadToken, f"^--join-token-file {path}: {words}"):
+                parse("--join-token-file", path).mode.read_join_token()
 
     def test_the_version_is_ours(self) -> None:
         """And not Twisted's."""
@@ -346,6 +349,8 @@ class ErrorTests(SynchronousTestCase):
             ("--meta-port", "65536"),
             ("--state-dir", ""),
             ("--join-token-file", ""),
+            ("--join-token", "id.secret"),
+            ("--join-token", ""),
         ]:
             with self.assertRaises(UsageError, msg=f"{flag}={value}") as caught:
                 parse(f"{flag}={value}")
@@ -366,6 +371,16 @@ class ErrorTests(SynchronousTestCase):
             Options({}).parseOptions([])
         with self.assertRaisesRegex(UsageError, "^--node-ip is missing: .*set NODE_IP"):
             Options({}).parseOptions(["--node-name=edge-1"])
+
+    def test_without_a_cluster_there_is_another_way(self) -> None:
+        """Who has none is told of it where name and address are asked for, as by the server."""
+        for flag, given in (("NAME", ()), ("IP", ("--node-name=edge-1",))):
+            told = str(self.assertRaises(UsageError, Options({}).parseOptions, given))
+            self.assertEqual(
+                f"--node-{flag.lower()} is missing: give it or set NODE_{flag}, or add --standalone"
+                " where there is no cluster",
+                told,
+            )
 
     def test_two_tokens_are_refused(self) -> None:
         """Which one is meant?"""

@@ -33,6 +33,7 @@ class FindTests(SynchronousTestCase):
         for words, sentence in (
             (["nods"], "there is no command 'nods': did you mean nodes?"),
             (["frobnicate"], "there is no command 'frobnicate': yurttunnel --help lists"),
+            (["get", "nodes"], "there is no command 'get': yurttunnel --help lists"),
             (["forward"], "forward is the beginning of a command: forward add|rm|ls"),
             (["token", "delete"], "token is the beginning of a command: token create|list|revoke"),
             (["forward", "ad"], "there is no command 'forward ad': did you mean forward add?"),
@@ -94,7 +95,11 @@ class OptionsTests(SynchronousTestCase):
         for made, arguments, sentence in (
             (RevokeOptions({}), (), "^ID is missing: give it"),
             (RevokeOptions({}), ("a", "b"), "unexpected argument 'b'"),
-            (NodesOptions({}), ("edge-1",), "unexpected argument 'edge-1'"),
+            (
+                NodesOptions({}),
+                ("edge-1",),
+                "^unexpected argument 'edge-1': did you mean yurttunnel node edge-1",
+            ),
             (NodesOptions({}), ("-o", "xml"), "^--output: 'xml' is none of these: text, json"),
             (NodesOptions({}), ("--namespace=a.b",), "^--namespace: 'a.b' is not the name"),
         ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import io
+import json
 import time
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -140,6 +141,15 @@ class GoneTests(SynchronousTestCase):
         self.assertEqual(["connected", "lost", "connected"], states)
         said = "kubectl: pods s-1 not found; it is asked again\n"
         self.assertEqual(2 * said, self.beside.getvalue())
+
+    def test_watched_by_a_program(self) -> None:
+        """It gets an object in each line, of the nodes that are there and of those that change."""
+        lost, other = {**NODE, "state": "lost"}, {**NODE, "node": "b"}
+        self.looks = [[Told(NODE, other)], [Told(lost, other)]]
+        with self.assertRaises(KeyboardInterrupt):
+            self.run_command(NodesOptions(), nodes, "-w", "-o=json")
+        told = [json.loads(line) for line in self.shown.getvalue().splitlines()]
+        self.assertEqual([NODE, other, lost], told)
 
 
 class ChangedTests(SynchronousTestCase):

@@ -77,6 +77,13 @@ SAID_BY_ITSELF = {
     "server --log-level debug": (
         f"--log-level: {_UNKNOWN}: give --v=2 for each request, --v=4 for all that there is to tell"
     ),
+    "agent": (
+        "--node-name is missing: give it or set NODE_NAME, or add --standalone where there is no"
+        " cluster"
+    ),
+    "agent --standalone --tunnelserver-addr 192.0.2.7 --node-ip 10.0.0.5 --join-token id.secret": (
+        "--join-token: the join token is not of the form id.secret.sha256:pin: copy it whole"
+    ),
     "server --log-file x": (
         f"--log-file: {_UNKNOWN}: the log goes to standard error: 2> FILE puts it into a file"
     ),

@@ -442,6 +442,15 @@ class InClusterTests(CommandCase):
         self.assertEqual("edge-1", node["node"])
         offered = await kubectl.output("__complete", "yurttunnel", "nod")
         self.assertEqual({"node", "nodes"}, {line.split()[0] for line in offered.splitlines()[:2]})
+        finished = await kubectl.run("yurttunnel", "logs-level")
+        self.assertEqual(
+            (
+                64,
+                b"kubectl yurttunnel: logs-level is for a process: in a server's pod, kubectl exec"
+                b" POD -- yurttunnel logs-level\n",
+            ),
+            (finished.status, finished.error),
+        )
 
 
 class NothingRunsTests(CommandCase):
@@ -475,9 +484,34 @@ class NothingRunsTests(CommandCase):
                 ["status", "-o", "yaml"],
                 "yurttunnel status: --output: 'yaml' is none of these: text, json",
             ),
+            (
+                ["nodes", "edge-1"],
+                "yurttunnel nodes: unexpected argument 'edge-1': did you mean yurttunnel node"
+                " edge-1?",
+            ),
+            (
+                ["get", "nodes"],
+                "yurttunnel: there is no command 'get': yurttunnel --help lists those there are",
+            ),
         ):
             self.assertEqual(sentence, await self.failed(*arguments, status=64))
         self.assertIn("--no-such-flag", await self.failed("server", "--no-such-flag", status=64))
+        self.assertEqual(
+            "the Kubernetes API: there is no API to ask: KUBERNETES_SERVICE_HOST and"
+            " KUBERNETES_SERVICE_PORT are not set, so this is no pod; give --kubeconfig FILE;"
+            " behind a hub, give --master http://127.0.0.1:10261",
+            await self.failed("proxy"),
+        )
+
+    async def test_a_token_that_is_not_there(self) -> None:
+        """An agent says so before it has made anything."""
+        state, file = (os.path.join(self.directory, name) for name in ("A", "no-token"))
+        told = await self.failed(
+            *("agent", "--standalone", "--state-dir", state, "--node-ip", "10.0.0.5"),
+            *("--tunnelserver-addr", "192.0.2.7", "--join-token-file", file),
+        )
+        self.assertEqual(f"--join-token-file {file}: No such file or directory", told)
+        self.assertFalse(os.path.exists(state))
 
     async def test_nobody_reads(self) -> None:
         """What is printed into a pipe that is closed, as by head, ends as other programs do."""

@@ -69,6 +69,12 @@ class OneLineTests(SynchronousTestCase):
         self.assertEqual("did you mean aad, aac or aab?", did_you_mean("aa", ["aac", "aad", "aab"]))
         self.assertEqual("", did_you_mean("b", ["aab"]))
 
+    def test_short_words(self) -> None:
+        """Of three letters two that are right do not make a misspelling."""
+        self.assertEqual("", did_you_mean("get", ["agent"]))
+        self.assertEqual("did you mean hub?", did_you_mean("hb", ["hub"]))
+        self.assertEqual("did you mean agent?", did_you_mean("agnt", ["agent"]))
+
     def test_flags_of_twist(self) -> None:
         """Under twist it is said where they stand; elsewhere, what there is in their place."""
         self.assertEqual(

@@ -103,13 +103,14 @@ class EntryTests(PathTestCase):
 
     def token(self):
         """Read the token file of an agent."""
-        return StandaloneSettings(Path("state"), None, self.path).read_join_token("edge-1")
+        return StandaloneSettings(Path("state"), None, self.path).read_join_token()
 
     def test_token(self):
         """A token tells whom to trust: nobody else may have written it."""
-        self.path.write_text("token\n")
+        token = f"{'a' * 16}.{'b' * 32}.sha256:{'c' * 64}"
+        self.path.write_text(f"{token}\n")
         self.path.chmod(0o644)
-        self.assertEqual(self.token(), "token")
+        self.assertEqual(str(self.token()), token)
         for bits in (0o666, 0o602, 0o620):
             self.path.chmod(bits)
             error = self.assertRaises(ValueError, self.token)

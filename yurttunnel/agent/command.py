@@ -14,6 +14,7 @@ from yurttunnel.ops.diagnose.subject import Subject
 from yurttunnel.ops.log import forward_standard_logging
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.identity import BadIdentity
+from yurttunnel.pki.token import BadToken
 from yurttunnel.tunnel.direct.reactor import with_transports
 from yurttunnel.tunnel.reactor import IReactor
 
@@ -28,6 +29,8 @@ def makeService(options: Options) -> IService:
         return build(prepared, settings, follow_file(reactor, options))
     except (StateError, BadIdentity) as error:
         raise SystemExit(f"{_directory_flag(settings)}: {error}") from None
+    except BadToken as error:
+        raise SystemExit(str(error)) from None
 
 
 def subject(settings: Settings) -> Subject:
@@ -44,7 +47,7 @@ def subject(settings: Settings) -> Subject:
         directories=(directory,),
         files=() if file is None else (file,),
         secret_flags=("--join-token",),
-        secrets=() if secret is None else (secret.strip(),),
+        secrets=() if secret is None else (secret,),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from twisted.logger import Logger
 from twisted.python import usage
@@ -18,7 +18,7 @@ from yurttunnel.ops import flags
 from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE, bundle_path
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
 from yurttunnel.ops.help import Example
-from yurttunnel.ops.options import CONFIG, USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
+from yurttunnel.ops.options import CONFIG, USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions, FlagMissing
 from yurttunnel.ops.own_addresses import listed, outgoing_address, own_addresses
 from yurttunnel.ops.tunnel_flags import DRAIN_TIMEOUT, TRANSPORT
 from yurttunnel.ops.usual_directories import state_directory
@@ -29,8 +29,11 @@ from yurttunnel.pki.identity import (
     check_node_name,
     parse_identifiers,
 )
+from yurttunnel.pki.token import JoinToken
 
 __all__ = ["Options", "Settings"]
+
+_Value = TypeVar("_Value")
 
 SERVER_PORT = 10262
 API_PORT = 443
@@ -186,7 +189,7 @@ JOIN_TOKEN_FILE = Flag(
 JOIN_TOKEN = Flag(
     "join-token",
     Group.BASICS,
-    str,
+    lambda text: str(JoinToken.parse(text)),
     "With --standalone: the join token itself. Other users of the machine can see it in the"
     " list of processes until the agent has begun: prefer --join-token-file, or the variable"
     " YURTTUNNEL_JOIN_TOKEN.",
@@ -352,14 +355,12 @@ class Options(CommandOptions[Settings]):
                     f"--{flag.name} has no effect with --standalone, which uses no Kubernetes:"
                     " leave one of them out"
                 )
-        token = self.optional_value(JOIN_TOKEN, None)
-        token_file = self.optional_value(JOIN_TOKEN_FILE, None)
-        if token is not None and token_file is not None:
+        if self[JOIN_TOKEN.name] is not None and self[JOIN_TOKEN_FILE.name] is not None:
             raise usage.UsageError("give --join-token-file or --join-token, not both")
         return StandaloneSettings(
             state_dir=state_directory(self, STATE_DIR, "agent", self._environment),
-            join_token=token,
-            join_token_file=token_file,
+            join_token=self.optional_value(JOIN_TOKEN, None),
+            join_token_file=self.optional_value(JOIN_TOKEN_FILE, None),
         )
 
     def _cluster(self) -> ClusterSettings:
@@ -402,7 +403,7 @@ class Options(CommandOptions[Settings]):
     def _node_ip(self) -> Address:
         """Return the node's address; without a cluster it may be found."""
         if not self.is_given(STANDALONE) or self._is_named(NODE_IP):
-            return self.value(NODE_IP)
+            return self._required(NODE_IP)
         towards = [address_in(host) for host, _ in self._servers()]
         found = outgoing_address(towards[0]) or outgoing_address()
         if found is not None:
@@ -423,7 +424,14 @@ class Options(CommandOptions[Settings]):
         flag = NODE_NAME
         if not self.is_given(STANDALONE):
             flag = replace(flag, parse=lambda text: check_cluster_node_name(text.strip()))
-        return self.value(flag)
+        return self._required(flag)
+
+    def _required(self, flag: Flag[_Value]) -> _Value:
+        """Return a value that need not be given without a cluster, which not everybody has."""
+        try:
+            return self.value(flag)
+        except FlagMissing as missing:
+            raise FlagMissing(f"{missing}, or add --standalone where there is no cluster") from None
 
     def _name_of_machine(self) -> str:
         try:

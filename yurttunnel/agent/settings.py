@@ -11,6 +11,7 @@ from yurttunnel.agent.policy import Pattern
 from yurttunnel.http.authority import Address
 from yurttunnel.ops.private_files import read_trusted
 from yurttunnel.pki.identity import Identifiers
+from yurttunnel.pki.token import BadToken, JoinToken
 
 _MOST_OF_TOKEN = 4096
 """Bytes; a token has 120."""
@@ -28,27 +29,21 @@ class StandaloneSettings:
     join_token: str | None
     join_token_file: Path | None
 
-    def read_join_token(self, node_name: str) -> str:
-        """Return the join token, for an agent that is not enrolled.
+    @property
+    def has_join_token(self) -> bool:
+        """Whether a token is named, or a file of one."""
+        return self.join_token is not None or self.join_token_file is not None
 
-        Raises ``ValueError``, with what to do, when there is none or it cannot be read.
-        """
-        if self.join_token is not None:
-            return self.join_token.strip()
+    def read_join_token(self) -> JoinToken:
+        """Return the join token that is named; raises :class:`BadToken` that says where it is."""
         if self.join_token_file is None:
-            raise ValueError(
-                f"node {node_name} is not enrolled ({self.state_dir} holds no certificate):"
-                " copy the file join-token from the server's state directory here and name it"
-                " with --join-token-file"
-            )
+            return JoinToken.parse(self.join_token or "")
         try:
-            token = read_trusted(self.join_token_file, _MOST_OF_TOKEN).decode("ascii").strip()
-        except (OSError, UnicodeDecodeError) as reason:
-            words = reason.strerror if isinstance(reason, OSError) else "it is not a join token"
-            raise ValueError(f"--join-token-file {self.join_token_file}: {words}") from None
-        if not token:
-            raise ValueError(f"--join-token-file {self.join_token_file}: it is empty")
-        return token
+            content = read_trusted(self.join_token_file, _MOST_OF_TOKEN)
+            return JoinToken.parse(content.decode("ascii", "replace"))
+        except (OSError, BadToken) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise BadToken(f"--join-token-file {self.join_token_file}: {reason}") from None
 
 
 @dataclass(frozen=True, slots=True)

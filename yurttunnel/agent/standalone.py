@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,11 +19,16 @@ from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.pki.directory import HeldDirectory, StateDirectory
 from yurttunnel.pki.enrolment_client import ServerAddress
-from yurttunnel.pki.enrolment_issuer import EnrolledTemplate, EnrolmentIssuer, NodeStore
+from yurttunnel.pki.enrolment_issuer import (
+    NODE_FILE,
+    EnrolledTemplate,
+    EnrolmentIssuer,
+    NodeStore,
+)
 from yurttunnel.pki.identity import Identifiers, check_node_name
 from yurttunnel.pki.renewal import CertificateRenewal
 from yurttunnel.pki.renewal_schedule import STANDALONE_SCHEDULE
-from yurttunnel.pki.token import BadToken, JoinToken
+from yurttunnel.pki.token import JoinToken
 from yurttunnel.tunnel.reactor import IReactor
 
 
@@ -32,22 +38,15 @@ def build(
     mode: StandaloneSettings,
     following: Following[Settings] | None = None,
 ) -> IService:
-    """Compose the agent; raises ``StateError`` and ``BadIdentity``."""
+    """Compose the agent; raises ``StateError``, ``BadIdentity`` and ``BadToken``."""
+    if mode.has_join_token and not os.path.exists(mode.state_dir / NODE_FILE):
+        # It will be needed, and nothing has been made yet.
+        mode.read_join_token()
     held = HeldDirectory(mode.state_dir)
     servers = [
         ServerAddress(host, port, server_endpoint(reactor, host, port))
         for host, port in settings.servers
     ]
-
-    has_token = mode.join_token is not None or mode.join_token_file is not None
-
-    def read_token() -> JoinToken:
-        text = mode.read_join_token(settings.node_name)
-        try:
-            return JoinToken.parse(text)
-        except BadToken as error:
-            flag = "--join-token" if mode.join_token_file is None else "--join-token-file"
-            raise BadToken(f"{flag}: {error}") from None
 
     trust = enrolled_trust(
         reactor,
@@ -55,7 +54,7 @@ def build(
         settings.node_name,
         settings.identifiers,
         servers,
-        read_token if has_token else None,
+        mode.read_join_token if mode.has_join_token else None,
     )
     process = AgentProcess(
         reactor,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import quote
+
+from twisted.python import usage
 
 from yurttunnel.cli import output
 from yurttunnel.cli.client import CommandFailed, Missing, Process
@@ -29,7 +32,8 @@ WATCH_SECONDS = 2.0
 WATCH = Switch(
     "watch",
     Group.BASICS,
-    "Go on, and print the line of each node that has changed, until Ctrl-C.",
+    "Go on, and print the line of each node that has changed, until Ctrl-C. With -o json each line"
+    " is an object, also of those that are there at first.",
     short="w",
 )
 
@@ -53,6 +57,14 @@ class NodesOptions(ClientOptions):
 
     table = (WATCH, STATE_DIR, OUTPUT, *CLUSTER_TABLE)
 
+    def parseArgs(self, *arguments: str) -> None:
+        """Refuse the name of a node: another command tells of one."""
+        if arguments:
+            name = arguments[0]
+            raise usage.UsageError(
+                f"unexpected argument {name!r}: did you mean yurttunnel node {name}?"
+            )
+
 
 class NodeOptions(ClientOptions):
     """Options of ``yurttunnel node``."""
@@ -67,8 +79,10 @@ class NodeOptions(ClientOptions):
 def nodes(options: NodesOptions) -> None:
     """List them."""
     known = _look(options)
-    if options.as_json:
-        print(output.as_json({"nodes": known}), end="", flush=True)
+    if options.as_json and options[WATCH.name]:
+        _print_changed(known, as_json=True)
+    elif options.as_json:
+        print(output.as_json({"nodes": known}), end="")
     else:
         print(output.table(_HEADINGS, [_row(each) for each in known]), end="", flush=True)
         if not known:
@@ -93,13 +107,15 @@ def _watch(before: list[Node], look: Callable[[], list[Node]], as_json: bool) ->
                 problem = str(error)
                 print(f"{problem}; it is asked again", file=sys.stderr)
             continue
-        for node in changed(before, known):
-            if as_json:
-                print(output.as_json(node), end="")
-            else:
-                print("  ".join(output.shown(cell) for cell in _row(node)).rstrip())
-        sys.stdout.flush()
+        _print_changed(changed(before, known), as_json)
         before = known
+
+
+def _print_changed(some: Iterable[Node], as_json: bool) -> None:
+    for node in some:
+        cells = "  ".join(output.shown(cell) for cell in _row(node)).rstrip()
+        print(json.dumps(node) if as_json else cells)
+    sys.stdout.flush()
 
 
 def changed(before: Sequence[Node], after: Sequence[Node]) -> Iterator[Node]:

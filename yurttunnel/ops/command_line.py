@@ -17,6 +17,12 @@ STATUS = 64
 
 _MOST_SUGGESTED = 3
 
+_SHORT = 3
+"""Letters of a word in which one that is wrong is a third of it."""
+
+_LIKENESS_OF_SHORT = 0.8
+"""Of such a word at least: "get" is no misspelling of "agent"."""
+
 _AS_GOOD = 0.1
 """How much less alike than the best a name may be, of 1 for the same, to be suggested with it."""
 
@@ -66,6 +72,8 @@ def did_you_mean(given: str, known: Iterable[str], prefix: str = "", likeness: f
 
     ``prefix`` is put before each; ``likeness`` is what they have at least, 1 for the same.
     """
+    if len(given) <= _SHORT:
+        likeness = max(likeness, _LIKENESS_OF_SHORT)
     similar = difflib.get_close_matches(given, sorted(known), _MOST_SUGGESTED, likeness)
     if not similar:
         return ""

@@ -34,7 +34,7 @@ _JUST_AFTER = datetime.timedelta(microseconds=1)
 
 
 class BadToken(ValueError):
-    """Text that is not a join token; the token itself is never quoted."""
+    """There is no join token, or text that is none; the token itself is never quoted."""
 
 
 class TokenRefused(Exception):

@@ -27,7 +27,9 @@ def makeService(options: Options) -> IService:
     try:
         service = build(reactor, settings, follow_file(reactor, options))
     except BadKubeConfiguration as error:
-        raise SystemExit(f"the Kubernetes API: {error}; see --kubeconfig and --master") from None
+        raise SystemExit(
+            f"the Kubernetes API: {error}; behind a hub, give --master http://127.0.0.1:10261"
+        ) from None
     except StateError as error:
         raise SystemExit(f"--state-dir: {error}") from None
     forward_standard_logging()
