@@ -1,0 +1,46 @@
+"""What ``kubectl exec POD -- yurttunnel COMMAND`` does at a server of a cluster."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from twisted.internet.utils import getProcessOutputAndValue
+
+from benchmarks.ports import free_ports
+from tests.e2e.cluster.support import ClusterTestCase
+from tests.e2e.cluster.world import SERVERS
+from tests.e2e.programs import ROOT
+
+
+class InPodTests(ClusterTestCase):
+    """Commands that ask the process beside them, to which kubectl yurttunnel sends its readers."""
+
+    async def run_in_pod(self, *arguments: str) -> tuple[str, int]:
+        """Run a command at the first server: what it prints, and its status."""
+        state = os.path.join(self.directory, f"pki-{SERVERS[0]}")
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "YURTTUNNEL_STATE_DIR": state}
+        command = ["-m", "yurttunnel.cli", *arguments]
+        output, errors, status = await getProcessOutputAndValue(
+            sys.executable, command, environment, self.directory
+        )
+        return (output or errors).decode(), status
+
+    async def test_each(self) -> None:
+        """The log's level, forwards and the diagnosis are there; join tokens are not."""
+        world = await self.make_world()
+        server = await world.server(SERVERS[0])
+        server.load_itself()
+        server.start()
+        await server.ready(60)
+        self.assertEqual(("info\n", 0), await self.run_in_pod("logs-level"))
+        port = free_ports.take()
+        await self.run_in_pod("forward", "add", f"{port}=edge-1/127.0.0.1:10250")
+        listed, _ = await self.run_in_pod("forward", "ls")
+        self.assertRegex(listed, rf"127\.0\.0\.1:{port} +edge-1 +127\.0\.0\.1:10250 +0 +command")
+        bundle = os.path.join(self.directory, "server.tar.gz")
+        told, _ = await self.run_in_pod("diagnose", "-o", bundle)
+        self.assertIn(f"{bundle}\nyurttunnel-server: ", told)
+        told, status = await self.run_in_pod("token", "list")
+        self.assertEqual(1, status)
+        self.assertIn("has no /v1/tokens: it is another program, runs in a cluster", told)
