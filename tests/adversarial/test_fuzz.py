@@ -104,15 +104,19 @@ class FuzzTests(SynchronousTestCase):
         self.survives("hub-protobuf-watch")
 
     def test_requests_of_the_command(self) -> None:
-        """What is asked of a server's socket is answered, and tells no secret."""
+        """What is asked of a program's socket is answered, and tells no secret."""
         self.survives("admin")
+        self.survives("admin-agent")
+        self.survives("admin-hub")
+        self.survives("admin-proxy")
 
     def test_every_target_is_here(self) -> None:
         """No target is left out above."""
         names = "wire-server wire-agent hello request response chunks authority client-hello"
         names += " enrolment identifiers certificate-request certificate hub-request"
         names += " hub-json-list hub-json-watch hub-protobuf-list hub-protobuf-watch"
-        names += " path sibling line quoted admin"
+        names += " path sibling line quoted admin admin-agent admin-hub"
+        names += " admin-proxy"
         self.assertEqual(names.split(), list(TARGETS))
 
 

@@ -1,74 +1,197 @@
-"""Fuzz target of a server's socket: requests of its own user, which change things, too."""
+"""Fuzz targets of the programs' sockets: requests of their own user, which change things, too."""
 
 from __future__ import annotations
 
+import atexit
 import functools
 import re
 import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from tests.fuzz.cases import PLAN, Target
-from tests.server.admin_pages import ServerPages, ThreadlessReactor
+from tests.kept_secrets import secrets_in
+from tests.server.admin_pages import (
+    CONNECTED,
+    LOST,
+    ServerPages,
+    SocketPages,
+    ThreadlessReactor,
+)
+from yurttunnel.agent import standalone
+from yurttunnel.agent.options import Options as AgentOptions
+from yurttunnel.agent.settings import StandaloneSettings
+from yurttunnel.hub import process as hub
+from yurttunnel.hub.options import Options as HubOptions
 from yurttunnel.pki.directory import StateDirectory
+from yurttunnel.proxy import process as proxy
+from yurttunnel.proxy.options import Options as ProxyOptions
 
-STATUSES = (100, 200, 400, 403, 404, 405, 408, 409, 413, 414, 431, 500, 501, 505)
+STATUSES = (100, 200, 400, 403, 404, 405, 408, 409, 413, 414, 431, 501, 503, 505)
+"""Those of answers; a page that cannot be made is a 500."""
 
-_SECRET = re.compile(rb"[0-9a-f]{16}\.[0-9a-f]{32}")
+_TOKEN = re.compile(rb"[0-9a-f]{16}\.[0-9a-f]{32}")
 
 _MAY_HAVE_TOKEN = re.compile(rb"^POST /v1/tokens[? \t\r\n]")
 
 _MOST_TOKENS = 32
 """Half of those that there can be: then all but the one in the file are revoked."""
 
+_BOOTSTRAP_TOKEN = "abcdef.0123456789abcdef"
+
+Make = Callable[[ThreadlessReactor, Path], SocketPages]
+"""Puts a program together, with all that it keeps in a directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Socket:
+    pages: SocketPages
+    secrets: frozenset[bytes]
+
 
 @functools.cache
-def _pages() -> tuple[ServerPages, tempfile.TemporaryDirectory[str]]:
-    """Return one server for all cases, as a real one would be; its directory is kept with it."""
+def _socket(make: Make) -> _Socket:
+    """Return one process for all cases, as a real one would be."""
     directory = tempfile.TemporaryDirectory(prefix="yurttunnel-fuzz-")
+    atexit.register(directory.cleanup)
     reactor = ThreadlessReactor()
     reactor.advance(1_800_000_000)
-    return ServerPages(reactor, StateDirectory.open(f"{directory.name}/S")), directory
+    pages = make(reactor, Path(directory.name))
+    return _Socket(pages, secrets_in(directory.name) | {_BOOTSTRAP_TOKEN.encode()})
 
 
-def check(case: bytes) -> bool:
+def _check(make: Make, case: bytes) -> bool:
     """Whatever is asked is answered with a status, and no secret but by the page that gives it."""
-    pages, _ = _pages()
-    answer = pages.site.send(case[PLAN:])
-    while pages.reactor.take():
-        pass
-    if len(tokens := pages.tokens.good()) > _MOST_TOKENS:
-        for each in tokens[1:]:
-            pages.tokens.revoke(each.token_id)
+    request, socket = case[PLAN:], _socket(make)
+    answer = socket.pages.send(request)
+    socket.pages.end_what_was_begun()
+    if isinstance(socket.pages, ServerPages):
+        _revoke_most(socket.pages)
     if not answer:
         return False
     status = int(answer.split(maxsplit=2)[1])
     assert status in STATUSES, f"the status is {status}"
-    if not _MAY_HAVE_TOKEN.search(case[PLAN:]):
-        assert _SECRET.search(answer) is None, f"a secret is told: {answer!r}"
+    if not _MAY_HAVE_TOKEN.search(request):
+        assert _TOKEN.search(answer) is None, f"a token is told: {answer!r}"
+    for secret in socket.secrets:
+        assert secret not in answer, f"a secret is told: {answer!r}"
     return status == 200
 
 
-_HEADS = [f"{method} /v1".encode() for method in ("GET", "POST", "HEAD", "PUT", "DELETE")]
+def _revoke_most(pages: ServerPages) -> None:
+    if len(tokens := pages.tokens.good()) > _MOST_TOKENS:
+        for each in tokens[1:]:
+            pages.tokens.revoke(each.token_id)
 
-SOCKET = Target(
-    "admin",
-    check,
-    [
-        *_HEADS,
-        *(
-            f"{method} /v1/{page}".encode()
-            for method in ("GET", "POST")
-            for page in (
-                *("process", "tokens", "tokens/revoke", "revocations"),
-                *("forwards", "forwards/remove"),
-            )
-        ),
-    ],
-    [
-        *(b"/tokens", b"/..", b"/%2e%2e", b"/%00", b"?lifetime=1h", b"&lifetime=366d", b"?id=0"),
-        *(b"?node=EDGE", b"?forward=9000=edge-1/127.0.0.1:80", b"&replace=true"),
-        *(b"?listen=127.0.0.1:9000", b"?listen=[::1]:9", b"&x=%ff", b" HTTP/1.1\r\n"),
-        *(b" HTTP/1.1\r\n\r\n", b" HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\r\n\r\n"),
-        *(b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n", b"Expect: 100-continue\r\n"),
-        *(b"X: y\r\n" * 60, b"a" * 5000, b"5\r\nabcde\r\n0\r\n\r\n"),
-    ],
+
+# -- the programs ------------------------------------------------------------------------------
+
+
+def _server(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
+    return ServerPages(reactor, StateDirectory.open(directory / "S"))
+
+
+def _agent(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
+    options = AgentOptions({})
+    options.parseOptions(
+        [
+            *("--standalone", f"--state-dir={directory / 'A'}", "--node-name=edge-1"),
+            "--tunnelserver-addr=127.0.0.1:1",
+        ]
+    )
+    mode = options.settings.mode
+    assert isinstance(mode, StandaloneSettings)
+    return SocketPages(reactor, standalone.build(reactor, options.settings, mode))
+
+
+def _hub(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
+    options = HubOptions({})
+    options.parseOptions(
+        [
+            *(f"--root-dir={directory / 'H'}", f"--disk-cache-path={directory / 'C'}"),
+            *("--node-name=edge-1", "--server-addr=https://127.0.0.1:1"),
+            *(f"--join-token={_BOOTSTRAP_TOKEN}", "--discovery-token-unsafe-skip-ca-verification"),
+        ]
+    )
+    return SocketPages(reactor, hub.build(reactor, options.settings))
+
+
+def _proxy(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
+    options = ProxyOptions({})
+    options.parseOptions(
+        [
+            *(f"--state-dir={directory / 'P'}", "--hostname-override=edge-1"),
+            "--master=http://127.0.0.1:1",
+        ]
+    )
+    return SocketPages(reactor, proxy.build(reactor, options.settings))
+
+
+# -- the targets -------------------------------------------------------------------------------
+
+_PAGES = (
+    *("v1", "v1/process", "healthz", "readyz", "metrics", "?q=edge-1", "?node=edge-1", "debug"),
+    *("debug/log-level", "debug/memory", "debug/sessions", "debug/stacks", "debug/reactor"),
+)
+"""What every program has, or refuses: ``/`` has the list of paths here, and takes no parameter."""
+
+_WHOLE = (b" HTTP/1.1\r\n\r\n", b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+"""With each of them a request is complete."""
+
+_PIECES = (
+    *(b"/..", b"/%2e%2e", b"/%00", b"/edge-1", b"?node=edge-1", b"?node=%ff", b"&q=<b>", b"&x=%ff"),
+    *(b"?level=debug", b"?level=warn&seconds=1", b"&seconds=1e9", b"?frames=1", b"?frames=26"),
+    *(b" HTTP/1.1\r\n", b"\r\n\r\n", *_WHOLE * 8),
+    *(b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n", b"Expect: 100-continue\r\n"),
+    *(b"X: y\r\n" * 60, b"a" * 5000, b"5\r\nabcde\r\n0\r\n\r\n"),
+)
+
+
+_CHANGES = ("debug/log-level?level=debug", "debug/memory?frames=1")
+
+
+def _target(
+    name: str,
+    make: Make,
+    pages: Sequence[str],
+    changes: Sequence[str] = (),
+    pieces: Sequence[bytes] = (),
+) -> Target:
+    every = {
+        "GET": (*_PAGES, *pages),
+        "POST": (*_PAGES, *pages, *_CHANGES, *changes),
+        **dict.fromkeys(("HEAD", "PUT", "DELETE"), ("v1",)),
+    }
+    return Target(
+        name,
+        functools.partial(_check, make),
+        [f"{method} /{page}".encode() for method, those in every.items() for page in those],
+        [*pieces, *_PIECES],
+    )
+
+
+SOCKETS = (
+    _target(
+        "admin",
+        _server,
+        [
+            *("v1/tokens", "v1/tokens/revoke", "v1/revocations", "v1/forwards"),
+            *("v1/forwards/remove", "nodes", f"nodes/{CONNECTED}", f"nodes/{LOST}", "agents"),
+            "steering",
+        ],
+        [
+            *("v1/tokens?lifetime=1h", "v1/revocations?node=edge-9"),
+            "v1/forwards?forward=9000=edge-1/127.0.0.1:80&replace=true",
+            "v1/forwards/remove?listen=127.0.0.1:9000",
+        ],
+        [
+            *(b"/tokens", b"?lifetime=1h", b"&lifetime=366d", b"?id=0", b"?node=EDGE"),
+            *(b"?forward=9000=edge-1/127.0.0.1:80", b"&replace=true"),
+            *(b"?listen=127.0.0.1:9000", b"?listen=[::1]:9"),
+        ],
+    ),
+    _target("admin-agent", _agent, ("agents", "steering")),
+    _target("admin-hub", _hub, ("pods", "v1/token", "v1/healthz", "v1/readyz")),
+    _target("admin-proxy", _proxy, ("services", "mode")),
 )

@@ -24,6 +24,6 @@ TARGETS = {
         texts.SIBLING,
         texts.LINE,
         texts.QUOTED,
-        admin.SOCKET,
+        *admin.SOCKETS,
     )
 }

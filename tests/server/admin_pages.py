@@ -1,28 +1,34 @@
-"""The pages of a server's socket in memory, over a state directory."""
+"""The pages of the programs' sockets in memory, put together as the programs do it."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from functools import partial
 
+from twisted.application.service import IService, MultiService
+from twisted.internet.protocol import connectionDone
 from twisted.internet.testing import MemoryReactorClock
-from twisted.web.resource import Resource
 
+from tests.fakes import FakeSession
 from tests.ops.admin_sites import AdminSite
-from yurttunnel.ops.admin.service import admin_pages, process_page
-from yurttunnel.ops.debug.pages import Page, text
+from yurttunnel.ops.admin.service import AdminSocket
+from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.listen import listen_tcp
-from yurttunnel.ops.readiness import Readiness
 from yurttunnel.pki.directory import StateDirectory
-from yurttunnel.pki.join_token import JoinTokenFile
-from yurttunnel.pki.records import NodeRecords
-from yurttunnel.pki.revocation import Revocations
-from yurttunnel.pki.token import TokenStore
-from yurttunnel.server.admin import ForwardPages, RevocationPages, TokenPages
+from yurttunnel.server.admin import server_socket, standalone_pages
+from yurttunnel.server.expected_nodes import EnrolledNodes
 from yurttunnel.server.frontends.forward import ForwardFactory
 from yurttunnel.server.frontends.forwards import Forwards
-from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.server.options import Options
+from yurttunnel.server.process import ServerProcess
+from yurttunnel.server.standalone_trust import StandaloneServerTrust
 
-PIN = "5" * 64
+CONNECTED, LOST = "edge-1", "edge-2"
+"""The nodes that a server in memory knows of."""
+
+THREAD_SECONDS = 10.0
+"""How long a thread may take for what it has to do, some milliseconds where the disk is idle."""
 
 
 class ThreadlessReactor(MemoryReactorClock):
@@ -43,28 +49,71 @@ class ThreadlessReactor(MemoryReactorClock):
             function(*arguments)
         return bool(calls)
 
+    def turn(self) -> None:
+        """Do what is due now, and what threads do meanwhile, until nothing is left to do."""
+        busy = True
+        while busy:
+            for thread in threading.enumerate():
+                if thread.name.startswith("yurttunnel "):
+                    thread.join(THREAD_SECONDS)
+            busy = any(call.getTime() <= self.seconds() for call in self.getDelayedCalls())
+            self.advance(0)
+            busy = self.take() or busy
 
-class ServerPages:
-    """What ``site`` serves: tokens, revocations, forwards, and the process itself."""
+
+class SocketPages:
+    """What the socket of a program serves by ``site``; no part of the program runs.
+
+    ``parts`` have the socket among them, and what ends what requests to ``/debug`` have begun.
+    """
+
+    def __init__(self, reactor: ThreadlessReactor, *parts: IService) -> None:
+        self.reactor = reactor
+        every = [each for part in parts for each in _all(part)]
+        [socket] = (each for each in every if isinstance(each, AdminSocket))
+        [self._debug] = (each for each in every if isinstance(each, Debug))
+        self.site = AdminSite(reactor, socket._site.root)
+
+    def send(self, data: bytes) -> bytes:
+        """Send ``data`` on a connection of its own; all that is answered, however late."""
+        channel, transport = self.site.begin(data)
+        self.reactor.turn()
+        channel.connectionLost(connectionDone)
+        return transport.value()
+
+    def end_what_was_begun(self) -> None:
+        """Trace no memory, and log what is usual."""
+        self._debug.stopService()
+
+
+def _all(part: IService) -> Iterator[IService]:
+    yield part
+    if isinstance(part, MultiService):
+        for each in part:
+            yield from _all(each)
+
+
+class ServerPages(SocketPages):
+    """Those of a server without a cluster, which has one node, and has had another one."""
 
     def __init__(self, reactor: ThreadlessReactor, directory: StateDirectory) -> None:
-        self.reactor = reactor
-        self.tokens = TokenStore(reactor, directory, PIN)
-        self.revocations = Revocations(reactor, directory, NodeRecords(directory))
-        file = JoinTokenFile(reactor, directory, self.tokens, self.revocations)
-        file.refresh()
-        tokens = TokenPages(self.tokens, file, self.revocations, lambda token: f"join with {token}")
-        revocations = RevocationPages(reactor, directory.path, self.revocations)
-        forwards = Forwards(
-            lambda forward: ForwardFactory(SessionRegistry(reactor), forward),
+        options = Options({})
+        options.parseOptions(
+            ["--standalone", f"--state-dir={directory.path}", "--cert-ips=203.0.113.10"]
+        )
+        self.settings = settings = options.settings
+        self.trust = trust = StandaloneServerTrust(reactor, directory.path, ["127.0.0.1"])
+        self.tokens, self.revocations = trust.tokens, trust.revocations
+        expected = EnrolledNodes(trust.records, trust.revocations)
+        process = ServerProcess(reactor, settings, trust.certificates, expected)
+        process.registry.add(FakeSession(CONNECTED))
+        process.history.gone(LOST, "silent")
+        process.forwards = Forwards(
+            lambda forward: ForwardFactory(process.registry, forward),
             partial(listen_tcp, reactor),
             (),
         )
-        forwards.listen()
-        own = {
-            **tokens.pages(),
-            **revocations.pages(),
-            **ForwardPages(lambda: forwards).pages(),
-            "process": process_page(reactor, "yurttunnel-server", Readiness(), dict),
-        }
-        self.site = AdminSite(reactor, admin_pages(Resource(), Page(lambda _: text("")), own))
+        process.forwards.listen()
+        own = standalone_pages(reactor, settings, directory.path, trust)
+        socket = server_socket(reactor, settings, directory.path, process, own)
+        super().__init__(reactor, process.meta, socket)

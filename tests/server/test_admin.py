@@ -12,9 +12,10 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.resource import Resource
 
+from tests.kept_secrets import secrets_in
 from tests.ops.admin_sites import AdminSite
 from tests.pki.support import state_directory
-from tests.server.admin_pages import PIN, ServerPages, ThreadlessReactor
+from tests.server.admin_pages import CONNECTED, LOST, ServerPages, ThreadlessReactor
 from yurttunnel.agent.options import JOIN_TOKEN
 from yurttunnel.ops.admin.service import admin_pages
 from yurttunnel.ops.configuration.sources import variable_of
@@ -37,7 +38,8 @@ class AdminCase(SynchronousTestCase):
         self.reactor = ThreadlessReactor()
         self.reactor.advance(1_800_000_000)
         self.directory = state_directory(self)
-        pages = ServerPages(self.reactor, self.directory)
+        self.pages = pages = ServerPages(self.reactor, self.directory)
+        self.addCleanup(pages.end_what_was_begun)
         self.tokens, self.revocations, self.site = pages.tokens, pages.revocations, pages.site
 
     def json(self, target: str, method: str = "GET"):
@@ -61,7 +63,8 @@ class TokenTests(AdminCase):
         made = self.json("/v1/tokens?lifetime=90m", "POST")
         token = JoinToken.parse(made["token"])
         self.assertEqual(made["id"], self.tokens.check(token.token_id, token.secret).token_id)
-        self.assertEqual(f"join with {token}", made["command"])
+        command = command_with_token(self.pages.settings, str(token))
+        self.assertEqual(command, made["command"])
         self.assertEqual("2027-01-15T09:30:00Z", made["expires"])
         self.reactor.advance(90 * 60)
         self.assertRaises(TokenRefused, self.tokens.check, token.token_id, token.secret)
@@ -84,7 +87,7 @@ class TokenTests(AdminCase):
         held = JoinToken.parse(self.directory.read(JOIN_TOKEN_FILE).decode())
         self.json(f"/v1/tokens/revoke?id={held.token_id}", "POST")
         self.assertRaises(TokenRefused, self.tokens.check, held.token_id, held.secret)
-        again = TokenStore(self.reactor, self.directory, PIN)
+        again = TokenStore(self.reactor, self.directory, self.pages.trust.authority.pin)
         self.assertRaises(TokenRefused, again.check, held.token_id, held.secret)
         new = JoinToken.parse(self.directory.read(JOIN_TOKEN_FILE).decode())
         self.assertEqual(new.token_id, again.check(new.token_id, new.secret).token_id)
@@ -189,12 +192,8 @@ class RevocationTests(AdminCase):
 
     def revoke(self, node: str) -> tuple[int, str]:
         """Ask for it, and wait for the thread that does it."""
-        _, transport = self.site.begin(
-            f"POST /v1/revocations?node={node} HTTP/1.0\r\n\r\n".encode()
-        )
-        while not self.reactor.take():
-            pass
-        head, _, body = transport.value().partition(b"\r\n\r\n")
+        answer = self.pages.send(f"POST /v1/revocations?node={node} HTTP/1.0\r\n\r\n".encode())
+        head, _, body = answer.partition(b"\r\n\r\n")
         return int(head.split()[1]), body.decode()
 
     def test_revoked(self) -> None:
@@ -215,26 +214,69 @@ class RevocationTests(AdminCase):
         self.assertEqual([], self.ended)
 
 
-SECRET = re.compile(rb"[0-9a-f]{16}\.[0-9a-f]{32}")
+class MetaPagesTests(AdminCase):
+    """The pages of the meta port, and of ``/debug``, are those of the server."""
+
+    def get(self, target: str, method: str = "GET") -> bytes:
+        """Ask for what has to succeed."""
+        answer = self.pages.send(f"{method} {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        head, _, body = answer.partition(b"\r\n\r\n")
+        self.assertEqual(b"200", head.split()[1], answer)
+        return body
+
+    def test_nodes(self) -> None:
+        """Each node is there, and all that is known of it."""
+        nodes = json.loads(self.get("/nodes"))["nodes"]
+        states = {each["node"]: each["state"] for each in nodes}
+        self.assertEqual({CONNECTED: "connected", LOST: "lost"}, states)
+        lost = json.loads(self.get(f"/nodes/{LOST}"))
+        self.assertEqual(["silent"], [each["reason"] for each in lost["disconnections"]])
+
+    def test_others(self) -> None:
+        """Figures, health and what is inside are served, and the level of the log is changed."""
+        self.assertIn(b"yurttunnel_server_open_streams", self.get("/metrics"))
+        self.assertEqual(b"ok\n", self.get("/healthz"))
+        self.assertEqual(b"commands: ok\nready\n", self.get("/readyz"))
+        self.assertIn(b"delayed_calls", self.get("/debug/reactor"))
+        changed = self.get("/debug/log-level?level=warn&seconds=60", "POST")
+        self.assertEqual(b"warn, in 60 s info again\n", changed)
+        self.pages.end_what_was_begun()
+        self.assertEqual(b"info\n", self.get("/debug/log-level"))
+
+
+TOKEN = re.compile(rb"[0-9a-f]{16}\.[0-9a-f]{32}")
 
 WORDS = st.sampled_from(
     [
-        *("v1", "tokens", "revoke", "revocations", "forwards", "remove", "debug"),
+        *("v1", "tokens", "revoke", "revocations", "forwards", "remove", "process"),
+        *("nodes", CONNECTED, LOST, "agents", "steering", "metrics", "healthz", "readyz"),
+        *("debug", "log-level", "memory", "sessions", "stacks", "reactor"),
         *("..", "%2e%2e", "", "%00", "é", "join-token"),
     ]
 )
 PARAMETERS = st.lists(
     st.tuples(
-        st.sampled_from(["id", "lifetime", "node", "forward", "listen", "replace", "x", ""]),
+        st.sampled_from(
+            [
+                *("id", "lifetime", "node", "forward", "listen", "replace", "x", ""),
+                *("level", "seconds", "frames", "q"),
+            ]
+        ),
         st.one_of(
             st.sampled_from(["1h", "0", "edge-1", "%00", "%ff", "*", "true", "9000"]),
             st.sampled_from(["9000=edge-1/127.0.0.1:80", "[::1]:9=edge-1/a:1", "9=*/..:0"]),
+            st.sampled_from(["debug", "info", "warn", "1", "25", "86400", "1e9"]),
             st.text(max_size=8),
         ),
     ),
     max_size=3,
 )
-PAGES = ("tokens", "tokens/revoke", "revocations", "forwards", "forwards/remove")
+PAGES = (
+    *("v1/tokens", "v1/tokens/revoke", "v1/revocations", "v1/forwards", "v1/forwards/remove"),
+    *("v1/process", "", "nodes", f"nodes/{CONNECTED}", f"nodes/{LOST}", "nodes/x", "metrics"),
+    *("agents", "steering", "debug", "debug/log-level", "debug/memory", "debug/sessions"),
+    *("debug/stacks", "debug/reactor"),
+)
 HEADS = st.sampled_from(
     [b"Host: localhost\r\n", b"", b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n"]
 )
@@ -243,13 +285,18 @@ HEADS = st.sampled_from(
 class FuzzTests(AdminCase):
     """Whatever is sent, nothing breaks, and no secret leaves but by the one page that gives it."""
 
+    def setUp(self) -> None:
+        """Note what is secret."""
+        super().setUp()
+        self.secrets = secrets_in(self.directory.path)
+
     @settings(max_examples=300, deadline=None)
     @given(
         st.sampled_from(["GET", "HEAD", "POST", "PUT", "DELETE", "get", "CONNECT"]),
         # Half of them are pages that there are.
         st.one_of(
             st.lists(WORDS, max_size=4),
-            st.sampled_from([["v1", *page.split("/")] for page in PAGES]),
+            st.sampled_from([page.split("/") for page in PAGES]),
         ),
         PARAMETERS,
         HEADS,
@@ -260,24 +307,26 @@ class FuzzTests(AdminCase):
         query = "&".join(f"{name}={value}" for name, value in parameters)
         target = f"/{'/'.join(path)}?{query}".replace(" ", "+")
         line = f"{method} {target} HTTP/1.1\r\n".encode("utf-8", "replace")
-        answer = self.site.send(line + head + b"\r\n" + body)
-        self.reactor.take()
+        answer = self.pages.send(line + head + b"\r\n" + body)
         self.check(answer, method == "POST" and path == ["v1", "tokens"])
 
     @settings(max_examples=300, deadline=None)
     @given(st.lists(st.binary(max_size=60), max_size=5))
     def test_bytes(self, pieces) -> None:
         """So is what is no request at all, however it is cut."""
-        self.check(self.site.send(b"".join(pieces)), False)
+        self.check(self.pages.send(b"".join(pieces)), False)
 
     def check(self, answer: bytes, may_have_token: bool) -> None:
         """See what is answered."""
+        self.pages.end_what_was_begun()
         self.assertEqual([], self.flushLoggedErrors())
         if answer:
             status = int(answer.split()[1])
             self.assertIn(status, (200, 400, 403, 404, 405, 409, 413))
         if not may_have_token:
-            self.assertIsNone(SECRET.search(answer))
+            self.assertIsNone(TOKEN.search(answer))
+        for secret in self.secrets:
+            self.assertNotIn(secret, answer)
         for each in self.tokens.good()[1:]:
             self.tokens.revoke(each.token_id)
 
