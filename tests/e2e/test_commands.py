@@ -29,6 +29,7 @@ from tests.e2e.programs import READY_SECONDS, ROOT
 from tests.e2e.proxy.programs import IdleProxy
 from tests.e2e.support import EndToEndTestCase, which
 from tests.e2e.terminals import Terminal
+from tests.kept_secrets import secrets_in
 from yurttunnel.cli.client import Process
 
 CHATTER = ("starting on", "Main loop terminated", "Starting reactor", "Port 1", "[-]")
@@ -369,18 +370,36 @@ with socket.socket(socket.AF_UNIX) as caller:
         self.assertEqual((b"", 141), await self.run_unread("yurttunnel.cli", "nodes", "-w", *state))
 
     async def test_no_secret(self) -> None:
-        """No page that the socket has shows a token or a key."""
+        """No page that a socket or a meta port has shows a line of a key, or a token's secret."""
         tunnel = await self.start_tunnel()
-        held = Path(tunnel.server.token_path).read_text().split(".")[1]
-        for program in (tunnel.server, tunnel.agent):
+        gone = tunnel.another_agent(node="edge-2", state="B")
+        gone.start()
+        await gone.ready()
+        await gone.stop()
+        made = (await self.done("token", "create", "--state-dir", tunnel.server.state)).strip()
+        secrets = {
+            *secrets_in(tunnel.server.state, tunnel.agent.state, gone.state),
+            made.split(".")[1].encode(),
+        }
+        # Each has a key of its own, of several lines.
+        for program in (tunnel.server, tunnel.agent, gone):
+            self.assertLess(1, len(secrets_in(program.state)))
+        pages = ["/", "/healthz", "/readyz", "/metrics", "/agents", "/debug", "/debug/sessions"]
+        pages += ["/debug/reactor", "/debug/stacks", "/debug/memory", "/debug/log-level"]
+        of_nodes = ["/nodes", "/nodes/edge-1", "/nodes/edge-2"]
+        for program, more in ((tunnel.server, of_nodes), (tunnel.agent, [])):
             process = Process(Path(program.state, "yurttunnel.sock"))
             own = (await deferToThread(process.get, "/v1"))["paths"]
-            pages = ["/", "/readyz", "/metrics", "/agents", "/debug", "/debug/sessions"]
-            pages += ["/debug/reactor", "/debug/stacks", "/debug/memory", "/debug/log-level"]
-            for page in (*pages, *own):
-                told = await deferToThread(process.get_text, page)
-                self.assertNotIn(held, told, page)
-                self.assertNotIn("PRIVATE KEY", told, page)
+            told = {
+                page: await deferToThread(process.get_text, page) for page in (*pages, *more, *own)
+            }
+            for page in ("/", "/?q=edge", "/?node=edge-1", "/?node=edge-2", *more):
+                status, told[f"{page} of the meta port"] = await program.get(page)
+                self.assertEqual(200, status, page)
+            for page, text in told.items():
+                for secret in secrets:
+                    self.assertNotIn(secret, text.encode(), page)
+                self.assertNotIn("PRIVATE KEY", text, page)
 
     async def test_bytes_of_all_kinds(self) -> None:
         """What is no request costs its connection and nothing else."""
