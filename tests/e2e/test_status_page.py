@@ -6,14 +6,17 @@ import os
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 from twisted.trial.unittest import SkipTest
 
 from benchmarks.ports import free_ports
 from tests.e2e.browser import Browser, Page, find_browser
 from tests.e2e.clients import Echo, EchoClient
+from tests.e2e.faults import FaultProxy
 from tests.e2e.interception import InterceptionTestCase
 from tests.e2e.kubelets import Request
-from tests.e2e.programs import Program
+from tests.e2e.programs import Program, Tunnel
+from tests.e2e.test_commands import CommandCase
 from yurttunnel import __version__
 
 PICTURES = os.environ.get("YURTTUNNEL_SCREENSHOTS")
@@ -33,6 +36,9 @@ desk."""
 NAMED = ("button", "link", "searchbox", "table", "image", "heading")
 """Roles whose elements a screen reader names."""
 
+
+SLOW = 0.3
+"""Seconds that a kubelet takes to answer; the histogram has a bucket from 0.25 to 0.5 s."""
 
 SEEN = 60.0
 """Seconds within which a page shows what has changed; two, where there is nothing else to do."""
@@ -255,6 +261,21 @@ class StatusPageTests(BrowserTestCase):
                     self.assertLessEqual(wide, width, font)
             self.assertEqual(page.complaints, [])
 
+    async def test_compact(self) -> None:
+        """Below 1,100 pixels every row of a table is lower than above."""
+        page = await self.visit(self.tunnel.server)
+        # What is shown must not change between two looks.
+        await page.evaluate("document.getElementById('pause').click()")
+        rows = "Array.from(document.querySelectorAll('tbody tr'), row => row.offsetHeight)"
+        await page.resize(1101, 900)
+        roomy = await page.evaluate(rows)
+        await page.resize(1099, 900)
+        compact = await page.evaluate(rows)
+        self.assertLess(4, len(compact))
+        for low, high in zip(compact, roomy, strict=True):
+            self.assertLess(low, high)
+        self.assertEqual(page.complaints, [])
+
     async def test_day_and_night(self) -> None:
         """It is light or dark as the browser wants it, on a phone and on a desk."""
         colours = set()
@@ -301,6 +322,135 @@ class FailedRequestTests(BrowserTestCase):
         await self.assert_tells(page, "#failures", "refused", "forward")
         await self.assert_tells(page, "#disconnections", "None is remembered.")
         self.assertEqual(page.complaints, [])
+
+
+class EnrolmentOnly(FaultProxy):
+    """Lets one connection through, by which a node enrols, and closes each that comes after it."""
+
+    def _build(self, address):
+        accepted = super()._build(address)
+        return accepted if self.accepted == 1 else None
+
+
+class HistoryTests(CommandCase, BrowserTestCase):
+    """What the pages tell of what has been: requests, and nodes that have gone or never came."""
+
+    async def tiles(self, page: Page) -> dict[str, list[str]]:
+        """What each tile shows, by its name."""
+        texts = "Array.from(tile.querySelectorAll('dd'), each => each.innerText)"
+        return await page.evaluate(
+            "Object.fromEntries(Array.from(document.querySelectorAll('#overview .tiles > div'),"
+            f" tile => [tile.querySelector('dt').innerText, {texts}]))"
+        )
+
+    async def test_how_many_requests_and_how_long_they_take(self) -> None:
+        """Tiles have the rate with its chart, the median, and what 95 % take."""
+
+        async def answer_slowly(request: Request) -> None:
+            await deferLater(reactor, SLOW)
+            request.answer()
+
+        tunnel, doors = await self.start_with_doors(answer_slowly)
+        page = await self.visit(tunnel.server)
+        tiles = await self.tiles(page)
+        self.assertEqual(["0/s"], [each.strip() for each in tiles["requests"] if each.strip()])
+        self.assertEqual((["none"], ["none"]), (tiles["median request"], tiles["median dial"]))
+
+        async def counted() -> bool:
+            for door in doors:
+                await door.get("/logs")
+            tiles = await self.tiles(page)
+            return tiles["requests"][0] != "0/s" and tiles["median request"] != ["none"]
+
+        await self.eventually(counted, "the page shows the requests", SEEN)
+        tiles = await self.tiles(page)
+        self.assertRegex(tiles["requests"][0], r"^[\d.]+/s$")
+        bars = "document.querySelector('#overview .tiles .spark path').getAttribute('d')"
+        self.assertRegex(await page.evaluate(bars), r"v-\d")
+        # Evenly within the bucket of the histogram that they are in.
+        median, slow = tiles["median request"]
+        self.assertRegex(median, r"^\d{3} ms$")
+        self.assertTrue(250 < int(median.split()[0]) < 500, median)
+        self.assertRegex(slow, r"^95 % within \d{3} ms$")
+        self.assertRegex(tiles["median dial"][0], r"^[\d.]+ ms$")
+        self.assertEqual(page.complaints, [])
+
+    async def start_proxied(self) -> tuple[Tunnel, FaultProxy]:
+        """Start a tunnel, with a proxy before the agent's server."""
+        proxies: list[FaultProxy] = []
+
+        def proxied(port: int) -> int:
+            proxies.append(self.fault_proxy(port))
+            return proxies[0].port
+
+        tunnel = await self.start_tunnel(proxied=proxied)
+        return tunnel, proxies[0]
+
+    async def test_what_is_known_after_a_restart(self) -> None:
+        """Who is lost, and why, and who never came: on the page, and by the command."""
+        tunnel, proxy = await self.start_proxied()
+        server = tunnel.server
+        page = await self.visit(server, "?node=edge-1")
+
+        async def charted() -> bool:
+            bars = "document.querySelector('#round-trip .spark path')"
+            return bool(await page.evaluate(f"{bars} && /v-/.test({bars}.getAttribute('d'))"))
+
+        await self.eventually(charted, "the round trip has a chart", SEEN)
+        await self.assert_tells(page, "#round-trip", "Round trip", "ms", "last 5 minutes")
+        label = "document.querySelector('#round-trip .spark').getAttribute('aria-label')"
+        self.assertRegex(await page.evaluate(label), r"^round trip, now [\d.]+ ms, at most ")
+
+        # A connection that is cut, though the session goes on, and then its end.
+        self.assertEqual(1, proxy.for_all("reset"))
+
+        async def noted() -> bool:
+            return "Why" in await page.text("#disconnections")
+
+        await self.eventually(noted, "the page shows the disconnection", SEEN)
+        await tunnel.agent.stop()
+        first = EnrolmentOnly(reactor, server.agent_port)
+        first.start()
+        self.addCleanup(lambda: Deferred.fromCoroutine(first.stop()))
+        absent = tunnel.another_agent(node="edge-2", state="B", server_port=first.port)
+        absent.start()
+
+        async def enrolled() -> bool:
+            return "edge-2" in await self.done("nodes", "--state-dir", server.state)
+
+        await self.eventually(enrolled, "edge-2 has enrolled", SEEN, 0.2)
+        await absent.stop()
+
+        before = await self.told_of_nodes(server)
+        await server.stop()
+        server.start()
+        await server.ready()
+        self.assertEqual(before, await self.told_of_nodes(server))
+
+    async def told_of_nodes(self, server: Program) -> list[str]:
+        """See what page and command tell of both nodes; disconnections, and states."""
+        page = await self.visit(server)
+        await self.assert_tells(page, "#lost h2", "Lost nodes 2")
+        rows = "Array.from(document.querySelectorAll('#{} tbody tr'), row => row.innerText)"
+        lost, absent = await page.evaluate(rows.format("lost"))
+        self.assertRegex(lost, r"^edge-1\t.+ ago\t\S+")
+        self.assertRegex(absent, r"^edge-2\tnever\tenrolled on .+, but its agent has not connected")
+        tiles = await self.tiles(page)
+        self.assertEqual((["0"], ["2"]), (tiles["nodes connected"], tiles["nodes lost"]))
+        table = await self.done("nodes", "--state-dir", server.state)
+        self.assertRegex(table, r"(?m)^edge-1 +lost .* 127\.0\.0\.1:\d+ ")
+        self.assertRegex(table, r"(?m)^edge-2 +absent +- .*enrolled on .+, but its agent has not")
+
+        await page.visit(f"http://127.0.0.1:{server.meta_port}/?node=edge-2")
+        await self.assert_tells(page, "#node", "absent", "enrolled on")
+        await page.visit(f"http://127.0.0.1:{server.meta_port}/?node=edge-1")
+        await self.assert_tells(page, "#node", "lost", "127.0.0.1", __version__)
+        told = await page.evaluate(rows.format("disconnections"))
+        reasons = [row.split("\t")[0] for row in told]
+        self.assertEqual(2, len(reasons))
+        self.assertIn(reasons[0], lost)
+        self.assertEqual(page.complaints, [])
+        return [*reasons, *(line.split()[1] for line in table.splitlines())]
 
 
 class KubeletRequestTests(BrowserTestCase):

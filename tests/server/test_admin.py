@@ -254,14 +254,13 @@ WORDS = st.sampled_from(
         *("..", "%2e%2e", "", "%00", "é", "join-token"),
     ]
 )
+NAMES = (
+    *("id", "lifetime", "node", "forward", "listen", "replace", "level", "seconds", "frames"),
+    *("q", "x", ""),
+)
 PARAMETERS = st.lists(
     st.tuples(
-        st.sampled_from(
-            [
-                *("id", "lifetime", "node", "forward", "listen", "replace", "x", ""),
-                *("level", "seconds", "frames", "q"),
-            ]
-        ),
+        st.sampled_from(NAMES),
         st.one_of(
             st.sampled_from(["1h", "0", "edge-1", "%00", "%ff", "*", "true", "9000"]),
             st.sampled_from(["9000=edge-1/127.0.0.1:80", "[::1]:9=edge-1/a:1", "9=*/..:0"]),
@@ -289,6 +288,17 @@ class FuzzTests(AdminCase):
         """Note what is secret."""
         super().setUp()
         self.secrets = secrets_in(self.directory.path)
+
+    def test_each_page(self) -> None:
+        """Each page is asked, and told to change something, without a parameter and with any."""
+        odd = ("", "%ff", "1e9", "edge-1")
+        for page in PAGES:
+            for query in ("", *(f"?{name}={value}" for name in NAMES for value in odd)):
+                for method in ("GET", "POST"):
+                    line = f"{method} /{page}{query} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                    answer = self.pages.send(line.encode())
+                    self.assertNotEqual(b"", answer, line)
+                    self.check(answer, (method, page) == ("POST", "v1/tokens"))
 
     @settings(max_examples=300, deadline=None)
     @given(
