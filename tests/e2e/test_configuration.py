@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from pathlib import Path
 
 from twisted.internet import reactor
 from twisted.internet.error import ConnectError
 
-from benchmarks.ports import free_ports, is_free
 from tests.e2e.clients import Echo, EchoClient, Sink
 from tests.e2e.configuration_file import PATIENCE, ConfigurationFile
-from tests.e2e.crowds import EvictingSet
 from tests.e2e.hub.programs import Hub
-from tests.e2e.kubectl import Running
 from tests.e2e.leaks import LeakTestCase
 from tests.e2e.programs import READY_SECONDS, Program, Tunnel
 from tests.e2e.proxy.programs import IdleProxy
 from tests.e2e.support import EndToEndTestCase
 from yurttunnel.agent.options import SERVER_CONNECTIONS
-
-STREAMS = 200
-
-CYCLES, AT_ONCE = 3, 34
-"""How often forwards are added and removed, and how many: more than a hundred together."""
-
-CALLERS, RATE = 32, 1000
-"""Who make requests, and how many a second together, where the machine has time for them."""
-
-PROBE = Path(__file__).with_name("echo_probe.py")
 
 DRAIN, WINDOW = "drain-timeout", "resume-window"
 
@@ -49,11 +34,6 @@ class LiveConfigurationTests(LeakTestCase):
         self.file = ConfigurationFile(self.directory)
         self.path = self.file.path
         self.write = self.file.write
-
-    def write_forwards(self, *ports: int) -> None:
-        """Have the file say that these lead to the sink, after a comment."""
-        entries = "".join(f'  "{port}=edge-1/127.0.0.1:{self.sink.port}",\n' for port in ports)
-        self.write(f"# the forwards\nforward = [\n{entries}]\n")
 
     async def readiness_says(self, program, words: str, there: bool = True) -> None:
         """Wait until /readyz has these words, or has them no more; it is always ready."""
@@ -150,57 +130,6 @@ class LiveConfigurationTests(LeakTestCase):
                 await self.eventually(
                     lambda program=program, told=told: told in program.log, told, PATIENCE
                 )
-
-    async def test_forwards_come_and_go_under_load(self) -> None:
-        """200 streams and 1,000 requests/s lose nothing, also by a file that is broken."""
-        self.sink = self.listen(Sink)
-        standing = free_ports.take()
-        self.write_forwards(standing)
-        tunnel = await self.start_tunnel(server_extra=self.file.flags)
-        server = tunnel.server
-        await self.watch(server, tunnel.agent, streams=STREAMS + CALLERS)
-
-        load = Running(
-            reactor,
-            [sys.executable, str(PROBE), "load", tunnel.socket_path, str(CALLERS), str(RATE)],
-        )
-        reactor.spawnProcess(load, sys.executable, load.command, env=os.environ)
-        self.addCleanup(lambda: load.running and load.kill())
-        await load.says("connected")
-
-        ports = [standing]
-        crowd = EvictingSet(self, self.sink, lambda one: self.dial(ports[-1], one))
-        await crowd.gather(STREAMS - CYCLES * AT_ONCE)
-        for _ in range(CYCLES):
-            others = [free_ports.take() for _ in range(AT_ONCE)]
-            self.write_forwards(standing, *others)
-            await self.eventually(
-                lambda others=others: not any(map(is_free, others)), "all are open", PATIENCE
-            )
-            for port in others:
-                ports.append(port)
-                await crowd.gather(len(crowd) + 1)
-            self.write_forwards(standing)
-            await self.eventually(
-                lambda others=others: all(map(is_free, others)), "all are closed", PATIENCE
-            )
-        self.write('forward = [ "cut off')
-        await self.readiness_says(server, "it is not TOML")
-        ports.append(standing)
-        await crowd.gather(len(crowd) + 1)
-        self.write_forwards(standing)
-        await self.readiness_says(server, "it is not TOML", there=False)
-
-        await crowd.goes_on()
-        load.transport.closeStdin()
-        ended = await load.finished()
-        self.assertEqual(0, ended.status, ended.error.decode())
-        rate = float(ended.out.split()[-1])
-        print(f"\n{rate:.0f} requests/s")
-        self.assertGreater(rate, RATE / 4, "the machine has no time for a load")
-        await crowd.ends_well()
-        self.assertEqual(len(crowd), STREAMS + 1)
-        self.assertEqual(server.log.count("it is not TOML"), 1, server.log[-2000:])
 
 
 class LiveTimesTests(EndToEndTestCase):

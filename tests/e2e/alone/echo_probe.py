@@ -3,13 +3,9 @@
 It is target and client at once, with blocking sockets and nothing beside them, so that the load
 that a test makes in its own process does not count as latency of the tunnel.
 
-``echo_probe.py latency SOCKET SECONDS`` makes one echo. Each message goes through the tunnel and
+``echo_probe.py SOCKET SECONDS`` makes one echo. Each message goes through the tunnel and
 then once more directly, which shows what the machine itself had to give at that moment. It prints
 the round trips in seconds as JSON: lists ``tunnel`` and ``direct``.
-
-``echo_probe.py load SOCKET CONNECTIONS RATE`` makes ``RATE`` round trips a second over all its
-connections together, or as many as it gets, until its input ends, and prints how many a second
-there were. It prints ``connected`` before the first one.
 """
 
 from __future__ import annotations
@@ -20,7 +16,6 @@ import struct
 import sys
 import threading
 import time
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 INTERVAL = 0.005
 """Seconds between two messages."""
@@ -104,41 +99,5 @@ def measure(socket_path: str, seconds: float) -> dict[str, list[float]]:
     return samples
 
 
-def load(socket_path: str, connections: int, rate: float) -> float:
-    """Make round trips until the input ends; return how many there were in a second."""
-    port, interval = listen(), connections / rate
-    ended = threading.Event()
-    counts = [0] * connections
-
-    def run(number: int, connection: socket.socket) -> None:
-        due = time.monotonic() + interval * number / connections
-        while not ended.wait(max(due - time.monotonic(), 0)):
-            round_trip(connection, struct.pack("!II", number, counts[number]) * 8)
-            counts[number] += 1
-            # What was late by a second is not made up for.
-            due = max(due + interval, time.monotonic() - 1)
-
-    dialed = [dial(socket_path, port) for _ in range(connections)]
-    print("connected", flush=True)
-    began = time.monotonic()
-    with ThreadPoolExecutor(connections) as pool:
-        running = [pool.submit(run, *each) for each in enumerate(dialed)]
-        threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
-        wait(running, return_when=FIRST_EXCEPTION)
-        ended.set()
-        for each in running:
-            each.result()
-    return sum(counts) / (time.monotonic() - began)
-
-
-def main(what: str, socket_path: str, *numbers: str) -> None:
-    """Print what was measured."""
-    if what == "latency":
-        print(json.dumps(measure(socket_path, float(*numbers))))
-    else:
-        connections, rate = numbers
-        print(load(socket_path, int(connections), float(rate)))
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print(json.dumps(measure(sys.argv[1], float(sys.argv[2]))))

@@ -1,0 +1,155 @@
+"""Forwards that come and go, by a file that changes and by command, while there is a load."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+from twisted.internet import reactor
+from twisted.internet.threads import deferToThread
+
+from benchmarks.ports import free_ports, is_free
+from tests.e2e.alone import request_load
+from tests.e2e.clients import Question, Sink
+from tests.e2e.configuration_file import PATIENCE, ConfigurationFile
+from tests.e2e.crowds import EvictingSet
+from tests.e2e.kubectl import Running
+from tests.e2e.leaks import LeakTestCase
+from tests.e2e.programs import Tunnel
+from yurttunnel.cli.client import Process
+
+STREAMS = 200
+"""Those that run from the beginning to the end; there is one more for each forward of the file."""
+
+CALLERS, RATE = 32, 1000
+"""Who make requests, and how many a second together, where the machine has time for them."""
+
+REWRITES, AT_ONCE = 20, 5
+"""How often the file is another one, and how many forwards it adds then, and removes.
+
+A program looks at its file each second, and reads it when it was the same at two looks: 100
+rewrites with one forward each, one after the other, would take more than three minutes. So there
+are 100 forwards in 20 rewrites; as many are added and removed one by one by command meanwhile.
+"""
+
+USUAL_SECONDS = 5.0
+"""How long the rate is measured before anything changes."""
+
+LEAST_PART = 0.9
+"""Of the rate that there was before the changes, which goes on while there are any."""
+
+QUESTION = os.urandom(20_000)
+"""What goes through a forward that was added by command."""
+
+
+class LoadTests(LeakTestCase):
+    """A server with a file, 200 streams, and 1,000 requests/s."""
+
+    timeout = 240
+
+    async def setUp(self) -> None:
+        """Name the file, and have a target."""
+        await super().setUp()
+        self.file = ConfigurationFile(self.directory)
+        self.sink = self.listen(Sink)
+        self.asked = self.listen(Sink)
+
+    async def test_forwards_come_and_go_under_load(self) -> None:
+        """Nothing is lost, nor slower, by forwards that come and go, and a file that is broken."""
+        standing = free_ports.take()
+        self.write(standing)
+        tunnel = await self.start_tunnel(server_extra=self.file.flags)
+        await self.watch(tunnel.server, tunnel.agent, streams=STREAMS + CALLERS)
+        self.process = Process(Path(tunnel.server.state, "yurttunnel.sock"))
+        load = await self.start_load(tunnel)
+        ports = [standing]
+        crowd = EvictingSet(self, self.sink, lambda one: self.dial(ports[-1], one))
+        await crowd.gather(STREAMS)
+        await self.rate_of(load)
+        await self.pause(USUAL_SECONDS)
+        usual = await self.rate_of(load)
+
+        old: list[int] = []
+        for number in range(REWRITES):
+            new = [free_ports.take() for _ in range(AT_ONCE)]
+            self.write(standing, *new)
+            for _ in range(AT_ONCE):
+                await self.come_and_go_by_command()
+            await self.are_open({standing, *new})
+            for port in old:
+                self.assertTrue(is_free(port))
+            for port in new:
+                ports.append(port)
+                await crowd.gather(len(crowd) + 1)
+            old = new
+            if number == REWRITES // 2:
+                await self.broken(tunnel, {standing, *new})
+        self.write(standing)
+        await self.are_open({standing})
+
+        during = await self.rate_of(load)
+        print(f"\n{usual:.0f} requests/s before the changes, {during:.0f} during them")
+        self.assertGreaterEqual(during, LEAST_PART * min(RATE, usual))
+        await crowd.goes_on()
+        load.transport.closeStdin()
+        ended = await load.finished()
+        self.assertEqual(0, ended.status, ended.error.decode())
+        await crowd.ends_well()
+        self.assertEqual(STREAMS + REWRITES * AT_ONCE, len(crowd))
+        self.assertEqual(1, tunnel.server.log.count("it is not TOML"))
+
+    def write(self, *ports: int) -> None:
+        """Have the file say that these lead to the sink, after a comment."""
+        entries = "".join(f'  "{port}=edge-1/127.0.0.1:{self.sink.port}",\n' for port in ports)
+        self.file.write(f"# the forwards\nforward = [\n{entries}]\n")
+
+    async def start_load(self, tunnel: Tunnel) -> Running:
+        """Start requests through the port for those to kubelets."""
+        numbers = (str(tunnel.server.insecure_port), "edge-1", str(CALLERS), str(RATE))
+        load = Running(reactor, [sys.executable, request_load.__file__, *numbers])
+        reactor.spawnProcess(load, sys.executable, load.command, env=os.environ)
+        self.addCleanup(lambda: load.running and load.kill())
+        await load.says("connected")
+        return load
+
+    async def rate_of(self, load: Running) -> float:
+        """How many requests a second there were since this was asked last."""
+        load.out.clear()
+        load.transport.write(b"\n")
+        return float((await load.says(r"(\d+) requests/s"))[1])
+
+    async def are_open(self, ports: Collection[int]) -> None:
+        """Wait until these, and no others, are the forwards that there are."""
+
+        async def so() -> bool:
+            told = (await deferToThread(self.process.get, "/v1/forwards"))["forwards"]
+            return {int(each["listen"].rpartition(":")[2]) for each in told} == set(ports)
+
+        await self.eventually(so, f"{len(ports)} forwards are open", PATIENCE, 0.1)
+
+    async def come_and_go_by_command(self) -> None:
+        """Add one forward, send something through it, and remove it."""
+        port = free_ports.take()
+        forward = f"{port}=edge-1/127.0.0.1:{self.asked.port}"
+        await deferToThread(self.process.post, "/v1/forwards", forward=forward)
+        asked = await self.dial(port, Question(QUESTION, finish=True))
+        await asked.when_read_ended()
+        self.assertEqual(hashlib.sha256(QUESTION).hexdigest(), asked.answer.decode())
+        await deferToThread(self.process.post, "/v1/forwards/remove", listen=str(port))
+        self.assertTrue(is_free(port))
+
+    async def broken(self, tunnel: Tunnel, ports: Collection[int]) -> None:
+        """Break the file: what it said stays, also what is added and removed by command."""
+        self.file.write('forward = [ "cut off')
+
+        async def told() -> bool:
+            status, body = await tunnel.server.get("/readyz")
+            self.assertEqual(200, status, body)
+            return "it is not TOML" in body
+
+        await self.eventually(told, "/readyz tells that the file is broken", PATIENCE, 0.1)
+        await self.come_and_go_by_command()
+        await self.are_open(ports)
