@@ -6,18 +6,21 @@ import errno
 import hashlib
 import os
 import socket
+from ipaddress import ip_address
 from pathlib import Path
 from unittest import mock
 
+from twisted.logger import capturedLogs, formatEvent
 from zope.interface.verify import verifyObject
 
 from tests.e2e.network.namespaces import wait_for_ipv6
 from tests.proxy.sockets.udp_lab import LOOPBACK, UdpTestCase, datagram_socket, received
 from tests.steering.netlink.support import KernelTestCase, command
 from yurttunnel.proxy.interfaces import IProxySocket, IProxySockets
+from yurttunnel.proxy.sockets.dialing import LOOP
 from yurttunnel.proxy.sockets.udp import MOST_TRIES
 from yurttunnel.proxy.sockets.udp_table import AFTER_REPLY, BEFORE_REPLY, MOST_KEPT
-from yurttunnel.proxy.state.virtual_services import Protocol
+from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
 
 
 class CarryingTests(UdpTestCase):
@@ -305,6 +308,28 @@ class RefusedTests(UdpTestCase):
         """Have the endpoint answer, and the client take it."""
         self.answer(endpoint)
         self.assertEqual(1, len(received(client)))
+
+    def test_loop(self):
+        """A proxy socket of this process is no endpoint, its own or another's: nothing goes round,
+        and a client is served by one that is.
+        """
+        good, own = self.endpoint(), self.serve()
+        other = self.sockets.open(self.service(), self.picker)
+        self.addCleanup(lambda: self.successResultOf(other.stop(0)))
+        loops = [Endpoint(ip_address("127.0.0.1"), each.port) for each in (own, other)]
+        self.update(*loops)
+        before = self.descriptors_open()
+        with capturedLogs() as told:
+            self.say(self.make(), b"?")
+        self.assertEqual(before + 1, self.descriptors_open())
+        [text] = map(formatEvent, told)
+        self.assertRegex(text, f"shop/dns:http UDP IPv4 is served by no endpoint: 127.*: {LOOP}")
+        self.assertEqual((1, 1), (own.stats().total, own.stats().failed))
+        self.assertEqual(0, other.stats().total)
+        self.assertEqual({LOOP}, {each.last_failure for each in self.picker.endpoints()})
+        self.update(*loops, good)
+        self.say(self.make(), b"!")
+        self.assertEqual([b"!"], [data for data, _ in self.at(good)])
 
     def test_fewer_endpoints_than_tries(self):
         """None is asked twice, and none is left with a connection that is none."""

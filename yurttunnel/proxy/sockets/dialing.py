@@ -30,6 +30,9 @@ PLAN = (0.25, 0.5, 1.0, 2.0)
 MOST_REFUSALS = 32
 """Endpoints that are tried within one step; each takes the processor for a few 10 microseconds."""
 
+LOOP = "it is this proxy itself, which would be a loop"
+"""Why an endpoint has failed that is not even tried."""
+
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Failures of this machine, of which no endpoint is to blame."""
 
@@ -181,7 +184,7 @@ class Dialing:
         """Try one; return whether nothing else is to be done now."""
         owner = self._owner
         if owner.is_loop(endpoint):
-            return self._note_failure(endpoint, "it is this proxy itself, which would be a loop")
+            return self._note_failure(endpoint, LOOP)
         try:
             server = owner.dialer.dial(endpoint)
         except OSError as error:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from itertools import chain
 
 from yurttunnel.proxy.sockets.listening import listen, share_with_the_past
-from yurttunnel.proxy.state.virtual_services import Protocol
+from yurttunnel.proxy.state.virtual_services import Address, Endpoint, Protocol
 
 _MOST_CHOICES = 32
 """How often the kernel may choose a port that is claimed, until that is told as a failure."""
@@ -72,6 +72,11 @@ class PortAllocator:
     def is_used(self, version: int, protocol: Protocol, port: int) -> bool:
         """Return whether ``port`` is that of a proxy socket."""
         return port in self._used[version, protocol]
+
+    def is_loop(self, protocol: Protocol, endpoint: Endpoint) -> bool:
+        """Return whether ``endpoint`` is a proxy socket of this process."""
+        address = endpoint.address
+        return self.is_used(address.version, protocol, endpoint.port) and _is_own(address)
 
     def _open_in_range(self, version: int, protocol: Protocol, ports: range) -> socket.socket:
         used = self._used[version, protocol]
@@ -150,3 +155,17 @@ def _cannot_open(protocol: Protocol, port: int, error: OSError) -> OSError:
     return OSError(
         error.errno, f"cannot open {protocol.value} {where} for a proxy socket: {reason}"
     )
+
+
+def _is_own(address: Address) -> bool:
+    """Return whether ``address`` is one of this machine."""
+    if address.is_loopback or address.is_unspecified:
+        return True
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            # This sends nothing; to itself the machine speaks from the address that is spoken to.
+            probe.connect((str(address), 9))
+        except OSError:
+            return False
+        return bool(probe.getsockname()[0] == str(address))

@@ -26,7 +26,7 @@ from yurttunnel.proxy.sockets.pipes import PipePool
 from yurttunnel.proxy.sockets.ports import PortAllocator
 from yurttunnel.proxy.sockets.proxy_protocol import header, original_destination
 from yurttunnel.proxy.sockets.relay import Relay, RelayContext, reset
-from yurttunnel.proxy.state.virtual_services import Address, Endpoint, Protocol, VirtualService
+from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol, VirtualService
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.sockets import tune_local_socket
 
@@ -169,9 +169,7 @@ class TcpProxySocket:
 
     def is_loop(self, endpoint: Endpoint) -> bool:
         """Return whether ``endpoint`` is a proxy socket of this process."""
-        version = endpoint.address.version
-        ports = self._context.ports
-        return ports.is_used(version, Protocol.TCP, endpoint.port) and _is_own(endpoint.address)
+        return self._context.ports.is_loop(Protocol.TCP, endpoint)
 
     def dialed(self, dialing: Dialing, server: socket.socket, endpoint: Endpoint) -> None:
         """Relay between a client and its endpoint."""
@@ -245,17 +243,3 @@ class TcpProxySocket:
             self._let_go(dialing.client, dialing.peer[0])
         for relay in list(self._relays):
             relay.reset()
-
-
-def _is_own(address: Address) -> bool:
-    """Return whether ``address`` is one of this machine."""
-    if address.is_loopback or address.is_unspecified:
-        return True
-    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            # This sends nothing; to itself the machine speaks from the address that is spoken to.
-            probe.connect((str(address), 9))
-        except OSError:
-            return False
-        return bool(probe.getsockname()[0] == str(address))

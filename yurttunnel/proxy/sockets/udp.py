@@ -15,12 +15,12 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.proxy.interfaces import IEndpointPicker, IProxySocket, IProxySockets, SocketStats
-from yurttunnel.proxy.sockets.dialing import PLAN
+from yurttunnel.proxy.sockets.dialing import LOOP, PLAN
 from yurttunnel.proxy.sockets.local_address import SPACE, ask_for_local_address, local_address
 from yurttunnel.proxy.sockets.ports import PortAllocator
 from yurttunnel.proxy.sockets.udp_client import MOST_DATAGRAMS, Key, UdpClient
 from yurttunnel.proxy.sockets.udp_table import MOST_ENDED, UdpClientTable
-from yurttunnel.proxy.state.virtual_services import Endpoint, VirtualService
+from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol, VirtualService
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 
 LARGEST = 65_535
@@ -55,11 +55,15 @@ class UdpSockets:
         listener = self._allocator.open(service.key.version, service.key.protocol)
         ask_for_local_address(listener)
         _widen(listener)
-        opened = UdpProxySocket(
-            self._descriptors, self._table, self._buffer, self._allocator, listener, picker
+        return UdpProxySocket(
+            self._descriptors,
+            self._table,
+            self._buffer,
+            self._allocator,
+            listener,
+            picker,
+            service,
         )
-        opened.update(service)
-        return opened
 
 
 @implementer(IProxySocket, IReadWriteDescriptor)
@@ -79,6 +83,7 @@ class UdpProxySocket:
         allocator: PortAllocator,
         listener: socket.socket,
         picker: IEndpointPicker,
+        service: VirtualService,
     ) -> None:
         self.descriptors = descriptors
         self.table = table
@@ -90,6 +95,7 @@ class UdpProxySocket:
         self.sent = 0
         self._allocator = allocator
         self._picker = picker
+        self._service = service
         self._of_endpoint: dict[Endpoint, dict[UdpClient, None]] = {}
         self._into = (buffer,)
         self._expected = 1
@@ -102,6 +108,7 @@ class UdpProxySocket:
 
     def update(self, service: VirtualService) -> None:
         """See :class:`IProxySocket`."""
+        self._service = service
         for endpoint in self._of_endpoint.keys() - set(service.endpoints):
             self._end_all(iter(list(self._of_endpoint[endpoint])))
 
@@ -176,7 +183,8 @@ class UdpProxySocket:
         if endpoint is not None:
             self._picker.failed(endpoint, why)
             client.tried += (endpoint,)
-        self._dial(client)
+            why = f"{endpoint}: {why}"
+        self._dial(client, why)
 
     def ended(self, client: UdpClient) -> None:
         """Forget a client."""
@@ -215,15 +223,20 @@ class UdpProxySocket:
             self.table.evict()
         return None
 
-    def _dial(self, client: UdpClient) -> None:
-        """Have a client use an endpoint that it has not tried, or end it if there is none."""
+    def _dial(self, client: UdpClient, why_not: str = "it has no endpoints") -> None:
+        """Have a client use an endpoint that it has not tried, or end it if there is none.
+
+        ``why_not`` is why it has none yet.
+        """
         while (endpoint := self._next(client)) is not None:
             try:
-                why = client.dial(endpoint)
+                is_loop = self._allocator.is_loop(Protocol.UDP, endpoint)
+                why = LOOP if is_loop else client.dial(endpoint)
             except BlockingIOError:
                 # No local port is left, for which the endpoint is not to blame.
                 self._picker.ended(endpoint)
                 self.table.evict()
+                why_not = "no local port is left"
                 break
             if why is None:
                 self._of_endpoint.setdefault(endpoint, {})[client] = None
@@ -231,7 +244,13 @@ class UdpProxySocket:
                 return
             self._picker.failed(endpoint, why)
             client.tried += (endpoint,)
+            why_not = f"{endpoint}: {why}"
         self._failed += 1
+        self._log.warn(
+            "A client of {service} is served by no endpoint: {why}",
+            service=self._service.key,
+            why=why_not,
+        )
         client.end()
 
     def _next(self, client: UdpClient) -> Endpoint | None:
