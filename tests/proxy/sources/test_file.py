@@ -94,12 +94,62 @@ class FileTests(WorldCase):
         self.assertEqual(((), None), (self.sources.state().problems, self.sources.problem()))
 
     def test_bad_from_the_start(self):
-        """A file that never was good harms no other."""
+        """Until each file could be read once nothing is said of any: what a former process has
+        made of them stays. One that has become bad meanwhile is no reason to wait longer.
+        """
         self.write("a.yaml", "just a text")
         self.write("b.yaml", service())
         self.begin()
+        self.assertIsNone(self.shown())
+        (told,) = self.warnings()
+        reason = "a.yaml: it cannot be read: just a text is not an object of the API"
+        self.assertIn(reason, told)
+        self.assertIn(reason, self.sources.problem())
+        self.write("b.yaml", "[")
+        self.look()
+        self.assertIsNone(self.shown())
+        self.write("a.yaml", service("a", "10.96.0.2"))
+        self.look()
+        self.assertEqual({"default/web TCP IPv4", "default/a TCP IPv4"}, self.shown().keys())
+
+    def test_bad_from_the_start_and_removed(self):
+        """A file that is no more is not waited for."""
+        self.write("a.yaml", "[")
+        self.write("b.yaml", service())
+        self.begin()
+        self.assertIsNone(self.shown())
+        (self.directory / "a.yaml").unlink()
+        self.look()
         self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
-        self.assertIn("just a text is not an object of the API", self.warnings()[0])
+
+    def test_bad_file_that_comes_later(self):
+        """One that never was good harms no other."""
+        self.write("b.yaml", service())
+        self.begin()
+        self.write("a.yaml", "[")
+        self.write("b.yaml", service("c", "10.96.0.3"))
+        self.look()
+        self.assertEqual(["default/c TCP IPv4"], list(self.shown()))
+        self.assertIn("a.yaml: it cannot be read: ", self.sources.problem())
+
+    def test_empty_file(self):
+        """A file of 0 bytes is one that is being written: what was in it stays, which is told, and
+        at the start it is waited for. One without objects says that there are none.
+        """
+        for name, empty in (("a.yaml", "# none\n"), ("a.json", '{"kind": "List", "items": []}')):
+            (self.directory / name).write_text("")
+            self.begin(self.directory / name)
+            self.assertIsNone(self.shown())
+            self.write(name, service())
+            self.look()
+            (self.directory / name).write_text("")
+            self.look()
+            self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
+            reason = "stays in use: it is empty, as a file is that is just being written"
+            self.assertIn(reason, self.sources.problem())
+            self.write(name, empty)
+            self.look()
+            self.assertEqual(({}, None), (self.shown(), self.sources.problem()))
 
     def test_unreadable_for_a_time(self):
         """A file that cannot be read is told of as long as that lasts, and no longer."""

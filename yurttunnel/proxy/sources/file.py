@@ -28,8 +28,9 @@ LOOK_SECONDS = 5.0
 class FileSource(MultiService):
     """Sends what is in the file or directory ``path`` to the channels, and again when it changes.
 
-    Files are read in ``thread``. Of an object that several have the first one counts. While it
-    cannot be looked at them, or one of them cannot be read, what was there before stays;
+    Files are read in ``thread``. Of an object that several have the first one counts. Nothing is
+    sent before each of them could be read: what a former process has served stays. Later on, while
+    it cannot be looked at them, or one of them cannot be read, what was there before stays.
     ``problems`` says so, and ``notify()`` is called when these are others.
     """
 
@@ -50,6 +51,7 @@ class FileSource(MultiService):
         self._slices = slices
         self._notify = notify
         self._known: dict[Path, Manifests] = {}
+        self._complete = False
         looks = Reconciler(clock, LOOK_SECONDS, f"reading {path}", self._look)
         looks.setServiceParent(self)
 
@@ -66,8 +68,10 @@ class FileSource(MultiService):
             self._tell((Problem(f"file {self._path}", f"it cannot be read: {error.strerror}"),))
             return False
         self._known = found
-        _set(self._services, [each for file in found.values() for each in file.services])
-        _set(self._slices, [each for file in found.values() for each in file.slices])
+        self._complete = self._complete or all(file.parsed for file in found.values())
+        if self._complete:
+            _set(self._services, [each for file in found.values() for each in file.services])
+            _set(self._slices, [each for file in found.values() for each in file.slices])
         self._tell(tuple(problem for file in found.values() for problem in file.problems))
         return True
 

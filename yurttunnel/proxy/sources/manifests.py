@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,11 @@ MAX_BYTES = 16 * 1024 * 1024
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 """Of the files that count in a directory; kubelet's static pods have the same."""
 
+_EMPTY = (
+    "it is empty, as a file is that is just being written; for no Services at all leave a comment"
+    " in it"
+)
+
 _Signature = tuple[int, int, int]
 _UNREAD = (0, 0, 0)
 
@@ -33,20 +39,22 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True, slots=True)
 class Manifests:
-    """What a file has; ``signature`` tells whether it is another one."""
+    """What a file has; ``signature`` tells whether it is another one, ``parsed`` whether it ever
+    could be read.
+    """
 
     signature: _Signature = _UNREAD
     services: tuple[Service, ...] = ()
     slices: tuple[EndpointSlice, ...] = ()
     problems: tuple[Problem, ...] = ()
+    parsed: bool = False
 
 
 def read_manifests(path: Path, known: Mapping[Path, Manifests]) -> dict[Path, Manifests]:
     """Return what is in the file ``path``, or by its file in the directory.
 
     Those that are ``known`` are read if they have changed; where that cannot be, what was in them
-    stays. Raises ``OSError`` where it is not known which files there are, and for a ``path`` to a
-    file that cannot be read and never could.
+    stays. Raises ``OSError`` where it is not known which files there are.
     """
     if not path.is_dir():
         return {path: _current(path, known)}
@@ -54,13 +62,9 @@ def read_manifests(path: Path, known: Mapping[Path, Manifests]) -> dict[Path, Ma
     for each in sorted(path.iterdir()):
         if each.suffix not in SUFFIXES or each.name.startswith("."):
             continue
-        try:
+        # One that is not found was removed since the directory was read.
+        with suppress(FileNotFoundError):
             found[each] = _current(each, known)
-        except FileNotFoundError:
-            # Removed since the directory was read.
-            continue
-        except OSError as error:
-            found[each] = Manifests(problems=(Problem(f"file {each}", f"{error.strerror}"),))
     return found
 
 
@@ -73,21 +77,26 @@ def _current(path: Path, known: Mapping[Path, Manifests]) -> Manifests:
             return before
         if status.st_size > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES} bytes")
-        return _parsed(path, path.read_bytes(), signature)
-    except OSError as error:
+        content = path.read_bytes()
+        if not content:
+            raise ValueError(_EMPTY)
+        return _parsed(path, content, signature)
+    except FileNotFoundError as error:
         if before is None:
             raise
-        return replace(before, signature=_UNREAD, problems=(_stays(path, error.strerror),))
+        return _unread(path, before, _UNREAD, error.strerror)
+    except OSError as error:
+        return _unread(path, before, _UNREAD, error.strerror)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        kept = before or Manifests()
-        return replace(kept, signature=signature, problems=(_stays(path, error),))
+        return _unread(path, before, signature, error)
 
 
-def _stays(path: Path, why: object) -> Problem:
+def _unread(path: Path, before: Manifests | None, signature: _Signature, why: object) -> Manifests:
+    kept = before or Manifests()
+    stays = ", and what was in it before stays in use" if kept.parsed else ""
     reason = " ".join(str(why).split())
-    return Problem(
-        f"file {path}", f"it cannot be read, and what was in it before stays in use: {reason}"
-    )
+    problem = Problem(f"file {path}", f"it cannot be read{stays}: {reason}")
+    return replace(kept, signature=signature, problems=(problem,))
 
 
 def _parsed(path: Path, content: bytes, signature: _Signature) -> Manifests:
@@ -118,6 +127,7 @@ def _parsed(path: Path, content: bytes, signature: _Signature) -> Manifests:
         tuple(each for each in services if each is not None),
         tuple(each for each in slices if each is not None),
         problems.all(),
+        parsed=True,
     )
 
 
