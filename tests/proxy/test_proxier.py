@@ -130,6 +130,24 @@ class SocketTests(ProxierTestCase):
         self.assertIsNone(self.claims.wanted)
         self.assertEqual("nothing has been listed yet", self.proxier.problem())
 
+    def test_addresses_of_this_machine_change(self):
+        """Claims and rules, which depend on them, are made anew at once, though what is to be
+        served is the same; before all is listed they are not.
+        """
+        self.proxier.node_changed()
+        self.clock.advance(0)
+        self.assertIsNone(self.claims.wanted)
+        self.set(service([1], portals=(NODE_PORT,)))
+        self.claims.wanted = None
+        self.proxier.node_changed()
+        self.clock.advance(0)
+        self.assertEqual({key(): (NODE_PORT,)}, self.claims.wanted)
+        self.assertEqual(2, len(self.rules.applied))
+        self.proxier.stopService()
+        self.proxier.node_changed()
+        self.pass_period()
+        self.assertEqual(2, len(self.rules.applied))
+
     def test_a_service_gets_a_socket_and_rules_that_lead_there(self):
         """At once."""
         self.set(service([1, 2], portals=(CLUSTER_IP,)))

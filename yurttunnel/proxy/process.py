@@ -179,6 +179,7 @@ class ProxyProcess:
         )
         self._placement, self._proxier = placement, proxier
         self._serving.not_accepting = proxier.problem
+        self._node.on_changed.append(proxier.node_changed)
         parts = StoppedInTurn()
         for part in (*carrier.services, proxier):
             part.setServiceParent(parts)

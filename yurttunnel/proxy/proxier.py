@@ -168,6 +168,11 @@ class Proxier(Service):
             found.append(f"{first.what}: {first.text}{more}")
         return "; ".join(filter(None, found)) or None
 
+    def node_changed(self) -> None:
+        """Have a sync soon: ports are held at addresses of this machine, and rules lead to one."""
+        if self._reconciler.running:
+            self._reconciler.trigger()
+
     def _changed(self) -> None:
         state = self._source.state()
         if state is None:

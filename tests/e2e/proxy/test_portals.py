@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
 import stat
+import sys
 from pathlib import Path
 
 from tests.e2e.network.namespaces import run
@@ -23,6 +25,9 @@ OWN = {4: "192.0.2.9", 6: "2001:db8:9::9"}
 """An external address that is the node's."""
 
 BALANCER = {4: "203.0.113.8", 6: "2001:db8:113::8"}
+
+NEW_NODE = 77
+"""The number that the node has later."""
 
 NODE_PORT, NODE_PORT_UDP = 30080, 30053
 
@@ -129,6 +134,29 @@ class Portals:
         cleaner = self.end_with_test(self.make_proxy("--cleanup", name="cleanup"))
         cleaner.start()
         self.assertEqual(await cleaner.ended(20), 0, cleaner.log)
+
+    async def test_addresses_that_change(self) -> None:
+        """Rules lead the node's own programs to the address that it has now, and an external one
+        that has become the node's is held, long before the next sync that nobody asks for.
+        """
+        await self.start_cloud()
+        self.everything()
+        self.objects.endpoints("web", *REMOTE)
+        await self.start_proxy("--iptables-sync-period", "10m")
+        host = self.objects.address("web", 4)
+        await self.eventually_by(REMOTE, host, machine="node")
+        old, new = (f"{address('outside', number, 4)}/24" for number in (NODE, NEW_NODE))
+        Path("/proc/sys/net/ipv4/conf/outside/promote_secondaries").write_text("1")
+        for change in (("add", new), ("delete", old)):
+            run("ip", "address", *change, "dev", "outside")
+        await self.eventually_by(REMOTE, host, machine="node")
+        run("ip", "address", "add", ELSEWHERE[4], "dev", "lo")
+        await self.eventually(self.elsewhere_is_held, "the port is held at the node's new address")
+
+    def elsewhere_is_held(self) -> bool:
+        """Whether somebody has UDP port 53 of the external address."""
+        packed = int.from_bytes(socket.inet_aton(ELSEWHERE[4]), sys.byteorder)
+        return f"{packed:08X}:{53:04X}" in Path("/proc/thread-self/net/udp").read_text()
 
     async def test_rules_are_kept(self) -> None:
         """Without a change nothing is run; rules that somebody deletes come back, and foreign ones
