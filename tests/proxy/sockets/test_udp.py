@@ -485,14 +485,14 @@ class LimitTests(UdpTestCase):
         self.use(most=3)
         endpoint = self.endpoint()
         self.serve(endpoint)
-        clients = [self.make() for _ in range(3)]
+        *clients, another = self.make_apart(4)
         for client in clients:
             self.say(client, b"1")
             self.answer(endpoint)
             self.pass_time(2)
         self.say(clients[0], b"2")
         self.at(endpoint)
-        self.say(self.make(), b"1")
+        self.say(another, b"1")
         self.at(endpoint)
         for client in (clients[0], clients[2]):
             self.say(client, b"3")
@@ -507,7 +507,7 @@ class LimitTests(UdpTestCase):
         self.serve(endpoint)
         other = self.sockets.open(self.service(endpoint), self.picker)
         self.addCleanup(self.stop, other)
-        clients = [self.make() for _ in range(5)]
+        clients = self.make_apart(5)
         self.say(clients[0], b"?")
         self.answer(endpoint)
         for proxy, client in ((self.proxy, 1), (other, 2), (other, 3), (self.proxy, 1), (other, 4)):
@@ -529,10 +529,38 @@ class LimitTests(UdpTestCase):
         self.use(most=10, most_of_service=2)
         endpoint = self.endpoint()
         self.serve(endpoint)
-        for _ in range(5):
-            self.say(self.make(), b"?")
+        for client in self.make_apart(5):
+            self.say(client, b"?")
             self.pass_time(1)
         self.assertEqual(2, self.proxy.stats().active)
+
+    def test_share_of_an_address(self):
+        """It has as many clients as it leaves free, of all and of a service: beyond that its own
+        that has been idle for longest goes, and no other's.
+        """
+        for limits in ({"most": 8}, {"most_of_service": 8}):
+            self.use(**limits)
+            endpoint = self.endpoint()
+            self.serve(endpoint)
+            first, *others = self.make_apart(4)
+            self.say(first, b"1")
+            many = [self.make() for _ in range(20)]
+            for client in many:
+                self.answer(endpoint)
+                self.pass_time(1)
+                self.say(many[0], b"2")
+                self.say(client, b"2")
+            self.at(endpoint)
+            self.assertEqual(1 + 4, self.proxy.stats().active)
+            for client in (first, many[0], *many[-3:], *others):
+                self.say(client, b"3")
+            self.assertEqual(8, len(self.at(endpoint)))
+            self.assertEqual((8, 1 + 20 + 3), (self.proxy.stats().active, self.proxy.stats().total))
+            self.end()
+
+    def make_apart(self, count):
+        """Make clients, each with an address of its own."""
+        return [self.make(f"127.0.1.{number}") for number in range(1, count + 1)]
 
     def test_no_descriptor_is_left(self):
         """A client that is idle makes room for one that comes; without any it is counted."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
 
@@ -19,6 +18,7 @@ from yurttunnel.proxy.sockets.dialing import LOOP, PLAN
 from yurttunnel.proxy.sockets.local_address import SPACE, ask_for_local_address, local_address
 from yurttunnel.proxy.sockets.ports import PortAllocator
 from yurttunnel.proxy.sockets.udp_client import MOST_DATAGRAMS, Key, UdpClient
+from yurttunnel.proxy.sockets.udp_shares import UdpShares
 from yurttunnel.proxy.sockets.udp_table import MOST_ENDED, UdpClientTable
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol, VirtualService
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
@@ -90,8 +90,8 @@ class UdpProxySocket:
         self.buffer = buffer
         self.listener = listener
         self.port: int = listener.getsockname()[1]
-        # In the order of their last use.
-        self.clients: OrderedDict[Key, UdpClient] = OrderedDict()
+        self.clients: dict[Key, UdpClient] = {}
+        self.shares = UdpShares(table.most_of_service)
         self.sent = 0
         self._allocator = allocator
         self._picker = picker
@@ -200,8 +200,6 @@ class UdpProxySocket:
     def _begin(self, key: Key, data: memoryview) -> None:
         if self._stopped is not None:
             return
-        if len(self.clients) >= self.table.most_of_service:
-            next(iter(self.clients.values())).end()
         opened = self._open()
         if opened is None:
             self._failed += 1
@@ -220,7 +218,7 @@ class UdpProxySocket:
         for _ in range(2):
             with contextlib.suppress(OSError):
                 return socket.socket(self.listener.family, kind)
-            self.table.evict()
+            self.table.shares.evict()
         return None
 
     def _dial(self, client: UdpClient, why_not: str = "it has no endpoints") -> None:
@@ -235,7 +233,7 @@ class UdpProxySocket:
             except BlockingIOError:
                 # No local port is left, for which the endpoint is not to blame.
                 self._picker.ended(endpoint)
-                self.table.evict()
+                self.table.shares.evict()
                 why_not = "no local port is left"
                 break
             if why is None:

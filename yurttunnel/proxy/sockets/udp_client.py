@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections import OrderedDict
 from typing import Any, Protocol
 
 from twisted.internet.interfaces import IReadWriteDescriptor
@@ -13,6 +12,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.proxy.sockets.local_address import from_local_address
+from yurttunnel.proxy.sockets.udp_shares import UdpShares
 from yurttunnel.proxy.sockets.udp_table import UdpClientTable
 from yurttunnel.proxy.state.virtual_services import Endpoint
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
@@ -48,7 +48,7 @@ class Owner(Protocol):
     """Replies leave by it."""
     buffer: memoryview
     """Where a datagram is until it is sent on."""
-    clients: OrderedDict[Key, Any]
+    shares: UdpShares
     sent: int
     """Bytes to clients."""
 
@@ -91,7 +91,7 @@ class UdpClient:
         "endpoint",
         "first",
         "key",
-        "others",
+        "shares",
         "tried",
         "used",
     )
@@ -109,7 +109,7 @@ class UdpClient:
         # costs as much as a datagram.
         self._expected = 1
         self.key = key
-        self.others = owner.clients
+        self.shares = owner.shares
         self.used = self.dialed = 0
         self.answered = self.confirmed = self.closed = False
         self.endpoint: Endpoint | None = None

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import resource
 from collections import OrderedDict
-from typing import Any, Protocol
+from typing import Protocol
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from yurttunnel.proxy.sockets.udp_shares import SharingClient, UdpShares
 
 MOST_CLIENTS = 16_384
 """Clients of the process. Each takes a local port, of which Linux has 28,232 for each family
@@ -39,13 +41,11 @@ def most_clients() -> int:
     return max(1, min(MOST_CLIENTS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE))
 
 
-class Client(Protocol):
+class Client(SharingClient, Protocol):
     """What the table needs of a client."""
 
-    key: Any
-    """What its proxy socket knows it by."""
-    others: OrderedDict[Any, Any]
-    """The clients of its proxy socket by their keys, in the order of their last use."""
+    shares: UdpShares
+    """Those of the clients of its proxy socket."""
     used: int
     """The tick of its last use."""
     dialed: int
@@ -59,14 +59,10 @@ class Client(Protocol):
         """Take it that the endpoint is there."""
         ...
 
-    def end(self) -> None:
-        """Be removed from the table, and close."""
-        ...
-
 
 class UdpClientTable:
-    """At most ``most`` clients; those that are idle are ended, and where there are too many, those
-    that have been idle for longest.
+    """At most ``most`` clients; those that are idle are ended, and where there are too many, of all
+    or of one service, those that have been idle for longest of the address with the new one.
 
     Time is told in ticks, so that a datagram costs no look at the clock and, but for the first one
     of a tick, no change of the order. There is one timer, while there are clients.
@@ -81,11 +77,11 @@ class UdpClientTable:
         after_reply: float = AFTER_REPLY,
     ) -> None:
         self._clock = clock
-        self._most = most
         self.most_of_service = min(most, most_of_service)
         self._period = min(_COARSEST, before_reply / 4, after_reply / 4)
         self.remember(before_reply, after_reply)
         self.tick = 0
+        self.shares = UdpShares(most)
         self._kept = 0
         # In the order of their last use.
         self._silent: OrderedDict[Client, None] = OrderedDict()
@@ -99,12 +95,13 @@ class UdpClientTable:
 
     def __len__(self) -> int:
         """Return how many clients there are."""
-        return len(self._silent) + len(self._answered)
+        return len(self.shares)
 
     def add(self, client: Client) -> None:
         """Remember a client that is new, in the place of another one if need be."""
-        if len(self) >= self._most:
-            self.evict()
+        for shares in (client.shares, self.shares):
+            shares.make_room(client.host)
+            shares.add(client)
         client.used = client.dialed = self.tick
         self._silent[client] = None
         if self._timer is None:
@@ -112,6 +109,8 @@ class UdpClientTable:
 
     def remove(self, client: Client) -> None:
         """Forget a client."""
+        client.shares.remove(client)
+        self.shares.remove(client)
         del (self._answered if client.answered else self._silent)[client]
         if self._timer is not None and not len(self):
             self._timer.cancel()
@@ -120,7 +119,8 @@ class UdpClientTable:
     def touch(self, client: Client) -> None:
         """Note that a client is used now; asked for where it was not in this tick yet."""
         client.used = self.tick
-        client.others.move_to_end(client.key)
+        client.shares.touch(client)
+        self.shares.touch(client)
         (self._answered if client.answered else self._silent).move_to_end(client)
         if not client.confirmed and self.tick - client.dialed > self._before_reply:
             client.confirm()
@@ -130,12 +130,6 @@ class UdpClientTable:
         del self._silent[client]
         client.answered = True
         self._answered[client] = None
-
-    def evict(self) -> None:
-        """End the client that has been idle for longest, if there is any."""
-        oldest = [next(iter(order)) for order in (self._silent, self._answered) if order]
-        if oldest:
-            min(oldest, key=lambda client: client.used).end()
 
     def keep(self, size: int) -> bool:
         """Ask for room for a datagram of ``size`` bytes; return whether there is."""

@@ -1,0 +1,72 @@
+"""Clients by UDP, of one service or of all: in whose place a new one comes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Protocol
+
+from yurttunnel.http.places import Places
+
+
+class SharingClient(Protocol):
+    """A client."""
+
+    @property
+    def host(self) -> str:
+        """Its address as text."""
+        ...
+
+    def end(self) -> None:
+        """Forget it, which has it removed from here."""
+        ...
+
+
+class UdpShares:
+    """At most ``most`` clients, of which each address has as many as it leaves free."""
+
+    def __init__(self, most: int) -> None:
+        self._places = Places(most)
+        # All, and those of each address, in the order of their last use.
+        self._clients: OrderedDict[SharingClient, None] = OrderedDict()
+        self._of: dict[str, OrderedDict[SharingClient, None]] = {}
+
+    def __len__(self) -> int:
+        """Return how many clients there are."""
+        return len(self._clients)
+
+    def make_room(self, host: str) -> None:
+        """End a client if there must not be one more of an address: the one of its own that has
+        been idle for longest, or of all where it has none.
+        """
+        if self._places.has_one_for(host):
+            return
+        its = self._of.get(host)
+        if its is None:
+            self.evict()
+        else:
+            next(iter(its)).end()
+
+    def evict(self) -> None:
+        """End the client that has been idle for longest, if there is any."""
+        if self._clients:
+            next(iter(self._clients)).end()
+
+    def add(self, client: SharingClient) -> None:
+        """Count a client that is new."""
+        self._places.count(client.host, 1)
+        self._clients[client] = None
+        self._of.setdefault(client.host, OrderedDict())[client] = None
+
+    def touch(self, client: SharingClient) -> None:
+        """Note that a client is used now."""
+        self._clients.move_to_end(client)
+        self._of[client.host].move_to_end(client)
+
+    def remove(self, client: SharingClient) -> None:
+        """Count a client no more."""
+        self._places.count(client.host, -1)
+        del self._clients[client]
+        its = self._of[client.host]
+        del its[client]
+        if not its:
+            del self._of[client.host]
