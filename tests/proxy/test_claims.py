@@ -43,7 +43,8 @@ class ClaimsTests(KernelTestCase):
         command("ip", "address", "add", f"{OWN_6}/128", "dev", "lo", "nodad")
         wait_for_ipv6()
         self.own = {OWN, OTHER, OWN_6}
-        self.claims = Claims(lambda: self.own)
+        self.proxy_ports = set()
+        self.claims = Claims(lambda: self.own, lambda *asked: asked in self.proxy_ports)
         self.addCleanup(self.claims.release)
 
     def bound(self, version=4, protocol=Protocol.TCP, port=30080, address=None, options=()):
@@ -131,6 +132,17 @@ class ClaimsTests(KernelTestCase):
             taken.close()
             self.assertEqual({}, self.claims.want(portals))
             self.assertTrue(self.is_held(version, protocol))
+
+    def test_a_proxy_port(self):
+        """Of a port that this process has itself nobody else is blamed; what helps is said."""
+        for version, protocol in EVERY:
+            self.bound(version, protocol)
+            self.proxy_ports = {(version, protocol, 30080)}
+            its = key(protocol=protocol, version=version)
+            [problem] = self.claims.want({its: [node_port()]}).values()
+            said = f"{protocol.value} port 30080 (IPv{version}) is a proxy port of this process: "
+            self.assertIn(said, problem)
+            self.assertNotIn("another process", problem)
 
     def test_a_port_in_time_wait(self):
         """It need not be waited for when a server has just ended, as kube-proxy does not."""

@@ -99,7 +99,7 @@ async def find_carrier(
         Carrier,
         sockets=sockets,
         udp=udp,
-        claims=Claims(lambda: node.facts.addresses),
+        claims=Claims(lambda: node.facts.addresses, ports.is_used),
         conntrack=Conntrack(run),
     )
     if await _kernel_carries(settings, programs):

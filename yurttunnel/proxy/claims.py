@@ -58,10 +58,16 @@ class Claims:
     """Holds ports of the network namespace that it is called in.
 
     ``own_addresses`` gives this machine's: external addresses of others are not held.
+    ``is_proxy_port(version, protocol, port)`` says whether this process itself has a port.
     """
 
-    def __init__(self, own_addresses: Callable[[], Container[Address]]) -> None:
+    def __init__(
+        self,
+        own_addresses: Callable[[], Container[Address]],
+        is_proxy_port: Callable[[int, Protocol, int], bool],
+    ) -> None:
         self._own_addresses = own_addresses
+        self._is_proxy_port = is_proxy_port
         self._sockets: dict[_Place, socket.socket] = {}
         self._owners: dict[_Place, Key] = {}
 
@@ -119,7 +125,8 @@ class Claims:
             if error.errno == errno.EADDRNOTAVAIL:
                 # The address has just gone, or is not usable yet: nobody else can have it either.
                 return None
-            return _why(place, error)
+            ours = self._is_proxy_port(place.version, place.protocol, place.port)
+            return _why(place, error, ours)
         return None
 
     def _close(self, places: Collection[_Place]) -> None:
@@ -151,7 +158,12 @@ def _holding(place: _Place) -> socket.socket:
     return made
 
 
-def _why(place: _Place, error: OSError) -> str:
+def _why(place: _Place, error: OSError, ours: bool) -> str:
+    if ours and error.errno == errno.EADDRINUSE:
+        return (
+            f"{place} is a proxy port of this process: choose another port, or keep node ports out"
+            " of --proxy-port-range, or of net.ipv4.ip_local_port_range, and start it again"
+        )
     if error.errno == errno.EADDRINUSE:
         table = "t" if place.protocol is Protocol.TCP else "u"
         return (
