@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from collections.abc import Iterable, Mapping, Sequence
 
 from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
 
 from tests.e2e.proxy.network import NODE, address
 from tests.e2e.proxy.objects import BOTH, Pod, port
 from tests.e2e.proxy.programs import Proxy
-from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase, forget_attempts, spread
+from tests.e2e.proxy.support import (
+    LOCAL,
+    REMOTE,
+    SHOWN_SECONDS,
+    ProxyTestCase,
+    forget_attempts,
+    spread,
+)
 from tests.e2e.proxy.traffic import StreamEndpoint
 
 NODE_PORT = 30080
@@ -22,6 +31,12 @@ RING = {
     "pong": {4: "203.0.113.21", 6: "2001:db8:113::21"},
 }
 """Load-balancer IPs of two Services, of which each is the endpoint of the other."""
+
+AROUND = {"port": "port", "there": "back", "back": "there"}
+"""Services, and whose proxy ports their endpoints are."""
+
+MOST_OF_LOOPS = 2 * 2 * 6
+"""Descriptors that the proxy has for them: proxy sockets of six Services, and some to spare."""
 
 
 class TakenPort:
@@ -116,7 +131,7 @@ class BadInput(TakenPort):
                 await self.told("default/web", text)
         for number in (0, -1, 70_000):
             self.objects.endpoints("web", *REMOTE, part="b", target=number)
-            await self.told("default/web", str(number))
+            await self.told("default/web", f"{number} is no port number")
             for version in BOTH:
                 got = spread(await self.calls(60, self.objects.address("web", version)))
                 self.assertEqual(set(got), {pod.address(version) for pod in REMOTE[:2]})
@@ -137,8 +152,15 @@ class BadInput(TakenPort):
         self.objects.service(long, port(80, name="b" * 63))
         for name in ("zero", "huge", "node-port", "loopback", long):
             self.objects.endpoints(name, *REMOTE)
-        for name, text in (("zero", "0"), ("huge", "70000"), ("node-port", "70000"),
-                           ("nonsense", "10.96.0.999"), ("loopback", "127.0.0.1")):  # fmt: skip
+        for name, text in (
+            ("zero", "0 is no port number"),
+            ("huge", "70000 is no port number"),
+            ("node-port", "70000 is no port number"),
+            ("nonsense", "10.96.0.999 is not an IP address"),
+            ("loopback", "127.0.0.1 is"),
+            ("loopback", "not an address is not an IP address"),
+            ("sctp", "protocol SCTP is not carried"),
+        ):
             await self.told(f"default/{name}", text)
         for version in BOTH:
             for name, number in (("zero", 81), ("huge", 81), ("node-port", 80), ("loopback", 80),
@@ -220,72 +242,135 @@ class NoPorts(TakenPort):
         return served
 
 
-class UserTests(BadInput, NoPorts, ProxyTestCase):
-    """User mode."""
+class Loops(TakenPort):
+    """Endpoints that lead back to the node."""
 
     async def test_loop(self) -> None:
-        """Endpoints that lead back to the proxy, by its own port, by a portal, or by those of two
-        Services that lead to one another, end soon, and take nothing from others.
+        """Endpoints that lead back to the proxy, by a proxy port, by a portal, or by those of two
+        Services that lead to one another, end soon by TCP and UDP, and take nothing from others.
         """
         proxy = await self.prepare()
         before = len(proxy.descriptors())
-        self.objects.service("port")
-        self.objects.endpoints("port", *REMOTE)
-        await self.eventually_by(REMOTE, self.objects.address("port", 6))
-        _, body = await proxy.get("/services")
-        ports = {
-            each["version"]: each["proxy_port"]
-            for each in json.loads(body)
-            if each["service"] == "default/port"
-        }
-        self.objects.service("portal")
+        by_ports, by_portals = await self.lead_to_ports(), self.lead_to_portals()
+        protocols = {**by_ports, **dict.fromkeys(by_portals, ("TCP", "UDP"))}
+        everywhere = [
+            (name, each, version)
+            for name in protocols
+            for each in protocols[name]
+            for version in BOTH
+        ]
+        await gatherResults(Deferred.fromCoroutine(self.ends(*where)) for where in everywhere)
+        for name in by_ports:
+            await self.told(f"default/{name}", "it is this proxy itself")
+        for name in by_portals:
+            await self.told(f"default/{name}", "come back here")
+        for answered in await gatherResults(
+            Deferred.fromCoroutine(self.answers(*where, 10)) for where in everywhere
+        ):
+            self.assertEqual(answered, {""})
+        await self.eventually(
+            lambda: len(proxy.descriptors()) <= before + MOST_OF_LOOPS, "nothing goes round", 10
+        )
+        await self.good_is_served()
+
+    async def lead_to_ports(self) -> Mapping[str, Sequence[str]]:
+        """Have Services whose endpoints are proxy ports of this node; return their protocols."""
+        found = {f"{name}-{each.lower()}": [each] for name in AROUND for each in ("TCP", "UDP")}
+        for name, [protocol] in found.items():
+            self.objects.service(name, port(80, protocol))
+            self.objects.endpoints(name, *REMOTE)
+        proxy_ports: dict[tuple[str, int], int] = {}
+
+        async def all_are_open() -> bool:
+            _, body = await self.proxy.get("/services")
+            for each in json.loads(body):
+                if each["proxy_port"]:
+                    name = each["service"].removeprefix("default/")
+                    proxy_ports[name, each["version"]] = each["proxy_port"]
+            return all((name, version) in proxy_ports for name in found for version in BOTH)
+
+        await self.eventually(all_are_open, "all have proxy ports")
+        for name, [protocol] in found.items():
+            for version in BOTH:
+                await self.eventually(
+                    lambda n=name, p=protocol, v=version: self.is_served(n, p, v),
+                    f"{name} is served",
+                    SHOWN_SECONDS,
+                )
+        for name in found:
+            first, _, protocol = name.partition("-")
+            for version in BOTH:
+                own = Pod(0, at=address("outside", NODE, version))
+                target = proxy_ports[f"{AROUND[first]}-{protocol}", version]
+                self.objects.endpoints(name, own, target=target, versions=(version,))
+        return found
+
+    def lead_to_portals(self) -> Iterable[str]:
+        """Have Services whose endpoints are portals; return their names."""
+        self.objects.service("portal", port(80), port(80, "UDP"))
         for name, addresses in RING.items():
             ingress = [{"ip": text} for text in addresses.values()]
             self.objects.service(
-                name, type="LoadBalancer", status={"loadBalancer": {"ingress": ingress}}
+                name,
+                port(80),
+                port(80, "UDP"),
+                type="LoadBalancer",
+                status={"loadBalancer": {"ingress": ingress}},
             )
         for version in BOTH:
-            own = Pod(0, at=address("outside", NODE, version))
-            self.objects.endpoints("port", own, target=ports[version], versions=(version,))
             own = Pod(0, at=self.objects.address("portal", version))
             self.objects.endpoints("portal", own, target=80, versions=(version,))
             for name, other in (("ping", "pong"), ("pong", "ping")):
                 next_one = Pod(0, at=RING[other][version])
                 self.objects.endpoints(name, next_one, target=80, versions=(version,))
-        for version in BOTH:
-            for name in ("port", "portal", *RING):
-                await self.eventually(
-                    lambda n=name, v=version: self.is_gone(n, v), "it is served no more"
-                )
-                answers = await self.calls(10, self.objects.address(name, version), patience=6.0)
-                self.assertEqual({answer.endpoint for answer in answers}, {""})
-        await self.told("default/port", "loop")
-        for name in ("portal", *RING):
-            await self.told(f"default/{name}", "come back here")
-        await self.eventually(
-            lambda: len(proxy.descriptors()) <= before + 20, "nothing goes round", 10
-        )
-        await self.good_is_served()
+        return ("portal", *RING)
 
-    async def is_gone(self, name: str, version: int) -> bool:
-        """Whether nobody serves a Service any more."""
-        return not (await self.call(self.objects.address(name, version), patience=6.0)).endpoint
+    async def is_served(self, name: str, protocol: str, version: int) -> bool:
+        """Whether a client of a Service is served."""
+        return await self.answers(name, protocol, version, 1) != {""}
+
+    async def ends(self, name: str, protocol: str, version: int) -> None:
+        """Wait until nobody serves a Service any more."""
+
+        async def nobody_serves() -> bool:
+            # The log shows some of the clients of a minute.
+            return not await self.is_served(name, protocol, version)
+
+        await self.eventually(nobody_serves, f"{name} is served no more")
+
+    async def answers(self, name: str, protocol: str, version: int, count: int) -> set[str]:
+        """Return by whom clients of a Service are served; an empty name is nobody."""
+        host = self.objects.address(name, version)
+        if protocol == "TCP":
+            found = await self.calls(count, host, patience=6.0)
+        else:
+            asked = [self.ask(host, 80, patience=1.0) for _ in range(count)]
+            found = await gatherResults(map(Deferred.fromCoroutine, asked))
+        return {answer.endpoint for answer in found}
 
 
-class LegacyTests(NoPorts, ProxyTestCase):
+class UserTests(BadInput, NoPorts, Loops, ProxyTestCase):
+    """User mode."""
+
+
+class LegacyTests(NoPorts, Loops, ProxyTestCase):
     """User mode, with the old tables of iptables."""
 
     legacy = True
 
 
-class NftablesTests(NoPorts, ProxyTestCase):
+class NftablesTests(NoPorts, Loops, ProxyTestCase):
     """User mode, with native nftables."""
 
     backend = "nftables"
 
 
-class KernelTests(BadInput, ProxyTestCase):
+class KernelTests(BadInput, Loops, ProxyTestCase):
     """Kernel mode."""
 
     mode = "kernel"
     backend = "nftables"
+
+    async def lead_to_ports(self) -> Mapping[str, Sequence[str]]:
+        """Return none: the kernel carries without proxy ports."""
+        return {}
