@@ -257,6 +257,20 @@ class ContributingTests(unittest.SynchronousTestCase):
             self.assertIn(f"class {name}(", source)
 
 
+class NeededTests(unittest.SynchronousTestCase):
+    """The table of what the tests need."""
+
+    def test_what_ci_installs_is_in_it(self):
+        """Each Debian package that CI sees to has a row, but for what the shell and Python need."""
+        script = (REPOSITORY / ".ci" / "run").read_text()
+        installed = " ".join(re.findall(r"\bpackages\+?=\(([^)]*)\)", script)).split()
+        text = (DOCS / "testing.md").read_text().partition("\n## What is needed\n")[2]
+        cells = [line.split(" | ")[1] for line in text.splitlines() if line.startswith("| ")]
+        named = re.findall(r"`([^`]+)`", " ".join(cells))
+        basics = {"ca-certificates", "python3", "python3-venv", "tar"}
+        self.assertEqual({*installed} - basics, {*named})
+
+
 class ReadmeTests(unittest.SynchronousTestCase):
     """The table beside other tunnels."""
 
