@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shlex
+from ipaddress import ip_address
 
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
@@ -14,6 +15,7 @@ from yurttunnel.pki.join_token import JoinTokenFile
 from yurttunnel.pki.records import NodeRecords
 from yurttunnel.pki.revocation import Revocations
 from yurttunnel.pki.token import JOIN_TOKEN_FILE, JoinToken, TokenStore
+from yurttunnel.server import joining
 from yurttunnel.server.greeting import greet
 from yurttunnel.server.options import Options
 
@@ -32,6 +34,13 @@ class GreetingTests(SynchronousTestCase):
         self.file.refresh()
         options = Options({})
         options.parseOptions(["--standalone", "--state-dir=S", "--cert-ips=203.0.113.10"])
+        self.settings = options.settings
+
+    def find(self, address: str, *flags: str) -> None:
+        """Have this machine go to others with an address, and the server have flags."""
+        self.patch(joining, "outgoing_address", lambda: ip_address(address))
+        options = Options({})
+        options.parseOptions(["--standalone", "--state-dir=S", *flags])
         self.settings = options.settings
 
     def greet(self, terminal: io.StringIO | None) -> list[str]:
@@ -64,6 +73,36 @@ class GreetingTests(SynchronousTestCase):
         self.assertIn(str(self.directory.path.absolute() / JOIN_TOKEN_FILE), said)
         self.assertIn("yurttunnel agent --standalone --tunnelserver-addr 203.0.113.10:10262", said)
         self.assertNotIn(self.file.read().secret, said)
+
+    def test_private_address(self) -> None:
+        """Nodes elsewhere may know this machine by another address: that and the cure are said."""
+        doubt = (
+            "is a private address: if nodes know this machine by another one, start the server"
+            " with --cert-ips ADDRESS"
+        )
+        for address in ("10.0.0.5", "172.31.9.1", "192.168.1.20", "100.64.3.2", "fd00::5"):
+            self.find(address)
+            screen = io.StringIO()
+            self.greet(screen)
+            self.assertIn(f"\n{address} {doubt}\n", screen.getvalue())
+            [said] = self.greet(None)
+            self.assertTrue(said.endswith(f"; {address} {doubt}"), said)
+
+    def test_address_without_doubt(self) -> None:
+        """Nothing is said of a public address, nor of one that somebody has given."""
+        for address, *flags in (
+            ("198.51.14.7",),
+            ("2a00:1450::1",),
+            ("10.0.0.5", "--cert-ips=10.0.0.5"),
+            ("10.0.0.5", "--cert-dns-names=cloud.lan"),
+            ("10.0.0.5", "--bind-address=10.0.0.5"),
+        ):
+            self.find(address, *flags)
+            screen = io.StringIO()
+            self.greet(screen)
+            [said] = self.greet(None)
+            self.assertIn("yurttunnel agent", said)
+            self.assertNotIn("private", screen.getvalue() + said)
 
     def test_no_token(self) -> None:
         """A file that is not a secret any more is not shown, and what is wrong is said."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -11,6 +12,7 @@ from tests.ops.status_pages import ParsedPage
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.kube.resources import NODES
 from yurttunnel.ops.status.sections import Section, live
+from yurttunnel.server import joining
 from yurttunnel.server.joining_box import add_section, label_section
 from yurttunnel.server.options import Options
 
@@ -34,6 +36,17 @@ class JoiningBoxTests(SynchronousTestCase):
         self.assertIn("yurttunnel agent --standalone --tunnelserver-addr 203.0.113.10:10262", text)
         self.assertIn(f"--join-token-file {token.name}", text)
         self.assertNotIn("9fb2c1.77aa", text)
+
+    def test_private_address(self) -> None:
+        """That nodes elsewhere may need another one is said here, too."""
+        self.patch(joining, "outgoing_address", lambda: ip_address("10.0.0.5"))
+        options = Options({})
+        options.parseOptions(["--standalone", "--state-dir", "S"])
+        self.assertIn(
+            "10.0.0.5 is a private address: if nodes know this machine by another one, start the"
+            " server with --cert-ips ADDRESS",
+            shown(add_section(options.settings, Path(self.mktemp()))),
+        )
 
     def test_in_a_cluster(self) -> None:
         """The label in the command makes an edge node."""

@@ -10,7 +10,7 @@ from twisted.logger import Logger
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.join_token import JoinTokenFile
 from yurttunnel.pki.token import JOIN_TOKEN_FILE
-from yurttunnel.server.joining import agent_command, command_with_token
+from yurttunnel.server.joining import address_doubt, agent_command, command_with_token
 from yurttunnel.server.options import Settings
 
 _log = Logger()
@@ -28,13 +28,15 @@ def greet(
     A log is kept and passed on, so no secret is in it.
     """
     file = state_dir.absolute() / JOIN_TOKEN_FILE
+    doubt = address_doubt(settings)
     if terminal is None:
         _log.info(
             "ready; status page: {page}; join token: {file}; with a copy of that file on a node:"
-            " {command}",
+            " {command}{doubt}",
             page=status_page,
             file=str(file),
             command=agent_command(settings, JOIN_TOKEN_FILE),
+            doubt=doubt and f"; {doubt}",
         )
         return
     try:
@@ -46,16 +48,17 @@ def greet(
         # It is made anew with the next look at it.
         return
     command = command_with_token(settings, str(held))
-    print(_text(status_page, file, command), file=terminal, flush=True)
+    print(_text(status_page, file, command, doubt), file=terminal, flush=True)
 
 
-def _text(status_page: str, file: Path, command: str) -> str:
+def _text(status_page: str, file: Path, command: str, doubt: str) -> str:
+    shown = f"  {command}\n\n{doubt}".rstrip()
     return f"""
 The server is ready. Its status page is {status_page}
 
 To add a node, run this on it. Whoever has the token in it can add one:
 
-  {command}
+{shown}
 
 The token is in {file}, too; the server replaces it in time. In another terminal:
 

@@ -26,16 +26,33 @@ def command_with_token(settings: Settings, token: str) -> str:
     return f"{TOKEN_VARIABLE}={shlex.quote(token)} {shlex.join(_agent(settings))}"
 
 
+def address_doubt(settings: Settings) -> str:
+    """Return why the address in these commands may not lead here from a node, empty if it should.
+
+    Machines of a cloud often have only a private address, which nodes elsewhere do not reach.
+    """
+    found = None if _given_address(settings) else outgoing_address()
+    if found is None or found.is_global:
+        return ""
+    return (
+        f"{found} is a private address: if nodes know this machine by another one, start the"
+        " server with --cert-ips ADDRESS"
+    )
+
+
 def _agent(settings: Settings) -> list[str]:
     server = join_authority(_address(settings), settings.agent_port)
     return ["yurttunnel", "agent", "--standalone", "--tunnelserver-addr", server]
 
 
 def _address(settings: Settings) -> str:
-    """Return what agents dial: a name or address of the certificate, or an address of ours."""
+    """Return what agents dial: what somebody has given, or an address of ours."""
+    return _given_address(settings) or str(outgoing_address() or socket.gethostname())
+
+
+def _given_address(settings: Settings) -> str:
+    """Return what somebody has given of the certificate or the port; empty for nothing."""
     given = [*settings.certificate_names, *map(str, settings.certificate_addresses)]
-    if given:
-        return given[0]
     if settings.bind_address not in ("0.0.0.0", "::"):
-        return settings.bind_address
-    return str(outgoing_address() or socket.gethostname())
+        given.append(settings.bind_address)
+    return given[0] if given else ""

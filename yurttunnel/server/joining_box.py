@@ -7,7 +7,7 @@ from pathlib import Path
 
 from yurttunnel.ops.status.markup import Content, element
 from yurttunnel.ops.status.sections import Section
-from yurttunnel.server.joining import agent_command
+from yurttunnel.server.joining import address_doubt, agent_command
 from yurttunnel.server.options import Settings
 
 
@@ -21,6 +21,7 @@ def add_section(settings: Settings, token: Path) -> Section:
             " it. Then, on the node:",
         ],
         agent_command(settings, token.name),
+        address_doubt(settings),
     )
 
 
@@ -32,13 +33,14 @@ def label_section() -> Section:
     )
 
 
-def _section(how: Content, command: str) -> Section:
+def _section(how: Content, command: str, doubt: str = "") -> Section:
     return Section(
         "add",
         [
             element("h2", "Add a node"),
             element("p", how),
             element("pre", element("code", command)),
+            *([element("p", doubt)] if doubt else []),
         ],
         "events",
     )
