@@ -1,4 +1,4 @@
-"""The commands of guides: the blocks of shell commands on the pages of ``docs``."""
+"""The commands of guides: the blocks of shell commands on pages of ``docs`` and ``deploy``."""
 
 from __future__ import annotations
 
@@ -48,11 +48,13 @@ class Guide:
     for something of the reader's, ``meant`` says what.
     """
 
-    def __init__(self, page: str, environment: Mapping[str, str], meant: Mapping[str, str]) -> None:
+    def __init__(
+        self, page: Path, environment: Mapping[str, str], meant: Mapping[str, str]
+    ) -> None:
         self._page = page
         self._environment = environment
         self._meant = meant
-        self._blocks = [block for block in blocks(DOCS / page) if CLUSTER in block.marks]
+        self._blocks = [block for block in blocks(page) if CLUSTER in block.marks]
 
     async def follow(self, at: Path, *, editor: str = "false", options: str = "-eu") -> str:
         """Do what the next block says; what it prints.

@@ -44,8 +44,8 @@ MACHINES = {
 NOT_RUN = {
     "install": "the README's lines, which CI runs, install it in the same way",
     "copy": "the token is copied without ssh",
-    "by-hand": "it needs a program that is not here",
-    "newcomer": "tests.e2e.test_new_user types it",
+    "by-hand": "it needs a program or a kind of objects that no cluster of the tests has",
+    "newcomer": "tests.e2e.alone.test_new_user types it",
     "elsewhere": "another test has the same flags, an end-to-end one but for middlewares",
     "ci": "CI does it",
     "long": "it measures for minutes",

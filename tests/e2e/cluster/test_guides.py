@@ -26,10 +26,17 @@ from tests.e2e.cluster.world import (
 )
 from tests.e2e.guides import CLUSTER, DOCS, Guide, blocks
 from tests.e2e.network.namespaces import run
+from tests.e2e.programs import ROOT
 
-PAGES = {"in-cluster.md", "migration.md", "operations.md", "steering.md", "tutorials/migration.md"}
+PAGES = {
+    *(f"docs/{name}.md" for name in ("in-cluster", "migration", "operations", "steering")),
+    "docs/tutorials/migration.md",
+    *("deploy/README.md", "deploy/proxy/README.md"),
+    *(f"deploy/overlays/{name}/README.md" for name in ("dns", "egress-selector")),
+    *(f"deploy/overlays/{name}/README.md" for name in ("egress-selector-tcp", "monitoring")),
+}
 """Those whose commands are run here."""
-OTHERS = {"hub.md": "tests.e2e.hub.test_identity"}
+OTHERS = {"docs/hub.md": "tests.e2e.hub.test_identity"}
 """Those whose commands another module runs."""
 
 YAML = re.compile(r"^ *```yaml\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
@@ -49,6 +56,16 @@ kind: ClusterRoleBinding
 metadata: {name: reader}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: nodes-through-the-tunnel}
 subjects: [{kind: ServiceAccount, name: reader, namespace: kube-system}]
+"""
+KUBE_PROXY = """\
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: kube-proxy, namespace: kube-system}
+spec:
+  selector: {matchLabels: {k8s-app: kube-proxy}}
+  template:
+    metadata: {labels: {k8s-app: kube-proxy}}
+    spec: {containers: [{name: kube-proxy, image: none}]}
 """
 APPROVER = """\
 apiVersion: rbac.authorization.k8s.io/v1
@@ -127,8 +144,8 @@ class GuidesTests(ClusterTestCase):
                 INTERNAL: f"{SERVERS[0]}:{SECURE_PORT}",
             },
         )
-        install = Guide("in-cluster.md", environment, meant)
-        steering = Guide("steering.md", environment, meant)
+        install = Guide(DOCS / "in-cluster.md", environment, meant)
+        steering = Guide(DOCS / "steering.md", environment, meant)
         for page in (install, install, steering, steering):
             await page.follow(self.checkout)
         await self.start_servers(world, "--enable-iptables=true", "--enable-dns-controller=true")
@@ -139,7 +156,7 @@ class GuidesTests(ClusterTestCase):
         seen = await steering.follow(self.checkout)
         for what in ('"leader": true', "TUNNEL-PORT-10250", *ADDRESSES[EDGE]):
             self.assertIn(what, seen)
-        await self.diagnose(world, Guide("operations.md", environment, meant))
+        await self.diagnose(world, Guide(DOCS / "operations.md", environment, meant))
 
         self.servers[0].signal(signal.SIGKILL)
         await self.servers[0].ended(10)
@@ -200,7 +217,7 @@ class GuidesTests(ClusterTestCase):
         }
         meta = {"127.0.0.1:10275": f"{SERVERS[0]}:{SERVER_META_PORT}"}
         environment = self.environment(world, meta)
-        short = Guide("tutorials/migration.md", environment, meant)
+        short = Guide(DOCS / "tutorials/migration.md", environment, meant)
         await short.follow(self.checkout)
         self.assertIn(f'"node": "{EDGE}"', await short.follow(self.checkout))
         self.assertTrue(short.finished)
@@ -211,7 +228,7 @@ class GuidesTests(ClusterTestCase):
             world,
             *("-n", NAMESPACE, "patch", SERVER, "--type=json", f"--patch={json.dumps([change])}"),
         )
-        page = Guide("migration.md", environment, meant)
+        page = Guide(DOCS / "migration.md", environment, meant)
         self.assertIn("localhost-proxy-ports", await page.follow(own))
         text = yaml_with("--tunnelserver-addr=203.0.113.10:31009", DOCS / "migration.md")
         (own / "kustomization.yaml").write_text(text)
@@ -239,6 +256,80 @@ class GuidesTests(ClusterTestCase):
         self.assertIn("--enable-iptables=false", await self.show(world, SERVER))
         self.assertTrue(page.finished)
 
+    async def test_manifests(self) -> None:
+        """Install the manifests by their own pages, each overlay in turn, and remove them."""
+        world = await self.make_world(nodes=ADDRESSES)
+        await world.add_nodes(EDGE)
+        await world.add_nodes(CLOUD, edge=False)
+        own, etc = Path(self.directory, "own"), Path(self.directory, "etc")
+        own.mkdir()
+        connect = world.socket_path(SERVERS[0])
+        meant = {"cloud-1": CLOUD, "/etc/kubernetes": str(etc)}
+        meant |= {"/run/yurttunnel/connect.sock": connect}
+        environment = self.environment(world, {})
+        overlays = DEPLOY / "overlays"
+        page = Guide(DEPLOY / "README.md", environment, meant)
+        dns, socket, tcp, monitoring = (
+            Guide(overlays / name / "README.md", environment, meant)
+            for name in ("dns", "egress-selector", "egress-selector-tcp", "monitoring")
+        )
+        proxy = Guide(DEPLOY / "proxy" / "README.md", environment, meant)
+
+        await page.follow(own)
+        # The API of the tests has no policies, as one of a cluster before 1.30.
+        text = yaml_with("newName: IMAGE", DEPLOY / "README.md")
+        file = own / "kustomization.yaml"
+        file.write_text(text.replace("- ../yurttunnel/deploy/components/approval-policy\n", ""))
+        self.assertIn("successfully rolled out", await page.follow(own))
+        self.assertIn("IMAGE:0.1.0", await self.show(world, SERVER))
+        text = yaml_with("deploy/components/iptables", DEPLOY / "README.md")
+        file.write_text(text.replace("- ../yurttunnel/deploy/components/approval-policy\n", ""))
+        await self.kubectl(world, "apply", "-k", str(own))
+        self.assertIn("deleted", await page.follow(own))
+        await page.follow(own)
+        left = await self.kubectl(world, "get", "deployments,daemonsets", "-A", "-o", "name")
+        self.assertEqual("", left)
+        self.assertIn("configmap/yurt-tunnel-rules", await monitoring.follow(self.checkout))
+
+        await self.publish_records(world)
+        seen = await dns.follow(self.checkout)
+        for what in (EDGE, CLOUD, await self.cluster_address(world, "yurt-tunnel-dns")):
+            self.assertIn(what, seen)
+        await socket.follow(self.checkout)
+        self.assertTrue((await socket.follow(self.checkout)).startswith("s"))
+        configuration = etc / "egress-selector" / "configuration.yaml"
+        self.assertIn("udsName", configuration.read_text())
+        seen = await tcp.follow(self.checkout)
+        service = "x-tunnel-server-internal-svc"
+        self.assertIn(await self.cluster_address(world, service), seen)
+        await tcp.follow(self.checkout)
+        self.assertIn("tlsConfig", configuration.read_text())
+        await self.kubectl(world, "apply", "-f", "-", stdin=KUBE_PROXY)
+        await proxy.follow(self.checkout)
+        self.assertIn("NotIn", await self.show(world, "daemonset/kube-proxy"))
+
+        for program in (*self.agents.values(), *self.servers):
+            await program.stop(STOP_SECONDS)
+        await dns.follow(self.checkout)
+        for each in (page, dns, socket, tcp, monitoring, proxy):
+            self.assertTrue(each.finished)
+
+    async def publish_records(self, world: World) -> None:
+        """Have a server write the records, for which a rollout of the name server waits."""
+        overlay = str(self.checkout / "deploy" / "overlays" / "dns")
+        await self.kubectl(world, "apply", "-k", overlay)
+        await self.start_servers(world, "--enable-dns-controller=true")
+
+        async def published() -> bool:
+            found = await self.kubectl(world, "-n", NAMESPACE, "get", "configmaps", "-o", "name")
+            return "configmap/yurt-tunnel-nodes" in found.split()
+
+        await self.eventually(published, "the records are there", 30)
+
+    async def cluster_address(self, world: World, service: str) -> str:
+        """Return the address of a Service."""
+        return json.loads(await self.show(world, f"service/{service}"))["spec"]["clusterIP"]
+
     async def show(self, world: World, what: str) -> str:
         """Return an object as it is."""
         return await self.kubectl(world, "-n", NAMESPACE, "get", what, "-o", "json")
@@ -246,8 +337,8 @@ class GuidesTests(ClusterTestCase):
     def test_no_page_is_left_out(self) -> None:
         """Each page with commands for a cluster has a test that runs them."""
         found = {
-            str(page.relative_to(DOCS))
-            for page in DOCS.glob("**/*.md")
+            str(page.relative_to(ROOT))
+            for page in (*DOCS.glob("**/*.md"), *DEPLOY.glob("**/*.md"))
             if any(CLUSTER in block.marks for block in blocks(page))
         }
         self.assertEqual(found, {*PAGES, *OTHERS})

@@ -9,7 +9,7 @@ from pathlib import Path
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 
-from tests.e2e.guides import Guide
+from tests.e2e.guides import DOCS, Guide
 from tests.e2e.hub.cloud import KINDS, NODE, Cloud
 from tests.e2e.hub.node_requests import ALL_PODS, NODE_PATH
 from tests.e2e.hub.programs import Hub
@@ -109,7 +109,7 @@ class IdentityTests(HubTestCase):
         self.assertNotEqual((await hub.get("/readyz"))[0], 200)
         self.publish(cloud, NEW_TOKEN)
         meant = {"10267": str(hub.meta_port), "abcdef.0123456789abcdef": NEW_TOKEN}
-        guide = Guide("hub.md", os.environ, meant)
+        guide = Guide(DOCS / "hub.md", os.environ, meant)
         await guide.follow(Path(self.directory))
         self.assertTrue(guide.finished)
         await hub.ready(40)
