@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
 import time
 from collections import Counter
 from ipaddress import ip_address, ip_network
@@ -50,6 +52,14 @@ from yurttunnel.steering.programs import Programs
 
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 HOSTS = {version: ip_address(text) for version, text in NODE.items()}
+
+FAMILY = {4: socket.AF_INET, 6: socket.AF_INET6}
+
+NARROW = 1400
+"""Bytes of a packet on a way that carries no larger ones."""
+
+PATH_MTU = {4: (socket.IPPROTO_IP, 10, 14), 6: (socket.IPPROTO_IPV6, 23, 24)}
+"""The level, ``IP_MTU_DISCOVER`` and ``IP_MTU`` of linux/in.h, and of linux/in6.h."""
 
 
 def most_retransmissions(found):
@@ -441,6 +451,27 @@ class Retry:
             self.addCleanup(own.stopListening)
         await gatherResults([each.answered for each in resolvers])
         self.assertEqual([0] * 10, [each.refusals for each in resolvers])
+
+    async def test_too_big(self):
+        """That a packet has to be smaller is told the client, and held against no endpoint."""
+        self.lab.node.run("ip", "link", "set", "pods", "mtu", str(NARROW))
+        await self.apply(self.service(numbers=[0, 1], protocol=Protocol.UDP))
+        with self.lab.client.inside():
+            client = socket.socket(FAMILY[self.version], socket.SOCK_DGRAM)
+        self.addCleanup(client.close)
+        client.connect((CLUSTER[self.version], 80))
+        level, discover, mtu = PATH_MTU[self.version]
+        client.setsockopt(level, discover, 2)  # IP_PMTUDISC_DO
+
+        def is_told():
+            with contextlib.suppress(OSError):
+                client.send(bytes(NARROW))
+            return client.getsockopt(level, mtu) == NARROW
+
+        await self.until(is_told)
+        for number in (0, 1):
+            target = Target(Protocol.UDP, self.lab.address(number, self.version))
+            self.assertFalse(self.mode.ejections.is_ejected(*target))
 
     async def test_the_end_of_the_process(self):
         """What stays ejects nobody, and keeps no refusal from clients."""

@@ -72,9 +72,12 @@ class ToldTests(SynchronousTestCase):
     def test_other_errors(self):
         """That a packet is too big, or lives too long, says nothing of the endpoint."""
         about = ip(CLIENT[4], POD[4], TCP, tcp(40000, 8080, SYN))
-        for kind in (0, 8, 11):
-            packet = ip(POD[4], CLIENT[4], ICMP, struct.pack("!BBHI", kind, 0, 0, 0) + about)
+        for kind, code in ((0, 0), (3, 4), (8, 0), (11, 0)):
+            packet = ip(POD[4], CLIENT[4], ICMP, struct.pack("!BBHI", kind, code, 0, 0) + about)
             self.assertIsNone(told(packet))
+        about = ip(CLIENT[6], POD[6], TCP, tcp(40000, 8080, SYN))
+        packet = ip(POD[6], CLIENT[6], ICMPV6, struct.pack("!BBHI", 2, 0, 0, 1280) + about)
+        self.assertIsNone(told(packet))
 
     def test_other_packets(self):
         """An answer, data and what is neither TCP nor an error are none of these."""

@@ -36,13 +36,17 @@ _NUMBER_AT, _FLAGS_AT = 4, 13
 _FLAGS, _RESET = 0x17, 0x14
 """Of the header of TCP (RFC 9293, 3.1): FIN, SYN, RST and ACK, and of these RST and ACK."""
 
-_UNREACHABLE = ((socket.IPPROTO_ICMP, 3), (socket.IPPROTO_ICMPV6, 1))
-"""Protocols, and the type of such an error (RFC 792, RFC 4443)."""
+_UNREACHABLE = {socket.IPPROTO_ICMP: 3, socket.IPPROTO_ICMPV6: 1}
+"""The type of such an error (RFC 792, RFC 4443)."""
+
+TOO_BIG = 4
+"""The code of ICMP by which a destination is unreachable only to a packet of that size, which its
+sender has to hear of (RFC 1191). In ICMPv6 that is a type of its own."""
 
 
 def dropped_refusals(run: Run, refused: Callable[[SteeringFailed], object]) -> OwnTable:
     """Return what drops them while it runs; see :class:`OwnTable`."""
-    rules = (_resets(), *(_unreachable(protocol, kind) for protocol, kind in _UNREACHABLE))
+    rules = (_resets(), *(_unreachable(protocol) for protocol in _UNREACHABLE))
     hooks = (("prerouting", PREROUTING), ("output", OUTPUT))
     chains = [OwnChain(name, "filter", hook, PRIORITY, rules) for name, hook in hooks]
     return OwnTable(run, TABLE, chains, "cannot keep refusals from clients", refused)
@@ -61,13 +65,15 @@ def _resets() -> bytes:
     )
 
 
-def _unreachable(protocol: int, kind: int) -> bytes:
+def _unreachable(protocol: int) -> bytes:
+    not_too_big = (nft.transport(1, 1), nft.differs(bytes([TOO_BIG])))
     return b"".join(
         (
             _retried(protocol),
             *(nft.ct(nft.CT_STATE), nft.masked(_bits(_RELATED)), nft.differs(_bits(0))),
             *(nft.ct(nft.CT_STATUS), nft.masked(_bits(_SEEN_REPLY)), nft.equals(_bits(0))),
-            *(nft.transport(0, 1), nft.equals(bytes([kind]))),
+            *(nft.transport(0, 1), nft.equals(bytes([_UNREACHABLE[protocol]]))),
+            *(not_too_big if protocol == socket.IPPROTO_ICMP else ()),
             nft.drop(),
         )
     )

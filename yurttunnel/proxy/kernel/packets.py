@@ -7,6 +7,7 @@ import struct
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
+from yurttunnel.proxy.kernel.dropping import TOO_BIG
 from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Address, Endpoint, Protocol
 
@@ -67,6 +68,8 @@ def told(payload: bytes) -> Refused | Attempt | None:
 def _error(packet: _Packet) -> Refused | None:
     """Return which endpoint a router, or its own machine, says is not reached."""
     if packet.carried[:1] != bytes([_UNREACHABLE[packet.protocol]]):
+        return None
+    if packet.protocol == socket.IPPROTO_ICMP and packet.carried[1:2] == bytes([TOO_BIG]):
         return None
     about = _packet(packet.carried[_ICMP_SIZE:])
     if about is None or about.protocol not in _PROTOCOLS or len(about.carried) < _PORTS.size:

@@ -8,7 +8,7 @@ endpoint gets it.
 
 from __future__ import annotations
 
-from yurttunnel.proxy.kernel.dropping import PRIORITY
+from yurttunnel.proxy.kernel.dropping import PRIORITY, TOO_BIG
 from yurttunnel.proxy.kernel.marks import RETRIED, has_mark
 from yurttunnel.proxy.rules.nftables.parts import Part
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, chain
@@ -35,7 +35,7 @@ _FORGET = "10s"
 """After which an endpoint that nobody speaks to is no longer in them."""
 
 _UNREACHABLE = {
-    4: "icmp type destination-unreachable",
+    4: f"icmp type destination-unreachable icmp code != {TOO_BIG}",
     6: "icmpv6 type destination-unreachable",
 }
 
