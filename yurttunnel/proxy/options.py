@@ -71,7 +71,8 @@ _IGNORED_FLAGS = {
 }
 _IGNORED_SWITCHES = {
     "bind-address-hard-fail": "a port that is taken is told, and all else is served",
-    "conntrack-tcp-be-liberal": _NO_SYSCTLS,
+    "conntrack-tcp-be-liberal": "set net.netfilter.nf_conntrack_tcp_be_liberal by sysctl, which is"
+    " followed",
     "iptables-localhost-nodeports": "node ports are served at 127.0.0.1 in user mode",
     "ipvs-strict-arp": _NO_IPVS,
     "profiling": "see /debug on --metrics-bind-address",

@@ -284,3 +284,26 @@ def retransmissions_of(connection):
     number, at = _TOTAL_RETRANSMISSIONS
     told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, at + number.size)
     return number.unpack_from(told, at)[0]
+
+
+def out_of_window(connection):
+    """Return a segment of a connection, as its machine would send it, far behind its window."""
+    # TCP_REPAIR, TCP_REPAIR_QUEUE (of what was received, and sent), and TCP_QUEUE_SEQ (linux/tcp.h)
+    connection.setsockopt(socket.IPPROTO_TCP, 19, 1)
+    numbers = []
+    for queue in (1, 2):
+        connection.setsockopt(socket.IPPROTO_TCP, 20, queue)
+        numbers.append(connection.getsockopt(socket.IPPROTO_TCP, 21) % 2**32)
+    connection.setsockopt(socket.IPPROTO_TCP, 19, -1)
+    received, sent = numbers
+    (source, port), (destination, to_port) = (
+        (ip_address(name[0]).packed, name[1])
+        for name in (connection.getsockname(), connection.getpeername())
+    )
+    ports = struct.pack("!HH", port, to_port)
+    rest = struct.pack("!IIBBH", (sent + 2**30) % 2**32, received, 5 << 4, 0x10, 1000)
+    pseudo = source + destination + struct.pack("!HH", socket.IPPROTO_TCP, 20)
+    summed = sum(struct.unpack(f"!{(len(pseudo) + 16) // 2}H", pseudo + ports + rest))
+    while summed >> 16:
+        summed = (summed & 0xFFFF) + (summed >> 16)
+    return ports + rest + struct.pack("!HH", ~summed & 0xFFFF, 0)

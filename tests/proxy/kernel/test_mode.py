@@ -8,6 +8,7 @@ import socket
 import time
 from collections import Counter
 from ipaddress import ip_address, ip_network
+from pathlib import Path
 
 from twisted.internet import reactor
 from twisted.internet.defer import CancelledError, gatherResults
@@ -29,6 +30,7 @@ from tests.proxy.kernel.lab import (
     Server,
     connect,
     hang_up,
+    out_of_window,
 )
 from tests.proxy.services import key, service
 from tests.steering.firewall.fakes import FakePrograms
@@ -310,6 +312,56 @@ class Carrying:
         for inside in (self.lab.client, self.lab.node):
             found = await self.clients(3, CLUSTER[self.version], inside)
             self.assertEqual({"proxy"}, {each.server for each in found})
+
+
+class OutOfWindow:
+    """Packets that conntrack takes for no connection's, by the version of IP."""
+
+    async def test_they_break_nothing(self):
+        """They are not led to clients untranslated, who would reset the connection."""
+        await self.apply(self.service(numbers=[0]))
+        self.connection_survives()
+        self.assertIn("ct state invalid drop", self.rules())
+
+    async def test_where_conntrack_is_liberal(self):
+        """They are the connection's, and no rule is needed; a sync sees that this has changed."""
+        await self.apply(self.service(numbers=[0]))
+        Path("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal").write_text("1")
+        await self.apply(self.service(numbers=[0]))
+        self.assertNotIn("invalid", self.rules())
+        self.connection_survives()
+
+    def rules(self):
+        """Return those of the family."""
+        family = "ip" if self.version == 4 else "ip6"
+        return self.lab.node.run("nft", "list", "table", family, "yurtproxy")
+
+    def connection_survives(self):
+        """Require that a connection carries data after its endpoint has sent such a packet."""
+        family = FAMILY[self.version]
+        with self.lab.endpoints[0].inside():
+            listening = socket.create_server(("", PORT), family=family)
+            forging = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_TCP)
+        with self.lab.client.inside():
+            client = socket.create_connection((CLUSTER[self.version], 80), 10)
+        listening.settimeout(10)
+        served, peer = listening.accept()
+        for each in (listening, forging, client, served):
+            self.addCleanup(each.close)
+        forging.sendto(out_of_window(served), (peer[0], 0))
+        served.settimeout(10)
+        client.sendall(b"!")
+        self.assertEqual(b"!", served.recv(1))
+
+
+class OutOfWindowTests(OutOfWindow, KernelTestCase):
+    """IPv4."""
+
+
+class OutOfWindowIPv6Tests(OutOfWindow, KernelTestCase):
+    """IPv6."""
+
+    version = 6
 
 
 class CarryingTests(Carrying, KernelTestCase):

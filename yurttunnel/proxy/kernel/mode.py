@@ -19,6 +19,7 @@ from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade, kernel_chains
 from yurttunnel.proxy.kernel.prober import Prober
 from yurttunnel.proxy.kernel.rules import KernelRules
 from yurttunnel.proxy.kernel.suspicion import Suspicion
+from yurttunnel.proxy.kernel.sysctl import BE_LIBERAL, is_on
 from yurttunnel.proxy.kernel.watching import COPIED, GROUP, watching_chains
 from yurttunnel.proxy.rules.nftables.parts import Part
 from yurttunnel.proxy.rules.nftables.rules import Nftables
@@ -143,7 +144,8 @@ class KernelMode(Service):
         return Deferred.fromCoroutine(self._stop())
 
     def _chains(self, version: int) -> Part:
-        common = kernel_chains(version)
+        # At each sync, so that it counts without a restart.
+        common = kernel_chains(version, drops_invalid=not is_on(BE_LIBERAL))
         if not self._watches:
             return common
         watching = watching_chains(version, drops=self._rules_drop)

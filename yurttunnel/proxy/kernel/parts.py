@@ -160,21 +160,27 @@ class KernelParts:
         return (alive, len(service.endpoints) > 1) if alive else (service.endpoints, False)
 
 
-def kernel_chains(version: int) -> Part:
-    """Return what there is for all services: masquerading."""
+def kernel_chains(version: int, drops_invalid: bool = True) -> Part:
+    """Return what there is for all services: masquerading, and what is not to pass.
+
+    Packets out of window are ``invalid`` where conntrack is not liberal, and not translated back: a
+    client that gets one sees the endpoint's address, and resets the connection. They are dropped
+    where kube-proxy drops them (issue 74839 of Kubernetes), but for other protocols than TCP.
+    """
     family = FAMILIES[version]
     address = "ipv4_addr" if version == 4 else "ipv6_addr"
-    return Part(
-        chains={
-            "nat-postrouting": chain(
-                f"{has_mark(MASQUERADED)} masquerade fully-random",
-                f"ct status dnat {family} saddr . {family} daddr @{HAIRPIN}"
-                " masquerade fully-random",
-                hook="type nat hook postrouting priority 100;",
-            )
-        },
-        maps={HAIRPIN: f"set {{ type {address} . {address}; }}"},
-    )
+    chains = {
+        "nat-postrouting": chain(
+            f"{has_mark(MASQUERADED)} masquerade fully-random",
+            f"ct status dnat {family} saddr . {family} daddr @{HAIRPIN} masquerade fully-random",
+            hook="type nat hook postrouting priority 100;",
+        )
+    }
+    if drops_invalid:
+        chains["filter-forward"] = chain(
+            "meta l4proto tcp ct state invalid drop", hook="type filter hook forward priority 0;"
+        )
+    return Part(chains, {HAIRPIN: f"set {{ type {address} . {address}; }}"})
 
 
 def is_carried(placed: Placed) -> bool:
