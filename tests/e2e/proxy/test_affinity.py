@@ -5,12 +5,16 @@ from __future__ import annotations
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 
-from tests.e2e.proxy.network import CLIENT, OTHER_CLIENT, address
+from tests.e2e.proxy.network import CLIENT, FIRST_POD, LAST_POD, OTHER_CLIENT, address
 from tests.e2e.proxy.objects import BOTH, Pod
 from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase, spread
 
 PODS = (*REMOTE, *LOCAL)
 SHORT, LONG = 1, 3600
+
+IDLE = (CLIENT, OTHER_CLIENT, *range(FIRST_POD, LAST_POD))
+WITNESS = LAST_POD
+"""Clients: those that do nothing while the time gets shorter, and one that finds out when."""
 
 
 class Affinity:
@@ -29,6 +33,12 @@ class Affinity:
         await self.each_family(self.short_time)
         self.write(LONG)
         await self.each_family(self.long_time)
+        had = {version: await self.endpoints(version) for version in BOTH}
+        self.write(SHORT)
+        await self.each_family(self.short_again)
+        for version in BOTH:
+            # One or the other may be led to the same endpoint again.
+            self.assertNotEqual(await self.endpoints(version), had[version])
 
     async def each_family(self, what) -> None:
         """Do something in both families at a time, since it mostly waits."""
@@ -46,6 +56,18 @@ class Affinity:
         await self.eventually(lambda: self.outlasts(host), "the longer time counts")
         await self.each_has_one(host, version)
         await self.another_one(host, version)
+
+    async def short_again(self, version: int) -> None:
+        """Wait until the shorter time counts, and has passed for clients of before."""
+        source = address("clients", WITNESS, version)
+        await self.it_ends(self.objects.address("web", version), source=source)
+        await self.pause(SHORT + 0.5)
+
+    async def endpoints(self, version: int) -> list[str]:
+        """Return those of the clients that are idle else."""
+        host = self.objects.address("web", version)
+        sources = [address("clients", number, version) for number in IDLE]
+        return [(await self.served(host, source=source)).endpoint for source in sources]
 
     def write(self, seconds: int) -> None:
         """Write the Service."""
@@ -73,13 +95,13 @@ class Affinity:
                 self.assertEqual(found, kept)
             kept = found
 
-    async def it_ends(self, host: str) -> None:
+    async def it_ends(self, host: str, source: str = "") -> None:
         """Require that a client which stays away for long is treated as a new one."""
-        kept = (await self.served(host)).endpoint
+        kept = (await self.served(host, source=source)).endpoint
 
         async def is_another() -> bool:
             await self.pause(SHORT + 0.5)
-            return (await self.served(host)).endpoint != kept
+            return (await self.served(host, source=source)).endpoint != kept
 
         # The same one can be chosen again, even some times in a row.
         await self.eventually(is_another, "the client gets another endpoint", 40)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.services import endpoint, key
 from yurttunnel.proxy.kernel import affinity
-from yurttunnel.proxy.kernel.affinity import EndpointNumbers
+from yurttunnel.proxy.kernel.affinity import ClientsSets, EndpointNumbers
 
 ONE, TWO, THREE = map(endpoint, (1, 2, 3))
 WEB, DNS = key("web"), key("dns")
@@ -56,3 +58,44 @@ class EndpointNumbersTests(SynchronousTestCase):
         self.numbers.of(DNS, [ONE])
         self.numbers.of(WEB, [ONE])
         self.assertEqual(self.first[TWO], EndpointNumbers().of(WEB, [TWO])[TWO])
+
+
+class ClientsSetsTests(SynchronousTestCase):
+    """A service's set is another one only when its time gets shorter."""
+
+    def setUp(self):
+        """Have some time."""
+        self.sets = ClientsSets()
+        self.first = self.sets.of(WEB, 3600.0)
+
+    def test_the_same_in_each_process(self):
+        """Clients keep their endpoints across a restart, also after the time was shortened."""
+        self.assertEqual(self.first, ClientsSets().of(WEB, 3600.0))
+        self.assertEqual(self.sets.of(WEB, 60.0), ClientsSets().of(WEB, 60.0))
+
+    def test_a_longer_time(self):
+        """Those that are remembered stay so."""
+        self.assertEqual(self.first, self.sets.of(WEB, 7200.0))
+        self.assertEqual(self.first, self.sets.of(WEB, 7200.0))
+
+    def test_shorter_times(self):
+        """Each time the set is another than the one before, and then stays; another service's does
+        not matter.
+        """
+        seen = [self.first, self.sets.of(WEB, 60.0)]
+        for _ in range(3):
+            seen.append(self.sets.of(WEB, 30.0))
+            self.sets.of(DNS, 1.0)
+            self.assertEqual(seen[-1], self.sets.of(WEB, 60.0))
+        self.assertTrue(all(one != other for one, other in itertools.pairwise(seen)))
+
+    def test_a_shorter_time_since_the_last_process(self):
+        """It has another set as well."""
+        self.assertNotEqual(self.first, ClientsSets().of(WEB, 60.0))
+
+    def test_bounds(self):
+        """Services are not remembered for ever."""
+        self.patch(affinity, "MOST_SERVICES", 1)
+        self.sets.of(WEB, 7200.0)
+        self.sets.of(DNS, 1.0)
+        self.assertNotEqual(self.first, self.sets.of(WEB, 7200.0))

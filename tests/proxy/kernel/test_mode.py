@@ -209,6 +209,17 @@ class Carrying:
         await self.clients(1, CLUSTER[self.version])
         self.assertGreater(self.seconds_of_affinity(), before)
 
+    async def test_affinity_gets_shorter(self):
+        """No client keeps its endpoint for the time that was; a longer time takes it from none."""
+        self.serve_all()
+        for seconds, is_kept in ((100.0, True), (200.0, True), (50.0, False)):
+            await self.apply(self.service(affinity=seconds))
+            if seconds == 100.0:
+                await self.clients(1, CLUSTER[self.version])
+            family = "ip" if self.version == 4 else "ip6"
+            listed = self.lab.node.run("nft", "list", "table", family, "yurtproxy")
+            self.assertEqual(is_kept, CLIENT[self.version] in listed)
+
     def seconds_of_affinity(self):
         """Return for how much longer the one client keeps its endpoint."""
         family = "ip" if self.version == 4 else "ip6"

@@ -46,6 +46,27 @@ class EndpointNumbers:
         return {each: _number(each, self._returns.get((key, each), 0)) for each in endpoints}
 
 
+class ClientsSets:
+    """Which set a service has for its clients: another one from when its time gets shorter.
+
+    The elements of the one before would last for the time that was. Its name is that of the time,
+    so that the next process has the set of this one, too, unless it was shortened since.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Key, tuple[float, str]] = {}
+
+    def of(self, key: Key, seconds: float) -> str:
+        """Return what tells the set from others of the service, whose time it is from now on."""
+        shorter = f"{seconds:.0f}"
+        former, name = self._known.pop(key, (seconds, shorter))
+        if seconds < former:
+            name = f"{shorter} again" if name == shorter else shorter
+        self._known[key] = seconds, name
+        _keep_newest(self._known, MOST_SERVICES)
+        return name
+
+
 def clients_set(version: int) -> str:
     """Return the declaration of the set of a service."""
     return f"set {{ typeof {_client(version, 0)}; flags dynamic,timeout; }}"

@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from yurttunnel.proxy.interfaces import Placed
-from yurttunnel.proxy.kernel.affinity import EndpointNumbers, clients_set, is_known, remember
+from yurttunnel.proxy.kernel.affinity import (
+    ClientsSets,
+    EndpointNumbers,
+    clients_set,
+    is_known,
+    remember,
+)
 from yurttunnel.proxy.kernel.marks import MASQUERADED, RETRIED, has_mark, set_mark
 from yurttunnel.proxy.rules.nftables.parts import Led, Part, elements, socket_of
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, Chain, chain
@@ -71,6 +77,7 @@ class KernelParts:
         self._masquerade = masquerade
         self._is_ejected = is_ejected
         self._numbers = EndpointNumbers()
+        self._clients = ClientsSets()
 
     def __call__(self, placed: Placed, internal: Placed | None) -> Part:
         """Return the part of a service that the kernel carries, or that has a proxy socket."""
@@ -136,8 +143,8 @@ class KernelParts:
             chains[name] = chain(rule)
             return
         version = service.key.version
-        clients = _name("clients", service.key)
-        # The time is the rule's, which is replaced when it changes; the set stays with its clients.
+        # A longer time is that of the rules alone, and the set stays with its clients.
+        clients = _name("clients", service.key, self._clients.of(service.key, service.affinity))
         maps[clients] = clients_set(version)
         verdicts, known = [], []
         for each, number in self._numbers.of(service.key, chosen).items():
@@ -192,9 +199,9 @@ def _to(kind: str, key: Key) -> Led:
     return Led(SERVICES, f"goto {_name(kind, key)}")
 
 
-def _name(kind: str, key: Key, endpoint: Endpoint | None = None) -> str:
+def _name(kind: str, key: Key, more: object = "") -> str:
     """Return the name of a chain or set; what is told apart by more than fits is by a digest."""
-    identity = f"{key.name} {key.version} {key.protocol.value} {key.scope.value} {endpoint or ''}"
+    identity = f"{key.name} {key.version} {key.protocol.value} {key.scope.value} {more}"
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
     return f"{kind}-{digest}-{str(key.name).replace(':', '/')[:_MOST_NAMED]}"
 
