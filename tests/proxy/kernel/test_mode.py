@@ -64,6 +64,17 @@ PATH_MTU = {4: (socket.IPPROTO_IP, 10, 14), 6: (socket.IPPROTO_IPV6, 23, 24)}
 """The level, ``IP_MTU_DISCOVER`` and ``IP_MTU`` of linux/in.h, and of linux/in6.h."""
 
 
+_OTHER_MARKS = """
+table inet others {
+    chain prerouting {
+        type filter hook prerouting priority mangle;
+        ct state new ct mark set 0xea6c
+    }
+}
+"""
+"""Of a program whose marks have the bits of ours."""
+
+
 def most_retransmissions(found):
     """Return how often a client had to send its first packet again: 0 is at once, 1 takes 1 s."""
     return max(each.retransmissions for each in found)
@@ -244,6 +255,18 @@ class Carrying:
             found = await self.clients(3, NODE[self.version], port=30080)
             found += await self.clients(3, EXTERNAL[self.version])
             self.assertEqual({seen[self.version]}, self.seen(found))
+
+    async def test_marks_of_others(self):
+        """They mean nothing of ours: such a client is seen as itself, and refused."""
+        self.serve(0)
+        await self.apply(self.service())
+        self.lab.node.run("nft", "-f", "-", stdin=_OTHER_MARKS)
+        found = await connect(self.lab.client, str(self.lab.address(0, self.version).address), PORT)
+        self.assertEqual({CLIENT[self.version]}, self.seen([found]))
+        refusing = str(self.lab.address(1, self.version).address)
+        await self.is_refused(host=refusing, port=PORT)
+        self.assertLessEqual(self.lab.attempts(), 2)
+        self.assertFalse(self.mode.ejections.is_ejected(*self.target(1)))
 
     async def test_node_port_at_loopback(self):
         """It is refused at once: no endpoint could answer a client with such an address."""

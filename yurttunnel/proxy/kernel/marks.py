@@ -17,5 +17,8 @@ def set_mark(bit: int) -> str:
 
 
 def has_mark(bit: int) -> str:
-    """Return the match for a bit."""
-    return f"ct mark & {bit:#x} != 0"
+    """Return the match for a bit, of a connection that is led to another address.
+
+    Other programs' marks may have the bit as well, such as wg-quick's 0xca6c.
+    """
+    return f"ct status dnat ct mark & {bit:#x} != 0"
