@@ -13,6 +13,7 @@ from tests.proxy.services import service
 from tests.proxy.test_options import parse
 from yurttunnel.proxy import carrying
 from yurttunnel.proxy.carrying import NodePorts, find_carrier
+from yurttunnel.proxy.kernel.forwarding import Forwarding
 from yurttunnel.proxy.kernel.mode import KernelMode
 from yurttunnel.proxy.placement import IKernel
 from yurttunnel.proxy.rules.choice import ChosenRules
@@ -31,6 +32,7 @@ class CarrierTests(SynchronousTestCase):
         """Have a kernel that can carry."""
         self.unable = None
         self.patch(carrying, "kernel_mode_available", lambda programs: succeed(self.unable))
+        self.patch(carrying, "forwards", lambda versions: True)
         # It would open descriptors that no test uses, and raise this process's limit of them.
         self.shared = Service()
         self.patch(
@@ -60,8 +62,11 @@ class CarrierTests(SynchronousTestCase):
         found = self.found()
         self.assertIs(Mode.KERNEL, found.mode)
         verifyObject(IKernel, found.kernel)
-        self.assertEqual([Service, Tracking, KernelMode], [type(each) for each in found.services])
+        self.assertEqual(
+            [Service, Tracking, KernelMode, Forwarding], [type(each) for each in found.services]
+        )
         self.assertIsNone(found.problem())
+        self.assertIsNone(found.obstacle())
         self.assertTrue(found.kernel.carries(service([1])))
         self.assertFalse(found.kernel.carries(service([1], proxy_protocol=1)))
         self.assertEqual(1, len(found.kernel.endpoints(service([1]))))
@@ -76,6 +81,12 @@ class CarrierTests(SynchronousTestCase):
         self.assertIsNone(found.kernel)
         self.assertIsInstance(found.rules, ChosenRules)
         self.assertEqual([Service, Tracking], [type(each) for each in found.services])
+
+    def test_a_machine_that_forwards_nothing(self):
+        """This process carries, unless the command line says that the kernel is to."""
+        self.patch(carrying, "forwards", lambda versions: False)
+        self.assertIs(Mode.USER, self.found().mode)
+        self.assertIs(Mode.KERNEL, self.found("--mode=kernel").mode)
 
     def test_what_the_command_line_says(self):
         """It is not asked what the kernel can."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,6 +23,7 @@ from yurttunnel.proxy.interfaces import (
     IRules,
 )
 from yurttunnel.proxy.kernel.availability import kernel_mode_available
+from yurttunnel.proxy.kernel.forwarding import Forwarding, forwards
 from yurttunnel.proxy.kernel.mode import KernelMode
 from yurttunnel.proxy.kernel.parts import needs_socket, problems
 from yurttunnel.proxy.node import ThisNode
@@ -73,6 +74,7 @@ class Carrier:
     kernel: IKernel | None = None
     services: tuple[IService, ...] = ()
     problem: Callable[[], str | None] = lambda: None
+    obstacle: Callable[[], str | None] = lambda: None
 
 
 async def find_carrier(
@@ -102,7 +104,8 @@ async def find_carrier(
         claims=Claims(lambda: node.facts.addresses, ports.is_used),
         conntrack=Conntrack(run),
     )
-    if await _kernel_carries(settings, programs):
+    if await _kernel_carries(settings, programs, versions):
+        forwarding = Forwarding(reactor, programs, source)
         kernel = KernelMode(
             reactor, programs, run, versions, host_address, networks, settings.masquerade
         )
@@ -110,8 +113,9 @@ async def find_carrier(
             mode=Mode.KERNEL,
             rules=choose(settings.back_end, True, iptables, kernel.rules),
             kernel=_Kernel(kernel),
-            services=(shared, tracking, kernel),
+            services=(shared, tracking, kernel, forwarding),
             problem=lambda: kernel.problem,
+            obstacle=forwarding.problem,
         )
     tables = Tables(versions, user_part, host_address, networks)
     nftables = Nftables(programs, tables)
@@ -122,13 +126,17 @@ async def find_carrier(
     )
 
 
-async def _kernel_carries(settings: Settings, programs: IPrograms) -> bool:
+async def _kernel_carries(
+    settings: Settings, programs: IPrograms, versions: Collection[int]
+) -> bool:
     """Return whether it is kernel mode: by the command line, or since the kernel can."""
     if settings.mode is not Mode.AUTO:
         return settings.mode is Mode.KERNEL
     if settings.back_end is BackEnd.IPTABLES:
         return False
-    why = await kernel_mode_available(programs)
+    why: str | None = "this machine forwards nothing (net.ipv4.ip_forward is 0)"
+    if forwards(versions):
+        why = await kernel_mode_available(programs)
     if why is not None:
         _log.info("Connections are carried in user mode, since the kernel cannot: {why}", why=why)
     return why is None

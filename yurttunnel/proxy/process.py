@@ -109,6 +109,7 @@ class ProxyProcess:
         self._readiness.add("rules", self._serving.problem)
         self._readiness.add("services", self._warning, required=False)
         self._readiness.add("retry", self._retry_problem, required=False)
+        self._readiness.add("forwarding", self._obstacle, required=False)
         self._lag = ReactorLag(reactor)
         self._following = following
         if following is not None:
@@ -190,6 +191,9 @@ class ProxyProcess:
 
     def _retry_problem(self) -> str | None:
         return None if self._carrier is None else self._carrier.problem()
+
+    def _obstacle(self) -> str | None:
+        return None if self._carrier is None else self._carrier.obstacle()
 
     def _mode(self) -> dict[str, str] | None:
         carrier = self._carrier

@@ -10,9 +10,9 @@ BE_LIBERAL = "netfilter/nf_conntrack_tcp_be_liberal"
 """Whether packets out of window belong to their connections all the same."""
 
 
-def is_on(name: str, root: Path = ROOT) -> bool | None:
+def is_on(name: str) -> bool | None:
     """Return whether a setting is other than 0; ``None`` where this kernel has none of the name."""
     try:
-        return int((root / name).read_text()) != 0
+        return int((ROOT / name).read_text()) != 0
     except (OSError, ValueError):
         return None

@@ -1,0 +1,123 @@
+"""What keeps this machine from forwarding what kernel mode leads to endpoints.
+
+User mode takes nothing of that: its packets come from, and end at, this machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from twisted.application.internet import TimerService
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from yurttunnel.proxy.interfaces import IDesiredStateSource
+from yurttunnel.proxy.kernel import sysctl
+from yurttunnel.steering.firewall.detection import PROC_NET, legacy_tables
+from yurttunnel.steering.programs import IPrograms, ProgramFailed
+
+PERIOD = 60.0
+"""Seconds after which the settings are looked at again; policies are only while they drop."""
+
+LINKS = Path("/sys/class/net")
+"""Of the network namespace that sysfs was mounted in, mostly this machine's (sysfs(5))."""
+
+_FORWARDING = {4: "ipv4/ip_forward", 6: "ipv6/conf/all/forwarding"}
+_BRIDGED = {4: "bridge/bridge-nf-call-iptables", 6: "bridge/bridge-nf-call-ip6tables"}
+
+_POLICY = re.compile(
+    r"^table (\w+)|^\t\ttype filter hook forward priority [^;]+; policy drop;", re.MULTILINE
+)
+_VERSIONS = {"ip": (4,), "ip6": (6,), "inet": (4, 6)}
+_LEGACY = {4: "iptables-legacy", 6: "ip6tables-legacy"}
+
+
+def forwards(versions: Collection[int]) -> bool:
+    """Return whether this machine forwards packets of some of these families, as far as it says."""
+    return any(sysctl.is_on(_FORWARDING[version]) is not False for version in versions)
+
+
+class Forwarding(TimerService):
+    """Looks for what is in the way of Services that ``source`` has, and logs what has changed."""
+
+    _log = Logger()
+
+    def __init__(
+        self, clock: IReactorTime, programs: IPrograms, source: IDesiredStateSource
+    ) -> None:
+        super().__init__(PERIOD, lambda: Deferred.fromCoroutine(self._look()))
+        self.clock = clock
+        self._programs = programs
+        self._source = source
+        self._dropping: Collection[int] | None = None
+        self._told: str | None = None
+
+    def problem(self) -> str | None:
+        """Return what is in the way, and the cure; ``None`` where nothing is known to be."""
+        state = self._source.state()
+        versions = {key.version for key in state.services} if state is not None else set()
+        found = [each for version in sorted(versions) for each in self._obstacles(version)]
+        return "; ".join(found) or None
+
+    async def _look(self) -> None:
+        # Reading them takes a program, and may take some time where there are many rules.
+        if self._dropping is None or self._dropping:
+            self._dropping = await dropping_versions(self._programs)
+        problem = self.problem()
+        if problem is not None and problem != self._told:
+            self._log.warn("Kernel mode may not reach endpoints: {problem}", problem=problem)
+        self._told = problem
+
+    def _obstacles(self, version: int) -> Iterator[str]:
+        name = _FORWARDING[version]
+        if sysctl.is_on(name) is False:
+            yield (
+                f"net.{name.replace('/', '.')} is 0, so that nothing of IPv{version} is forwarded:"
+                " clients in pods and elsewhere get no answers of Services; set it to 1 by sysctl,"
+                " or use --mode user"
+            )
+        name = _BRIDGED[version]
+        if not sysctl.is_on(name) and any(LINKS.glob("*/bridge")):
+            yield (
+                f"there is a bridge, and net.{name.replace('/', '.')} is not 1: a pod gets no"
+                " answer from an endpoint on its own bridge; load br_netfilter and set it to 1 by"
+                " sysctl, or use --mode user"
+            )
+        if version in (self._dropping or ()):
+            yield (
+                f"what is forwarded is dropped by a policy (chain FORWARD of IPv{version}): clients"
+                " in pods and elsewhere get answers of Services only where a rule accepts those;"
+                " set the policy to ACCEPT, or use --mode user"
+            )
+
+
+async def dropping_versions(programs: IPrograms) -> frozenset[int]:
+    """Return the families in which a chain drops what is forwarded unless a rule accepts it.
+
+    None of those whose chains cannot be read.
+    """
+    found: set[int] = set()
+    family = ""
+    for match in _POLICY.finditer(await _said(programs, "nft", "list", "chains")):
+        if match[1] is None:
+            found.update(_VERSIONS.get(family, ()))
+        else:
+            family = match[1]
+    for version, program in _LEGACY.items():
+        # To ask for a table that is not there would make it.
+        if "filter" in legacy_tables(version, PROC_NET):
+            said = await _said(programs, program, "-S", "FORWARD")
+            if said.startswith("-P FORWARD DROP\n"):
+                found.add(version)
+    return frozenset(found)
+
+
+async def _said(programs: IPrograms, *command: str) -> str:
+    try:
+        finished = await programs.run(command)
+    except ProgramFailed:
+        return ""
+    return finished.output.decode("utf-8", "replace")
