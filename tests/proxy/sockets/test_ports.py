@@ -9,6 +9,7 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from benchmarks.ports import free_ports
+from tests.proxy.services import key
 from yurttunnel.proxy.sockets.ports import PortAllocator
 from yurttunnel.proxy.state.virtual_services import Protocol
 
@@ -63,6 +64,18 @@ class PortAllocatorTests(SynchronousTestCase):
         ports.close(opened[3])
         self.assertFalse(ports.is_used(4, TCP, port))
         self.assertEqual(port_of(self.open(ports)), port)
+
+    def test_a_service_has_the_same_port_of_a_range_in_each_process(self) -> None:
+        """So that the rules of before lead to it; another one is not at the same for that."""
+        first = free_ports.take_row(20)
+        found: dict[str, set[int]] = {"web": set(), "dns": set()}
+        for name in (*found, *reversed(found)) * 3:
+            ports = PortAllocator(range(first, first + 20))
+            opened = ports.open(4, TCP, key(name))
+            found[name].add(port_of(opened))
+            ports.close(opened)
+        self.assertEqual([1, 1], [len(each) for each in found.values()])
+        self.assertNotEqual(found["web"], found["dns"])
 
     def test_an_address_may_be_chosen(self) -> None:
         """Where clients are on this machine only."""

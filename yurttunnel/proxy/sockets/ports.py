@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import random
 import socket
@@ -11,7 +12,7 @@ from contextlib import ExitStack
 from itertools import chain
 
 from yurttunnel.proxy.sockets.listening import listen, share_with_the_past
-from yurttunnel.proxy.state.virtual_services import Address, Endpoint, Protocol
+from yurttunnel.proxy.state.virtual_services import Address, Endpoint, Key, Protocol
 
 _MOST_CHOICES = 32
 """How often the kernel may choose a port that is claimed, until that is told as a failure."""
@@ -50,13 +51,16 @@ class PortAllocator:
         self.opened: set[int] = set()
         """All ports that have been open; some of them may be closed again."""
 
-    def open(self, version: int, protocol: Protocol) -> socket.socket:
+    def open(self, version: int, protocol: Protocol, key: Key | None = None) -> socket.socket:
         """Return a socket that is bound, listens (TCP), and never blocks.
 
-        Raises ``OSError`` with a sentence where no port remains, or no socket can be had.
+        In a range a ``key`` has the same port in each process, where that is free: then rules that
+        an earlier one has left lead there. Raises ``OSError`` with a sentence where no port
+        remains, or no socket can be had.
         """
         if self._ports is not None:
-            opened = self._open_in_range(version, protocol, self._ports)
+            begin = random.randrange(len(self._ports)) if key is None else _place(key, self._ports)
+            opened = self._open_in_range(version, protocol, self._ports, begin)
         else:
             opened = self._open_anywhere(version, protocol)
         self.opened.add(opened.getsockname()[1])
@@ -78,10 +82,11 @@ class PortAllocator:
         address = endpoint.address
         return self.is_used(address.version, protocol, endpoint.port) and _is_own(address)
 
-    def _open_in_range(self, version: int, protocol: Protocol, ports: range) -> socket.socket:
-        used = self._used[version, protocol]
+    def _open_in_range(
+        self, version: int, protocol: Protocol, ports: range, begin: int
+    ) -> socket.socket:
         # Begun anywhere, so that a port which was just given back is not at once another's.
-        begin = random.randrange(len(ports))
+        used = self._used[version, protocol]
         for port in chain(ports[begin:], ports[:begin]):
             if port in used or self._is_claimed(port):
                 continue
@@ -147,6 +152,11 @@ class PortAllocator:
             bound.close()
             raise
         return bound
+
+
+def _place(key: Key, ports: range) -> int:
+    digest = hashlib.sha256(str(key).encode()).digest()
+    return int.from_bytes(digest[:4], "big") % len(ports)
 
 
 def _cannot_open(protocol: Protocol, port: int, error: OSError) -> OSError:
