@@ -260,6 +260,8 @@ class Loops(TakenPort):
             for version in BOTH
         ]
         await gatherResults(Deferred.fromCoroutine(self.ends(*where)) for where in everywhere)
+        # The first one may have been lost to what was still changing.
+        await gatherResults(Deferred.fromCoroutine(self.answers(*where, 2)) for where in everywhere)
         for name in by_ports:
             await self.told(f"default/{name}", "it is this proxy itself")
         for name in by_portals:
