@@ -60,7 +60,9 @@ def as_long_as_it_is_read() -> Iterator[None]:
         try:
             yield
         finally:
-            sys.stdout.flush()
+            # There is none where the process was begun without (``>&-``).
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except BrokenPipeError:
         # What is still to be written would fail once more at the end of the interpreter.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
