@@ -854,7 +854,10 @@ class StateDirectoryTests(HostileTestCase):
     async def test_an_agent_names_its_state_directory_and_token_file(self) -> None:
         """The agent does the same, and names a token file that is not there."""
         tunnel = self.make_tunnel()
-        agent = tunnel.another_agent(state="file")
+        token = os.path.join(self.directory, "token")
+        with open(token, "w", opener=partial(os.open, mode=0o600)) as file:
+            file.write(f"{'a' * 16}.{'b' * 32}.sha256:{'c' * 64}\n")
+        agent = tunnel.another_agent(state="file", token_path=token)
         with open(agent.state, "w"):
             pass
         await self.refused(agent, agent.state)
