@@ -13,7 +13,7 @@ from twisted.test.iosim import ConnectionCompleter
 from zope.interface import implementer
 
 from tests.ops.test_http_site import TcpTransport
-from tests.tunnel.memory import MIB, Acceptor
+from tests.tunnel.memory import MIB, Acceptor, HalfCloseUser
 from tests.tunnel.test_connection import Link
 from yurttunnel.tunnel.session import SessionContext
 from yurttunnel.tunnel.statistics import TunnelCounters
@@ -152,3 +152,15 @@ class ProgramReactor(MemoryReactorClock):
         channel.connectionLost(connectionDone)
         head, _, body = transport.value().decode().partition("\r\n\r\n")
         return int(head.split()[1]), body
+
+
+def open_stream(network, registry, acceptor):
+    """Open a stream from the server to edge-1; give the users of its near and far end."""
+    opened, near, far = [], HalfCloseUser(), HalfCloseUser()
+    session = registry.find("edge-1")
+    session.open_stream("192.0.2.80", 80, 15.0, "r").addCallback(opened.append)
+    network.settle()
+    acceptor.requests[-1].accept().attach(far)
+    network.settle()
+    opened[0].attach(near)
+    return near, far

@@ -7,9 +7,9 @@ import random
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
 
-from tests.network import MemoryNetwork, context_with
+from tests.network import MemoryNetwork, context_with, open_stream
 from tests.pki.support import Issuer, clock_now
-from tests.tunnel.memory import Acceptor, HalfCloseUser
+from tests.tunnel.memory import Acceptor
 from yurttunnel.agent.client import ServerClient
 from yurttunnel.agent.connection_group import ClientSettings, ConnectionGroup
 from yurttunnel.pki.contexts import ClientContexts, ServerContexts
@@ -86,14 +86,7 @@ class ClientTestCase(TestCase):
 
     def stream(self):
         """Open a stream from the server; give the users of its near and far end."""
-        opened, near, far = [], HalfCloseUser(), HalfCloseUser()
-        session = self.registry.find("edge-1")
-        session.open_stream("192.0.2.80", 80, 15.0, "r").addCallback(opened.append)
-        self.network.settle()
-        self.acceptor.requests[-1].accept().attach(far)
-        self.network.settle()
-        opened[0].attach(near)
-        return near, far
+        return open_stream(self.network, self.registry, self.acceptor)
 
     def delay(self):
         """Return the seconds until the next attempt, for which the client waits."""

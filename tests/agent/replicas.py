@@ -12,9 +12,9 @@ from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
-from tests.network import context_with
+from tests.network import context_with, open_stream
 from tests.pki.support import Issuer, clock_now
-from tests.tunnel.memory import Acceptor, HalfCloseUser
+from tests.tunnel.memory import Acceptor
 from tests.tunnel.test_connection import Link
 from yurttunnel.agent.connection_group import ClientSettings
 from yurttunnel.agent.servers import ServerSet
@@ -51,14 +51,7 @@ class Replica:
 
     def stream(self):
         """Open a stream; give the users of its near and far end."""
-        opened, near, far = [], HalfCloseUser(), HalfCloseUser()
-        session = self.registry.find("edge-1")
-        session.open_stream("192.0.2.80", 80, 15.0, "r").addCallback(opened.append)
-        self.world.settle()
-        self.world.acceptor.requests[-1].accept().attach(far)
-        self.world.settle()
-        opened[0].attach(near)
-        return near, far
+        return open_stream(self.world, self.registry, self.world.acceptor)
 
 
 @implementer(IStreamClientEndpoint)

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from twisted.internet.defer import succeed
 from twisted.trial.unittest import TestCase
 
-from tests.network import MemoryNetwork, context_with
+from tests.network import MemoryNetwork, context_with, open_stream
 from tests.pki.support import EDGE_1, clock_now
-from tests.tunnel.memory import Acceptor, HalfCloseUser
+from tests.tunnel.memory import Acceptor
 from yurttunnel.agent import service
 from yurttunnel.agent.connection_group import ClientSettings
 from yurttunnel.agent.server_addresses import FixedAddresses
@@ -126,14 +126,7 @@ class ServiceTests(TestCase):
 
     def stream(self):
         """Open a stream from the server; give its users."""
-        opened, near, far = [], HalfCloseUser(), HalfCloseUser()
-        session = self.registry.find("edge-1")
-        session.open_stream("192.0.2.80", 80, 15.0, "r").addCallback(opened.append)
-        self.network.settle()
-        self.acceptor.requests[-1].accept().attach(far)
-        self.network.settle()
-        opened[0].attach(near)
-        return near, far
+        return open_stream(self.network, self.registry, self.acceptor)
 
 
 class BeginningTests(ServiceTests):

@@ -184,6 +184,7 @@ class Stream:
 
     ``receive(data)`` gets what comes, ``ended()`` is called when the client sends no more, and
     ``was_reset()`` when it has ended both directions. On one without these clients only listen.
+    SPDY and WebSocket each implement what is sent; channels of a command are never reset.
     """
 
     def __init__(self) -> None:
