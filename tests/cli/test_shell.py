@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
@@ -103,29 +104,92 @@ class KubectlTests(SynchronousTestCase):
         )
 
 
-class OtherShellsTests(SynchronousTestCase):
-    """Scripts for zsh and fish."""
+ZSH = r"""
+zmodload zsh/zpty
+zpty shell "ZDOTDIR=$ZDOTDIR zsh -d -i"
+zpty -r shell shown "*ready*"
+for words in "$@"; do
+    zpty -w -n shell "$words"$'\t\x18'
+    zpty -r shell shown "*<*>*"
+    print -r -- ${${shown##*<}%%>*}
+done
+"""
+"""Types words and the tabulator into a zsh at a terminal, and prints what stands there then."""
 
-    def test_zsh(self) -> None:
-        """It reads the script."""
+ZSHRC = r"""
+PS1=ready
+show() { print -r -- "<$BUFFER>"; BUFFER= }
+zle -N show
+bindkey '^X' show
+"""
+
+
+class ZshTests(SynchronousTestCase):
+    """What zsh completes, at a terminal."""
+
+    def completed(self, setup: str, *typed: str) -> list[str]:
+        """Return what these words have become, with these lines at the end of ``.zshrc``."""
+        directory = Path(self.mktemp()).absolute()
+        directory.mkdir()
+        (directory / "_yurttunnel").write_text(completion.zsh(COMMANDS))
+        rc = setup.replace("DIRECTORY", str(directory))
+        (directory / ".zshrc").write_text(ZSHRC + rc)
+        shown = run("zsh", f"ZDOTDIR={directory}\n{ZSH}", "-f", "-s", *typed)
+        return shown.splitlines()
+
+    def test_sourced(self) -> None:
+        """Commands and flags are completed, where completion was not switched on as well."""
+        typed = ("yurttunnel tok", "yurttunnel token cr", "yurttunnel server --st")
+        whole = ["yurttunnel token ", "yurttunnel token create ", "yurttunnel server --state-dir "]
+        setups = ("", "autoload -U compinit; compinit -D\n")
+        for setup in setups:
+            with self.subTest(setup):
+                sourced = f"{setup}source DIRECTORY/_yurttunnel\n"
+                self.assertEqual(whole, self.completed(sourced, *typed))
+
+    def test_installed(self) -> None:
+        """As a file of the completion system it answers from the first time on."""
+        setup = "fpath=(DIRECTORY $fpath)\nautoload -U compinit; compinit -D\n"
+        whole = ["yurttunnel token ", "yurttunnel server "]
+        self.assertEqual(whole, self.completed(setup, "yurttunnel to", "yurttunnel se"))
+
+    def test_nothing(self) -> None:
+        """What is no command is left as it is."""
+        left = self.completed("source DIRECTORY/_yurttunnel\n", "yurttunnel unknown --st")
+        self.assertEqual(["yurttunnel unknown --st"], left)
+
+    def test_every_command(self) -> None:
+        """The script of the real commands is one that zsh reads."""
         run("zsh", completion.zsh(every()), "-f", "-n")
 
-    def test_fish(self) -> None:
-        """It reads the script."""
-        run("fish", completion.fish(every()), "--no-execute")
 
-    def test_fish_script(self) -> None:
-        """Each flag has a line with its first sentence, and says whether it has a value."""
-        text = completion.fish(COMMANDS)
-        self.assertIn(
-            "-n '__fish_seen_subcommand_from server' -l state-dir -r -d 'Where it\\'s kept'", text
-        )
-        self.assertIn("-n '__fish_seen_subcommand_from server' -l watch -d 'Go on'", text)
-        self.assertIn(
-            "-n '__fish_seen_subcommand_from token; and not __fish_seen_subcommand_from create"
-            " list' -a create",
-            text,
-        )
+class FishTests(SynchronousTestCase):
+    """What fish offers."""
+
+    def offered(self, *words: str) -> list[str]:
+        """Return the lines for the last of these words, each with what it is about."""
+        script = f"{completion.fish(COMMANDS)}\ncomplete -C 'yurttunnel {' '.join(words)}'\n"
+        return run("fish", script, "--no-config").splitlines()
+
+    def test_commands(self) -> None:
+        """The first word is a command, the second one of some as well."""
+        self.assertEqual(["server\tthe cloud end", "token"], self.offered(""))
+        self.assertEqual(["create\tmake one", "list\tlist them"], self.offered("token", ""))
+
+    def test_flags(self) -> None:
+        """What follows are the command's own flags, with their first sentences."""
+        flags = ["--state-dir\tWhere it's kept", "--watch\tGo on"]
+        self.assertEqual(flags, self.offered("server", "--"))
+        self.assertEqual(flags[:1], self.offered("token", "create", "--s"))
+        self.assertEqual([], self.offered("unknown", "--"))
+
+    def test_value(self) -> None:
+        """A flag that has a value is followed by names of files."""
+        self.assertEqual(["/etc/passwd"], self.offered("server", "--state-dir", "/etc/passwd")[:1])
+
+    def test_every_command(self) -> None:
+        """The script of the real commands is one that fish reads."""
+        run("fish", completion.fish(every()), "--no-execute")
 
 
 class ManualTests(SynchronousTestCase):

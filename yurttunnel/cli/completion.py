@@ -47,11 +47,18 @@ complete -o default -F _yurttunnel yurttunnel
 
 
 def zsh(commands: Tables) -> str:
-    """Return the script for zsh, which takes those of bash."""
+    """Return the script for zsh, which takes those of bash.
+
+    It serves as a file named ``_yurttunnel`` in ``fpath`` as well: that is run as the function
+    the first time, and completes then, too.
+    """
     return (
         "#compdef yurttunnel\n"
         "# Completion of yurttunnel in zsh: source <(yurttunnel completion zsh)\n"
-        f"autoload -U +X bashcompinit && bashcompinit\n{bash(commands)}"
+        "(( $+functions[compdef] )) || { autoload -U compinit && compinit }\n"
+        "autoload -U +X bashcompinit && bashcompinit\n"
+        f"{bash(commands)}"
+        "[[ $funcstack[1] != _yurttunnel ]] || _bash_complete -o default -F _yurttunnel\n"
     )
 
 
