@@ -26,7 +26,7 @@ class PortAllocatorTests(SynchronousTestCase):
 
     def open(self, ports: PortAllocator, version: int = 4, protocol: Protocol = TCP):
         """Open one, which the test closes."""
-        opened = ports.open(version, protocol)
+        opened = ports.open(key(protocol=protocol, version=version))
         self.addCleanup(opened.close)
         return opened
 
@@ -68,14 +68,15 @@ class PortAllocatorTests(SynchronousTestCase):
     def test_a_service_has_the_same_port_of_a_range_in_each_process(self) -> None:
         """So that the rules of before lead to it; another one is not at the same for that."""
         first = free_ports.take_row(20)
-        found: dict[str, set[int]] = {"web": set(), "dns": set()}
-        for name in (*found, *reversed(found)) * 3:
-            ports = PortAllocator(range(first, first + 20))
-            opened = ports.open(4, TCP, key(name))
-            found[name].add(port_of(opened))
-            ports.close(opened)
-        self.assertEqual([1, 1], [len(each) for each in found.values()])
-        self.assertNotEqual(found["web"], found["dns"])
+        for protocol in Protocol:
+            found: dict[str, set[int]] = {"web": set(), "dns": set()}
+            for name in (*found, *reversed(found)) * 3:
+                ports = PortAllocator(range(first, first + 20))
+                opened = ports.open(key(name, protocol))
+                found[name].add(port_of(opened))
+                ports.close(opened)
+            self.assertEqual([1, 1], [len(each) for each in found.values()])
+            self.assertNotEqual(found["web"], found["dns"])
 
     def test_an_address_may_be_chosen(self) -> None:
         """Where clients are on this machine only."""
@@ -107,7 +108,8 @@ class PortAllocatorTests(SynchronousTestCase):
 
     def test_a_kernel_that_chooses_nothing_but_claimed_ports_is_told_of(self) -> None:
         """With what to change."""
-        failure = self.assertRaises(OSError, PortAllocator(is_claimed=lambda _: True).open, 4, UDP)
+        ports = PortAllocator(is_claimed=lambda _: True)
+        failure = self.assertRaises(OSError, ports.open, key(protocol=UDP))
         self.assertIn("net.ipv4.ip_local_port_range", str(failure))
 
     def test_what_the_system_refuses_is_a_sentence(self) -> None:
@@ -115,6 +117,6 @@ class PortAllocatorTests(SynchronousTestCase):
         refused = OSError(errno.EMFILE, "Too many open files")
         for ports in (PortAllocator(), PortAllocator(range(20000, 20002))):
             with mock.patch("socket.socket", side_effect=refused):
-                failure = self.assertRaises(OSError, ports.open, 4, TCP)
+                failure = self.assertRaises(OSError, ports.open, key())
             self.assertEqual(failure.errno, errno.EMFILE)
             self.assertIn("cannot open TCP", str(failure))

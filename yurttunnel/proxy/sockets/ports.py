@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import random
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -51,18 +50,17 @@ class PortAllocator:
         self.opened: set[int] = set()
         """All ports that have been open; some of them may be closed again."""
 
-    def open(self, version: int, protocol: Protocol, key: Key | None = None) -> socket.socket:
-        """Return a socket that is bound, listens (TCP), and never blocks.
+    def open(self, key: Key) -> socket.socket:
+        """Return a socket for ``key`` that is bound, listens (TCP), and never blocks.
 
-        In a range a ``key`` has the same port in each process, where that is free: then rules that
-        an earlier one has left lead there. Raises ``OSError`` with a sentence where no port
-        remains, or no socket can be had.
+        In a range a key has the same port in each process, where that is free: then rules that an
+        earlier one has left lead there. Raises ``OSError`` with a sentence where no port remains,
+        or no socket can be had.
         """
-        if self._ports is not None:
-            begin = random.randrange(len(self._ports)) if key is None else _place(key, self._ports)
-            opened = self._open_in_range(version, protocol, self._ports, begin)
+        if self._ports is None:
+            opened = self._open_anywhere(key)
         else:
-            opened = self._open_anywhere(version, protocol)
+            opened = self._open_in_range(key, self._ports)
         self.opened.add(opened.getsockname()[1])
         return opened
 
@@ -82,19 +80,17 @@ class PortAllocator:
         address = endpoint.address
         return self.is_used(address.version, protocol, endpoint.port) and _is_own(address)
 
-    def _open_in_range(
-        self, version: int, protocol: Protocol, ports: range, begin: int
-    ) -> socket.socket:
-        # Begun anywhere, so that a port which was just given back is not at once another's.
-        used = self._used[version, protocol]
+    def _open_in_range(self, key: Key, ports: range) -> socket.socket:
+        used = self._used[key.version, key.protocol]
+        begin = _place(key, ports)
         for port in chain(ports[begin:], ports[:begin]):
             if port in used or self._is_claimed(port):
                 continue
             try:
-                opened = self._opened(version, protocol, port)
+                opened = self._opened(key, port)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
-                    raise _cannot_open(protocol, port, error) from None
+                    raise _cannot_open(key.protocol, port, error) from None
                 continue
             used.add(port)
             return opened
@@ -104,16 +100,16 @@ class PortAllocator:
             " widen --proxy-port-range",
         )
 
-    def _open_anywhere(self, version: int, protocol: Protocol) -> socket.socket:
+    def _open_anywhere(self, key: Key) -> socket.socket:
         with ExitStack() as claimed:
             for _ in range(_MOST_CHOICES):
                 try:
-                    opened = self._opened(version, protocol, 0)
+                    opened = self._opened(key, 0)
                 except OSError as error:
-                    raise _cannot_open(protocol, 0, error) from None
+                    raise _cannot_open(key.protocol, 0, error) from None
                 port: int = opened.getsockname()[1]
                 if not self._is_claimed(port):
-                    self._used[version, protocol].add(port)
+                    self._used[key.version, key.protocol].add(port)
                     return opened
                 # Held until another one is found, so that the kernel does not choose it again.
                 claimed.callback(opened.close)
@@ -123,15 +119,15 @@ class PortAllocator:
             " net.ipv4.ip_local_port_range apart from them, or set --proxy-port-range",
         )
 
-    def _opened(self, version: int, protocol: Protocol, port: int) -> socket.socket:
+    def _opened(self, key: Key, port: int) -> socket.socket:
         """Return a socket at ``port``; with 0 the kernel chooses one."""
-        bound = self._bound(version, protocol, port)
-        if protocol is Protocol.UDP:
+        bound = self._bound(key, port)
+        if key.protocol is Protocol.UDP:
             return bound
         if not port:
             # Only one that is asked for stays the socket's while it refuses clients.
             with bound as chosen:
-                bound = self._bound(version, protocol, chosen.getsockname()[1])
+                bound = self._bound(key, chosen.getsockname()[1])
         try:
             listen(bound)
         except OSError:
@@ -139,15 +135,15 @@ class PortAllocator:
             raise
         return bound
 
-    def _bound(self, version: int, protocol: Protocol, port: int) -> socket.socket:
-        family = socket.AF_INET6 if version == 6 else socket.AF_INET
-        bound = socket.socket(family, _KINDS[protocol] | socket.SOCK_NONBLOCK)
+    def _bound(self, key: Key, port: int) -> socket.socket:
+        family = socket.AF_INET6 if key.version == 6 else socket.AF_INET
+        bound = socket.socket(family, _KINDS[key.protocol] | socket.SOCK_NONBLOCK)
         try:
-            if version == 6:
+            if key.version == 6:
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            if protocol is Protocol.TCP:
+            if key.protocol is Protocol.TCP:
                 share_with_the_past(bound)
-            bound.bind((self._addresses[version], port))
+            bound.bind((self._addresses[key.version], port))
         except OSError:
             bound.close()
             raise

@@ -63,7 +63,7 @@ class TcpProxySockets:
 
     def open(self, service: VirtualService, picker: IEndpointPicker) -> IProxySocket:
         """Listen for ``service``; see :class:`IProxySockets`."""
-        listening = self._context.ports.open(service.key.version, Protocol.TCP, service.key)
+        listening = self._context.ports.open(service.key)
         # Accepted connections inherit what is set here (Linux copies the options).
         tune_local_socket(listening)
         return TcpProxySocket(self._context, service, picker, listening)

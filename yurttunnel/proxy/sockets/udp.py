@@ -52,7 +52,7 @@ class UdpSockets:
 
     def open(self, service: VirtualService, picker: IEndpointPicker) -> IProxySocket:
         """See :class:`IProxySockets`."""
-        listener = self._allocator.open(service.key.version, service.key.protocol)
+        listener = self._allocator.open(service.key)
         ask_for_local_address(listener)
         _widen(listener)
         return UdpProxySocket(
