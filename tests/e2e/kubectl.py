@@ -73,14 +73,18 @@ class Quickstart(Program):
     """
 
     def __init__(
-        self, reactor, directory: str, *, proxied: Callable[[int], int] | None = None
+        self,
+        reactor,
+        directory: str,
+        *flags: str,
+        proxied: Callable[[int], int] | None = None,
     ) -> None:
         self.first_port = free_ports.take_row(PORT_COUNT)
         self.state = os.path.join(directory, "Q")
         self.kubeconfig = os.path.join(self.state, "kubeconfig")
         self.directory = directory
         arguments = ["yurttunnel-quickstart", "--port", str(self.first_port)]
-        arguments += ["--state-dir", self.state]
+        arguments += ["--state-dir", self.state, *flags]
         if proxied is not None:
             arguments += ["--tunnelserver-addr", f"127.0.0.1:{proxied(self.first_port + 2)}"]
         log_path = os.path.join(directory, "quickstart.log")

@@ -20,8 +20,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from yurttunnel.quickstart import called_service, check, expecting
 from yurttunnel.quickstart.called_service import CALLS
 
-WHERE = ("http://127.0.0.1:1", "127.0.0.1:2")
-"""Hub and service proxy, as nobody asks for them."""
+WHERE = ("http://127.0.0.1:1", "127.0.0.1:2", "ports")
+"""Hub and service proxy, as nobody asks for them, and where Services are called."""
 
 
 class MainTests(SynchronousTestCase):
@@ -182,9 +182,11 @@ class Edge:
             for name, endpoints in self.fact("carried", self.services).items()
         ]
 
-    def connect(self, port):
-        """Connect to a port of it."""
-        self.called.append(port)
+    def connect(self, where, seconds=0.0):
+        """Connect to it, at a port or by rules."""
+        if where[0] != "127.0.0.1":
+            self.fact("rules", None)
+        self.called.append(where)
         return contextlib.closing(EchoSocket(self, "called"))
 
     # What kubernetes.stream makes of them
@@ -356,11 +358,11 @@ class LiarTests(SynchronousTestCase):
         """Let time pass."""
         self.now += seconds
 
-    def check(self):
-        """Run it; give the exit status, and the steps that have failed."""
+    def check(self, *where):
+        """Run it; return the exit status, and the steps that have failed."""
         self.said = io.StringIO()
         self.patch(sys, "stdout", self.said)
-        status = check.main("kubeconfig", *WHERE)
+        status = check.main("kubeconfig", *(where or WHERE))
         said = self.said.getvalue()
         self.assertEqual(10, len(re.findall(r"(?m)^(?:ok|FAIL) ", said)), said)
         return status, re.findall(r"(?m)^FAIL +([a-z-]+) ", said)
@@ -394,11 +396,33 @@ class LiarTests(SynchronousTestCase):
     def test_service(self):
         """It is called at the proxy's port, again and again, and nothing of it stays."""
         self.check()
-        self.assertEqual([4712] * CALLS, self.edge.called)
+        self.assertEqual([("127.0.0.1", 4712)] * CALLS, self.edge.called)
         self.assertEqual({}, self.edge.services)
         self.edge.lies = {"called": instead(b"")}
         self.check()
         self.assertEqual({}, self.edge.services)
+
+    def test_service_at_its_address(self):
+        """Where there are rules it is called there, once they lead to the proxy."""
+        addresses = (*WHERE[:2], "addresses")
+        waits = 3
+
+        def is_refused(_):
+            nonlocal waits
+            waits -= 1
+            if waits >= 0:
+                raise ConnectionRefusedError
+
+        self.edge.lies = {"rules": is_refused}
+        self.assertEqual((0, []), self.check(*addresses))
+        self.assertEqual([("10.96.0.10", 80)] * (1 + CALLS), self.edge.called)
+        self.assertIn(" 6 calls of 10.96.0.10:80, past an endpoint", self.said.getvalue())
+        self.edge.lies = {"called": flipped}
+        self.assertEqual((1, ["service"]), self.check(*addresses))
+        waits = 1_000_000
+        self.edge.lies = {"rules": is_refused}
+        self.assertEqual((1, ["service"]), self.check(*addresses))
+        self.assertIn("rules lead 10.96.0.10:80 to the proxy", self.said.getvalue())
 
     def test_outage(self):
         """The API is away while the node starts anew, and comes back whatever has failed."""

@@ -38,6 +38,7 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual(settings.ports, Ports(USUAL_PORT))
         self.assertEqual(settings.node_name, "edge-1")
         self.assertIsNone(settings.server_address)
+        self.assertFalse(settings.firewall)
         self.assertFalse(settings.check)
 
     def test_usual_ports(self):
@@ -88,6 +89,14 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual(settings.state_dir, Path("here").absolute())
         self.assertEqual(settings.node_name, "shop-7")
         self.assertEqual(settings.server_address, "127.0.0.1:4444")
+
+    def test_firewall(self):
+        """Rules are for root alone, and nobody else begins with them."""
+        self.patch(os, "geteuid", lambda: 0)
+        self.assertTrue(parse("--firewall").firewall)
+        self.patch(os, "geteuid", lambda: 1000)
+        error = self.assertRaises(usage.UsageError, parse, "--firewall")
+        self.assertIn("--firewall: only root changes the firewall", str(error))
 
     def test_refusals(self):
         """Bad values are refused by the name of their flag."""

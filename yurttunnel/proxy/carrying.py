@@ -13,7 +13,7 @@ from zope.interface import implementer
 from yurttunnel.ops.services import ClosedAtTheEnd
 from yurttunnel.proxy.claims import Claims
 from yurttunnel.proxy.conntrack import Conntrack
-from yurttunnel.proxy.host_address import host_address
+from yurttunnel.proxy.host_address import host_address, no_address
 from yurttunnel.proxy.interfaces import (
     EndpointStats,
     IClaims,
@@ -91,9 +91,8 @@ async def find_carrier(
         nothing = NoRules()
         return Carrier(Mode.USER, sockets, udp, nothing, nothing, nothing, services=(shared,))
     programs = Programs(reactor)
-    iptables = IptablesRules(
-        programs, host_address, settings.node_port_networks, settings.masquerade.pods
-    )
+    host = no_address if settings.serves_itself else host_address
+    iptables = IptablesRules(programs, host, settings.node_port_networks, settings.masquerade.pods)
     networks = Networks(settings.node_port_networks, settings.masquerade.pods)
     versions = [version for version in (4, 6) if has_family(version)]
     tracking = Tracking(run, "--proxy-backend", lambda: ports.opened)
@@ -106,9 +105,7 @@ async def find_carrier(
     )
     if await _kernel_carries(settings, programs, versions):
         forwarding = Forwarding(reactor, programs, source)
-        kernel = KernelMode(
-            reactor, programs, run, versions, host_address, networks, settings.masquerade
-        )
+        kernel = KernelMode(reactor, programs, run, versions, host, networks, settings.masquerade)
         return carrier(
             mode=Mode.KERNEL,
             rules=choose(settings.back_end, True, iptables, kernel.rules),
@@ -117,7 +114,7 @@ async def find_carrier(
             problem=lambda: kernel.problem,
             obstacle=forwarding.problem,
         )
-    tables = Tables(versions, user_part, host_address, networks)
+    tables = Tables(versions, user_part, host, networks)
     nftables = Nftables(programs, tables)
     return carrier(
         mode=Mode.USER,

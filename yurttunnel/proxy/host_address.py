@@ -17,6 +17,10 @@ _FAR = {4: (socket.AF_INET, "192.0.2.1"), 6: (socket.AF_INET6, "2001:db8::1")}
 _DISCARD = 9
 
 
+def no_address(version: int) -> None:
+    """Return ``None``: for a proxy that has nothing but loopback addresses."""
+
+
 def host_address(version: int) -> Address | None:
     """Return the address that the default route's interface sends from.
 

@@ -13,7 +13,7 @@ from kubernetes import client
 from yurttunnel.quickstart.expecting import PATIENCE, CheckFailed, echoed, require, until
 
 CLUSTER_IP = "10.96.0.10"
-"""Where it would be reached with rules: the proxy of the quickstart makes none."""
+"""Where rules would lead to it: the proxy of the quickstart makes them with ``--firewall``."""
 
 PORT = 80
 
@@ -22,6 +22,9 @@ NOBODY = "127.0.0.2"
 
 CALLS = 6
 """Of which half would go to the endpoint that refuses."""
+
+RULES_SECONDS = 1.0
+"""How long a connection is waited for until there are rules: a packet of before goes astray."""
 
 _BYTES = 4096
 
@@ -32,7 +35,8 @@ _UNREAD: dict[str, Any] = {"_request_timeout": PATIENCE, "_preload_content": Fal
 class CalledService:
     """Makes Services in ``namespace`` by ``api``, with slices by ``discovery``.
 
-    ``proxy`` is where the pages of the service proxy are, as HOST:PORT.
+    ``proxy`` is where the pages of the service proxy are, as HOST:PORT; ``has_rules`` is whether
+    cluster IPs lead to it.
     """
 
     def __init__(
@@ -41,11 +45,13 @@ class CalledService:
         discovery: client.DiscoveryV1Api,
         proxy: str,
         namespace: str,
+        has_rules: bool,
     ) -> None:
         self._api = api
         self._discovery = discovery
         self._proxy = proxy
         self._namespace = namespace
+        self._has_rules = has_rules
 
     def call(self, name: str, address: str, port: int) -> str:
         """Make one of what echoes at ``address`` and of an endpoint that refuses, and call it."""
@@ -57,17 +63,23 @@ class CalledService:
                 namespace, slice_, _request_timeout=PATIENCE
             )
             try:
-                proxy_port = until(lambda: self._proxy_port(name), "the proxy serves the Service")
+                where, by = self._where(name)
                 for _ in range(CALLS):
-                    _call(proxy_port)
+                    _call(where)
             finally:
                 self._discovery.delete_namespaced_endpoint_slice(name, namespace, **_UNREAD)
         finally:
             self._api.delete_namespaced_service(name, namespace, **_UNREAD)
-        return (
-            f"{CALLS} calls of {CLUSTER_IP}:{PORT} by port {proxy_port}, past an endpoint that"
-            " refuses"
-        )
+        return f"{CALLS} calls of {CLUSTER_IP}:{PORT}{by}, past an endpoint that refuses"
+
+    def _where(self, name: str) -> tuple[tuple[str, int], str]:
+        """Return where to call it, once it is served there, and in words what that is."""
+        port = until(lambda: self._proxy_port(name), "the proxy serves the Service")
+        if not self._has_rules:
+            return ("127.0.0.1", port), f" by port {port}"
+        where = (CLUSTER_IP, PORT)
+        until(lambda: _is_reached(where), f"rules lead {CLUSTER_IP}:{PORT} to the proxy")
+        return where, ""
 
     def _proxy_port(self, name: str) -> int | None:
         """Return where the proxy listens for a Service, once it has both endpoints."""
@@ -93,14 +105,22 @@ def carried(proxy: str) -> list[dict[str, Any]]:
     return found
 
 
-def connect(port: int) -> socket.socket:
-    """Connect to a port of the proxy."""
-    return socket.create_connection(("127.0.0.1", port), PATIENCE)
+def connect(where: tuple[str, int], seconds: float = PATIENCE) -> socket.socket:
+    """Connect to the proxy."""
+    return socket.create_connection(where, seconds)
 
 
-def _call(port: int) -> None:
+def _is_reached(where: tuple[str, int]) -> bool:
+    try:
+        with connect(where, RULES_SECONDS):
+            return True
+    except OSError:
+        return False
+
+
+def _call(where: tuple[str, int]) -> None:
     sent = os.urandom(_BYTES)
-    with connect(port) as connection:
+    with connect(where) as connection:
         require(echoed(connection, sent) == sent, True, "what was sent comes back")
 
 

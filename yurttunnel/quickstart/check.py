@@ -1,8 +1,9 @@
 """Everything that a cluster's users do to a node, tried once through the tunnel.
 
-It is a program of its own, ``python -m yurttunnel.quickstart.check KUBECONFIG HUB PROXY``, because
-the client of the ``kubernetes`` package blocks. The exit status is 0 only if all worked. What it
-has done to the API and the node it orders of the quickstart (:mod:`yurttunnel.quickstart.orders`).
+It is a program of its own, ``python -m yurttunnel.quickstart.check KUBECONFIG HUB PROXY SERVICES``,
+because the client of the ``kubernetes`` package blocks. The exit status is 0 only if all worked.
+What it has done to the API and the node it orders of the quickstart
+(:mod:`yurttunnel.quickstart.orders`).
 """
 
 from __future__ import annotations
@@ -302,14 +303,17 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or repr(error)
 
 
-def main(kubeconfig: str, hub: str, proxy: str) -> int:
-    """Take all steps, print a line for each, and give the exit status."""
+def main(kubeconfig: str, hub: str, proxy: str, services: str) -> int:
+    """Take all steps, print a line for each, and return the exit status.
+
+    ``services`` is where those are called: at ``addresses`` or, without rules, at ``ports``.
+    """
     config.load_kube_config(kubeconfig)
     with client.ApiClient() as connections, client.ApiClient(_without_credentials(hub)) as node:
         # It is the node that reads.
         node.user_agent = "kubelet/check"
         api, discovery = client.CoreV1Api(connections), client.DiscoveryV1Api(connections)
-        service = CalledService(api, discovery, proxy, NAMESPACE)
+        service = CalledService(api, discovery, proxy, NAMESPACE, services == "addresses")
         check = Check(api, client.CoreV1Api(node), service, orders.order)
         status = _try_all(check.steps())
         for each in (connections, node):

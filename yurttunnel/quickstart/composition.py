@@ -86,7 +86,12 @@ def build(reactor: IReactor, settings: Settings) -> IService:
         await node.runs(namespace, pod)
 
     check = CheckRun(
-        (str(kubeconfig), hub_url, f"{ADDRESS}:{ports.proxy_meta}"),
+        (
+            str(kubeconfig),
+            hub_url,
+            f"{ADDRESS}:{ports.proxy_meta}",
+            "addresses" if settings.firewall else "ports",
+        ),
         {
             orders.STOP_API: outage.begin,
             orders.START_API: outage.end,
@@ -166,7 +171,8 @@ def _hub_settings(settings: Settings, state: Path) -> HubSettings:
 def _proxy_settings(settings: Settings, state: Path, hub_url: str) -> ProxySettings:
     """Return the settings that the service proxy would have of its command line.
 
-    The firewall of this machine stays as it is: whoever calls a Service speaks to the proxy's port.
+    The firewall of this machine stays as it is, unless it is asked for: whoever calls a Service
+    speaks to the proxy's port.
     """
     options = ProxyOptions({})
     options.parseOptions(
@@ -174,14 +180,16 @@ def _proxy_settings(settings: Settings, state: Path, hub_url: str) -> ProxySetti
             *("--state-dir", str(state / "proxy")),
             *("--hostname-override", settings.node_name),
             *("--master", hub_url),
-            *("--proxy-backend", "none"),
-            *("--bind-address", ADDRESS),
+            *("--mode", "user"),
+            *("--proxy-backend", "auto" if settings.firewall else "none"),
+            "--remove-rules-at-exit",
             *("--metrics-bind-address", f"{ADDRESS}:{settings.ports.proxy_meta}"),
             *("--healthz-bind-address", ""),
             *("--drain-timeout", DRAIN_TIMEOUT),
         ]
     )
-    return options.settings
+    # Also with rules, which are for this machine alone then.
+    return replace(options.settings, bind_address=ADDRESS)
 
 
 def _agent_settings(settings: Settings, state: Path) -> AgentSettings:
@@ -211,6 +219,7 @@ def _introduction(settings: Settings, kubeconfig: Path) -> str:
     ports, node = settings.ports, settings.node_name
     if settings.check:
         return f"node {node} is reached through the tunnel; trying everything once:"
+    by_address = " Their\ncluster IPs lead there, from this machine." if settings.firewall else ""
     return f"""
 A Kubernetes API on https://{ADDRESS}:{ports.api}, which reaches its node {node} only through the
 tunnel. In another terminal:
@@ -224,8 +233,8 @@ tunnel. In another terminal:
 
 The node has no images: a container is a process of this machine, run as you. What the server knows
 of its agents is on http://{ADDRESS}:{ports.server_meta}/agents; at which ports Services are served,
-those with a cluster IP and EndpointSlices, on http://{ADDRESS}:{ports.proxy_meta}/. Ctrl-C ends
-everything.
+those with a cluster IP and EndpointSlices, on http://{ADDRESS}:{ports.proxy_meta}/.{by_address}
+Ctrl-C ends everything.
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,12 +101,14 @@ class Settings:
 
     ``state_dir`` is ``None`` for a directory that is made for this run and removed after it.
     ``server_address`` is where the agent dials the server, ``None`` for the server's own port.
+    ``firewall`` is whether rules are made by which Services have their addresses.
     """
 
     state_dir: Path | None
     ports: Ports
     node_name: str
     server_address: str | None
+    firewall: bool
     check: bool
 
 
@@ -209,6 +212,14 @@ TUNNELSERVER_ADDR = Flag(
     " such as a proxy that makes the network bad.",
 )
 
+FIREWALL = Switch(
+    "firewall",
+    Group.STEERING,
+    "Have programs of this machine reach Services at their cluster IPs, by rules of the firewall"
+    " that are removed in the end; takes root and a default route, and nothing else here that"
+    " serves Services. Without it the firewall stays as it is.",
+)
+
 
 class Options(CommandOptions[Settings]):
     """Options of ``twist yurttunnel-quickstart``."""
@@ -225,16 +236,22 @@ class Options(CommandOptions[Settings]):
     examples = (
         Example("To try kubectl through the tunnel"),
         Example("To see that all of it works here", "--check"),
+        Example("To call Services at their addresses, too", "--firewall"),
     )
 
-    table = (CHECK, STATE_DIR, PORT, NODE_NAME, TUNNELSERVER_ADDR)
+    table = (CHECK, STATE_DIR, PORT, NODE_NAME, TUNNELSERVER_ADDR, FIREWALL)
 
     def make_settings(self) -> Settings:
         """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
+        if self.is_given(FIREWALL) and os.geteuid() != 0:
+            raise usage.UsageError(
+                "--firewall: only root changes the firewall: leave it out, or run this by sudo"
+            )
         return Settings(
             state_dir=self.optional_value(STATE_DIR, None),
             ports=_free_ports() if self["port"] is None else self.value(PORT),
             node_name=self.value(NODE_NAME),
             server_address=self.optional_value(TUNNELSERVER_ADDR, None),
+            firewall=self.is_given(FIREWALL),
             check=self.is_given(CHECK),
         )
