@@ -15,8 +15,9 @@ from twisted.internet.task import deferLater
 
 from tests.e2e.network.namespaces import run
 from tests.e2e.programs import BESIDES_BUFFERS
-from tests.e2e.proxy.objects import BOTH, Pod, port
+from tests.e2e.proxy.objects import BOTH, TARGET_PORT, Pod, port
 from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase
+from tests.e2e.proxy.traffic import CLOSED, Answer
 
 CONNECTIONS = int(os.environ.get("YURTTUNNEL_PROXY_SOAK_CONNECTIONS", "2400"))
 SEED = os.environ.get("YURTTUNNEL_SOAK_SEED", "1")
@@ -25,6 +26,8 @@ AT_ONCE = 24
 SIZES = (0, 1, 1000, 20_000, 300_000)
 PODS = (*REMOTE, *LOCAL)
 CHURN_SECONDS = 0.1
+ASK_SECONDS = 1.0
+KILLED = "killed"
 SECONDS_EACH = 0.02
 """What a connection may take on a busy machine, so that a soak of any length has its deadline."""
 
@@ -36,7 +39,8 @@ class Soak:
 
     async def test_churn(self) -> None:
         """Endpoints are removed, added, killed and started again, Services come and go: every
-        client gets back what it has sent, and afterwards all is as it was.
+        client gets back what it has sent but for those whose own endpoint was killed amid it, and
+        afterwards all is as it was.
         """
         self.random = Random(SEED)
         self.serve(*PODS)
@@ -51,15 +55,18 @@ class Soak:
         rules, listeners = self.all_rules(), self.listeners()
         before, resident = proxy.descriptors(), proxy.resident()
         self.left, self.problems = CONNECTIONS, Counter[str]()
+        self.kills: list[tuple[float, Pod]] = []
         churning = Deferred.fromCoroutine(self.churn())
         began = reactor.seconds()
         callers = [Deferred.fromCoroutine(self.keep_calling(hosts)) for _ in range(AT_ONCE)]
         await gatherResults(callers, consumeErrors=True)
         seconds = reactor.seconds() - began
         await churning
-        print(f"\n{self.mode}: {CONNECTIONS} connections in {seconds:.0f} s, seed {SEED}:"
-              f" {dict(self.problems)}", end="")  # fmt: skip
-        self.assertEqual(self.problems, {"": CONNECTIONS})
+        print(f"\n{self.mode}: {CONNECTIONS} connections in {seconds:.0f} s, seed {SEED},"
+              f" {len(self.kills)} endpoints killed: {dict(self.problems)}", end="")  # fmt: skip
+        self.assertEqual(self.problems[""] + self.problems[KILLED], CONNECTIONS)
+        self.assertLessEqual(self.problems[KILLED], len(self.kills) * AT_ONCE)
+        self.assertGreater(len(self.kills), 0)
         self.objects.endpoints("web", *PODS)
         for host in hosts:
             await self.eventually_by(PODS, host)
@@ -82,23 +89,36 @@ class Soak:
             if self.random.random() < 0.1:
                 answer = await self.ask_again(host)
             else:
-                size = self.random.choice(SIZES)
-                answer = (await self.call(host, size=size, patience=20.0)).problem
+                size, began = self.random.choice(SIZES), reactor.seconds()
+                found = await self.call(host, size=size, patience=20.0)
+                answer = KILLED if self.was_killed(found, began) else found.problem
             self.problems[answer] += 1
+
+    def was_killed(self, answer: Answer, began: float) -> bool:
+        """Return whether the endpoint of a call was killed after the call had begun.
+
+        Where a call broke before it was told who serves, any that was killed may have been it.
+        """
+        killed = [pod.address(v) for at, pod in self.kills if at >= began for v in BOTH]
+        return answer.problem == CLOSED and bool(killed) and answer.endpoint in ("", *killed)
 
     async def ask_again(self, host: str) -> str:
         """Ask by UDP as resolvers do, who ask again; return what was wrong in the end."""
         for _ in range(4):
-            answer = await self.ask(host, patience=1.0)
+            answer = await self.ask(host, patience=ASK_SECONDS)
             if not answer.problem:
                 break
+            await deferLater(reactor, max(0.0, ASK_SECONDS - answer.seconds))
         return answer.problem
 
     async def churn(self) -> None:
-        """Change endpoints at random; those with clients are removed first, as pods are."""
+        """Change endpoints at random: mostly they are removed and go on, as pods that end do."""
         others = 0
+        pods = list(PODS)
         while self.left > 0:
             await deferLater(reactor, CHURN_SECONDS)
+            if not self.kills or self.random.random() < 0.1:
+                await self.kill_one([pod for pod in PODS if pod not in pods])
             pods = self.random.sample(PODS, self.random.randint(1, len(PODS)))
             self.objects.endpoints("web", *pods)
             if self.random.random() < 0.2:
@@ -113,6 +133,26 @@ class Soak:
                 self.objects.endpoints(name, *pods)
         for number in range(min(others, 5)):
             self.objects.remove(f"other-{number}")
+
+    async def kill_one(self, candidates: list[Pod]) -> None:
+        """Kill an endpoint that serves clients, beside others that do, and start it again.
+
+        It is one that did not serve before, so that there are others wherever the change is not
+        known yet.
+        """
+        if not candidates:
+            return
+        pod = self.random.choice(candidates)
+        self.objects.endpoints("web", *PODS)
+        streams = [self.streams[pod, TARGET_PORT, version] for version in BOTH]
+        await self.eventually(
+            lambda: self.left <= 0 or any(stream.connections for stream in streams),
+            f"{pod} serves",
+        )
+        self.kills.append((reactor.seconds(), pod))
+        await self.end(pod)
+        await deferLater(reactor, CHURN_SECONDS)
+        self.serve(pod)
 
 
 class UserTests(Soak, ProxyTestCase):
