@@ -53,7 +53,11 @@ class ConfigCheckTests(SynchronousTestCase):
             "forward = 1": 'FILE: forward: write an array of texts, as forward = ["..."],',
             'forward = ["a"]': "FILE: forward: 'a' is not a forward: write LISTEN=NODE/HOST:PORT",
             "forward = ": "FILE: it is not TOML: ",
-            'allow-connect = ["user:1=*/*:*"]': "--allow-connect has no effect without",
+            'allow-connect = ["user:1=*/*:*"]': "FILE: --allow-connect has no effect without",
+            'state-dir = "S"\nforward = []': "FILE: --state-dir is for --standalone: add that, or",
+            'standalone = true\nstate-dir = "~/S"': (
+                "FILE: state-dir: '~/S': nothing replaces the ~ here: write the whole path"
+            ),
             # Each value is looked at, also where another one is missing.
             'node-ip = "x"\nallow-destination = []': "FILE: node-ip: 'x' is not an IP address",
         }.items():

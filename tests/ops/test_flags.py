@@ -109,11 +109,13 @@ class FlagTests(SynchronousTestCase):
             parse("c")
         self.assertEqual("'c' is none of these: a, b", str(raised.exception))
 
-    def test_paths_are_not_empty(self) -> None:
-        """An empty one would be the current directory."""
+    def test_paths(self) -> None:
+        """An empty one would be the current directory, and ~ a directory of this name."""
         self.assertEqual(Path("a"), flags.path("a"))
         with self.assertRaises(ValueError):
             flags.path("")
+        with self.assertRaisesRegex(ValueError, "nothing replaces the ~ here"):
+            flags.path("~/a")
 
     @given(st.text(max_size=60))
     def test_no_text_breaks_a_parser(self, text: str) -> None:

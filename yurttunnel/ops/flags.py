@@ -165,4 +165,7 @@ def path(text: str) -> Path:
     """Parse a path that must not be empty: an empty one would mean the current directory."""
     if not text:
         raise ValueError("it is empty: write a path")
+    if text.startswith("~"):
+        # A shell does not in --flag=~/x, and nobody does in a file or a variable.
+        raise ValueError(f"{text!r}: nothing replaces the ~ here: write the whole path")
     return Path(text)

@@ -158,7 +158,7 @@ class FollowingTests(ConfigurationFile, SynchronousTestCase):
         self.following.follow((WINDOW,), lambda settings: self.use(settings.window))
         self.change('node-name = "n"\ntarget = ["a"]\nstandalone = true\nresume-window = 7')
         self.look(3)
-        self.assertEqual(f"the port is taken; {KEPT}", self.problem())
+        self.assertEqual(f"FILE: the port is taken; {KEPT}", self.problem())
         self.assertEqual([], self.used)
         refusal.clear()
         self.look(1)

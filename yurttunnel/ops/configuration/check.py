@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from yurttunnel.ops.configuration.file import OWN_KEY, parse_file
+from twisted.python import usage
+
+from yurttunnel.ops.configuration.file import OWN_KEY, BadConfiguration, named, parse_file
 from yurttunnel.ops.options import CommandOptions, FlagMissing
 
 Programs = Mapping[str, type[CommandOptions[Any]]]
@@ -25,6 +27,8 @@ def check_file(options: type[CommandOptions[Any]], path: Path) -> str | None:
         checked.parseOptions([f"--{OWN_KEY}={path}"])
     except FlagMissing as error:
         return str(error)
+    except usage.UsageError as error:
+        raise BadConfiguration(named(path, error)) from None
     return None
 
 

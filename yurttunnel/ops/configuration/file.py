@@ -27,6 +27,15 @@ class BadConfiguration(usage.UsageError):
     """The file cannot be read or used; one line names it, the key and what is expected."""
 
 
+def named(path: Path, error: Exception) -> str:
+    """Return what is wrong with a file, which is named first.
+
+    An error of several values, which do not go together, has the names of their flags only.
+    """
+    sentence = str(error)
+    return sentence if sentence.startswith(f"{path}: ") else f"{path}: {sentence}"
+
+
 def state_of(path: Path) -> State:
     """Return what is another when the file is."""
     try:

@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python import usage
 
-from yurttunnel.ops.configuration.file import state_of
+from yurttunnel.ops.configuration.file import named, state_of
 from yurttunnel.ops.flag_table import Entry
 from yurttunnel.ops.log_levels import ShownLevels, shown_levels
 from yurttunnel.ops.options import VERBOSITY, CommandOptions
@@ -100,7 +100,7 @@ class Following(Reconciler, Generic[Settings]):
             options = await self._in_thread(CommandOptions.read_anew, self._in_use)
             await self._use(options)
         except (usage.UsageError, ChangeRefused) as error:
-            sentence = str(error)
+            sentence = named(self._file, error)
             if sentence != self._broken:
                 self._broken = sentence
                 self._log.error(
