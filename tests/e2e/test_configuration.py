@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import signal
 
@@ -125,11 +126,17 @@ class LiveConfigurationTests(LeakTestCase):
                     f'{key} = "32s"\nlog-format = "json"\n',
                     f"changed in {self.path}, needs a restart: --log-format\n",
                 ),
+                (f'{key} = "32s"\nv = 4\n', f"changed in {self.path}, and in use: --v\n"),
             ):
                 self.write(text)
                 await self.eventually(
                     lambda program=program, told=told: told in program.log, told, PATIENCE
                 )
+                # The status page has what is not in use, as /readyz does.
+                page = html.unescape((await program.get("/"))[1])
+                problem = told.removeprefix("changed in ").rstrip()
+                self.assertEqual("in use: --" not in told, problem in page, told)
+            self.assertEqual((200, "debug\n"), await program.get("/debug/log-level"))
 
 
 class LiveTimesTests(EndToEndTestCase):
