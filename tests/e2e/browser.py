@@ -22,6 +22,9 @@ _FLAGS = (
     "--disable-dev-shm-usage", "--hide-scrollbars", "--no-proxy-server", "--remote-debugging-pipe",
 )  # fmt: skip
 
+_KEYS = {"Enter": (13, "\r"), "Tab": (9, "\t")}
+"""Their virtual codes, and what they type."""
+
 
 def find_browser() -> str | None:
     """The path of a Chromium, or None."""
@@ -164,10 +167,11 @@ class Page:
 
     async def press(self, key: str) -> None:
         """Press a key, for what has the focus."""
+        code, char = _KEYS[key]
         for kind in ("rawKeyDown", "char", "keyUp"):
-            text = {"text": "\r"} if kind == "char" else {}
+            text = {"text": char} if kind == "char" else {}
             await self.call(
-                "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=13, **text
+                "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **text
             )
 
     async def text(self, selector: str) -> str:

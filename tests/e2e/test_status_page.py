@@ -36,6 +36,7 @@ desk."""
 NAMED = ("button", "link", "searchbox", "table", "image", "heading")
 """Roles whose elements a screen reader names."""
 
+CLICKABLE = "a[href], button, input, select, summary"
 
 SLOW = 0.3
 """Seconds that a kubelet takes to answer; the histogram has a bucket from 0.25 to 0.5 s."""
@@ -173,6 +174,34 @@ class StatusPageTests(BrowserTestCase):
             shown = await page.evaluate(f"{age}.parentElement.getAttribute('aria-sort')")
             self.assertEqual(order, shown)
             self.assertTrue(await page.evaluate(f"document.activeElement === {age}"))
+
+    async def test_all_of_it_by_tabulator(self) -> None:
+        """Whatever can be clicked is come to by the key, in its order, and is seen to be."""
+        await self.open_stream()
+        page = await self.visit(self.tunnel.server)
+
+        async def two() -> bool:
+            return bool(await page.evaluate("document.querySelector('#streams .sort') !== null"))
+
+        await self.eventually(two, "the table of two streams can be sorted", SEEN)
+        # Nothing is replaced meanwhile.
+        await page.evaluate("document.getElementById('pause').click()")
+        await page.evaluate(
+            f"window.all = Array.from(document.querySelectorAll({CLICKABLE!r}))"
+            ".filter(each => each.checkVisibility())"
+        )
+        count = await page.evaluate("all.length")
+        self.assertGreater(count, 10)
+        reached = []
+        for _ in range(count):
+            await page.press("Tab")
+            style = "getComputedStyle(document.activeElement)"
+            reached.append(await page.evaluate("all.indexOf(document.activeElement)"))
+            self.assertEqual("solid", await page.evaluate(f"{style}.outlineStyle"))
+        self.assertEqual(list(range(count)), reached)
+        for kind in (".sort", "#pause", "input[name=q]", "a[href*='node=']"):
+            found = await page.evaluate(f"all.some(each => each.matches({kind!r}))")
+            self.assertTrue(found, kind)
 
     async def test_what_a_screen_reader_is_told(self) -> None:
         """What can be used, and what is shown, has a name."""
