@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import deferLater
 
 from benchmarks.ports import free_ports
+from tests.e2e import stopwatch
 from tests.e2e.fork_server import Forked, fork_server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,6 +108,7 @@ class Program:
         directory = os.path.dirname(self.log_path)
         command = [self._module, *self.arguments]
         self._started = self._reactor.seconds()
+        stopwatch.programs.add(self)
         with open(self.log_path, "ab") as log:
             if not self._prefix:
                 self._process = fork_server().start(command, log.fileno(), directory, environment)
@@ -244,17 +245,8 @@ class Program:
         return len(os.listdir(f"/proc/{self.pid}/task"))
 
     def waited(self) -> float:
-        """The seconds for which the threads of the process had no processor, as others had it.
-
-        The second field of ``schedstat`` (Documentation/scheduler/sched-stats.rst), in nanoseconds.
-        """
-        total = 0
-        for thread in os.listdir(f"/proc/{self.pid}/task"):
-            # It may have ended meanwhile.
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                fields = Path(f"/proc/{self.pid}/task/{thread}/schedstat").read_text().split()
-                total += int(fields[1])
-        return total / 1e9
+        """The seconds for which the process had no processor, as others had it."""
+        return stopwatch.waited(self.pid)
 
     def resident(self) -> int:
         """The resident memory of the process in bytes."""

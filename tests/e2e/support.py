@@ -16,6 +16,7 @@ from twisted.trial.unittest import SkipTest, TestCase
 from tests.e2e.clients import ConnectAnswer, Peer, Target, connect, connect_directly
 from tests.e2e.faults import FaultProxy
 from tests.e2e.programs import Program, Tunnel
+from tests.e2e.stopwatch import Stopwatch
 from tests.e2e.turns import Turn, turn
 
 ALONE = "tests.e2e.alone."
@@ -137,12 +138,13 @@ class EndToEndTestCase(TestCase):
         return await getProcessOutputAndValue(path, command[1:], reactor=reactor, **extra)
 
     async def eventually(self, condition, what: str, seconds: float = 10.0, interval: float = 0.02):
-        """Wait until ``condition()`` (or what it awaits) is true; fail after ``seconds``.
+        """Wait until ``condition()`` (or what it awaits) is true; fail after ``seconds``, in
+        which programs could run (`Stopwatch`).
 
         It is asked every ``interval``; what it awaits mostly asks a program for a page, so that
         is done less often the longer it takes (`ASKED_PART`, `LEAST_OFTEN`).
         """
-        began = reactor.seconds()
+        began, watch = reactor.seconds(), Stopwatch(reactor)
         while True:
             result = condition()
             if asks := hasattr(result, "__await__"):
@@ -150,7 +152,7 @@ class EndToEndTestCase(TestCase):
             if result:
                 return result
             waited = reactor.seconds() - began
-            if waited > seconds:
+            if waited > seconds and watch.seconds() > seconds:
                 raise self.failureException(f"after {seconds} s it was not so that {what}")
             seldom = min(waited * ASKED_PART, LEAST_OFTEN) if asks else 0.0
             await deferLater(reactor, max(interval, seldom))
@@ -170,14 +172,30 @@ class EndToEndTestCase(TestCase):
         await deferLater(reactor, seconds)
 
     async def within(self, seconds: float, awaitable, what: str):
-        """The result of ``awaitable``; the test fails if it takes longer than ``seconds``."""
+        """The result of ``awaitable``; the test fails if it takes longer than ``seconds``, in
+        which programs could run (`Stopwatch`).
+        """
         if hasattr(awaitable, "send"):
             awaitable = Deferred.fromCoroutine(awaitable)
+        watch, overdue = Stopwatch(reactor), False
 
-        def overdue(result, timeout):
-            raise self.failureException(f"not within {timeout} s: {what}")
+        def look() -> None:
+            nonlocal timer, overdue
+            left = seconds - watch.seconds()
+            overdue = left <= 0
+            if overdue:
+                awaitable.cancel()
+            else:
+                timer = reactor.callLater(left, look)
 
-        return await awaitable.addTimeout(seconds, reactor, onTimeoutCancel=overdue)
+        timer = reactor.callLater(seconds, look)
+        try:
+            return await awaitable
+        finally:
+            if timer.active():
+                timer.cancel()
+            if overdue:
+                raise self.failureException(f"not within {seconds} s: {what}")
 
 
 class TwistedTransports(EndToEndTestCase):

@@ -1,0 +1,68 @@
+"""Time that programs had: when others had the processors does not count.
+
+A bound of a second holds for a program that runs; beside whatever else is on the machine it may
+not have had any of that second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+from weakref import WeakSet
+
+from twisted.internet.interfaces import IReactorTime
+
+
+class Measured(Protocol):
+    """A program whose time is measured."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """The id of its process."""
+        ...
+
+
+programs: WeakSet[Measured] = WeakSet()
+"""Those that were started, beside the process of the tests."""
+
+
+def waited(pid: int) -> float:
+    """The seconds for which the threads of a process had no processor, as others had it.
+
+    The second field of ``schedstat`` (Documentation/scheduler/sched-stats.rst), in nanoseconds.
+    """
+    total = 0
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            # It may have ended meanwhile.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                fields = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
+                total += int(fields[1])
+    return total / 1e9
+
+
+class Stopwatch:
+    """Runs from now on, but while this process or a program waits for a processor."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._began = clock.seconds()
+        self._waited = dict(_all_waited())
+
+    def seconds(self) -> float:
+        """The seconds since it was started; a program that has ended meanwhile hides its own."""
+        waits = sum(now - self._waited.get(pid, 0.0) for pid, now in _all_waited())
+        return self._clock.seconds() - self._began - waits
+
+
+def _all_waited() -> Iterator[tuple[int, float]]:
+    pids = [os.getpid(), *(each.pid for each in programs if each.running)]
+    return ((pid, waited(pid)) for pid in pids)

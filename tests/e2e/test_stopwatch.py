@@ -1,0 +1,68 @@
+"""What counts of the time that a test waits."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from tests.e2e import stopwatch
+from tests.e2e.stopwatch import Stopwatch
+from tests.e2e.support import EndToEndTestCase
+
+
+class StopwatchTests(EndToEndTestCase):
+    """Bounds of seconds, on a machine that others use as well."""
+
+    def setUp(self):
+        """Have two programs, of which one runs, and say how long each has waited."""
+        self.clock = Clock()
+        self.waits = {os.getpid(): 5.0, 1001: 7.0}
+        self.one = SimpleNamespace(running=True, pid=1001)
+        self.other = SimpleNamespace(running=False, pid=1002)
+        self.patch(stopwatch, "programs", [self.one, self.other])
+        self.patch(stopwatch, "waited", self.waits.__getitem__)
+        return super().setUp()
+
+    def test_what_programs_run_counts(self):
+        """It is the time that has passed where nobody had to wait."""
+        watch = Stopwatch(self.clock)
+        self.clock.advance(3)
+        self.assertEqual(3.0, watch.seconds())
+
+    def test_waiting_for_a_processor_does_not_count(self):
+        """Not of the tests' process nor of a program, also one that has come since."""
+        watch = Stopwatch(self.clock)
+        self.clock.advance(3)
+        self.waits.update({os.getpid(): 5.25, 1001: 7.5, 1002: 1.0})
+        self.assertEqual(2.25, watch.seconds())
+        self.other.running = True
+        self.assertEqual(1.25, watch.seconds())
+
+    def test_who_has_ended_hides_nothing(self):
+        """What it had waited before is no part of what has passed since."""
+        watch = Stopwatch(self.clock)
+        self.clock.advance(3)
+        self.one.running = False
+        self.assertEqual(3.0, watch.seconds())
+
+    async def test_what_never_comes_is_a_failure(self):
+        """A bound ends what is waited for."""
+        ended = []
+        never = Deferred(ended.append)
+        with self.assertRaisesRegex(self.failureException, "not within 0.05 s: the answer"):
+            await self.within(0.05, never, "the answer")
+        self.assertEqual([never], ended)
+        with self.assertRaisesRegex(self.failureException, "after 0.05 s it was not so that"):
+            await self.eventually(lambda: False, "it comes", 0.05)
+
+    async def test_a_bound_is_longer_where_processors_are_others(self):
+        """As long as it was waited for them."""
+        answer = Deferred()
+        watched = iter((5.0, 5.2, 5.2))
+        self.patch(stopwatch, "waited", lambda pid: next(watched) if pid == os.getpid() else 0.0)
+        reactor.callLater(0.15, answer.callback, "late")
+        self.assertEqual("late", await self.within(0.1, answer, "the answer"))
