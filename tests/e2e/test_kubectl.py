@@ -207,7 +207,9 @@ class KubectlTests:
                 return None
 
         await self.eventually(resized, "the shell sees the new size")
-        shell.transport.write(b"echo begun; sleep 100\n")
+        # By then it is no child of the shell that still has to become a program, which would be
+        # left running: dash's handler notes the signal, and is gone with what it has noted.
+        shell.transport.write(b"sh -c 'echo begun; exec sleep 100'\n")
         # Not the terminal's echo of the command, where a semicolon follows.
         await shell.says(r"begun\r")
         shell.transport.write(b"\x03")
