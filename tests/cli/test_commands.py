@@ -8,7 +8,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from yurttunnel.cli.client import CommandFailed
 from yurttunnel.cli.commands import UnknownCommand, all_commands, find
 from yurttunnel.cli.diagnosing import own_arguments
-from yurttunnel.cli.nodes import WATCH, NodesOptions
+from yurttunnel.cli.logs import LogsLevelOptions
+from yurttunnel.cli.nodes import WATCH, NodeOptions, NodesOptions
 from yurttunnel.cli.options import IN_CLUSTER, NAMESPACE, OUTPUT
 from yurttunnel.cli.shell import ManOptions
 from yurttunnel.cli.tokens import RevokeOptions
@@ -84,7 +85,7 @@ class OptionsTests(SynchronousTestCase):
             (("-n", "x", "--watch"), "x", 1),
             (("-wn=x",), "x", 1),
         ):
-            options = self.parse(NodesOptions({}), *arguments)
+            options = self.parse(NodesOptions({}), "--in-cluster", *arguments)
             self.assertEqual((namespace, watch), (options.value(NAMESPACE), options[WATCH.name]))
         self.assertIn("-w, --watch\n", NodesOptions({}).help().usual())
         with self.assertRaisesRegex(UsageError, "^--output: '=json' is none of these"):
@@ -115,11 +116,46 @@ class OptionsTests(SynchronousTestCase):
             ((f"--{IN_CLUSTER.name}",), True),
             (("--context=c",), True),
             (("--kubeconfig=k",), True),
+            # As from a variable of a shell that is empty: kubectl has its usual one then.
+            (("--context=",), True),
         ):
             options = self.parse(NodesOptions({}), *arguments)
             self.assertEqual(expected, options.in_cluster)
         self.assertEqual("kube-system", options.value(NAMESPACE))
         self.assertEqual("text", options.value(OUTPUT))
+
+    def test_empty_values(self) -> None:
+        """They are values, as where a variable of a shell is empty, and take no word."""
+        with self.assertRaisesRegex(UsageError, "^--namespace: '' is not"):
+            self.parse(NodeOptions({}), "--in-cluster", "-n", "", "edge-1")
+        options = self.parse(NodeOptions({}), "--context", "", "edge-1")
+        self.assertEqual((("edge-1",), True), (options.given, options.in_cluster))
+
+    def test_what_has_no_effect(self) -> None:
+        """A flag that would change nothing is refused, with what gives it an effect."""
+        variable = {"YURTTUNNEL_STATE_DIR": "/v"}
+        for made, arguments, sentence in (
+            (
+                NodesOptions(variable),
+                ("-n", "x"),
+                "^--namespace is for a cluster: add --in-cluster, or run kubectl yurttunnel nodes$",
+            ),
+            (NodesOptions(variable), ("--meta-port=1",), "^--meta-port is for a cluster: "),
+            (
+                NodesOptions(variable),
+                ("--in-cluster", "--state-dir=S"),
+                "^--state-dir has no effect in a cluster, .*: leave it out$",
+            ),
+            (
+                LogsLevelOptions(variable),
+                ("--for=3",),
+                "^--for has no effect without --set LEVEL: add it$",
+            ),
+        ):
+            made.invocation = "yurttunnel nodes"
+            with self.assertRaisesRegex(UsageError, sentence):
+                self.parse(made, *arguments)
+        self.assertTrue(self.parse(NodesOptions(variable), "--in-cluster", "-n=x").in_cluster)
 
     def test_directory(self) -> None:
         """It is that of the flag, else of the variable; mostly there is none."""

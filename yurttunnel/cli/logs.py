@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from twisted.python import usage
+
 from yurttunnel.cli import output
 from yurttunnel.cli.options import PROGRAM, STATE_DIR, ClientCommand, ClientOptions
 from yurttunnel.ops import flags
@@ -45,6 +47,12 @@ class LogsLevelOptions(ClientOptions):
     for a while, without a restart."""
 
     table = (SET, FOR, PROGRAM, STATE_DIR)
+
+    def make_settings(self) -> None:
+        """Refuse a time without a level: nothing would be changed."""
+        super().make_settings()
+        if self._says(FOR) and not self._says(SET):
+            raise usage.UsageError("--for has no effect without --set LEVEL: add it")
 
 
 def logs_level(options: LogsLevelOptions) -> None:

@@ -119,10 +119,25 @@ class ClientOptions(CommandOptions[None]):
     needed = 1
 
     def make_settings(self) -> None:
-        """Check all values; what asks for them converts them."""
+        """Check all values, and that each has an effect; what asks for them converts them."""
         for entry in self.table:
             if isinstance(entry, Flag) and self[entry.name] is not None:
                 self.value(entry)
+        if self.in_cluster and self._says(STATE_DIR):
+            raise usage.UsageError(
+                "--state-dir has no effect in a cluster, which is asked through its API: leave it"
+                " out"
+            )
+        for flag in (NAMESPACE, META_PORT):
+            if self._says(flag) and not self.in_cluster:
+                raise usage.UsageError(
+                    f"--{flag.name} is for a cluster: add --in-cluster, or run kubectl"
+                    f" {self.invocation}"
+                )
+
+    def _says(self, entry: Entry) -> bool:
+        """Return whether the command line has a flag, whatever its value is."""
+        return entry.name in self._command_line
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
         """Parse ``options``, wherever the words stand between the flags."""
@@ -133,7 +148,14 @@ class ClientOptions(CommandOptions[None]):
             # It is told below what is wrong.
             super().parseOptions(given)
             return
-        super().parseOptions([*(each for pair in found for each in _written(*pair)), *words])
+        flags = (each for pair in found for each in self._written(*pair))
+        super().parseOptions([*flags, *words])
+
+    def _written(self, flag: str, value: str) -> list[str]:
+        if value:
+            return [f"{flag}={value}" if flag.startswith("--") else f"{flag}{value}"]
+        takes_one = f"{flag[2:]}=" in self.longOpt or f"{flag[1:]}:" in self.shortOpt
+        return [flag, ""] if takes_one else [flag]
 
     def parseArgs(self, *arguments: str) -> None:
         """Take the words."""
@@ -154,9 +176,7 @@ class ClientOptions(CommandOptions[None]):
     @property
     def in_cluster(self) -> bool:
         """Whether the servers of a cluster are to be asked."""
-        return IN_CLUSTER in self.table and bool(
-            self[IN_CLUSTER.name] or self[KUBECONFIG.name] or self[CONTEXT.name]
-        )
+        return any(self._says(each) for each in (IN_CLUSTER, KUBECONFIG, CONTEXT))
 
     def servers(self) -> Sequence[Process | Server]:
         """Return those that are to be asked: the one on this machine, or all of a cluster."""
@@ -191,12 +211,6 @@ class ClientOptions(CommandOptions[None]):
         """The state directory, if one is named."""
         named = self[STATE_DIR.name] or self._environment.get(STATE_DIR.variable)
         return self.value(STATE_DIR) if named else None
-
-
-def _written(flag: str, value: str) -> list[str]:
-    if not value:
-        return [flag]
-    return [f"{flag}={value}" if flag.startswith("--") else f"{flag}{value}"]
 
 
 class Command(Protocol):
