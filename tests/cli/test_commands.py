@@ -6,7 +6,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.cli.client import CommandFailed
-from yurttunnel.cli.commands import UnknownCommand, all_commands, find
+from yurttunnel.cli.commands import UnknownCommand, all_commands
 from yurttunnel.cli.diagnosing import own_arguments
 from yurttunnel.cli.logs import LogsLevelOptions
 from yurttunnel.cli.nodes import WATCH, NodeOptions, NodesOptions
@@ -26,7 +26,7 @@ class FindTests(SynchronousTestCase):
             (["node", "edge-1"], "node", ["edge-1"]),
             (["nodes"], "nodes", []),
         ):
-            command, rest = find(words)
+            command, rest = all_commands().find(words)
             self.assertEqual((name, others), (command.name, list(rest)))
 
     def test_unknown(self) -> None:
@@ -43,18 +43,17 @@ class FindTests(SynchronousTestCase):
                 "--state-dir stands before the command: flags stand behind it, COMMAND --state-dir",
             ),
         ):
-            error = self.assertRaises(UnknownCommand, find, words)
+            error = self.assertRaises(UnknownCommand, all_commands().find, words)
             self.assertIn(sentence, str(error))
 
     def test_every_command_has_help(self) -> None:
         """Its help names each of its flags, and says in a line what it does."""
-        for commands in all_commands().values():
-            for command in commands:
-                self.assertTrue(command.text)
-                options = command.options()
-                text = options.help().whole(100)
-                for entry in options.table:
-                    self.assertIn(f"--{entry.name}", text, command.name)
+        for command in all_commands().each():
+            self.assertTrue(command.text)
+            options = command.options()
+            text = options.help().whole(100)
+            for entry in options.table:
+                self.assertIn(f"--{entry.name}", text, command.name)
 
 
 class OptionsTests(SynchronousTestCase):

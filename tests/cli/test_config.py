@@ -8,7 +8,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.cli.commands import find
+from yurttunnel.cli.commands import all_commands
 
 
 class ConfigCheckTests(SynchronousTestCase):
@@ -24,7 +24,7 @@ class ConfigCheckTests(SynchronousTestCase):
         output, errors = io.StringIO(), io.StringIO()
         self.patch(sys, "stdout", output)
         self.patch(sys, "stderr", errors)
-        command, arguments = find(["config", "check", str(self.path), *flags])
+        command, arguments = all_commands().find(["config", "check", str(self.path), *flags])
         ended = self.assertRaises(SystemExit, command.run, arguments)
         texts = [each.getvalue().replace(str(self.path), "FILE") for each in (output, errors)]
         return (*texts, ended.code)
@@ -69,7 +69,7 @@ class ConfigCheckTests(SynchronousTestCase):
     def test_a_file_that_is_not_there(self):
         """It is said so."""
         self.path.write_text("")
-        command, arguments = find(["config", "check", f"{self.path}-"])
+        command, arguments = all_commands().find(["config", "check", f"{self.path}-"])
         errors = io.StringIO()
         self.patch(sys, "stderr", errors)
         self.assertRaises(SystemExit, command.run, arguments)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from typing import NoReturn
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.cli import main
-from yurttunnel.cli.commands import every_command
+from yurttunnel.cli.client import CommandFailed
+from yurttunnel.cli.commands import all_commands
 from yurttunnel.cli.nodes import NodesOptions
 from yurttunnel.cli.options import IN_CLUSTER
 from yurttunnel.cli.plugin import ASKING, instead
@@ -41,19 +43,58 @@ class PluginTests(SynchronousTestCase):
             " take its kubelet's credentials away, too, or it registers anew",
             "server": "server asks no cluster: run it without kubectl, yurttunnel server",
             "man status": "man asks no cluster: run it without kubectl, yurttunnel man",
+            # Help with what is refused is of no use.
+            "token": "token: a cluster has no join tokens, its agents get their certificates from"
+            " it",
+            "forward --help": f"forward {IN_POD} forward",
+            "help config": "config asks no cluster: run it without kubectl, yurttunnel config",
         }.items():
             told = self.ended(*words.split())
             self.assertEqual(("", f"kubectl yurttunnel: {cure}\n", STATUS), told)
 
     def test_what_asks(self) -> None:
-        """Those that do have the flag for it, which they are given."""
-        for command in every_command():
+        """Those that can ask a cluster do, without a flag, and have none for a process."""
+        names = [each.name for each in ASKING.each()]
+        for command in all_commands().each():
             asks = IN_CLUSTER in command.options().table
-            self.assertEqual((asks, asks), (command in ASKING, not instead(command)), command.name)
+            told = instead(command.name.split())
+            self.assertEqual((asks, asks), (command.name in names, not told), command.name)
         asked = []
         self.patch(NodesOptions, "servers", lambda options: asked.append(options.in_cluster) or [])
-        self.assertEqual(0, self.ended("nodes")[2])
+        self.assertEqual(0, self.ended("nodes", "-n", "x")[2])
         self.assertEqual([True], asked)
+
+    def test_its_name(self) -> None:
+        """Everything that is wrong is said by the command that was called."""
+
+        def refuse(options: NodesOptions) -> NoReturn:
+            raise CommandFailed("kubectl: Forbidden")
+
+        self.patch(NodesOptions, "servers", refuse)
+        for words, sentence, status in (
+            (["nodes"], " nodes: kubectl: Forbidden", 1),
+            (["nodes", "-o", "x"], " nodes: --output: 'x' is none of these: text, json", STATUS),
+            (
+                ["nodes", "edge-1"],
+                " nodes: unexpected argument 'edge-1': did you mean kubectl yurttunnel node"
+                " edge-1?",
+                STATUS,
+            ),
+            (["nodez"], ": there is no command 'nodez': did you mean node or nodes?", STATUS),
+            (
+                ["get"],
+                ": there is no command 'get': kubectl yurttunnel --help lists those there are",
+                STATUS,
+            ),
+            (
+                ["nodes", "--state-dir=S"],
+                " nodes: --state-dir has no effect in a cluster, which is asked through its API:"
+                " leave it out",
+                STATUS,
+            ),
+        ):
+            told = self.ended(*words)
+            self.assertEqual(("", f"kubectl yurttunnel{sentence}\n", status), told)
 
     def test_help(self) -> None:
         """It lists what can be done so, and where the rest is."""
@@ -62,3 +103,20 @@ class PluginTests(SynchronousTestCase):
         self.assertEqual((["status", "nodes", "node"], 0), (listed, status))
         self.assertTrue(shown.startswith("Usage: kubectl yurttunnel COMMAND [flags]\n"))
         self.assertIn("run without kubectl: yurttunnel --help.", shown)
+
+    def test_help_of_a_command(self) -> None:
+        """It is called by its name there, and no flag is about this machine."""
+        for words in (("nodes", "--help"), ("help", "nodes")):
+            shown, _, status = self.ended(*words)
+            self.assertEqual(0, status or 0)
+            self.assertTrue(shown.startswith("Usage: kubectl yurttunnel nodes [options]\n"))
+            self.assertIn("--namespace", shown)
+            for flag in ("--state-dir", "--in-cluster"):
+                self.assertNotIn(flag, shown)
+        self.patch(sys, "argv", ["kubectl_complete-yurttunnel", "nodes", "--"])
+        offered = io.StringIO()
+        with contextlib.redirect_stdout(offered):
+            main.complete()
+        flags = [line.partition("\t")[0] for line in offered.getvalue().splitlines()]
+        self.assertIn("--namespace", flags)
+        self.assertNotIn("--state-dir", flags)

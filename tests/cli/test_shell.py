@@ -28,8 +28,7 @@ COMMANDS = {
 
 def every():
     """Return the tables of the real commands."""
-    commands = [each for group in all_commands().values() for each in group]
-    return {each.name: (each.text, each.options().table) for each in commands}
+    return {each.name: (each.text, each.options().table) for each in all_commands().each()}
 
 
 def run(shell: str, script: str, *arguments: str) -> str:

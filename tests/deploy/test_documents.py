@@ -157,9 +157,7 @@ class PathTests(unittest.SynchronousTestCase):
     def test_flags_exist(self):
         """Each flag is one of the programs', or of a program that is known by name."""
         programs = (ServerOptions, AgentOptions, QuickstartOptions, HubOptions, ProxyOptions)
-        commands = {
-            type(command.options()) for group in all_commands().values() for command in group
-        }
+        commands = {type(command.options()) for command in all_commands().each()}
         known = flags_that_exist(*programs, *commands) | OTHER_PROGRAMS
         for page in PAGES:
             if page.name in OF_TOOLS:

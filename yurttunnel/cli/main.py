@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from yurttunnel import __version__
-from yurttunnel.cli.commands import UnknownCommand, all_commands, family, find
+from yurttunnel.cli.commands import Commands, UnknownCommand, all_commands
 from yurttunnel.cli.completion import for_kubectl
-from yurttunnel.cli.options import IN_CLUSTER, Command
+from yurttunnel.cli.options import Command
 from yurttunnel.cli.plugin import ASKING, instead, is_plugin
 from yurttunnel.cli.shell import tables
 from yurttunnel.ops.command_line import STATUS, as_long_as_it_is_read
@@ -18,6 +19,8 @@ _HELP = ("-h", "--help", "help")
 _ABOUT = (
     "A reverse tunnel: machines that nobody can dial connect out, and are reached through that."
 )
+
+_ELSEWHERE = "\nThe other commands of yurttunnel are run without kubectl: yurttunnel --help."
 
 
 def main() -> None:
@@ -30,56 +33,53 @@ def _run(arguments: Sequence[str]) -> None:
     if len(arguments) > 1 and arguments[0] in _HELP:
         arguments = [*arguments[1:], "--help"]
     plugin = is_plugin(sys.argv[0])
+    commands = ASKING if plugin else all_commands()
     if not arguments or arguments[0] in _HELP:
-        print(_help_of_plugin() if plugin else _help())
+        print(_help(commands, _ELSEWHERE if plugin else ""))
         raise SystemExit(0 if arguments else STATUS)
-    if len(arguments) == 2 and arguments[1] in _HELP and (members := family(arguments[0])):
-        print(_help_of(arguments[0], members))
-        raise SystemExit(0)
     if arguments[0] in ("--version", "version"):
         print(f"yurttunnel {__version__}")
         raise SystemExit(0)
+    if plugin and (cure := instead(arguments)):
+        _refuse(commands, cure)
+    if len(arguments) == 2 and arguments[1] in _HELP and (members := commands.family(arguments[0])):
+        print(_help_of(commands, arguments[0], members))
+        raise SystemExit(0)
     try:
-        command, others = find(arguments)
+        command, others = commands.find(arguments)
     except UnknownCommand as error:
-        print(f"yurttunnel: {error}", file=sys.stderr)
-        raise SystemExit(STATUS) from None
-    if plugin:
-        if cure := instead(command):
-            print(f"kubectl yurttunnel: {cure}", file=sys.stderr)
-            raise SystemExit(STATUS)
-        others = [f"--{IN_CLUSTER.name}", *others]
+        _refuse(commands, str(error))
     command.run(others)
 
 
 def complete() -> None:
     """Print what kubectl offers behind ``kubectl yurttunnel``, as it asks for it."""
-    print(for_kubectl(tables(ASKING), sys.argv[1:]), end="")
+    print(for_kubectl(tables(ASKING.each()), sys.argv[1:]), end="")
 
 
-def _help() -> str:
-    groups = [f"{group}:\n{_lines(each)}" for group, each in all_commands().items()]
-    return "\n".join((_usage(""), f"{_ABOUT}\n", *groups, _end("")))
+def _refuse(commands: Commands, sentence: str) -> NoReturn:
+    print(f"{commands.program}: {sentence}", file=sys.stderr)
+    raise SystemExit(STATUS)
 
 
-def _help_of_plugin() -> str:
-    asking = f"What runs in a cluster:\n{_lines(ASKING)}"
-    others = "The other commands of yurttunnel are run without kubectl: yurttunnel --help."
-    plugin = "kubectl "
-    return "\n".join((_usage("", plugin), asking, f"{_end('', plugin)}\n{others}"))
+def _help(commands: Commands, note: str) -> str:
+    groups = [f"{heading}:\n{_lines(each)}" for heading, each in commands.groups.items()]
+    program = commands.program
+    return "\n".join((_usage(program), f"{_ABOUT}\n", *groups, f"{_end(program)}{note}"))
 
 
-def _help_of(word: str, members: Sequence[Command]) -> str:
+def _help_of(commands: Commands, word: str, members: Sequence[Command]) -> str:
     """Return the help of the commands that begin with a word."""
-    return "\n".join((_usage(f"{word} "), _lines(members), _end(f"{word} ")))
+    beginning = f"{commands.program} {word}"
+    return "\n".join((_usage(beginning), _lines(members), _end(beginning)))
 
 
-def _usage(beginning: str, before: str = "") -> str:
-    return f"Usage: {before}yurttunnel {beginning}COMMAND [flags]\n"
+def _usage(beginning: str) -> str:
+    return f"Usage: {beginning} COMMAND [flags]\n"
 
 
-def _end(beginning: str, before: str = "") -> str:
-    return f"{before}yurttunnel {beginning}COMMAND --help tells of a command's flags."
+def _end(beginning: str) -> str:
+    return f"{beginning} COMMAND --help tells of a command's flags."
 
 
 def _lines(commands: Sequence[Command]) -> str:

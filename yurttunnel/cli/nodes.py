@@ -62,7 +62,7 @@ class NodesOptions(ClientOptions):
         if arguments:
             name = arguments[0]
             raise usage.UsageError(
-                f"unexpected argument {name!r}: did you mean yurttunnel node {name}?"
+                f"unexpected argument {name!r}: did you mean {self.program_name} node {name}?"
             )
 
 
@@ -167,7 +167,8 @@ def node(options: NodeOptions) -> None:
     told = [each for each in options.told(lambda server: _told(server, page)) if each is not None]
     if not told:
         known = [each["node"] for each in _look(options)]
-        meant = output.shown(did_you_mean(name, known)) or "yurttunnel nodes lists what is"
+        meant = output.shown(did_you_mean(name, known))
+        meant = meant or f"{options.program_name} nodes lists what is"
         raise CommandFailed(f"nothing is known of {name!r}: {meant}")
     best = max(told, key=_goodness)
     print(output.as_json(best) if options.as_json else described(best), end="")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getopt
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -17,7 +17,11 @@ from yurttunnel.cli.finding import one, running
 from yurttunnel.ops import flags
 from yurttunnel.ops.command_line import STATUS
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Switch
+from yurttunnel.ops.help import Help
 from yurttunnel.ops.options import CommandOptions
+
+PROGRAM_NAME = "yurttunnel"
+"""What stands before the name of a command."""
 
 _Told = TypeVar("_Told")
 
@@ -114,6 +118,11 @@ class ClientOptions(CommandOptions[None]):
 
     is_program = False
 
+    program_name = PROGRAM_NAME
+
+    hidden: Sequence[Entry] = ()
+    """Flags that help and completion leave out."""
+
     words: Sequence[str] = ()
 
     needed = 1
@@ -138,6 +147,11 @@ class ClientOptions(CommandOptions[None]):
     def _says(self, entry: Entry) -> bool:
         """Return whether the command line has a flag, whatever its value is."""
         return entry.name in self._command_line
+
+    def help(self) -> Help:
+        """Return what there is to say of the command and its flags."""
+        whole = super().help()
+        return replace(whole, table=[each for each in whole.table if each not in self.hidden])
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
         """Parse ``options``, wherever the words stand between the flags."""
@@ -237,7 +251,7 @@ class ClientCommand:
 
     name: str
     text: str
-    make_options: Callable[[], ClientOptions]
+    make_options: type[ClientOptions]
     act: Callable[[Any], int | None]
 
     def options(self) -> CommandOptions[Any]:
@@ -252,10 +266,10 @@ class ClientCommand:
             status = self.act(options) or 0
             sys.stdout.flush()
         except usage.UsageError as error:
-            print(f"yurttunnel {self.name}: {error}", file=sys.stderr)
+            print(f"{options.program_name} {self.name}: {error}", file=sys.stderr)
             status = STATUS
         except CommandFailed as error:
-            print(f"yurttunnel {self.name}: {error}", file=sys.stderr)
+            print(f"{options.program_name} {self.name}: {error}", file=sys.stderr)
             status = 1
         except KeyboardInterrupt:
             status = 130
@@ -263,5 +277,5 @@ class ClientCommand:
 
     def _options(self) -> ClientOptions:
         options = self.make_options()
-        options.invocation = " ".join(("yurttunnel", self.name, *options.words))
+        options.invocation = " ".join((options.program_name, self.name, *options.words))
         return options

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
 
-from yurttunnel.cli.diagnosing import DIAGNOSE
-from yurttunnel.cli.forwards import FORWARDS
-from yurttunnel.cli.logs import LOGS_LEVEL
+from yurttunnel.cli.commands import Commands, all_commands
 from yurttunnel.cli.nodes import NODES
-from yurttunnel.cli.options import Command
-from yurttunnel.cli.revoking import REVOKE
+from yurttunnel.cli.options import IN_CLUSTER, STATE_DIR, ClientCommand, ClientOptions
 from yurttunnel.cli.status import STATUS
-from yurttunnel.cli.tokens import TOKENS
 
-ASKING = (STATUS, *NODES)
+_PROGRAM_NAME = "kubectl yurttunnel"
 
 _IN_POD = "{name} is for a process: in a server's pod, kubectl exec POD -- yurttunnel {name}"
 
 _INSTEAD = {
-    **dict.fromkeys(
-        (each.name for each in TOKENS),
-        "{name}: a cluster has no join tokens, its agents get their certificates from it",
-    ),
-    **dict.fromkeys((each.name for each in (*FORWARDS, LOGS_LEVEL)), _IN_POD),
-    DIAGNOSE.name: f"{_IN_POD} -o /dev/shm/server.tar.gz",
-    REVOKE.name: "{name}: in a cluster a node is cut off by kubectl delete node NODE; take its"
+    "token": "{name}: a cluster has no join tokens, its agents get their certificates from it",
+    "forward": _IN_POD,
+    "logs-level": _IN_POD,
+    "diagnose": f"{_IN_POD} -o /dev/shm/server.tar.gz",
+    "revoke": "{name}: in a cluster a node is cut off by kubectl delete node NODE; take its"
     " kubelet's credentials away, too, or it registers anew",
 }
-"""By the names of commands; all others are for the machine on which they are run."""
+"""By the first words of commands; all others are for the machine on which they are run."""
 
 _HERE = "{name} asks no cluster: run it without kubectl, yurttunnel {name}"
 
@@ -37,6 +34,32 @@ def is_plugin(path: str) -> bool:
     return os.path.basename(path).startswith("kubectl-")
 
 
-def instead(command: Command) -> str:
-    """Return what to do in place of a command that asks no cluster; empty for one that does."""
-    return "" if command in ASKING else _INSTEAD.get(command.name, _HERE).format(name=command.name)
+def _asking(command: ClientCommand) -> ClientCommand:
+    """Return a command as it is behind ``kubectl``, where it asks a cluster in any case."""
+    options = command.make_options
+    own = {
+        "program_name": _PROGRAM_NAME,
+        "hidden": (IN_CLUSTER, STATE_DIR),
+        "in_cluster": True,
+    }
+    made = cast(type[ClientOptions], type(options.__name__, (options,), own))
+    return replace(command, make_options=made)
+
+
+ASKING = Commands(
+    _PROGRAM_NAME, {"What runs in a cluster": [_asking(each) for each in (STATUS, *NODES)]}
+)
+"""The commands that there are."""
+
+
+def instead(arguments: Sequence[str]) -> str:
+    """Return what to do in place of a command of ``yurttunnel``; empty for one that asks, or none.
+
+    It is the one with which ``arguments`` begin, or one of two words of which there is the first.
+    """
+    first, second = (*arguments, "")[:2]
+    others = {each.name for each in all_commands().each()} - {each.name for each in ASKING.each()}
+    if first not in {name.split()[0] for name in others}:
+        return ""
+    name = f"{first} {second}" if f"{first} {second}" in others else first
+    return _INSTEAD.get(first, _HERE).format(name=name)

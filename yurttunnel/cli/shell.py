@@ -35,7 +35,7 @@ class ManOptions(ClientOptions):
 
 def tables(commands: Sequence[Command]) -> completion.Tables:
     """Return what completion needs of the commands."""
-    return {each.name: (each.text, each.options().table) for each in commands}
+    return {each.name: (each.text, each.options().help().table) for each in commands}
 
 
 def shell_commands(commands: Commands) -> tuple[ClientCommand, ...]:

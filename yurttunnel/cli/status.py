@@ -25,8 +25,9 @@ class StatusOptions(ClientOptions):
     """Options of ``yurttunnel status``."""
 
     longdesc = """Shows the servers, agents, hubs and proxies that this user, or root, runs on this
-    machine: since when, where the status page is, and what they find wrong. It ends with status 0
-    if all are ready, else 1."""
+    machine: since when, where the status page is, and what they find wrong; of a cluster all its
+    servers, and how many nodes are connected to each. It ends with status 0 if all are ready, else
+    1."""
 
     table = (STATE_DIR, OUTPUT, *CLUSTER_TABLE)
 

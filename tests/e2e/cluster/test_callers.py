@@ -104,7 +104,7 @@ class PluginTests(ClusterTestCase):
 
         self.assertRegex(
             await told(),
-            r"\Ayurttunnel nodes: kubectl: Error from server \(Forbidden\): "
+            r"\Akubectl yurttunnel nodes: kubectl: Error from server \(Forbidden\): "
             r'.*User "somebody" cannot list resource "pods".*\n\Z',
         )
         await world.kubectl.output("apply", "-f", "-", stdin=json.dumps(LISTER).encode())
