@@ -6,13 +6,15 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.cli.client import CommandFailed
-from yurttunnel.cli.commands import UnknownCommand, all_commands
+from yurttunnel.cli.command_set import UnknownCommand
+from yurttunnel.cli.commands import all_commands
 from yurttunnel.cli.diagnosing import own_arguments
+from yurttunnel.cli.forwards import AddOptions, RemoveOptions
 from yurttunnel.cli.logs import LogsLevelOptions
 from yurttunnel.cli.nodes import WATCH, NodeOptions, NodesOptions
 from yurttunnel.cli.options import IN_CLUSTER, NAMESPACE, OUTPUT
-from yurttunnel.cli.shell import ManOptions
-from yurttunnel.cli.tokens import RevokeOptions
+from yurttunnel.cli.shell import CompletionOptions, ManOptions
+from yurttunnel.cli.tokens import CreateOptions, RevokeOptions
 
 
 class FindTests(SynchronousTestCase):
@@ -100,13 +102,27 @@ class OptionsTests(SynchronousTestCase):
                 ("edge-1",),
                 "^unexpected argument 'edge-1': did you mean yurttunnel node edge-1",
             ),
+            (CompletionOptions({}), (), "^SHELL is missing: give bash, zsh or fish$"),
+            (CompletionOptions({}), ("sh",), "^'sh' is none of these: bash, zsh, fish$"),
+            (AddOptions({}), ("9000",), "^'9000' is not a forward: write LISTEN=NODE/HOST:PORT"),
+            (
+                AddOptions({}),
+                ("http://x=e/a:80",),
+                "^'http://x=e/a:80' is not a forward: 'http://x' is neither PORT, of the loopback"
+                " address, nor ADDRESS:PORT; write LISTEN=NODE/HOST:PORT, as [^;]*$",
+            ),
+            (RemoveOptions({}), ("foo",), "^'foo' is neither PORT, of the loopback address, nor"),
+            (CreateOptions({}), ("--lifetime=400d",), "^--lifetime: '400d' is no lifetime of a"),
+            (CreateOptions({}), ("--lifetime=0",), "^--lifetime: '0' .*: give one second to 365"),
             (NodesOptions({}), ("-o", "xml"), "^--output: 'xml' is none of these: text, json"),
             (NodesOptions({}), ("--namespace=a.b",), "^--namespace: 'a.b' is not the name"),
         ):
             with self.assertRaisesRegex(UsageError, sentence):
                 self.parse(made, *arguments)
         self.assertEqual((), self.parse(ManOptions({})).given)
-        self.assertEqual(("token", "list"), self.parse(ManOptions({}), "token", "list").given)
+        self.assertEqual(("token list",), self.parse(ManOptions({}), "token", "list").given)
+        for listen in ("9000", ":9000", "[::1]:9000"):
+            self.assertEqual((listen,), self.parse(RemoveOptions({}), listen).given)
 
     def test_cluster(self) -> None:
         """A cluster is meant when it is said, or when a kubeconfig or context is named."""
@@ -122,6 +138,18 @@ class OptionsTests(SynchronousTestCase):
             self.assertEqual(expected, options.in_cluster)
         self.assertEqual("kube-system", options.value(NAMESPACE))
         self.assertEqual("text", options.value(OUTPUT))
+
+    def test_usage(self) -> None:
+        """It has the words, and which of them can be left out."""
+        for name, words in (
+            ("man", "man [COMMAND]"),
+            ("completion", "completion SHELL"),
+            ("node", "node NODE"),
+            ("nodes", "nodes"),
+        ):
+            command, _ = all_commands().find([name])
+            text = command.options().help().usual()
+            self.assertTrue(text.startswith(f"Usage: yurttunnel {words} [options]\n"), text)
 
     def test_empty_values(self) -> None:
         """They are values, as where a variable of a shell is empty, and take no word."""

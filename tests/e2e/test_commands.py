@@ -495,9 +495,18 @@ class NothingRunsTests(CommandCase):
                 "yurttunnel forward add: LISTEN=NODE/HOST:PORT is missing: give it",
             ),
             (
+                ["forward", "rm", "foo"],
+                "yurttunnel forward rm: 'foo' is neither PORT, of the loopback address, nor"
+                " ADDRESS:PORT",
+            ),
+            (
+                ["token", "create", "--lifetime", "400d"],
+                "yurttunnel token create: --lifetime: '400d' is no lifetime of a token: give one"
+                " second to 365 days, as 24h",
+            ),
+            (
                 ["man", "forward"],
-                "yurttunnel man: there is no command 'forward': did you mean forward rm, forward"
-                " ls or forward add?",
+                "yurttunnel man: forward is the beginning of a command: forward add|rm|ls",
             ),
             (
                 ["status", "-o", "yaml"],

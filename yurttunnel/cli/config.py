@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from yurttunnel.cli import output
-from yurttunnel.cli.options import NAMES, ClientCommand, ClientOptions, program
+from yurttunnel.cli.options import NAMES, ClientCommand, ClientOptions, Word
 from yurttunnel.cli.programs import PROGRAMS
+from yurttunnel.ops import flags
 from yurttunnel.ops.configuration.check import Programs, check_file, program_of
 from yurttunnel.ops.flag_table import Flag, Group
 
 PROGRAM = Flag(
     "program",
     Group.BASICS,
-    program,
+    flags.one_of(*NAMES),
     "Which program the file is for: server, agent, hub or proxy. [default: the one that knows most"
     " of its keys]",
 )
@@ -26,7 +27,7 @@ class ConfigCheckOptions(ClientOptions):
     its keys are flags, whether their values can be read and go together. What is wrong is one line
     that names file and key, and the status is 64."""
 
-    words = ("FILE",)
+    words = (Word("FILE"),)
     table = (PROGRAM,)
 
 

@@ -6,7 +6,7 @@ import sys
 from ipaddress import ip_address
 
 from yurttunnel.cli import output
-from yurttunnel.cli.options import OUTPUT, STATE_DIR, ClientCommand, ClientOptions
+from yurttunnel.cli.options import OUTPUT, STATE_DIR, ClientCommand, ClientOptions, Word
 from yurttunnel.ops.command_line import did_you_mean
 from yurttunnel.ops.flag_table import Group, Switch
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORTS
@@ -22,6 +22,20 @@ _LASTS = """It lasts until the server ends, or its configuration says something 
 address: for good, put it into the configuration (--forward)."""
 
 
+def _forward(text: str) -> object:
+    """Parse a forward as the server does, whose parts no other command needs in its memory."""
+    from yurttunnel.server.frontends.forward import parse_forward
+
+    return parse_forward(text)
+
+
+def _listen(text: str) -> object:
+    """Parse where one listens, likewise."""
+    from yurttunnel.server.frontends.forward import parse_listen
+
+    return parse_listen(text)
+
+
 class AddOptions(ClientOptions):
     """Options of ``yurttunnel forward add``."""
 
@@ -30,7 +44,7 @@ class AddOptions(ClientOptions):
     port of the loopback address. The agent must allow the target: of itself that is each port of
     its node's addresses and name (NODE/NODE:80), and the kubelet's on loopback. {_LASTS}"""
 
-    words = ("LISTEN=NODE/HOST:PORT",)
+    words = (Word("LISTEN=NODE/HOST:PORT", _forward),)
     table = (REPLACE, STATE_DIR, OUTPUT)
 
 
@@ -40,7 +54,7 @@ class RemoveOptions(ClientOptions):
     longdesc = f"""Has a running server listen no more at LISTEN, ADDRESS:PORT or PORT of the
     loopback address. Connections that are open go on. {_LASTS}"""
 
-    words = ("LISTEN",)
+    words = (Word("LISTEN", _listen),)
     table = (STATE_DIR, OUTPUT)
 
 

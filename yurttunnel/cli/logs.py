@@ -12,15 +12,6 @@ from yurttunnel.ops.flag_table import Flag, Group
 
 PAGE = "/debug/log-level"
 
-LEVELS = ("debug", "info", "warn")
-
-
-def _level(text: str) -> str:
-    """Parse a level."""
-    if text not in LEVELS:
-        raise ValueError(f"{text!r} is none of these: {', '.join(LEVELS)}")
-    return text
-
 
 def _while(text: str) -> int:
     """Parse for how long."""
@@ -30,7 +21,12 @@ def _while(text: str) -> int:
     return seconds
 
 
-SET = Flag("set", Group.BASICS, _level, "Log from this level on: debug, info or warn.")
+SET = Flag(
+    "set",
+    Group.BASICS,
+    flags.one_of("debug", "info", "warn"),
+    "Log from this level on: debug, info or warn.",
+)
 FOR = Flag(
     "for",
     Group.BASICS,

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from yurttunnel import __version__
-from yurttunnel.cli.commands import Commands, UnknownCommand, all_commands
+from yurttunnel.cli.command_set import Commands, UnknownCommand
+from yurttunnel.cli.commands import all_commands
 from yurttunnel.cli.completion import for_kubectl
 from yurttunnel.cli.options import Command
 from yurttunnel.cli.plugin import ASKING, instead, is_plugin

@@ -22,6 +22,7 @@ from yurttunnel.cli.options import (
     STATE_DIR,
     ClientCommand,
     ClientOptions,
+    Word,
 )
 from yurttunnel.ops.command_line import did_you_mean
 from yurttunnel.ops.flag_table import Group, Switch
@@ -72,7 +73,7 @@ class NodeOptions(ClientOptions):
     longdesc = """Tells what is known of a node: its identifiers, sessions, and how the last ones
     have ended."""
 
-    words = ("NODE",)
+    words = (Word("NODE"),)
     table = (STATE_DIR, OUTPUT, *CLUSTER_TABLE)
 
 

@@ -26,13 +26,6 @@ PROGRAM_NAME = "yurttunnel"
 _Told = TypeVar("_Told")
 
 
-def _format(text: str) -> str:
-    """Parse a form of output."""
-    if text not in ("text", "json"):
-        raise ValueError(f"{text!r} is none of these: text, json")
-    return text
-
-
 STATE_DIR = Flag(
     "state-dir",
     Group.BASICS,
@@ -46,7 +39,7 @@ STATE_DIR = Flag(
 OUTPUT = Flag(
     "output",
     Group.BASICS,
-    _format,
+    flags.one_of("text", "json"),
     "What is printed: text, for people, or json, as docs/admin.md describes it.",
     default="text",
     short="o",
@@ -57,17 +50,10 @@ NAMES = ("server", "agent", "hub", "proxy")
 """The programs that have a socket."""
 
 
-def program(text: str) -> str:
-    """Parse which program is meant."""
-    if text not in NAMES:
-        raise ValueError(f"{text!r} is none of these: {', '.join(NAMES)}")
-    return text
-
-
 PROGRAM = Flag(
     "program",
     Group.BASICS,
-    program,
+    flags.one_of(*NAMES),
     "Which one is meant: server, agent, hub or proxy.",
     default="server",
 )
@@ -109,6 +95,25 @@ CLUSTER_TABLE: tuple[Entry, ...] = (IN_CLUSTER, NAMESPACE, META_PORT, KUBECONFIG
 """The flags of commands that can ask a cluster."""
 
 
+@dataclass(frozen=True, slots=True)
+class Word:
+    """An argument that belongs to no flag; ``parse`` is as that of one."""
+
+    name: str
+    parse: Callable[[str], object] = str
+
+    @property
+    def choices(self) -> Sequence[str]:
+        """What it can be, where that is known."""
+        return self.parse.choices if isinstance(self.parse, flags.OneOf) else ()
+
+    @property
+    def wanted(self) -> str:
+        """What is to be given."""
+        *others, last = self.choices or ("it",)
+        return f"{', '.join(others)} or {last}" if others else last
+
+
 class ClientOptions(CommandOptions[None]):
     """Options of a command that ends by itself, and mostly asks a running process.
 
@@ -123,7 +128,7 @@ class ClientOptions(CommandOptions[None]):
     hidden: Sequence[Entry] = ()
     """Flags that help and completion leave out."""
 
-    words: Sequence[str] = ()
+    words: Sequence[Word] = ()
 
     needed = 1
 
@@ -150,8 +155,13 @@ class ClientOptions(CommandOptions[None]):
 
     def help(self) -> Help:
         """Return what there is to say of the command and its flags."""
-        whole = super().help()
-        return replace(whole, table=[each for each in whole.table if each not in self.hidden])
+        names = [each.name for each in self.words]
+        optional = [f"[{name}]" for name in names[self.needed :]]
+        return replace(
+            super().help(),
+            words=(*names[: self.needed], *optional),
+            table=[each for each in self.table if each not in self.hidden],
+        )
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
         """Parse ``options``, wherever the words stand between the flags."""
@@ -173,9 +183,14 @@ class ClientOptions(CommandOptions[None]):
 
     def parseArgs(self, *arguments: str) -> None:
         """Take the words."""
-        if len(arguments) < min(self.needed, len(self.words)):
-            raise usage.UsageError(f"{self.words[len(arguments)]} is missing: give it")
+        if missing := self.words[len(arguments) : self.needed]:
+            raise usage.UsageError(f"{missing[0].name} is missing: give {missing[0].wanted}")
         super().parseArgs(*arguments[len(self.words) :])
+        for word, text in zip(self.words, arguments, strict=False):
+            try:
+                word.parse(text)
+            except ValueError as reason:
+                raise usage.UsageError(str(reason)) from None
         self.given = arguments
 
     @property
@@ -277,5 +292,5 @@ class ClientCommand:
 
     def _options(self) -> ClientOptions:
         options = self.make_options()
-        options.invocation = " ".join((options.program_name, self.name, *options.words))
+        options.invocation = f"{options.program_name} {self.name}"
         return options

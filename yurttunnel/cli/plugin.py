@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
-from yurttunnel.cli.commands import Commands, all_commands
+from yurttunnel.cli.command_set import Commands
+from yurttunnel.cli.commands import all_commands
 from yurttunnel.cli.nodes import NODES
 from yurttunnel.cli.options import IN_CLUSTER, STATE_DIR, ClientCommand, ClientOptions
 from yurttunnel.cli.status import STATUS

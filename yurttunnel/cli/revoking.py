@@ -6,7 +6,7 @@ import sys
 
 from yurttunnel.cli import output
 from yurttunnel.cli.client import CommandFailed, Process
-from yurttunnel.cli.options import OUTPUT, STATE_DIR, ClientCommand, ClientOptions
+from yurttunnel.cli.options import OUTPUT, STATE_DIR, ClientCommand, ClientOptions, Word
 from yurttunnel.ops.command_line import did_you_mean
 
 
@@ -17,7 +17,7 @@ class RevokeOptions(ClientOptions):
     session. It can be enrolled again with a join token that is made later. In a cluster a node is
     revoked by "kubectl delete node"."""
 
-    words = ("NODE",)
+    words = (Word("NODE"),)
     table = (STATE_DIR, OUTPUT)
 
 

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from twisted.python import usage
 
 from yurttunnel.cli import completion, manual
-from yurttunnel.cli.options import ClientCommand, ClientOptions, Command
-from yurttunnel.ops.command_line import did_you_mean
-
-Commands = Callable[[], Sequence[Command]]
+from yurttunnel.cli.command_set import Commands, UnknownCommand
+from yurttunnel.cli.options import ClientCommand, ClientOptions, Command, Word
+from yurttunnel.ops import flags
 
 
 class CompletionOptions(ClientOptions):
@@ -19,7 +18,7 @@ class CompletionOptions(ClientOptions):
     longdesc = """Prints the script by which a shell completes commands and flags: bash, zsh or
     fish. For bash: source <(yurttunnel completion bash)."""
 
-    words = ("bash|zsh|fish",)
+    words = (Word("SHELL", flags.one_of(*completion.SHELLS)),)
 
 
 class ManOptions(ClientOptions):
@@ -29,8 +28,12 @@ class ManOptions(ClientOptions):
     one: yurttunnel man server | man -l -. To keep one: yurttunnel man server >
     /usr/local/share/man/man1/yurttunnel-server.1."""
 
-    words = ("COMMAND", "COMMAND")
+    words = (Word("COMMAND"),)
     needed = 0
+
+    def parseArgs(self, *arguments: str) -> None:
+        """Take the words of a command for one."""
+        super().parseArgs(*([" ".join(arguments)] if arguments else []))
 
 
 def tables(commands: Sequence[Command]) -> completion.Tables:
@@ -38,34 +41,35 @@ def tables(commands: Sequence[Command]) -> completion.Tables:
     return {each.name: (each.text, each.options().help().table) for each in commands}
 
 
-def shell_commands(commands: Commands) -> tuple[ClientCommand, ...]:
-    """Make both; ``commands()`` gives all that there are."""
+def shell_commands(all_commands: Callable[[], Commands]) -> tuple[ClientCommand, ...]:
+    """Make both; ``all_commands()`` gives those that there are."""
 
     def complete(options: CompletionOptions) -> None:
-        shell = options.given[0]
-        script = completion.SHELLS.get(shell)
-        if script is None:
-            raise usage.UsageError(f"{shell!r} is none of these: {', '.join(completion.SHELLS)}")
-        print(script(tables(commands())), end="")
+        script = completion.SHELLS[options.given[0]]
+        print(script(tables(all_commands().each())), end="")
 
     def man(options: ManOptions) -> None:
-        name = " ".join(options.given)
-        if not name:
-            print(manual.overview([(each.name, each.text) for each in commands()]), end="")
-            return
-        for each in commands():
-            if each.name == name:
-                made = each.options()
-                words = made.words if isinstance(made, ClientOptions) else ()
-                page = manual.page(name, each.text, made.longdesc, words, made.table, made.examples)
-                print(page, end="")
-                return
-        meant = did_you_mean(name, [each.name for each in commands()])
-        raise usage.UsageError(
-            f"there is no command {name!r}: {meant or 'yurttunnel --help lists those there are'}"
-        )
+        if options.given:
+            print(_page(all_commands(), options.given[0]), end="")
+        else:
+            commands = [(each.name, each.text) for each in all_commands().each()]
+            print(manual.overview(commands), end="")
 
     return (
         ClientCommand("completion", "complete commands in a shell", CompletionOptions, complete),
         ClientCommand("man", "a page of the manual", ManOptions, man),
+    )
+
+
+def _page(commands: Commands, name: str) -> str:
+    """Return the page of a command; raises ``UsageError`` where there is none."""
+    try:
+        command, others = commands.find(name.split())
+    except UnknownCommand as error:
+        raise usage.UsageError(str(error)) from None
+    if others:
+        raise usage.UsageError(f"unexpected argument {others[0]!r}: it belongs to no flag")
+    help = command.options().help()
+    return manual.page(
+        command.name, command.text, help.description, help.words, help.table, help.examples
     )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 
 from yurttunnel.cli import output
-from yurttunnel.cli.options import OUTPUT, STATE_DIR, ClientCommand, ClientOptions
+from yurttunnel.cli.options import OUTPUT, STATE_DIR, ClientCommand, ClientOptions, Word
 from yurttunnel.ops import flags
 from yurttunnel.ops.flag_table import Flag, Group
 
 LIFETIME = Flag(
     "lifetime",
     Group.BASICS,
-    flags.positive_duration,
+    flags.token_lifetime,
     "How long nodes can be enrolled with the token, at most 365d.",
     default="24h",
 )
@@ -44,7 +44,7 @@ class RevokeOptions(ClientOptions):
     Nodes that have enrolled with it stay: "yurttunnel revoke NODE" ends those. If it was the one in
     the file join-token, the server writes another one there."""
 
-    words = ("ID",)
+    words = (Word("ID"),)
     table = (STATE_DIR, OUTPUT)
 
 

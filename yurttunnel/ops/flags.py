@@ -10,10 +10,10 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from yurttunnel.http.authority import (
     Address,
@@ -26,6 +26,7 @@ from yurttunnel.http.authority import (
 )
 
 Member = TypeVar("Member", bound=enum.Enum)
+Value = TypeVar("Value")
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", re.ASCII)
 _SECONDS_OF_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
@@ -33,6 +34,9 @@ _LONGEST_DURATION = 10 * 365 * 86400.0
 """Seconds; above it a number is a mistake, and timers begin to overflow."""
 
 _LONGEST_RESUME_WINDOW = 86400.0
+"""Seconds."""
+
+_LONGEST_TOKEN_LIFETIME = 365 * 86400.0
 """Seconds."""
 
 
@@ -80,6 +84,14 @@ def resume_window(text: str) -> float:
     return seconds
 
 
+def token_lifetime(text: str) -> float:
+    """Parse how long nodes can be enrolled with a join token: from a second to 365 days."""
+    seconds = duration(text)
+    if not 1 <= seconds <= _LONGEST_TOKEN_LIFETIME:
+        raise ValueError(f"{text!r} is no lifetime of a token: give one second to 365 days, as 24h")
+    return seconds
+
+
 def switch(text: str) -> bool:
     """Parse a truth value, in the spellings of Go's ``strconv.ParseBool``."""
     for value, spellings in ((True, "1 t T TRUE true True"), (False, "0 f F FALSE false False")):
@@ -93,17 +105,28 @@ def items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
-def member(kind: type[Member]) -> Callable[[str], Member]:
+class OneOf(Generic[Value]):
+    """The parser of one of some texts, ``choices``, each of which stands for a value."""
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self.choices = tuple(values)
+        self._values = values
+
+    def __call__(self, text: str) -> Value:
+        """Return the value of a text."""
+        if text not in self._values:
+            raise ValueError(f"{text!r} is none of these: {', '.join(self.choices)}")
+        return self._values[text]
+
+
+def one_of(*texts: str) -> OneOf[str]:
+    """Return the parser of one of these texts."""
+    return OneOf({text: text for text in texts})
+
+
+def member(kind: type[Member]) -> OneOf[Member]:
     """Return the parser of one of the values of ``kind``."""
-
-    def parse(text: str) -> Member:
-        try:
-            return kind(text)
-        except ValueError:
-            known = ", ".join(str(each.value) for each in kind)
-            raise ValueError(f"{text!r} is none of these: {known}") from None
-
-    return parse
+    return OneOf({str(each.value): each for each in kind})
 
 
 def number(text: str) -> int:

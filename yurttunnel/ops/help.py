@@ -31,7 +31,8 @@ class Example:
 class Help:
     """All that there is to say of a command, which is called by ``invocation``.
 
-    ``note`` is for those only who want to know everything.
+    ``note`` is for those only who want to know everything; ``words`` are the arguments that belong
+    to no flag.
     """
 
     invocation: str
@@ -39,6 +40,7 @@ class Help:
     examples: Sequence[Example]
     table: Sequence[Entry]
     note: str = ""
+    words: Sequence[str] = ()
 
     def usual(self, width: int | None = None) -> str:
         """Return what most people need, and how many flags more there are."""
@@ -52,7 +54,8 @@ class Help:
 
     def _text(self, groups: Sequence[Group], others: str, width: int | None, note: str = "") -> str:
         wide = max(width or shutil.get_terminal_size().columns, _LEAST_WIDTH)
-        parts = [f"Usage: {self.invocation} [options]", _filled(self.description, wide)]
+        usage = " ".join(("Usage:", self.invocation, *self.words, "[options]"))
+        parts = [usage, _filled(self.description, wide)]
         if self.examples:
             parts.append(
                 "Examples:\n" + "\n".join(self._example(each, wide) for each in self.examples)

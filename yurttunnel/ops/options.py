@@ -33,7 +33,7 @@ _Parsed = TypeVar("_Parsed")
 LOG_FORMAT = Flag(
     "log-format",
     Group.OPERATION,
-    lambda text: _log_format(text),
+    flags.one_of(*FORMATS),
     "How the log is written: text, or json, an object on each line.",
     default="text",
 )
@@ -381,13 +381,6 @@ def _print_alone(text: str) -> NoReturn:
     with as_long_as_it_is_read():
         print(text)
     raise SystemExit(0)
-
-
-def _log_format(text: str) -> str:
-    """Parse the format of the log."""
-    if text not in FORMATS:
-        raise ValueError(f"{text!r} is none of these: {', '.join(FORMATS)}")
-    return text
 
 
 def _verbosity(text: str) -> int:

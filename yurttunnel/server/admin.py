@@ -201,10 +201,6 @@ class RevocationPages:
         return as_json({"node": node, "done": sentence})
 
 
-LONGEST_LIFETIME = 365 * 86400.0
-"""Seconds for which a token may be good."""
-
-
 class TokenPages:
     """Lists tokens without their secrets, makes one, and ends one.
 
@@ -289,9 +285,6 @@ def _lifetime(parameters: Parameters) -> float:
     if given is None:
         return DEFAULT_TOKEN_LIFETIME
     try:
-        seconds = flags.duration(given)
+        return flags.token_lifetime(given)
     except ValueError as error:
         raise BadParameter(f"lifetime: {error}") from None
-    if not 1 <= seconds <= LONGEST_LIFETIME:
-        raise BadParameter("lifetime: give one second to 365 days, as 24h")
-    return seconds

@@ -38,15 +38,6 @@ def _node_name(text: str) -> str:
         raise ValueError(str(reason)) from None
 
 
-def _verification(text: str) -> KubeletVerification:
-    """Parse a way to verify kubelets."""
-    try:
-        return KubeletVerification(text)
-    except ValueError:
-        known = ", ".join(each.value for each in KubeletVerification)
-        raise ValueError(f"{text!r} is none of these: {known}") from None
-
-
 def _lifetime(text: str) -> float:
     """Parse a duration that must not be zero."""
     seconds = flags.duration(text)
@@ -212,7 +203,7 @@ META_PORT = Flag(
 KUBELET_VERIFY = Flag(
     "kubelet-verify",
     Group.TRUST,
-    _verification,
+    flags.member(KubeletVerification),
     "What is asked of kubelets' certificates: ca, to be of --kubelet-ca and for the host that"
     " is dialed or the node; auto, the same of those that are of --kubelet-ca, while others"
     " are accepted with a warning; skip, nothing.",

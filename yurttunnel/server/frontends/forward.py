@@ -77,7 +77,12 @@ def parse_forward(text: str) -> Forward:
 def parse_listen(text: str) -> Listen:
     """Parse the part before the equals sign; raises :class:`BadAuthority`, a ``ValueError``."""
     alone = _PORT_ALONE.fullmatch(text)
-    return split_authority(f"127.0.0.1:{alone[1]}" if alone else text)
+    try:
+        return split_authority(f"127.0.0.1:{alone[1]}" if alone else text)
+    except BadAuthority:
+        raise BadAuthority(
+            f"{text!r} is neither PORT, of the loopback address, nor ADDRESS:PORT"
+        ) from None
 
 
 class ForwardFactory(DialingFactory):
