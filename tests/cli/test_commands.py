@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -13,6 +16,7 @@ from yurttunnel.cli.forwards import AddOptions, RemoveOptions
 from yurttunnel.cli.logs import LogsLevelOptions
 from yurttunnel.cli.nodes import WATCH, NodeOptions, NodesOptions
 from yurttunnel.cli.options import IN_CLUSTER, NAMESPACE, OUTPUT
+from yurttunnel.cli.plugin import ASKING
 from yurttunnel.cli.shell import CompletionOptions, ManOptions
 from yurttunnel.cli.tokens import CreateOptions, RevokeOptions
 
@@ -56,6 +60,24 @@ class FindTests(SynchronousTestCase):
             text = options.help().whole(100)
             for entry in options.table:
                 self.assertIn(f"--{entry.name}", text, command.name)
+
+
+class ExampleTests(SynchronousTestCase):
+    """Each command shows how it is used."""
+
+    def test_each_command_has_some(self) -> None:
+        """Examples are command lines that are good; what stands behind a | or > is the shell's."""
+        for commands in (all_commands(), ASKING):
+            for command in commands.each():
+                options = command.options()
+                self.assertIn(len(options.examples), (1, 2, 3), command.name)
+                if options.is_program:
+                    continue  # Theirs are those of the programs (tests.ops.test_help).
+                for example in options.examples:
+                    line = re.split("[|>]", example.arguments)[0]
+                    made = command.options()
+                    made.parseOptions(shlex.split(line))
+                    self.assertIn(example.command(f"{commands.program} {command.name}"), str(made))
 
 
 class OptionsTests(SynchronousTestCase):

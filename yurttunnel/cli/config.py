@@ -10,6 +10,7 @@ from yurttunnel.cli.programs import PROGRAMS
 from yurttunnel.ops import flags
 from yurttunnel.ops.configuration.check import Programs, check_file, program_of
 from yurttunnel.ops.flag_table import Flag, Group
+from yurttunnel.ops.help import Example
 
 PROGRAM = Flag(
     "program",
@@ -26,6 +27,11 @@ class ConfigCheckOptions(ClientOptions):
     longdesc = """Looks at a file for --config without running anything: whether it is TOML, whether
     its keys are flags, whether their values can be read and go together. What is wrong is one line
     that names file and key, and the status is 64."""
+
+    examples = (
+        Example("Before a server is given it", "server.toml"),
+        Example("For an agent, whatever its keys are", "agent.toml --program agent"),
+    )
 
     words = (Word("FILE"),)
     table = (PROGRAM,)

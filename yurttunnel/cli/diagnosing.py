@@ -16,6 +16,7 @@ from yurttunnel.cli.options import PROGRAM, STATE_DIR, ClientCommand, ClientOpti
 from yurttunnel.ops import flags
 from yurttunnel.ops.diagnose.subject import Subject
 from yurttunnel.ops.flag_table import Flag, Group
+from yurttunnel.ops.help import Example
 
 BUNDLE = Flag(
     "output",
@@ -32,6 +33,11 @@ class DiagnoseOptions(ClientOptions):
     longdesc = """Collects what there is to know of the server (agent, hub, proxy) that runs here
     into a .tar.gz without keys and tokens, and says what looks wrong; it ends with status 0 if
     nothing does. For a process that does not run, give --diagnose with its own flags."""
+
+    examples = (
+        Example("For the server, into a file of this directory"),
+        Example("For the agent, into a file of that name", "--program agent -o agent.tar.gz"),
+    )
 
     table = (BUNDLE, PROGRAM, STATE_DIR)
 

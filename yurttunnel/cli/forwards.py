@@ -9,6 +9,7 @@ from yurttunnel.cli import output
 from yurttunnel.cli.options import OUTPUT, STATE_DIR, ClientCommand, ClientOptions, Word
 from yurttunnel.ops.command_line import did_you_mean
 from yurttunnel.ops.flag_table import Group, Switch
+from yurttunnel.ops.help import Example
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORTS
 
 REPLACE = Switch(
@@ -44,6 +45,14 @@ class AddOptions(ClientOptions):
     port of the loopback address. The agent must allow the target: of itself that is each port of
     its node's addresses and name (NODE/NODE:80), and the kubelet's on loopback. {_LASTS}"""
 
+    examples = (
+        Example("To reach port 80 of node edge-1 as port 9000 here", "9000=edge-1/edge-1:80"),
+        Example(
+            "To have every machine reach it that reaches this one",
+            "0.0.0.0:9000=edge-1/edge-1:80",
+        ),
+    )
+
     words = (Word("LISTEN=NODE/HOST:PORT", _forward),)
     table = (REPLACE, STATE_DIR, OUTPUT)
 
@@ -54,6 +63,8 @@ class RemoveOptions(ClientOptions):
     longdesc = f"""Has a running server listen no more at LISTEN, ADDRESS:PORT or PORT of the
     loopback address. Connections that are open go on. {_LASTS}"""
 
+    examples = (Example("To close port 9000 of the loopback address", "9000"),)
+
     words = (Word("LISTEN", _listen),)
     table = (STATE_DIR, OUTPUT)
 
@@ -63,6 +74,8 @@ class ListOptions(ClientOptions):
 
     longdesc = """Lists the forwards that are open, who has opened each (the configuration or a
     command), and how many connections it has."""
+
+    examples = (Example("All that are open"),)
 
     table = (STATE_DIR, OUTPUT)
 

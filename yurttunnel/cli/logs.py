@@ -9,6 +9,7 @@ from yurttunnel.cli.options import PROGRAM, STATE_DIR, ClientCommand, ClientOpti
 from yurttunnel.ops import flags
 from yurttunnel.ops.debug.log_level import DEFAULT_SECONDS, MOST_SECONDS
 from yurttunnel.ops.flag_table import Flag, Group
+from yurttunnel.ops.help import Example
 
 PAGE = "/debug/log-level"
 
@@ -41,6 +42,11 @@ class LogsLevelOptions(ClientOptions):
 
     longdesc = """Says from which level on a program logs, or has it log from another one
     for a while, without a restart."""
+
+    examples = (
+        Example("To see all that there is to tell for ten minutes", "--set debug --for 10m"),
+        Example("How much the agent on this machine logs", "--program agent"),
+    )
 
     table = (SET, FOR, PROGRAM, STATE_DIR)
 

@@ -26,6 +26,7 @@ from yurttunnel.cli.options import (
 )
 from yurttunnel.ops.command_line import did_you_mean
 from yurttunnel.ops.flag_table import Group, Switch
+from yurttunnel.ops.help import Example
 
 WATCH_SECONDS = 2.0
 """Between two looks with --watch."""
@@ -56,6 +57,11 @@ class NodesOptions(ClientOptions):
     enrolled (in a cluster: labelled as edge nodes) but absent. As "kubectl yurttunnel nodes" it
     asks all servers of the cluster."""
 
+    examples = (
+        Example("Every node, on a line each"),
+        Example("To wait for those that come and go", "--watch"),
+    )
+
     table = (WATCH, STATE_DIR, OUTPUT, *CLUSTER_TABLE)
 
     def parseArgs(self, *arguments: str) -> None:
@@ -72,6 +78,8 @@ class NodeOptions(ClientOptions):
 
     longdesc = """Tells what is known of a node: its identifiers, sessions, and how the last ones
     have ended."""
+
+    examples = (Example("To see why edge-1 was lost", "edge-1"),)
 
     words = (Word("NODE"),)
     table = (STATE_DIR, OUTPUT, *CLUSTER_TABLE)

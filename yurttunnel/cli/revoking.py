@@ -8,6 +8,7 @@ from yurttunnel.cli import output
 from yurttunnel.cli.client import CommandFailed, Process
 from yurttunnel.cli.options import OUTPUT, STATE_DIR, ClientCommand, ClientOptions, Word
 from yurttunnel.ops.command_line import did_you_mean
+from yurttunnel.ops.help import Example
 
 
 class RevokeOptions(ClientOptions):
@@ -16,6 +17,8 @@ class RevokeOptions(ClientOptions):
     longdesc = """Revokes the certificates of a node at a server without a cluster, and ends its
     session. It can be enrolled again with a join token that is made later. In a cluster a node is
     revoked by "kubectl delete node"."""
+
+    examples = (Example("To cut off edge-1, which was stolen", "edge-1"),)
 
     words = (Word("NODE"),)
     table = (STATE_DIR, OUTPUT)

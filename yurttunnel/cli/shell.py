@@ -10,6 +10,7 @@ from yurttunnel.cli import completion, manual
 from yurttunnel.cli.command_set import Commands, UnknownCommand
 from yurttunnel.cli.options import ClientCommand, ClientOptions, Command, Word
 from yurttunnel.ops import flags
+from yurttunnel.ops.help import Example
 
 
 class CompletionOptions(ClientOptions):
@@ -17,6 +18,12 @@ class CompletionOptions(ClientOptions):
 
     longdesc = """Prints the script by which a shell completes commands and flags: bash, zsh or
     fish. For bash: source <(yurttunnel completion bash)."""
+
+    examples = (
+        Example("To have each new bash complete", "bash >> ~/.bashrc"),
+        Example("The same for zsh", "zsh >> ~/.zshrc"),
+        Example("The same for fish", "fish > ~/.config/fish/completions/yurttunnel.fish"),
+    )
 
     words = (Word("SHELL", flags.one_of(*completion.SHELLS)),)
 
@@ -27,6 +34,11 @@ class ManOptions(ClientOptions):
     longdesc = """Prints the page of the manual of a command, or of all of it without one. To read
     one: yurttunnel man server | man -l -. To keep one: yurttunnel man server >
     /usr/local/share/man/man1/yurttunnel-server.1."""
+
+    examples = (
+        Example("To read of the server's flags", "server | man -l -"),
+        Example("To keep it", "server > /usr/local/share/man/man1/yurttunnel-server.1"),
+    )
 
     words = (Word("COMMAND"),)
     needed = 0

@@ -16,6 +16,7 @@ from yurttunnel.cli.options import (
     ClientOptions,
 )
 from yurttunnel.ops.admin.service import SOCKET
+from yurttunnel.ops.help import Example
 
 PEERS = {"yurttunnel-server": "nodes", "yurttunnel-agent": "servers"}
 """What is at the other end of the sessions of a program that has some."""
@@ -28,6 +29,8 @@ class StatusOptions(ClientOptions):
     machine: since when, where the status page is, and what they find wrong; of a cluster all its
     servers, and how many nodes are connected to each. It ends with status 0 if all are ready, else
     1."""
+
+    examples = (Example("What runs here, for people"), Example("The same for programs", "-o json"))
 
     table = (STATE_DIR, OUTPUT, *CLUSTER_TABLE)
 

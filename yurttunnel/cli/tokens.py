@@ -8,6 +8,7 @@ from yurttunnel.cli import output
 from yurttunnel.cli.options import OUTPUT, STATE_DIR, ClientCommand, ClientOptions, Word
 from yurttunnel.ops import flags
 from yurttunnel.ops.flag_table import Flag, Group
+from yurttunnel.ops.help import Example
 
 LIFETIME = Flag(
     "lifetime",
@@ -25,6 +26,11 @@ class CreateOptions(ClientOptions):
     node join with it. Nobody can ask for it again: the server keeps a hash. Whoever has the token
     can enrol nodes until it expires or is revoked."""
 
+    examples = (
+        Example("A token for nodes that come within a day"),
+        Example("One for the node that is set up now", "--lifetime 1h"),
+    )
+
     table = (LIFETIME, STATE_DIR, OUTPUT)
 
 
@@ -33,6 +39,8 @@ class ListOptions(ClientOptions):
 
     longdesc = """Lists the join tokens that are good, by their ids, without the secrets. The one in
     the file join-token of the state directory is replaced in time by the server itself."""
+
+    examples = (Example("All that are good"),)
 
     table = (STATE_DIR, OUTPUT)
 
@@ -43,6 +51,8 @@ class RevokeOptions(ClientOptions):
     longdesc = """Has a join token enrol nobody any more; ID is what stands before the first dot.
     Nodes that have enrolled with it stay: "yurttunnel revoke NODE" ends those. If it was the one in
     the file join-token, the server writes another one there."""
+
+    examples = (Example("By the id that the list has", "0123456789abcdef"),)
 
     words = (Word("ID"),)
     table = (STATE_DIR, OUTPUT)
