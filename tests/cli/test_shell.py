@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
@@ -13,6 +15,8 @@ from yurttunnel.cli import completion, manual
 from yurttunnel.cli.commands import all_commands
 from yurttunnel.ops.flag_table import Flag, Group, Switch
 from yurttunnel.ops.help import Example
+
+ROOT = Path(__file__).parents[2]
 
 TABLE = (
     Flag("state-dir", Group.BASICS, str, "Where it's kept: a directory. And more."),
@@ -216,6 +220,29 @@ class ManualTests(SynchronousTestCase):
         self.assertIn("\n\\&'tricky \\efB\n", text)
         requests = set(re.findall(r"^[.'](\w+)", text, flags=re.MULTILINE))
         self.assertEqual({"TH", "SH"}, requests)
+
+    def test_on_a_terminal(self) -> None:
+        """It is shown by man, where there is one; else it is printed, as into a pipe."""
+        here = Path(self.mktemp()).absolute()
+        here.mkdir()
+        man = here / "man"
+        man.write_text('#!/bin/sh\necho "man $*"\n/bin/cat\n')
+        for mode, terminal, shown in (
+            (0o755, True, "man -l -\n.TH YURTTUNNEL\\-NODES 1"),
+            (0o755, False, ".TH YURTTUNNEL\\-NODES 1"),
+            (0o644, True, ".TH YURTTUNNEL\\-NODES 1"),
+        ):
+            man.chmod(mode)
+            ours, theirs = os.openpty() if terminal else os.pipe()
+            with open(ours, "rb") as reader, open(theirs, "wb") as writer:
+                ended = subprocess.run(
+                    [sys.executable, "-m", "yurttunnel.cli", "man", "nodes"],
+                    env={**os.environ, "PATH": str(here)}, cwd=ROOT, timeout=60,
+                    stdin=subprocess.DEVNULL, stdout=writer,
+                )  # fmt: skip
+                text = reader.read1(65536).decode().replace("\r\n", "\n")
+            self.assertEqual(0, ended.returncode)
+            self.assertTrue(text.startswith(shown), text)
 
     def test_every_command(self) -> None:
         """The page of all of it names each command, and man reads each page without a word."""

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import sys
+import tempfile
 from collections.abc import Callable, Sequence
 
 from twisted.python import usage
@@ -31,13 +36,15 @@ class CompletionOptions(ClientOptions):
 class ManOptions(ClientOptions):
     """Options of ``yurttunnel man``."""
 
-    longdesc = """Prints the page of the manual of a command, or of all of it without one. To read
-    one: yurttunnel man server | man -l -. To keep one: yurttunnel man server >
-    /usr/local/share/man/man1/yurttunnel-server.1."""
+    longdesc = """Shows the page of the manual of a command, or of all of it without one. On a
+    terminal man(1) does, where there is one; else it is printed as it is, in roff."""
 
     examples = (
-        Example("To read of the server's flags", "server | man -l -"),
-        Example("To keep it", "server > /usr/local/share/man/man1/yurttunnel-server.1"),
+        Example("To read of the server's flags", "server"),
+        Example(
+            "To have man yurttunnel-server show them",
+            "server > /usr/local/share/man/man1/yurttunnel-server.1",
+        ),
     )
 
     words = (Word("COMMAND"),)
@@ -62,15 +69,31 @@ def shell_commands(all_commands: Callable[[], Commands]) -> tuple[ClientCommand,
 
     def man(options: ManOptions) -> None:
         if options.given:
-            print(_page(all_commands(), options.given[0]), end="")
+            _show(_page(all_commands(), options.given[0]))
         else:
             commands = [(each.name, each.text) for each in all_commands().each()]
-            print(manual.overview(commands), end="")
+            _show(manual.overview(commands))
 
     return (
         ClientCommand("completion", "complete commands in a shell", CompletionOptions, complete),
         ClientCommand("man", "a page of the manual", ManOptions, man),
     )
+
+
+def _show(page: str) -> None:
+    """Print a page; on a terminal the process becomes the man that shows it."""
+    man = shutil.which("man")
+    if man is None or not sys.stdout.isatty():
+        print(page, end="")
+        return
+    with tempfile.TemporaryFile() as file:
+        file.write(page.encode())
+        file.seek(0)
+        # A pager has the terminal for its keys.
+        os.dup2(file.fileno(), 0)
+        # Python ignores it; who leaves the pager early would be told of a broken pipe.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.execv(man, [man, "-l", "-"])
 
 
 def _page(commands: Commands, name: str) -> str:
