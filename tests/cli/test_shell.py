@@ -13,7 +13,10 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from yurttunnel.cli import completion, manual
 from yurttunnel.cli.commands import all_commands
+from yurttunnel.cli.completion import Described
+from yurttunnel.cli.shell import tables
 from yurttunnel.ops.flag_table import Flag, Group, Switch
+from yurttunnel.ops.flags import one_of
 from yurttunnel.ops.help import Example
 
 ROOT = Path(__file__).parents[2]
@@ -21,18 +24,22 @@ ROOT = Path(__file__).parents[2]
 TABLE = (
     Flag("state-dir", Group.BASICS, str, "Where it's kept: a directory. And more."),
     Switch("watch", Group.LIMITS, "Go on."),
+    Flag("output", Group.BASICS, one_of("text", "json"), "What is printed.", short="o"),
 )
 EXAMPLES = (Example("At once", "--lifetime 1h"),)
 COMMANDS = {
-    "server": ("the cloud end", TABLE),
-    "token create": ("make one", TABLE[:1]),
-    "token list": ("list them", ()),
+    "server": Described("the cloud end", TABLE),
+    "token create": Described("make one", TABLE[:1]),
+    "token list": Described("list them", ()),
+    "completion": Described("complete", (), ("bash", "fish")),
+    "man": Described("a page", ()),
 }
+NAMES = {"server", "token", "completion", "man", "help"}
 
 
 def every():
     """Return the tables of the real commands."""
-    return {each.name: (each.text, each.options().table) for each in all_commands().each()}
+    return tables(all_commands().each())
 
 
 def run(shell: str, script: str, *arguments: str) -> str:
@@ -62,16 +69,36 @@ class BashTests(SynchronousTestCase):
 
     def test_commands(self) -> None:
         """The first word is a command, the second one of some as well."""
-        self.assertEqual({"server", "token"}, self.completed(""))
+        self.assertEqual(NAMES, self.completed(""))
         self.assertEqual({"token"}, self.completed("to"))
         self.assertEqual({"create", "list"}, self.completed("token", ""))
 
     def test_flags(self) -> None:
         """What follows are the command's own flags."""
-        self.assertEqual({"--state-dir", "--watch", "--help"}, self.completed("server", "--"))
+        flags = {"--state-dir", "--watch", "--output", "--help"}
+        self.assertEqual(flags, self.completed("server", "--"))
+        self.assertEqual({"--help", "--version"}, self.completed("-"))
         self.assertEqual({"--state-dir"}, self.completed("token", "create", "--s"))
         self.assertEqual({"--help"}, self.completed("token", "list", "-"))
         self.assertEqual(set(), self.completed("unknown", "--"))
+
+    def test_values(self) -> None:
+        """A flag or a word that is one of some texts is completed with these."""
+        for flag in (["--output"], ["-o"], ["--output", "="]):
+            self.assertEqual({"text", "json"}, self.completed("server", *flag, ""))
+        self.assertEqual({"text", "json"}, self.completed("server", "--output", "="))
+        self.assertEqual({"json"}, self.completed("server", "--output", "j"))
+        self.assertEqual({"bash", "fish"}, self.completed("completion", ""))
+        self.assertEqual({"--help"}, self.completed("completion", "-"))
+        # What else there can be is a name of a file, which bash knows.
+        self.assertEqual(set(), self.completed("server", "--state-dir", ""))
+
+    def test_names(self) -> None:
+        """Behind ``man`` and ``help`` stand names of commands, and no flags of those."""
+        for word in ("man", "help"):
+            self.assertEqual(NAMES, self.completed(word, ""))
+            self.assertEqual({"create", "list"}, self.completed(word, "token", ""))
+            self.assertEqual(set(), self.completed(word, "server", "--"))
 
     def test_every_command(self) -> None:
         """The script of the real commands is one that bash reads."""
@@ -89,7 +116,9 @@ class KubectlTests(SynchronousTestCase):
 
     def test_commands(self) -> None:
         """Words of commands are told with what they do."""
-        self.assertEqual(["token\t", "server\tthe cloud end"], self.offered(""))
+        commands = ["token\t", "help\t", "server\tthe cloud end", "completion\tcomplete"]
+        self.assertEqual([*commands, "man\ta page"], self.offered(""))
+        self.assertEqual([*commands, "man\ta page"], self.offered("help", ""))
         self.assertEqual(["server\tthe cloud end"], self.offered("s"))
         self.assertEqual(["create\tmake one", "list\tlist them"], self.offered("token", ""))
         self.assertEqual([], self.offered("unknown", ""))
@@ -97,8 +126,20 @@ class KubectlTests(SynchronousTestCase):
     def test_flags(self) -> None:
         """They are told with their first sentences."""
         self.assertEqual(["--watch\tGo on"], self.offered("server", "--w"))
-        self.assertEqual(["--state-dir\tWhere it's kept"], self.offered("token", "create", "-"))
+        flags = ["--state-dir\tWhere it's kept", "--help\tWhat it does, with examples"]
+        self.assertEqual(flags, self.offered("token", "create", "-"))
         self.assertEqual([], self.offered("server", ""))
+        self.assertEqual(
+            ["--help", "--version"], [each.split("\t")[0] for each in self.offered("-")]
+        )
+        self.assertIn("--help\tWhat it does, with examples", self.offered("server", "--"))
+
+    def test_values(self) -> None:
+        """A flag or a word that is one of some texts is completed with these."""
+        for flag in ("--output", "-o"):
+            self.assertEqual(["text\t", "json\t"], self.offered("server", flag, ""))
+        self.assertEqual([], self.offered("server", "--state-dir", ""))
+        self.assertEqual(["fish\t"], self.offered("completion", "f"))
 
     def test_no_word(self) -> None:
         """It is as an empty one."""
@@ -150,6 +191,13 @@ class ZshTests(SynchronousTestCase):
                 sourced = f"{setup}source DIRECTORY/_yurttunnel\n"
                 self.assertEqual(whole, self.completed(sourced, *typed))
 
+    def test_values(self) -> None:
+        """So are values of flags, words that are one of some texts, and names behind ``man``."""
+        typed = ("yurttunnel server --output j", "yurttunnel completion f", "yurttunnel man to")
+        whole = ["yurttunnel server --output json ", "yurttunnel completion fish "]
+        whole.append("yurttunnel man token ")
+        self.assertEqual(whole, self.completed("source DIRECTORY/_yurttunnel\n", *typed))
+
     def test_installed(self) -> None:
         """As a file of the completion system it answers from the first time on."""
         setup = "fpath=(DIRECTORY $fpath)\nautoload -U compinit; compinit -D\n"
@@ -176,18 +224,27 @@ class FishTests(SynchronousTestCase):
 
     def test_commands(self) -> None:
         """The first word is a command, the second one of some as well."""
-        self.assertEqual(["server\tthe cloud end", "token"], self.offered(""))
+        commands = ["completion\tcomplete", "help", "man\ta page", "server\tthe cloud end", "token"]
+        self.assertEqual(commands, self.offered(""))
+        self.assertEqual(NAMES, set(self.offered("man", "")))
+        self.assertEqual(["create\tmake one", "list\tlist them"], self.offered("man", "token", ""))
+        self.assertIn("--version\tWhich one is installed", self.offered("--v"))
         self.assertEqual(["create\tmake one", "list\tlist them"], self.offered("token", ""))
 
     def test_flags(self) -> None:
         """What follows are the command's own flags, with their first sentences."""
-        flags = ["--state-dir\tWhere it's kept", "--watch\tGo on"]
+        flags = ["--output\tWhat is printed", "--state-dir\tWhere it's kept", "--watch\tGo on"]
         self.assertEqual(flags, self.offered("server", "--"))
-        self.assertEqual(flags[:1], self.offered("token", "create", "--s"))
+        self.assertEqual(flags[1:2], self.offered("token", "create", "--s"))
         self.assertEqual([], self.offered("unknown", "--"))
 
     def test_value(self) -> None:
-        """A flag that has a value is followed by names of files."""
+        """A flag that has a value is followed by those there are, else by names of files."""
+        for flag in (["--output", ""], ["-o", ""]):
+            values = [f"{each}\tWhat is printed" for each in ("json", "text")]
+            self.assertEqual(values, self.offered("server", *flag))
+        self.assertEqual(["--output=json\tWhat is printed"], self.offered("server", "--output=j"))
+        self.assertEqual(["bash", "fish"], self.offered("completion", ""))
         self.assertEqual(["/etc/passwd"], self.offered("server", "--state-dir", "/etc/passwd")[:1])
 
     def test_every_command(self) -> None:
@@ -246,8 +303,8 @@ class ManualTests(SynchronousTestCase):
 
     def test_every_command(self) -> None:
         """The page of all of it names each command, and man reads each page without a word."""
-        named = manual.overview([(name, text) for name, (text, _) in every().items()])
-        for name, (text, table) in every().items():
+        named = manual.overview([(name, text) for name, (text, *_) in every().items()])
+        for name, (text, table, _) in every().items():
             self.assertIn(f".B {name}".replace("-", "\\-"), named)
             page = manual.page(name, text, text, (), table, EXAMPLES)
             run("groff", page, "-man", "-Tascii", "-ww", "-z")

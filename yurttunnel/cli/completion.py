@@ -1,4 +1,4 @@
-"""``yurttunnel completion``: scripts by which shells complete commands and flags.
+"""``yurttunnel completion``: scripts by which shells complete commands, flags and their values.
 
 They are made from the tables of flags, and ask nobody when a key is pressed.
 """
@@ -6,44 +6,97 @@ They are made from the tables of flags, and ask nobody when a key is pressed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from yurttunnel.ops.flag_table import Entry, Switch
+from yurttunnel.ops.flag_table import Entry, Flag, Switch
+from yurttunnel.ops.flags import OneOf
 
-Tables = Mapping[str, tuple[str, Sequence[Entry]]]
-"""Commands by their names: what each does, and its flags."""
+
+class Described(NamedTuple):
+    """What there is to know of a command; ``choices`` are those of its first word."""
+
+    text: str
+    table: Sequence[Entry]
+    choices: Sequence[str] = ()
+
+
+Tables = Mapping[str, Described]
+"""Commands by their names."""
+
+_HELP = "help"
+
+_BEFORE_NAMES = (_HELP, "man")
+"""What the name of a command can stand behind."""
+
+_OF_ALL = {"--help": "What it does, with examples", "--version": "Which one is installed"}
+"""What can stand in the place of a command; the first is a flag of each as well."""
 
 
 def bash(commands: Tables) -> str:
     """Return the script for bash; ``complete -o default`` goes on with names of files."""
-    cases = "".join(
-        f'        "{name}") words="{_flags(table)}" ;;\n' for name, (_, table) in commands.items()
-    )
-    first = " ".join(dict.fromkeys(name.split()[0] for name in commands))
-    seconds = "".join(
-        f'        {word}) words="{others}" ;;\n' for word, others in _second_words(commands).items()
-    )
+    seconds = _second_words(commands)
+    cases = "".join(_case(name, each) for name, each in commands.items())
+    of_two = "".join(f'        {word}) offered="{others}" ;;\n' for word, others in seconds.items())
     return f"""\
 # Completion of yurttunnel in bash: source <(yurttunnel completion bash)
 _yurttunnel() {{
-    local current="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}" words=
-    case "$command" in
-    {"|".join(_second_words(commands))})
-        command="$command ${{COMP_WORDS[2]}}"
+    local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}"
+    local first=1 command= offered= flags=
+    # The equals sign of --flag=value is a word of its own.
+    if [ "$current" = "=" ]; then
+        current=
+    elif [ "$previous" = "=" ]; then
+        previous="${{COMP_WORDS[COMP_CWORD-2]}}"
+    fi
+    case "${{COMP_WORDS[1]}}" in
+    {"|".join(_BEFORE_NAMES)})
+        [ "$COMP_CWORD" -eq 1 ] || first=2
         ;;
     esac
-    if [ "$COMP_CWORD" -eq 1 ]; then
-        words="{first}"
-    elif [ "$COMP_CWORD" -eq 2 ] && [ "$command" != "${{COMP_WORDS[1]}}" ]; then
-        case "${{COMP_WORDS[1]}}" in
-{seconds}        esac
-    else
+    command="${{COMP_WORDS[first]}}"
+    case "$command" in
+    {"|".join(seconds)})
+        command="$command ${{COMP_WORDS[first+1]}}"
+        ;;
+    esac
+    if [ "$COMP_CWORD" -eq "$first" ]; then
+        offered="{" ".join(_first_words(commands))}"
+        flags="{" ".join(_OF_ALL)}"
+    elif [ "$COMP_CWORD" -eq $((first + 1)) ] && [ "$command" != "${{COMP_WORDS[first]}}" ]; then
+        case "${{COMP_WORDS[first]}}" in
+{of_two}        esac
+    elif [ "$first" -eq 1 ]; then
         case "$command" in
 {cases}        esac
     fi
-    COMPREPLY=($(compgen -W "$words" -- "$current"))
+    case "$current" in
+    -*) offered="$flags" ;;
+    *) offered="${{offered:-$flags}}" ;;
+    esac
+    COMPREPLY=($(compgen -W "$offered" -- "$current"))
 }}
 complete -o default -F _yurttunnel yurttunnel
 """
+
+
+def _case(name: str, command: Described) -> str:
+    """Return what bash offers behind a command: its words and flags, or values of the last one."""
+    flags = " ".join([*(f"--{entry.name}" for entry in command.table), "--help"])
+    by_values: dict[str, list[str]] = {}
+    for entry in command.table:
+        values = _values(entry)
+        if values is not None:
+            by_values.setdefault(" ".join(values), []).extend(_spellings(entry))
+    cases = "".join(
+        f'            {"|".join(spellings)}) offered="{values}" flags= ;;\n'
+        for values, spellings in by_values.items()
+    )
+    of_flags = f'            case "$previous" in\n{cases}            esac\n' if cases else ""
+    return (
+        f'        "{name}")\n'
+        f'            offered="{" ".join(command.choices)}" flags="{flags}"\n'
+        f"{of_flags}            ;;\n"
+    )
 
 
 def zsh(commands: Tables) -> str:
@@ -66,26 +119,47 @@ def fish(commands: Tables) -> str:
     """Return the script for fish."""
     lines = ["# Completion of yurttunnel in fish: yurttunnel completion fish | source"]
     seconds = _second_words(commands)
-    lines += (_fish("__fish_use_subcommand", f"-a {first}") for first in seconds)
-    for name, (text, table) in commands.items():
+    known = _first_words(commands)
+    lines += (_fish("__fish_use_subcommand", f"-a {first}") for first in (*seconds, _HELP))
+    lines += (
+        _fish("__fish_use_subcommand", f"-l {flag[2:]} -d {_single(text)}")
+        for flag, text in _OF_ALL.items()
+    )
+    named = [each for each in known if each not in _BEFORE_NAMES]
+    lines.append(_fish(_between(" ".join(_BEFORE_NAMES), named), f"-a {_single(' '.join(known))}"))
+    for name, (text, table, choices) in commands.items():
         first, _, other = name.partition(" ")
         seen = f"__fish_seen_subcommand_from {first}"
+        condition = "__fish_use_subcommand"
         if other:
-            condition = f"{seen}; and not __fish_seen_subcommand_from {seconds[first]}"
+            condition = _between(first, seconds[first].split())
             seen = f"{seen}; and __fish_seen_subcommand_from {other}"
-        else:
-            condition = "__fish_use_subcommand"
         lines.append(_fish(condition, f"-a {other or first} -d {_single(text)}"))
-        for entry in table:
-            value = "" if isinstance(entry, Switch) else "-r "
-            flag = f"-l {entry.name} {value}-d {_single(_sentence(entry.text))}"
-            lines.append(f"complete -c yurttunnel -n {_single(seen)} {flag}")
+        if choices:
+            lines.append(_fish(_between(first, choices), f"-a {_single(' '.join(choices))}"))
+        lines += (f"complete -c yurttunnel -n {_single(seen)} {_fish_flag(each)}" for each in table)
     return "\n".join(lines) + "\n"
+
+
+def _between(first: str, others: Sequence[str]) -> str:
+    """Return the condition of fish for what stands behind a word, and is not yet there."""
+    missing = f"not __fish_seen_subcommand_from {' '.join(others)}"
+    return f"__fish_seen_subcommand_from {first}; and {missing}"
 
 
 def _fish(condition: str, what: str) -> str:
     """Return the line that offers a word, and no names of files."""
     return f"complete -c yurttunnel -f -n {_single(condition)} {what}"
+
+
+def _fish_flag(entry: Entry) -> str:
+    parts = [f"-{'s' if len(each) == 2 else 'l'} {each.lstrip('-')}" for each in _spellings(entry)]
+    values = _values(entry)
+    if values:
+        parts.append(f"-x -a {_single(' '.join(values))}")
+    elif values is not None:
+        parts.append("-r")
+    return " ".join([*parts, "-d", _single(_sentence(entry.text))])
 
 
 SHELLS: Mapping[str, Callable[[Tables], str]] = {"bash": bash, "zsh": zsh, "fish": fish}
@@ -114,18 +188,33 @@ def for_kubectl(commands: Tables, words: Sequence[str]) -> str:
 def _following(commands: Tables, before: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield what can stand behind these words, each with what it is about."""
     seconds = _second_words(commands)
-    if not before:
-        yield from ((first, "") for first in seconds)
-        yield from ((name, text) for name, (text, _) in commands.items() if " " not in name)
+    if not before or tuple(before) == (_HELP,):
+        yield from ((first, "") for first in (*seconds, _HELP))
+        yield from ((name, each.text) for name, each in commands.items() if " " not in name)
+        yield from _OF_ALL.items()
     elif before[0] in seconds and len(before) == 1:
-        for name, (text, _) in commands.items():
+        for name, each in commands.items():
             first, _, other = name.partition(" ")
             if first == before[0]:
-                yield other, text
-    else:
-        name = " ".join(before[: 2 if before[0] in seconds else 1])
-        for entry in commands.get(name, ("", ()))[1]:
-            yield f"--{entry.name}", _sentence(entry.text)
+                yield other, each.text
+    elif command := commands.get(" ".join(before[: 2 if before[0] in seconds else 1])):
+        yield from _behind(command, before[-1])
+
+
+def _behind(command: Described, previous: str) -> Iterator[tuple[str, str]]:
+    """Yield the words and flags of a command, or the values of a flag that stands there."""
+    for entry in command.table:
+        values = _values(entry)
+        if values is not None and previous in _spellings(entry):
+            yield from ((value, "") for value in values)
+            return
+    yield from ((choice, "") for choice in command.choices)
+    yield from ((f"--{entry.name}", _sentence(entry.text)) for entry in command.table)
+    yield "--help", _OF_ALL["--help"]
+
+
+def _first_words(commands: Iterable[str]) -> list[str]:
+    return [*dict.fromkeys(name.split()[0] for name in commands), _HELP]
 
 
 def _second_words(commands: Iterable[str]) -> dict[str, str]:
@@ -138,8 +227,20 @@ def _second_words(commands: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _flags(table: Sequence[Entry]) -> str:
-    return " ".join([*(f"--{entry.name}" for entry in table), "--help"])
+def _values(entry: Entry) -> Sequence[str] | None:
+    """Return what can stand behind a flag, or nothing where that is anything.
+
+    ``None`` for one that has no value, or only one behind an equals sign.
+    """
+    if isinstance(entry, Switch) or (isinstance(entry, Flag) and entry.stands_alone):
+        return None
+    return entry.parse.choices if isinstance(entry.parse, OneOf) else ()
+
+
+def _spellings(entry: Entry) -> list[str]:
+    """Return the flag and its letter, if it has one, as they are typed."""
+    short = getattr(entry, "short", None)
+    return [f"--{entry.name}", *([f"-{short}"] if short else [])]
 
 
 def _sentence(text: str) -> str:

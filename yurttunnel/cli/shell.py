@@ -21,8 +21,8 @@ from yurttunnel.ops.help import Example
 class CompletionOptions(ClientOptions):
     """Options of ``yurttunnel completion``."""
 
-    longdesc = """Prints the script by which a shell completes commands and flags: bash, zsh or
-    fish. For bash: source <(yurttunnel completion bash)."""
+    longdesc = """Prints the script by which a shell completes commands, flags and values: bash, zsh
+    or fish. For bash: source <(yurttunnel completion bash)."""
 
     examples = (
         Example("To have each new bash complete", "bash >> ~/.bashrc"),
@@ -57,7 +57,14 @@ class ManOptions(ClientOptions):
 
 def tables(commands: Sequence[Command]) -> completion.Tables:
     """Return what completion needs of the commands."""
-    return {each.name: (each.text, each.options().help().table) for each in commands}
+    return {each.name: _described(each) for each in commands}
+
+
+def _described(command: Command) -> completion.Described:
+    options = command.options()
+    words = options.words if isinstance(options, ClientOptions) else ()
+    choices = words[0].choices if words else ()
+    return completion.Described(command.text, options.help().table, choices)
 
 
 def shell_commands(all_commands: Callable[[], Commands]) -> tuple[ClientCommand, ...]:

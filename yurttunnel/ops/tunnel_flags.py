@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from yurttunnel.ops import flags
 from yurttunnel.ops.flag_table import Flag, Group
-from yurttunnel.tunnel.direct.reactor import known_transports
+from yurttunnel.tunnel.direct.reactor import TRANSPORTS
 
 DRAIN_TIMEOUT = Flag(
     "drain-timeout",
@@ -17,7 +17,7 @@ DRAIN_TIMEOUT = Flag(
 TRANSPORT = Flag(
     "transport",
     Group.OPERATION,
-    known_transports,
+    flags.one_of(*TRANSPORTS),
     "What sends and encrypts: direct, made for this tunnel, or twisted, Twisted's own, which"
     " is slower.",
     default="direct",

@@ -113,13 +113,6 @@ class PreparingReactor:
         return made
 
 
-def known_transports(name: str) -> str:
-    """Return ``name`` if :func:`with_transports` knows it; raises ``ValueError`` if not."""
-    if name not in TRANSPORTS:
-        raise ValueError(f"{name!r} is none of these: {', '.join(TRANSPORTS)}")
-    return name
-
-
 def with_transports(
     reactor: IReactor, name: str, prepare: Callable[[socket.socket], object] | None = None
 ) -> Any:
