@@ -365,7 +365,11 @@ class ErrorTests(SynchronousTestCase):
 
     def test_each_required_flag_is_missed(self) -> None:
         """The error names it, and the variable that would do."""
-        with self.assertRaisesRegex(UsageError, "^--tunnelserver-addr is missing"):
+        sentence = (
+            "^--tunnelserver-addr is missing: give it; the server prints the whole command for a"
+            " node when it is started, and so does yurttunnel token create there$"
+        )
+        with self.assertRaisesRegex(UsageError, sentence):
             Options({}).parseOptions(["--standalone", *flags_without("--tunnelserver-addr")])
         with self.assertRaisesRegex(UsageError, "^--node-name is missing: .*set NODE_NAME"):
             Options({}).parseOptions([])

@@ -87,6 +87,18 @@ class AnswerTests(SynchronousTestCase):
         self.assertRegex(self.refused(head), f"{SOCKET}: it answers with status 409$")
 
 
+class NoAnswerTests(SynchronousTestCase):
+    """Where nobody can be asked."""
+
+    def test_the_socket_in_place_of_its_directory(self) -> None:
+        """It is said what to name."""
+        with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listening:
+            path = Path(directory, SOCKET)
+            listening.bind(str(path))
+            error = self.assertRaises(CommandFailed, Process(path / SOCKET).get, "/v1/process")
+        self.assertEqual(f"{path} is not a directory: name the one that has {SOCKET}", str(error))
+
+
 class OneTests(SynchronousTestCase):
     """The one that is meant."""
 
@@ -107,7 +119,11 @@ class OneTests(SynchronousTestCase):
 
     def test_none_or_several(self) -> None:
         """It is said what to name."""
-        with self.assertRaisesRegex(CommandFailed, "no server of yours runs .*--state-dir"):
+        sentence = (
+            r"^no server of yours runs on this machine: start one \(yurttunnel server --help shows"
+            r" how\), name its directory with --state-dir, or run this as its user or root$"
+        )
+        with self.assertRaisesRegex(CommandFailed, sentence):
             self.one("/1/agent/s")
         with self.assertRaisesRegex(CommandFailed, "choose one .*: /1/server, /2/server$"):
             self.one("/1/server/s", "/2/server/s")

@@ -81,6 +81,10 @@ SAID_BY_ITSELF = {
         "--node-name is missing: give it or set NODE_NAME, or add --standalone where there is no"
         " cluster"
     ),
+    "agent --standalone": (
+        "--tunnelserver-addr is missing: give it; the server prints the whole command for a node"
+        " when it is started, and so does yurttunnel token create there"
+    ),
     "agent --standalone --tunnelserver-addr 192.0.2.7 --node-ip 10.0.0.5 --join-token id.secret": (
         "--join-token: the join token is not of the form id.secret.sha256:pin: copy it whole"
     ),

@@ -386,7 +386,13 @@ class Options(CommandOptions[Settings]):
         # An argument "--tunnelserver-addr=" of yurttunnel 1.2 means none.
         if not self.is_given(STANDALONE) and not self.is_given(TUNNELSERVER_ADDR):
             return ()
-        return self.value(TUNNELSERVER_ADDR)
+        try:
+            return self.value(TUNNELSERVER_ADDR)
+        except FlagMissing as missing:
+            raise FlagMissing(
+                f"{missing}; the server prints the whole command for a node when it is started, and"
+                " so does yurttunnel token create there"
+            ) from None
 
     def _in_pod(self) -> bool:
         """Return whether this is a pod that has a service account."""

@@ -33,8 +33,8 @@ def one(state_dir: Path | None, program: str, processes: Sequence[Process]) -> P
         return Process(found[0].path)
     if not found:
         raise CommandFailed(
-            f"no {program} of yours runs on this machine: name its directory with --state-dir, or"
-            " run this as its user or root"
+            f"no {program} of yours runs on this machine: start one (yurttunnel {program} --help"
+            " shows how), name its directory with --state-dir, or run this as its user or root"
         )
     places = ", ".join(str(each.path.parent) for each in found)
     raise CommandFailed(f"more than one {program} runs here: choose one with --state-dir: {places}")

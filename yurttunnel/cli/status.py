@@ -45,8 +45,8 @@ def status(options: StatusOptions) -> int:
     found = [each for each in told if each is not None]
     if not found:
         raise CommandFailed(
-            "nothing of yours runs on this machine: start it, name its directory with --state-dir,"
-            " or run this as its user or root"
+            "nothing of yours runs on this machine: start it (yurttunnel --help lists programs),"
+            " name its directory with --state-dir, or run this as its user or root"
         )
     if options.as_json:
         print(output.as_json(found), end="")
