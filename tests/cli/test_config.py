@@ -38,6 +38,14 @@ class ConfigCheckTests(SynchronousTestCase):
         for name, text in (("server", server), ("agent", agent), ("hub", hub), ("proxy", proxy)):
             self.assertEqual((f"FILE is in order for yurttunnel {name}\n", "", 0), self.check(text))
 
+    def test_nothing(self):
+        """An empty file is in order for each program; what one needs is told when it is named."""
+        for text in ("", "# v = 2\n"):
+            self.assertEqual(("FILE is in order: it says nothing\n", "", 0), self.check(text))
+        output, _, status = self.check("", "--program=agent")
+        self.assertEqual(0, status)
+        self.assertIn("FILE is in order for yurttunnel agent\n", output)
+
     def test_what_a_program_needs_beside_it(self):
         """It may stand on the command line."""
         output, errors, status = self.check("v = 2", "--program=agent")

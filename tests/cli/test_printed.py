@@ -6,12 +6,14 @@ import contextlib
 import datetime
 import io
 import json
+import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.cli import main, output, status, tokens
+from yurttunnel.cli import diagnosing, main, output, status, tokens
 from yurttunnel.cli.client import CommandFailed
 from yurttunnel.cli.forwards import ListOptions as ForwardListOptions
 from yurttunnel.cli.forwards import list_forwards
@@ -20,6 +22,8 @@ from yurttunnel.cli.revoking import RevokeOptions, revoke
 from yurttunnel.cli.status import StatusOptions
 from yurttunnel.ops.clocks import timestamp
 from yurttunnel.ops.command_line import STATUS
+from yurttunnel.ops.diagnose import command
+from yurttunnel.ops.diagnose.subject import Subject
 
 NOW = 1_800_000_000.0
 
@@ -91,6 +95,35 @@ class PrintedTests(SynchronousTestCase):
         head, line = self.printed(list_forwards, ForwardListOptions(), process=process).splitlines()
         self.assertEqual(["LISTEN", "NODE", "TARGET", "CONNECTIONS", "OPENED", "BY"], head.split())
         self.assertEqual(["127.0.0.1:9", "a", "b:1", "2", "command"], line.split())
+        process, beside = Answering(forwards={"forwards": []}), io.StringIO()
+        with contextlib.redirect_stderr(beside):
+            shown = self.printed(list_forwards, ForwardListOptions(), process=process)
+        self.assertEqual(head.split(), shown.split())
+        self.assertEqual(
+            "no forward is open; yurttunnel forward add LISTEN=NODE/HOST:PORT opens one\n",
+            beside.getvalue(),
+        )
+
+    def test_a_diagnosis_without_a_file(self) -> None:
+        """What is wrong is said by the command, as by all others."""
+        process = SimpleNamespace(pid=os.getpid)
+        self.patch(ClientOptions, "process", lambda options, program: process)
+        self.patch(diagnosing, "own_arguments", lambda program, arguments: [])
+        subject = Subject("yurttunnel-server", "127.0.0.1", 1, (), ())
+        self.patch(diagnosing, "_subject", lambda *arguments: subject)
+        self.patch(command, "_collect", lambda subject: [])
+        shown, beside = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(beside):
+            ending = self.assertRaises(SystemExit, diagnosing.DIAGNOSE.run, ["-o", "/missing/x"])
+        self.assertEqual(
+            (
+                "",
+                "yurttunnel diagnose: --output: /missing/x: No such file or directory: name another"
+                " file\n",
+                1,
+            ),
+            (shown.getvalue(), beside.getvalue(), ending.code),
+        )
 
     def test_status(self) -> None:
         """Those that have just ended are left out; what is wrong with the others is told."""

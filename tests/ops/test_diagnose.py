@@ -574,12 +574,14 @@ class CommandTests(SynchronousTestCase):
     def test_file_that_is_there(self):
         """An existing file, or a link, is not written to; the flag is named."""
         self.output.write_text("precious")
-        self.assertEqual(1, self.run_it())
-        self.assertIn("--output: ", self.screen.getvalue())
+        error = self.assertRaises(command.NotWritten, self.run_it)
+        sentence = f"--output: {self.output}: File exists: name another file"
+        self.assertEqual(sentence, str(error))
+        self.assertEqual("", self.screen.getvalue())
         self.assertEqual("precious", self.output.read_text())
         link = self.directory / "link.tar.gz"
         link.symlink_to(self.directory / "elsewhere")
-        self.assertEqual(1, self.run_it(link))
+        self.assertRaises(command.NotWritten, self.run_it, link)
         self.assertFalse((self.directory / "elsewhere").exists())
 
     def test_failure(self):
@@ -589,8 +591,8 @@ class CommandTests(SynchronousTestCase):
             raise OSError(28, "No space left on device")
 
         self.patch(bundle, "redact", fail)
-        self.assertEqual(1, self.run_it())
-        self.assertIn("No space left on device", self.screen.getvalue())
+        with self.assertRaisesRegex(command.NotWritten, "No space left on device"):
+            self.run_it()
         self.assertFalse(self.output.exists())
 
     def test_default_name(self):

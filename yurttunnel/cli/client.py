@@ -96,6 +96,10 @@ class Process:
             body = response.read(MOST_BYTES + 1)
         except FileNotFoundError:
             raise CommandFailed(f"nothing runs at {self.path}: there is no such socket") from None
+        except NotADirectoryError:
+            raise CommandFailed(
+                f"{self.path.parent} is not a directory: name the one that has {self.path.name}"
+            ) from None
         except ConnectionRefusedError:
             raise CommandFailed(
                 f"nothing runs at {self.path}: the process that made this socket has ended"

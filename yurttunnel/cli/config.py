@@ -9,6 +9,7 @@ from yurttunnel.cli.options import NAMES, ClientCommand, ClientOptions, Word
 from yurttunnel.cli.programs import PROGRAMS
 from yurttunnel.ops import flags
 from yurttunnel.ops.configuration.check import Programs, check_file, program_of
+from yurttunnel.ops.configuration.file import parse_file
 from yurttunnel.ops.flag_table import Flag, Group
 from yurttunnel.ops.help import Example
 
@@ -41,7 +42,11 @@ def config_check(options: ConfigCheckOptions) -> None:
     """Check it, and say for which program it is in order."""
     path = Path(options.given[0])
     programs = _programs()
-    name = options.optional_value(PROGRAM, None) or program_of(programs, path)
+    name = options.optional_value(PROGRAM, None)
+    if name is None and not parse_file(path):
+        print(output.shown(f"{path} is in order: it says nothing"))
+        return
+    name = name or program_of(programs, path)
     beside = check_file(programs[name], path)
     print(output.shown(f"{path} is in order for yurttunnel {name}"))
     if beside is not None:

@@ -44,6 +44,7 @@ class DiagnoseOptions(ClientOptions):
 
 def diagnose(options: DiagnoseOptions) -> int:
     """Diagnose it by the command line that it was started with; give the exit status."""
+    from yurttunnel.ops.diagnose.command import NotWritten
     from yurttunnel.ops.diagnose.command import diagnose as write_diagnosis
 
     program = options.value(PROGRAM)
@@ -63,7 +64,10 @@ def diagnose(options: DiagnoseOptions) -> int:
     finally:
         if bundle is None:
             os.chdir(here)
-    return write_diagnosis(subject, bundle, sys.stdout)
+    try:
+        return write_diagnosis(subject, bundle, sys.stdout)
+    except NotWritten as error:
+        raise CommandFailed(str(error)) from None
 
 
 def own_arguments(program: str, arguments: Sequence[str]) -> Sequence[str]:

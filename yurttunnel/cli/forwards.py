@@ -37,6 +37,11 @@ def _listen(text: str) -> object:
     return parse_listen(text)
 
 
+_HEADINGS = ("LISTEN", "NODE", "TARGET", "CONNECTIONS", "OPENED BY")
+
+_NONE = "no forward is open; yurttunnel forward add LISTEN=NODE/HOST:PORT opens one"
+
+
 class AddOptions(ClientOptions):
     """Options of ``yurttunnel forward add``."""
 
@@ -134,7 +139,9 @@ def list_forwards(options: ListOptions) -> None:
         (each["listen"], each["node"], each["target"], each["connections"], each["origin"])
         for each in told["forwards"]
     ]
-    print(output.table(("LISTEN", "NODE", "TARGET", "CONNECTIONS", "OPENED BY"), rows), end="")
+    print(output.table(_HEADINGS, rows), end="", flush=True)
+    if not rows:
+        print(_NONE, file=sys.stderr)
 
 
 def _target(told: dict[str, str]) -> str:

@@ -27,16 +27,27 @@ _LONGEST_SHOWN = 400
 """Characters of one of them."""
 
 
+class NotWritten(Exception):
+    """There is no bundle; a sentence says why."""
+
+
 def run_diagnosis(subject: Subject, output: Path | None) -> NoReturn:
     """Diagnose and end the process: status 0 when nothing looks wrong, else 1."""
     # What twist or a test has put in the place of standard output is not meant for people.
-    raise SystemExit(diagnose(subject, output, sys.__stdout__ or sys.stdout))
+    screen = sys.__stdout__ or sys.stdout
+    try:
+        status = diagnose(subject, output, screen)
+    except NotWritten as error:
+        print(error, file=screen)
+        status = 1
+    raise SystemExit(status)
 
 
 def diagnose(subject: Subject, output: Path | None, screen: TextIO) -> int:
     """Write the bundle to ``output``, and the summary to ``screen``; return the exit status.
 
-    Without ``output`` the bundle is a new file in the working directory.
+    Without ``output`` the bundle is a new file in the working directory. Raises
+    :class:`NotWritten`.
     """
     if output is None:
         moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -48,8 +59,7 @@ def diagnose(subject: Subject, output: Path | None, screen: TextIO) -> int:
         write_bundle(output, parts, subject.secrets)
     except OSError as error:
         why = error.strerror or str(error)
-        print(f"--output: {output}: {why}: name another file", file=screen)
-        return 1
+        raise NotWritten(f"--output: {output}: {why}: name another file") from None
     print(f"{output.absolute()}", file=screen)
     for line in _summary(subject.program, findings):
         print(line, file=screen)
