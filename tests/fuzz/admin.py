@@ -6,27 +6,25 @@ import atexit
 import functools
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.fuzz.cases import PLAN, Target
 from tests.kept_secrets import secrets_in
 from tests.server.admin_pages import (
+    BOOTSTRAP_TOKEN,
     CONNECTED,
     LOST,
+    Make,
     ServerPages,
     SocketPages,
     ThreadlessReactor,
+    agent_pages,
+    hub_pages,
+    proxy_pages,
+    server_pages,
 )
-from yurttunnel.agent import standalone
-from yurttunnel.agent.options import Options as AgentOptions
-from yurttunnel.agent.settings import StandaloneSettings
-from yurttunnel.hub import process as hub
-from yurttunnel.hub.options import Options as HubOptions
-from yurttunnel.pki.directory import StateDirectory
-from yurttunnel.proxy import process as proxy
-from yurttunnel.proxy.options import Options as ProxyOptions
 
 STATUSES = (100, 200, 400, 403, 404, 405, 408, 409, 413, 414, 431, 501, 503, 505)
 """Those of answers; a page that cannot be made is a 500."""
@@ -37,11 +35,6 @@ _MAY_HAVE_TOKEN = re.compile(rb"^POST /v1/tokens[? \t\r\n]")
 
 _MOST_TOKENS = 32
 """Half of those that there can be: then all but the one in the file are revoked."""
-
-_BOOTSTRAP_TOKEN = "abcdef.0123456789abcdef"
-
-Make = Callable[[ThreadlessReactor, Path], SocketPages]
-"""Puts a program together, with all that it keeps in a directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +51,7 @@ def _socket(make: Make) -> _Socket:
     reactor = ThreadlessReactor()
     reactor.advance(1_800_000_000)
     pages = make(reactor, Path(directory.name))
-    return _Socket(pages, secrets_in(directory.name) | {_BOOTSTRAP_TOKEN.encode()})
+    return _Socket(pages, secrets_in(directory.name) | {BOOTSTRAP_TOKEN.encode()})
 
 
 def _check(make: Make, case: bytes) -> bool:
@@ -83,49 +76,6 @@ def _revoke_most(pages: ServerPages) -> None:
     if len(tokens := pages.tokens.good()) > _MOST_TOKENS:
         for each in tokens[1:]:
             pages.tokens.revoke(each.token_id)
-
-
-# -- the programs ------------------------------------------------------------------------------
-
-
-def _server(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
-    return ServerPages(reactor, StateDirectory.open(directory / "S"))
-
-
-def _agent(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
-    options = AgentOptions({})
-    options.parseOptions(
-        [
-            *("--standalone", f"--state-dir={directory / 'A'}", "--node-name=edge-1"),
-            "--tunnelserver-addr=127.0.0.1:1",
-        ]
-    )
-    mode = options.settings.mode
-    assert isinstance(mode, StandaloneSettings)
-    return SocketPages(reactor, standalone.build(reactor, options.settings, mode))
-
-
-def _hub(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
-    options = HubOptions({})
-    options.parseOptions(
-        [
-            *(f"--root-dir={directory / 'H'}", f"--disk-cache-path={directory / 'C'}"),
-            *("--node-name=edge-1", "--server-addr=https://127.0.0.1:1"),
-            *(f"--join-token={_BOOTSTRAP_TOKEN}", "--discovery-token-unsafe-skip-ca-verification"),
-        ]
-    )
-    return SocketPages(reactor, hub.build(reactor, options.settings))
-
-
-def _proxy(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
-    options = ProxyOptions({})
-    options.parseOptions(
-        [
-            *(f"--state-dir={directory / 'P'}", "--hostname-override=edge-1"),
-            "--master=http://127.0.0.1:1",
-        ]
-    )
-    return SocketPages(reactor, proxy.build(reactor, options.settings))
 
 
 # -- the targets -------------------------------------------------------------------------------
@@ -174,7 +124,7 @@ def _target(
 SOCKETS = (
     _target(
         "admin",
-        _server,
+        server_pages,
         [
             *("v1/tokens", "v1/tokens/revoke", "v1/revocations", "v1/forwards"),
             *("v1/forwards/remove", "nodes", f"nodes/{CONNECTED}", f"nodes/{LOST}", "agents"),
@@ -191,7 +141,7 @@ SOCKETS = (
             *(b"?listen=127.0.0.1:9000", b"?listen=[::1]:9"),
         ],
     ),
-    _target("admin-agent", _agent, ("agents", "steering")),
-    _target("admin-hub", _hub, ("pods", "v1/token", "v1/healthz", "v1/readyz")),
-    _target("admin-proxy", _proxy, ("services", "mode")),
+    _target("admin-agent", agent_pages, ("agents", "steering")),
+    _target("admin-hub", hub_pages, ("pods", "v1/token", "v1/healthz", "v1/readyz")),
+    _target("admin-proxy", proxy_pages, ("services", "mode")),
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 from twisted.application.service import IService, MultiService
 from twisted.internet.protocol import connectionDone
@@ -12,10 +13,17 @@ from twisted.internet.testing import MemoryReactorClock
 
 from tests.fakes import FakeSession
 from tests.ops.admin_sites import AdminSite
+from yurttunnel.agent import standalone
+from yurttunnel.agent.options import Options as AgentOptions
+from yurttunnel.agent.settings import StandaloneSettings
+from yurttunnel.hub import process as hub
+from yurttunnel.hub.options import Options as HubOptions
 from yurttunnel.ops.admin.service import AdminSocket
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.pki.directory import StateDirectory
+from yurttunnel.proxy import process as proxy
+from yurttunnel.proxy.options import Options as ProxyOptions
 from yurttunnel.server.admin import server_socket, standalone_pages
 from yurttunnel.server.expected_nodes import EnrolledNodes
 from yurttunnel.server.frontends.forward import ForwardFactory
@@ -26,6 +34,9 @@ from yurttunnel.server.standalone_trust import StandaloneServerTrust
 
 CONNECTED, LOST = "edge-1", "edge-2"
 """The nodes that a server in memory knows of."""
+
+BOOTSTRAP_TOKEN = "abcdef.0123456789abcdef"
+"""With which a hub in memory would join."""
 
 THREAD_SECONDS = 10.0
 """How long a thread may take for what it has to do, some milliseconds where the disk is idle."""
@@ -93,6 +104,10 @@ def _all(part: IService) -> Iterator[IService]:
             yield from _all(each)
 
 
+Make = Callable[[ThreadlessReactor, Path], SocketPages]
+"""Puts a program together, with all that it keeps in a directory."""
+
+
 class ServerPages(SocketPages):
     """Those of a server without a cluster, which has one node, and has had another one."""
 
@@ -117,3 +132,47 @@ class ServerPages(SocketPages):
         own = standalone_pages(reactor, settings, directory.path, trust)
         socket = server_socket(reactor, settings, directory.path, process, own)
         super().__init__(reactor, process.meta, socket)
+
+
+def server_pages(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
+    """Return those of a server without a cluster."""
+    return ServerPages(reactor, StateDirectory.open(directory / "S"))
+
+
+def agent_pages(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
+    """Return those of an agent without a cluster."""
+    options = AgentOptions({})
+    options.parseOptions(
+        [
+            *("--standalone", f"--state-dir={directory / 'A'}", "--node-name=edge-1"),
+            "--tunnelserver-addr=127.0.0.1:1",
+        ]
+    )
+    mode = options.settings.mode
+    assert isinstance(mode, StandaloneSettings)
+    return SocketPages(reactor, standalone.build(reactor, options.settings, mode))
+
+
+def hub_pages(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
+    """Return those of a hub whose node has not joined yet."""
+    options = HubOptions({})
+    options.parseOptions(
+        [
+            *(f"--root-dir={directory / 'H'}", f"--disk-cache-path={directory / 'C'}"),
+            *("--node-name=edge-1", "--server-addr=https://127.0.0.1:1"),
+            *(f"--join-token={BOOTSTRAP_TOKEN}", "--discovery-token-unsafe-skip-ca-verification"),
+        ]
+    )
+    return SocketPages(reactor, hub.build(reactor, options.settings))
+
+
+def proxy_pages(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
+    """Return those of a service proxy."""
+    options = ProxyOptions({})
+    options.parseOptions(
+        [
+            *(f"--state-dir={directory / 'P'}", "--hostname-override=edge-1"),
+            "--master=http://127.0.0.1:1",
+        ]
+    )
+    return SocketPages(reactor, proxy.build(reactor, options.settings))
