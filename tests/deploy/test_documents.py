@@ -55,10 +55,14 @@ PATH = re.compile(r"(?<![\w./-])((?:deploy|docs)/[\w./+-]+)")
 PICTURE = re.compile(r'src(?:set)?="([^"]+)"')
 FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)")
+PROMPT = re.compile(r"^ *\$ ", re.MULTILINE)
 ROW = re.compile(r"\| `--([a-z-]+)` \| (server|agent|both|hub|proxy) \| (kept|ignored|new) \|")
 
 TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 BORDER = re.compile(r"(?<!\\)\|")
+
+LANGUAGES = {"sh", "text", "yaml", "toml", "ini", "python"}
+"""Those of blocks: commands are in ``sh``, what they print is in ``text``."""
 
 OTHER_PROGRAMS = {
     *("server", "patches", "help", "controllers", "print-join-command"),
@@ -129,12 +133,15 @@ class PathTests(unittest.SynchronousTestCase):
         """It is on a machine of the tests that run them, or has a mark that says why it is not."""
         self.assertLessEqual({*GUIDES.values()}, {*PAGES})
         for page in PAGES:
-            found = blocks(page)
-            self.assertEqual(len(re.findall(r"^ *```sh", page.read_text(), re.M)), len(found), page)
+            found, fences = blocks(page), FENCE.findall(page.read_text())
+            languages = [language for _, language, _ in fences]
+            self.assertLessEqual({*languages}, LANGUAGES, page)
+            self.assertEqual(languages.count("sh"), len(found), page)
+            self.assertEqual([], [text for *_, text in fences if PROMPT.search(text)], page)
             for block in found:
                 where, *marks = block.marks
                 self.assertIn(where, {*MACHINES, *NOT_RUN}, page)
-                self.assertLessEqual(set(marks), {"stays", "copy"}, page)
+                self.assertLessEqual(set(marks), {"stays", "copy", "fails", "finds"}, page)
 
     def test_paths_exist(self):
         """Each path in the repository that text or commands name is there."""

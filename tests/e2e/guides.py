@@ -41,6 +41,12 @@ def blocks(page: Path) -> list[Block]:
     ]
 
 
+def code(page: Path, language: str) -> str:
+    """Return the first block of a page that is in another language than that of commands."""
+    text = page.read_text().partition(f"\n```{language}\n")[2]
+    return text.partition("\n```\n")[0] + "\n"
+
+
 class Guide:
     """The commands of a page, one block after the other.
 

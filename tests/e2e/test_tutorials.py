@@ -1,24 +1,29 @@
 """The commands of guides, run as they stand there, on machines that are network namespaces.
 
 A block of shell commands says behind ``sh`` on which machine it runs, and ``stays`` if it is a
-program in the foreground; others are repeated until they succeed, as a reader would. What stands in
-a block of text behind it has to be in what it prints. What a machine of the tests cannot do has a
-mark of its own: see `NOT_RUN`.
+program in the foreground; others are repeated until they succeed, as a reader would, or fail if
+that is what they are to show (``fails``). The status of one that ``finds`` something says what is
+wrong with the machine, such as its clock: it is run once. What stands in a block of text behind it
+has to be in what it prints. What a machine of the tests cannot do has a mark of its own: see
+`NOT_RUN`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 from twisted.internet import reactor
 from twisted.internet.utils import getProcessOutputAndValue
 
-from tests.e2e.guides import CLUSTER, Block, blocks
+from tests.e2e.guides import CLUSTER, Block, blocks, code
+from tests.e2e.kubelets import Kubelet, hello, serving_identity
 from tests.e2e.network.sites import Sites
 from tests.e2e.programs import READY_SECONDS, ROOT, STOP_SECONDS
 from tests.e2e.support import EndToEndTestCase
@@ -30,6 +35,8 @@ GUIDES = {
     for path in [
         *TUTORIALS,
         *(ROOT / "docs" / f"{name}.md" for name in ("standalone", "interception", "admin")),
+        *(ROOT / "docs" / f"{name}.md" for name in ("configuration", "middlewares", "operations")),
+        *(ROOT / "docs" / f"{name}.md" for name in ("quickstart", "steering")),
     ]
 }
 """The pages whose commands are run, by their names."""
@@ -46,7 +53,7 @@ NOT_RUN = {
     "copy": "the token is copied without ssh",
     "by-hand": "it needs a program or a kind of objects that no cluster of the tests has",
     "newcomer": "tests.e2e.alone.test_new_user types it",
-    "elsewhere": "another test has the same flags, an end-to-end one but for middlewares",
+    "elsewhere": "another test has the same flags, from end to end",
     "ci": "CI does it",
     "long": "it measures for minutes",
     CLUSTER: "tests.e2e.cluster.test_guides types it, where there is a cluster",
@@ -55,6 +62,11 @@ NOT_RUN = {
 
 FIRST_PART = 5
 """Blocks of standalone.md up to the answer on one machine."""
+
+
+def any_directory(text: str) -> str:
+    """Return a text without what is random in the name of a temporary directory."""
+    return re.sub(r"(?<=/yurttunnel-quickstart-)\w+", "...", text)
 
 
 class TutorialsTests(EndToEndTestCase):
@@ -71,11 +83,16 @@ class TutorialsTests(EndToEndTestCase):
         server, _ = MACHINES["server"]
         way = self.network.addresses[server][0]
         self.network.run("nat", "ip", "route", "add", "203.0.113.10/32", "via", way)
+        self.strict = {"CURL_HOME": self.directory}
+        Path(self.directory, ".curlrc").write_text("fail-with-body\n")
         for name in MACHINES:
             programs = Path(self.directory, name, "yurt", "bin")
             programs.mkdir(parents=True)
             command = programs / "yurttunnel"
-            command.write_text(f'#!/bin/sh\nexec {sys.executable} -m yurttunnel.cli "$@"\n')
+            command.write_text(
+                f'#!/bin/sh\nexport PYTHONPATH="$PYTHONPATH:{ROOT}"\n'
+                f'exec {sys.executable} -m yurttunnel.cli "$@"\n'
+            )
             command.chmod(0o755)
 
     async def follow(self, name: str, most: int | None = None) -> None:
@@ -92,28 +109,40 @@ class TutorialsTests(EndToEndTestCase):
             elif where in NOT_RUN:
                 continue
             elif "stays" in block.marks:
-                self.start(where, block.text, f"{name}-{number}-{where}.log")
+                await self.start(where, block, f"{name}-{number}-{where}.log")
             else:
                 await self.run_block(where, block)
 
-    def environment(self) -> dict[str, str]:
-        """Return that of the commands."""
-        return {**os.environ, "PYTHONPATH": str(ROOT), "no_proxy": "*"}
+    def environment(self, where: str) -> dict[str, str]:
+        """Return that of the commands on a machine, which are those that were installed there."""
+        programs = Path(self.directory, where, "yurt", "bin")
+        return {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "no_proxy": "*"}
 
-    def start(self, where: str, text: str, log: str) -> None:
-        """Run a program on a machine up to the end of the test."""
+    async def start(self, where: str, block: Block, log: str) -> None:
+        """Run a program on a machine up to the end of the test, and see what it prints."""
         machine, _ = MACHINES[where]
-        with open(Path(self.directory, log), "wb") as output, self.network.inside(machine):
+        path = Path(self.directory, log)
+        with open(path, "wb") as output, self.network.inside(machine):
             process = subprocess.Popen(
-                ["bash", "-euc", text],
+                ["bash", "-euc", block.text],
                 cwd=Path(self.directory, where),
-                env=self.environment(),
+                env=self.environment(where),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
             )
         self.addCleanup(self.end, process)
+        expected = [any_directory(line) for line in block.printed]
+
+        def printed() -> bool:
+            text = any_directory(path.read_text())
+            return all(line in text for line in expected)
+
+        try:
+            await self.eventually(printed, f"{block.text} prints what stands there", READY_SECONDS)
+        except self.failureException as error:
+            self.fail(f"{error}; it has printed {path.read_text()}")
 
     def end(self, process: subprocess.Popen) -> None:
         """End a program and what it has started."""
@@ -127,7 +156,7 @@ class TutorialsTests(EndToEndTestCase):
             process.wait()
 
     async def run_block(self, where: str, block: Block) -> None:
-        """Run commands until they succeed and print what they are to print."""
+        """Run commands until they end as they are to, and print what they are to print."""
         last = ""
 
         async def succeeds() -> bool:
@@ -136,14 +165,18 @@ class TutorialsTests(EndToEndTestCase):
                 running = getProcessOutputAndValue(
                     shutil.which("bash"),
                     ["-euo", "pipefail", "-c", block.text],
-                    env=self.environment(),
+                    env=self.environment(where) | ({} if block.printed else self.strict),
                     path=str(Path(self.directory, where)),
                     reactor=reactor,
                 )
             output, errors, status = await running
-            printed = output.decode("utf-8", "replace")
-            last = f"status {status}: {printed}{errors.decode('utf-8', 'replace')}"
-            return status == 0 and all(line in printed for line in block.printed)
+            # An answer is known by what stands behind the block, or by its status.
+            fails = "fails" in block.marks
+            printed = (errors if fails else output).decode("utf-8", "replace")
+            last = f"status {status}: {(output + errors).decode('utf-8', 'replace')}"
+            if "finds" not in block.marks and (status != 0) != fails:
+                return False
+            return all(line in printed for line in block.printed)
 
         try:
             await self.eventually(succeeds, block.text, READY_SECONDS)
@@ -163,10 +196,48 @@ class TutorialsTests(EndToEndTestCase):
         await self.follow("standalone")
 
     async def test_what_goes_on_from_there(self) -> None:
-        """Server and agent of its first part are asked by HTTP, and by their socket."""
+        """Server and agent of its first part are asked by HTTP and by their socket, and examined.
+
+        The node gets a kubelet, which signs its certificate itself.
+        """
+        machine, _ = MACHINES["neighbor"]
+        with self.network.inside(machine):
+            kubelet = Kubelet(reactor, hello, serving_identity(None, ["edge-1"]), port=10250)
+        self.addCleanup(kubelet.stop)
         await self.follow("standalone", FIRST_PART)
-        for name in ("interception", "admin"):
+        for name in ("interception", "admin", "operations"):
             await self.follow(name)
+        self.assertEqual([b"/metrics"], [each.target for each in kubelet.requests])
+        for bundle in ("running.tar.gz", "server.tar.gz"):
+            with tarfile.open(Path(self.directory, "neighbor", bundle)) as archive:
+                names = {member.name.partition("/")[2] for member in archive}
+            self.assertIn("summary.txt", names)
+
+    async def test_quickstart(self) -> None:
+        """It stays, and says what can be done with it."""
+        await self.follow("quickstart")
+
+    async def test_middlewares(self) -> None:
+        """The first example is found where it was saved, and refuses what is no reading."""
+        plugins = Path(self.directory, "server", "plugins", "twisted", "plugins")
+        plugins.mkdir(parents=True)
+        example = code(GUIDES["middlewares"], "python")
+        (plugins / "read_only.py").write_text(example)
+        await self.follow("middlewares")
+
+    async def test_configuration(self) -> None:
+        """A word that is no key is told, with the one that was meant."""
+        example = code(GUIDES["configuration"], "toml")
+        wrong = example.replace("forward =", "forwards =")
+        Path(self.directory, "server", "server.toml").write_text(wrong)
+        await self.follow("configuration")
+
+    async def test_steering(self) -> None:
+        """A chain that a former server has left is removed."""
+        machine, _ = MACHINES["server"]
+        self.network.run(machine, "iptables", "-t", "nat", "-N", "TUNNEL-PORT")
+        await self.follow("steering")
+        self.assertNotIn("TUNNEL-PORT", self.network.run(machine, "iptables", "-t", "nat", "-S"))
 
     async def test_prometheus(self) -> None:
         """Figures of a node behind NAT."""

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tarfile
 import textwrap
 from collections.abc import Mapping
@@ -15,7 +16,6 @@ from pathlib import Path
 from tests.deploy.rendering import DEPLOY, usable_kubectls, why_not_rendered
 from tests.e2e.cluster.support import ClusterTestCase
 from tests.e2e.cluster.world import (
-    ENTRYPOINT,
     NAMESPACE,
     NODES,
     SECURE_PORT,
@@ -94,9 +94,11 @@ class GuidesTests(ClusterTestCase):
         self.programs = Path(self.directory, "bin")
         self.programs.mkdir()
         (self.programs / "kubectl").symlink_to(usable_kubectls()[-1])
-        twist = self.programs / "twist"
-        twist.write_text(f'#!/bin/sh\nexec {" ".join(ENTRYPOINT)} "$@"\n')
-        twist.chmod(0o755)
+        command = self.programs / "yurttunnel"
+        command.write_text(
+            f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m yurttunnel.cli "$@"\n'
+        )
+        command.chmod(0o755)
         self.home = Path(self.directory, "home")
 
     def environment(self, world: World, reached: Mapping[str, str]) -> dict[str, str]:
@@ -120,6 +122,7 @@ class GuidesTests(ClusterTestCase):
         first, second = SERVERS[:2]
         own = await world.server(second, "--insecure-bind-address", "127.0.0.1")
         own.meta_host = "127.0.0.1"
+        own.load_itself()
         self.servers = [await world.server(first, *steering), own]
         await world.list_servers()
         self.agents = {name: await world.agent(name) for name in world.nodes}
@@ -156,6 +159,14 @@ class GuidesTests(ClusterTestCase):
         seen = await steering.follow(self.checkout)
         for what in ('"leader": true', "TUNNEL-PORT-10250", *ADDRESSES[EDGE]):
             self.assertIn(what, seen)
+        copied = Path(self.directory, "copied")
+        copied.write_text("what was copied")
+        meant = {
+            "kubectl exec POD": f"kubectl -n {NAMESPACE} exec POD",
+            "/path/of/file": str(copied),
+            "sha256sum file": f"sha256sum {copied}",
+            **meant,
+        }
         await self.diagnose(world, Guide(DOCS / "operations.md", environment, meant))
 
         self.servers[0].signal(signal.SIGKILL)
@@ -176,9 +187,11 @@ class GuidesTests(ClusterTestCase):
         shutil.copy(world.identities.ca_path, account / "ca.crt")
 
     async def diagnose(self, world: World, page: Guide) -> None:
-        """Have a server looked at by a command in its pod."""
+        """Have a copy compared, and a server looked at by a command in its pod."""
+        arguments = self.servers[1].arguments
         variables = {"PATH": f"{self.programs}:{os.environ['PATH']}"}
-        variables |= as_variables(self.servers[1].arguments[1:])
+        # In a container there is no other server.
+        variables |= {"YURTTUNNEL_STATE_DIR": arguments[arguments.index("--cert-dir") + 1]}
         container = {
             "name": "server",
             "image": "none",
@@ -195,6 +208,9 @@ class GuidesTests(ClusterTestCase):
         await self.kubectl(
             world, "-n", NAMESPACE, "wait", "--for=condition=Ready", "pod/server", "--timeout=30s"
         )
+        sums = [line.split()[0] for line in (await page.follow(self.home)).splitlines()]
+        self.assertEqual(2, len(sums))
+        self.assertEqual(1, len({*sums}))
         # Its status says whether something looks wrong, as the clock of a machine in a test may.
         await page.follow(self.home, options="-u")
         with tarfile.open(self.home / "server.tar.gz") as archive:
@@ -342,19 +358,6 @@ class GuidesTests(ClusterTestCase):
             if any(CLUSTER in block.marks for block in blocks(page))
         }
         self.assertEqual(found, {*PAGES, *OTHERS})
-
-
-def as_variables(arguments: list[str]) -> dict[str, str]:
-    """Return the variables of the environment that stand for flags."""
-    flags = {}
-    words = iter(arguments)
-    for word in words:
-        flag, separator, value = word.partition("=")
-        flags[flag] = value if separator else next(words)
-    return {
-        f"YURTTUNNEL_{flag.removeprefix('--').upper().replace('-', '_')}": value
-        for flag, value in flags.items()
-    }
 
 
 def yaml_with(word: str, page: Path) -> str:
