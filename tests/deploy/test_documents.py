@@ -277,7 +277,13 @@ class NeededTests(unittest.SynchronousTestCase):
 
 
 class ReadmeTests(unittest.SynchronousTestCase):
-    """The table beside other tunnels."""
+    """The first page."""
+
+    def test_twist_is_for_service_managers(self):
+        """No other line of it needs ``twist``."""
+        for line in (REPOSITORY / "README.md").read_text().splitlines():
+            if re.search(r"\btwist\b", line):
+                self.assertIn("the form for service managers (`deploy/systemd`)", line)
 
     def test_figures_are_those_that_were_measured(self):
         """Each figure is that of its line in the document about performance."""

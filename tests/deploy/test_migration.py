@@ -1,0 +1,116 @@
+"""What the page for those who come from yurttunnel 1.2 says of what has changed."""
+
+from __future__ import annotations
+
+import re
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.deploy.messages import source_files
+from tests.deploy.rendering import REPOSITORY
+from tests.server.frontends.connecting import ESTABLISHED, ConnectTestCase, connect
+from tests.server.frontends.kubelet.deputies import EDGE_1, DeputiesWorld
+from tests.server.frontends.kubelet.fakes import head, request
+from tests.server.frontends.kubelet.test_resolution import Session
+from yurttunnel.ops.debug.service import Debug
+from yurttunnel.ops.lag import ReactorLag
+from yurttunnel.ops.log_levels import ShownLevels
+from yurttunnel.server.frontends.kubelet.host_names import HostNames
+from yurttunnel.server.options import Options
+from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.wire.codes import Code
+
+MIGRATION = REPOSITORY / "docs" / "migration.md"
+
+
+def change(of: str) -> tuple[str, str]:
+    """Return what 1.2 did, and what is done now, by the row about ``of``."""
+    [(before, now)] = re.findall(
+        rf"^\| {re.escape(of)} \| ([^|]+) \| ([^|]+) \|$", MIGRATION.read_text(), re.MULTILINE
+    )
+    return before, now
+
+
+def status(phrase: str) -> int:
+    """Return the one that stands before a phrase about requests that fail."""
+    _, now = change("an answer for a node that cannot be reached")
+    [found] = re.findall(rf"(\d{{3}}) {re.escape(phrase)}", now)
+    return int(found)
+
+
+class ConnectTests(ConnectTestCase):
+    """A CONNECT that fails, or not."""
+
+    def test_failures(self) -> None:
+        """Each has the status that the page gives it."""
+        self.assert_answer(
+            self.open(connect("edge-9:80")), status("where no agent is connected"), "no agent"
+        )
+        for code, phrase in (
+            (Code.REFUSED, "where the target refuses or cannot be reached"),
+            (Code.UNREACHABLE, "where the target refuses or cannot be reached"),
+            (Code.TIMEOUT, "where it does not answer"),
+            (Code.DENIED, "where the agent's policy denies it"),
+        ):
+            connection = self.open(connect())
+            self.session.dials[-1].fail(code, "a sentence")
+            self.assert_answer(connection, status(phrase), "a sentence")
+
+    def test_success(self) -> None:
+        """Nothing is said before the target has accepted."""
+        connection = self.open(connect())
+        self.turns(connection)
+        self.assertEqual([], connection.segments)
+        self.session.dials[-1].succeed()
+        self.turns(connection)
+        self.assertEqual([ESTABLISHED], connection.segments)
+        self.assertEqual(200, status("only when the target has accepted"))
+
+
+class NodeTests(DeputiesWorld):
+    """A request for a kubelet that names another node than its connection."""
+
+    def test_connection_for_another_node(self) -> None:
+        """It is refused with the status that the page gives it."""
+        self.lead(EDGE_1[0])
+        caller = self.jane(None, "system:apiserver")
+        expected = status("where the connection was for another node")
+        self.refuses(caller, expected, "the connection was for edge-1", Host="edge-2:10250")
+
+
+class HostTests(SynchronousTestCase):
+    """A request without TLS."""
+
+    def test_name_of_another_node(self) -> None:
+        """It is refused with the status that the page gives it."""
+        registry = SessionRegistry(Clock())
+        for name in ("edge-1", "edge-2"):
+            registry.add(Session(name))
+        asked = request(head(host="edge-1:10250", X_Tunnel_Proxy_Dest="edge-2:10250"))
+        asked.exchange.secure = False
+        HostNames(registry).wrap(self.fail)(asked)
+        [(refused, _)] = asked.exchange.failures
+        self.assertEqual(status("where `Host` is the name of another node"), refused)
+
+
+class GoneTests(SynchronousTestCase):
+    """What is not there any more, and what is in its place."""
+
+    def test_pprof(self) -> None:
+        """Profiles of Go are no page of ``/debug``."""
+        before, _ = change("`/debug/pprof` on 10265 and 10266")
+        self.assertIn("profiles of Go", before)
+        clock = Clock()
+        pages = Debug(clock, list, ReactorLag(clock), ShownLevels()).pages
+        self.assertNotIn(b"pprof", pages.first.children)
+
+    def test_unix_socket(self) -> None:
+        """No program has it; a Unix socket for CONNECT is where the flag says."""
+        _, now = change("Unix socket `/tmp/interceptor-proxier.sock`")
+        [flag, endpoint] = re.findall(r"`(--[a-z-]+) (unix:)PATH`", now)[0]
+        options = Options({})
+        options.parseOptions(["--standalone", "--state-dir=S", f"{flag}={endpoint}/run/x.sock"])
+        self.assertEqual(1, len(options.settings.connect_endpoints))
+        for path, _ in source_files(REPOSITORY):
+            self.assertNotIn("interceptor-proxier", path.read_text())
