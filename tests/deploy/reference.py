@@ -163,7 +163,8 @@ def flags_page() -> str:
         examples = "\n".join(
             f"- {each.purpose}: `{each.command(help.invocation)}`" for each in help.examples
         )
-        parts += [f"## twist {name}", help.description, examples]
+        same = f"`twist {name}` is the same, for [service managers](admin.md#the-programs)."
+        parts += [f"## {help.invocation}", help.description, same, examples]
         for group, entries in by_group(options.table).items():
             rows = "\n".join(_flag_row(entry) for entry in entries)
             parts.append(f"### {group.value}\n\n{_FLAGS_HEADER}\n{rows}")

@@ -174,6 +174,25 @@ class PathTests(unittest.SynchronousTestCase):
                 self.assertLessEqual(set(FLAG.findall(line)), known | of_twist, page)
 
 
+class TwistTests(unittest.SynchronousTestCase):
+    """``twist``, which runs the programs for service managers."""
+
+    def test_first_page(self):
+        """It is in one line, about these."""
+        lines = (REPOSITORY / "README.md").read_text().splitlines()
+        [line] = [line for line in lines if re.search(r"\btwist\b", line)]
+        self.assertIn("`twist yurttunnel-server` is the form for service managers", line)
+
+    def test_other_pages(self):
+        """Who types a command is told of ``yurttunnel``, but for what belongs to a unit."""
+        for page in PAGES:
+            if page.name in {*OF_TOOLS, "CHANGELOG.md"}:
+                continue
+            for line in page.read_text().splitlines():
+                if "twist yurt" in line:
+                    self.assertRegex(line, "ervice managers|systemd|^/opt/yurttunnel/bin", page)
+
+
 class TableTests(unittest.SynchronousTestCase):
     """Tables in all pages."""
 
@@ -277,13 +296,7 @@ class NeededTests(unittest.SynchronousTestCase):
 
 
 class ReadmeTests(unittest.SynchronousTestCase):
-    """The first page."""
-
-    def test_twist_is_for_service_managers(self):
-        """No other line of it needs ``twist``."""
-        for line in (REPOSITORY / "README.md").read_text().splitlines():
-            if re.search(r"\btwist\b", line):
-                self.assertIn("the form for service managers (`deploy/systemd`)", line)
+    """The table beside other tunnels."""
 
     def test_figures_are_those_that_were_measured(self):
         """Each figure is that of its line in the document about performance."""

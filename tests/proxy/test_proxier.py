@@ -542,7 +542,7 @@ class RemovalTests(ProxierTestCase):
         self.set(service([1]))
         self.rules.failure = "the lock is held"
         self.successResultOf(self.proxier.stopService())
-        self.assertIn("twist yurtproxy --cleanup", self.warnings()[-1])
+        self.assertIn("run yurttunnel proxy --cleanup", self.warnings()[-1])
 
     def test_their_removal_hangs(self):
         """It is waited for no longer than it may take."""

@@ -298,7 +298,7 @@ class Proxier(Service):
             removing.cancel()
             self._log.error(
                 "Rules of Services are left behind, since removing them took more than {seconds} s;"
-                " run twist yurtproxy --cleanup",
+                " run yurttunnel proxy --cleanup",
                 seconds=REMOVAL_SECONDS,
             )
 
@@ -307,7 +307,7 @@ class Proxier(Service):
             await self._rules.remove()
         except SteeringFailed as error:
             self._log.error(
-                "Rules of Services may be left behind: {error}; run twist yurtproxy --cleanup",
+                "Rules of Services may be left behind: {error}; run yurttunnel proxy --cleanup",
                 error=error,
             )
         except CancelledError:

@@ -254,7 +254,7 @@ class SteeringManager(Service):
             removing.cancel()
             self._log.error(
                 "Rules of the firewall are left behind, since removing them took more than"
-                " {seconds} s; run twist yurttunnel-server --cleanup-iptables",
+                " {seconds} s; run yurttunnel server --cleanup-iptables",
                 seconds=REMOVAL_PATIENCE,
             )
         self._state = State.STOPPED
@@ -276,7 +276,7 @@ class SteeringManager(Service):
             failed = [f"internal error: {error!r}"]
         for why in failed:
             self._log.error(
-                "Rules of the firewall may be left behind: {why}; run twist yurttunnel-server"
+                "Rules of the firewall may be left behind: {why}; run yurttunnel server"
                 " --cleanup-iptables",
                 why=why,
             )

@@ -133,8 +133,8 @@ class KernelMode(Service):
             await self.rules.leave()
         except SteeringFailed as error:
             self._log.warn(
-                "Rules are left in which endpoints may be left out for ever: {error}; run twist"
-                " yurtproxy again or with --cleanup",
+                "Rules are left in which endpoints may be left out for ever: {error}; run"
+                " yurttunnel proxy again or with --cleanup",
                 error=error,
             )
 
