@@ -93,6 +93,37 @@ class Sites:
         with self.inside(machine):
             forward()
 
+    def shelter(self, machine: str, router: str, *ports: int) -> str:
+        """Put a new machine behind a router of the cloud, which translates addresses.
+
+        Others reach it by these TCP ports of the router alone. It has 192.168.1.2, and no
+        address of IPv6; returned is the router's, by which the others know it.
+        """
+        sheltered, gateway = new_machine(), self._machines[router]
+        self._machines[machine] = sheltered
+        outside = LAN[router][0]
+        gateway.run(
+            *("ip", "link", "add", "name", machine, "type", "veth"),
+            *("peer", "name", "lan", "netns", sheltered.path),
+        )
+        for end, name, address in ((gateway, machine, 1), (sheltered, "lan", 2)):
+            end.run("ip", "address", "add", f"192.168.1.{address}/24", "dev", name)
+            end.run("ip", "link", "set", name, "up")
+        sheltered.run("ip", "route", "add", "default", "via", "192.168.1.1")
+        self.forward(router)
+        nat = ("iptables", "-t", "nat", "-A")
+        gateway.run(*nat, "POSTROUTING", "-o", "lan", "-j", "MASQUERADE")
+        for port in ports:
+            gateway.run(
+                *(*nat, "PREROUTING", "-i", "lan", "-d", outside, "-p", "tcp"),
+                *("--dport", str(port), "-j", "DNAT", "--to-destination", "192.168.1.2"),
+            )
+        gateway.run(
+            *("iptables", "-A", "FORWARD", "-i", "lan", "-o", machine),
+            *("-m", "conntrack", "!", "--ctstate", "ESTABLISHED,DNAT", "-j", "REJECT"),
+        )
+        return outside
+
     def close(self) -> None:
         """Go back to the namespace of before; what is still used ends with its users."""
         self._former.enter()

@@ -26,10 +26,10 @@ class SitesTests(TestCase):
             for address in addresses:
                 have_listen(self, reactor, self.network, machine, address, PORT)
 
-    async def ask(self, machine: str, address: str) -> str | None:
+    async def ask(self, machine: str, address: str, port: int = PORT) -> str | None:
         """Return what an address says to a program on a machine; nothing if that is refused."""
         host = f"[{address}]" if ":" in address else address
-        options = ("--silent", "--max-time", "20", f"http://{host}:{PORT}/")
+        options = ("--silent", "--max-time", "20", f"http://{host}:{port}/")
         with self.network.inside(machine):
             asked = getProcessOutputAndValue(which("curl"), options, reactor=reactor)
         out, _, status = await asked
@@ -57,6 +57,18 @@ class SitesTests(TestCase):
                 a for a in self.network.addresses["edge-1"] if (":" in a) == (":" in address)
             )
             self.assertEqual(await self.ask("edge-1", address), f"edge-2 {mine}")
+
+    async def test_sheltered_machine(self) -> None:
+        """It reaches the cloud as its router, which passes on one port of its own, no other."""
+        outside = self.network.shelter("home", "other", PORT + 1)
+        self.assertEqual("10.77.0.61", outside)
+        for port in (PORT, PORT + 1):
+            have_listen(self, reactor, self.network, "home", "192.168.1.2", port)
+        self.assertEqual(await self.ask("home", "10.77.0.51"), f"cloud-2 {outside}")
+        self.assertEqual(await self.ask("edge-1", outside, PORT + 1), "home 10.77.0.254")
+        self.assertEqual(await self.ask("cloud-2", outside), "other 10.77.0.51")
+        self.network.run("cloud-2", "ip", "route", "add", "192.168.1.0/24", "via", outside)
+        self.assertIsNone(await self.ask("cloud-2", "192.168.1.2"))
 
 
 class EndingTests(SynchronousTestCase):
