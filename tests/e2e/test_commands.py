@@ -289,6 +289,9 @@ class CommandTests(CommandCase):
             lambda: server.told("YURTTUNNEL_JOIN_TOKEN=.*"), "the command is told", READY_SECONDS
         )
         self.assertIn(f"http://127.0.0.1:{ports['meta']}/", server.screen())
+        token = Path(self.directory, "S", "join-token")
+        self.assertIn(str(token), "".join(server.screen().split()))
+        self.assertIn(token.read_text().strip(), line)
         agent = self.sit_down(
             "A", YURTTUNNEL_META_PORT=str(free_ports.take()), YURTTUNNEL_NODE_NAME="edge-9"
         )
