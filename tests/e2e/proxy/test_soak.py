@@ -28,6 +28,8 @@ PODS = (*REMOTE, *LOCAL)
 CHURN_SECONDS = 0.1
 ASK_SECONDS = 1.0
 KILLED = "killed"
+RESET = "ConnectError"
+"""That of a connection which was reset before the client looked at what had come of its dial."""
 SECONDS_EACH = 0.02
 """What a connection may take on a busy machine, so that a soak of any length has its deadline."""
 
@@ -64,7 +66,7 @@ class Soak:
         await churning
         print(f"\n{self.mode}: {CONNECTIONS} connections in {seconds:.0f} s, seed {SEED},"
               f" {len(self.kills)} endpoints killed: {dict(self.problems)}", end="")  # fmt: skip
-        self.assertEqual(self.problems[""] + self.problems[KILLED], CONNECTIONS)
+        self.assertLessEqual(self.problems.keys(), {"", KILLED}, self.problems)
         self.assertLessEqual(self.problems[KILLED], len(self.kills) * AT_ONCE)
         self.assertGreater(len(self.kills), 0)
         self.objects.endpoints("web", *PODS)
@@ -100,7 +102,8 @@ class Soak:
         Where a call broke before it was told who serves, any that was killed may have been it.
         """
         killed = [pod.address(v) for at, pod in self.kills if at >= began for v in BOTH]
-        return answer.problem == CLOSED and bool(killed) and answer.endpoint in ("", *killed)
+        broken = answer.problem in (CLOSED, RESET) and answer.endpoint in ("", *killed)
+        return broken and bool(killed)
 
     async def ask_again(self, host: str) -> str:
         """Ask by UDP as resolvers do, who ask again; return what was wrong in the end."""
@@ -114,11 +117,10 @@ class Soak:
     async def churn(self) -> None:
         """Change endpoints at random: mostly they are removed and go on, as pods that end do."""
         others = 0
-        pods = list(PODS)
         while self.left > 0:
             await deferLater(reactor, CHURN_SECONDS)
             if not self.kills or self.random.random() < 0.1:
-                await self.kill_one([pod for pod in PODS if pod not in pods])
+                await self.kill_one()
             pods = self.random.sample(PODS, self.random.randint(1, len(PODS)))
             self.objects.endpoints("web", *pods)
             if self.random.random() < 0.2:
@@ -134,21 +136,21 @@ class Soak:
         for number in range(min(others, 5)):
             self.objects.remove(f"other-{number}")
 
-    async def kill_one(self, candidates: list[Pod]) -> None:
-        """Kill an endpoint that serves clients, beside others that do, and start it again.
+    async def kill_one(self) -> None:
+        """Kill an endpoint, when clients are known to be led to others as well, and start it again.
 
-        It is one that did not serve before, so that there are others wherever the change is not
-        known yet.
+        Before all have been come to, by both families, what counted before may still count, such as
+        that endpoint alone.
         """
-        if not candidates:
-            return
-        pod = self.random.choice(candidates)
         self.objects.endpoints("web", *PODS)
-        streams = [self.streams[pod, TARGET_PORT, version] for version in BOTH]
-        await self.eventually(
-            lambda: self.left <= 0 or any(stream.connections for stream in streams),
-            f"{pod} serves",
-        )
+        streams = [self.streams[pod, TARGET_PORT, version] for pod in PODS for version in BOTH]
+        before = [stream.total for stream in streams]
+
+        def are_come_to() -> bool:
+            return all(each.total > one for each, one in zip(streams, before, strict=True))
+
+        await self.eventually(lambda: self.left <= 0 or are_come_to(), "all endpoints serve")
+        pod = self.random.choice(PODS)
         self.kills.append((reactor.seconds(), pod))
         await self.end(pod)
         await deferLater(reactor, CHURN_SECONDS)

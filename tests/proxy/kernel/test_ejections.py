@@ -107,6 +107,29 @@ class EjectionsTests(SynchronousTestCase):
         self.assertFalse(self.is_ejected(DNS))
         self.assertEqual([], self.probed)
 
+    def test_reconsidered(self):
+        """It is probed at once, and in doubt until it is known; the pause is that of before."""
+        told = []
+        self.ejections.on_ejected.append(told.append)
+        self.ejections.eject(ONE, Outcome.REFUSED)
+        self.ejections.eject(DNS, Outcome.REFUSED)
+        self.assertEqual([ONE, DNS], told)
+        answer = self.outcome = Deferred()
+        self.ejections.reconsider([ONE, TWO, DNS])
+        self.ejections.reconsider([ONE])
+        self.assertEqual([0.0], self.probed)
+        doubts = [self.ejections.is_in_doubt(*each) for each in (ONE, TWO, DNS)]
+        self.assertEqual([True, False, False], doubts)
+        del self.changed[:]
+        answer.callback(Outcome.SILENT)
+        self.assertFalse(self.ejections.is_in_doubt(*ONE))
+        self.assertTrue(self.is_ejected())
+        self.assertEqual([ONE], self.changed)
+        self.outcome = Outcome.ANSWERED
+        self.clock.advance(FIRST)
+        self.assertFalse(self.is_ejected())
+        self.assertEqual([0.0, FIRST], self.probed)
+
     def test_services_that_are_gone(self):
         """What no service has any more is forgotten, also while it is probed."""
         self.outcome = Deferred()

@@ -13,6 +13,7 @@ from tests.proxy.services import endpoint, key, service
 from tests.steering.firewall.fakes import FakePrograms
 from yurttunnel.proxy.interfaces import Placed
 from yurttunnel.proxy.kernel.ejections import Ejections
+from yurttunnel.proxy.kernel.marks import RETRIED, set_mark
 from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade
 from yurttunnel.proxy.kernel.prober import Outcome
 from yurttunnel.proxy.kernel.rules import RETRY, KernelRules
@@ -38,8 +39,9 @@ class KernelRulesTests(SynchronousTestCase):
         self.forgetting = lambda: succeed(0)
         programs = FakePrograms()
         programs.programs["nft"] = self.nft
-        self.ejections = Ejections(self.clock, lambda where: Deferred())
-        parts = KernelParts(Masquerade(), self.ejections.is_ejected)
+        self.probes = []
+        self.ejections = Ejections(self.clock, self.probe)
+        parts = KernelParts(Masquerade(), self.ejections.is_ejected, self.ejections.is_in_doubt)
         tables = Tables((4,), parts, {}.get, Networks())
         self.rules = KernelRules(
             self.clock, Nftables(programs, tables), tables, self.ejections, self.forget
@@ -60,6 +62,11 @@ class KernelRulesTests(SynchronousTestCase):
         """Note whose attempts are forgotten, and how many transactions there were by then."""
         self.forgotten.append((set(targets), len(self.transactions)))
         return self.forgetting()
+
+    def probe(self, where):
+        """Have the test answer."""
+        self.probes.append((where, Deferred()))
+        return self.probes[-1][1]
 
     def eject(self, *targets):
         """Find some dead in one turn of the reactor."""
@@ -89,6 +96,48 @@ class KernelRulesTests(SynchronousTestCase):
         first.callback(0)
         self.assertIn("mod 1 map", self.transactions[1])
         self.assertEqual([({ONE}, 1), ({TWO}, 2)], self.forgotten)
+
+    def test_the_last_one(self):
+        """When it is found dead the others are asked again, which may have come back: until that is
+        known a client is led to all, and a refusal is none; then to who answers.
+        """
+        self.eject(ONE, TWO)
+        self.clock.advance(0)
+        self.assertEqual([], self.probes)
+        self.eject(THREE)
+        self.clock.advance(0)
+        self.assertEqual([ONE.endpoint, TWO.endpoint], [where for where, _ in self.probes])
+        self.assertIn("mod 3 map", self.transactions[-1])
+        self.assertIn(set_mark(RETRIED), self.transactions[-1])
+        for (_, answer), outcome in zip(
+            self.probes, (Outcome.REFUSED, Outcome.ANSWERED), strict=True
+        ):
+            answer.callback(outcome)
+        self.clock.advance(0)
+        self.assertIn("mod 1 map", self.transactions[-1])
+
+    def test_none_is_left(self):
+        """Where all of them are dead, clients get what those answer, once that is known."""
+        self.eject(ONE, TWO, THREE)
+        self.clock.advance(0)
+        self.assertIn(set_mark(RETRIED), self.transactions[-1])
+        for _, answer in list(self.probes):
+            answer.callback(Outcome.REFUSED)
+        self.clock.advance(0)
+        self.assertEqual(2, len(self.probes))
+        self.assertIn("mod 3 map", self.transactions[-1])
+        self.assertNotIn(set_mark(RETRIED), self.transactions[-1])
+
+    def test_a_service_of_what_is_ejected(self):
+        """One that has nothing else has its endpoints asked again at once."""
+        self.eject(ONE, TWO)
+        self.clock.advance(0)
+        web = service([1, 2], key=key("web"), portals=(PORTAL,))
+        self.successResultOf(self.rules.apply([Placed(web, None)]))
+        self.assertEqual([ONE.endpoint, TWO.endpoint], [where for where, _ in self.probes])
+        self.assertIn(set_mark(RETRIED), self.transactions[-1])
+        self.successResultOf(self.rules.apply([Placed(web, None)]))
+        self.assertEqual(2, len(self.probes))
 
     def test_siblings(self):
         """They are the other endpoints of all services that an endpoint has, as of the last call;

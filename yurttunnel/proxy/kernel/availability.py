@@ -43,7 +43,7 @@ def kernel_mode_available(programs: IPrograms, version: int = 4) -> Deferred[str
 async def _available(programs: IPrograms, version: int) -> str | None:
     tables = Tables(
         (version,),
-        KernelParts(Masquerade(), lambda *_: False),
+        KernelParts(Masquerade(), lambda *_: False, lambda *_: False),
         {version: ip_address(_ADDRESSES[version])}.get,
         Networks(),
         _chains,

@@ -33,6 +33,7 @@ class _Health:
     """What is known of an endpoint that has failed; ``since`` and ``until`` are of an ejection.
 
     ``in_a_row`` are ejections, and probes during one, since clients have been answered last.
+    ``in_doubt`` is whether it is being probed out of its turn.
     """
 
     failures: int = 0
@@ -40,13 +41,14 @@ class _Health:
     why: str = ""
     since: float = 0.0
     until: float | None = None
+    in_doubt: bool = False
 
 
 class Ejections:
     """Which endpoints are ejected.
 
-    ``probe`` says what an endpoint does. ``on_changed`` are called with the target that is ejected
-    or returns.
+    ``probe`` says what an endpoint does. ``on_changed`` are called with a target that is ejected,
+    returns, or is in doubt no more; ``on_ejected`` behind them with one that is ejected.
     """
 
     _log = Logger()
@@ -58,6 +60,7 @@ class Ejections:
         self._known: dict[Target, _Health] = {}
         self._waiting: dict[Target, IDelayedCall] = {}
         self.on_changed: list[Callable[[Target], object]] = []
+        self.on_ejected: list[Callable[[Target], object]] = []
 
     def is_ejected(self, protocol: Protocol, endpoint: Endpoint) -> bool:
         """Return whether it is left out where there are others."""
@@ -65,6 +68,27 @@ class Ejections:
             return False
         health = self._known.get(Target(protocol, endpoint))
         return health is not None and health.until is not None
+
+    def is_in_doubt(self, protocol: Protocol, endpoint: Endpoint) -> bool:
+        """Return whether one that is ejected is being asked whether it answers by now."""
+        health = self._known.get(Target(protocol, endpoint))
+        return health is not None and health.in_doubt
+
+    def reconsider(self, targets: Collection[Target]) -> None:
+        """Probe those that are ejected at once, since their services have nothing else left.
+
+        By UDP nothing can be probed.
+        """
+        for target in targets:
+            health, waiting = self._known.get(target), self._waiting.get(target)
+            if health is None or waiting is None or target.protocol is Protocol.UDP:
+                continue
+            health.in_doubt = True
+            if waiting.active():
+                waiting.cancel()
+                # It is as the probe of before, by which the pause was chosen.
+                health.in_a_row -= 1
+                self._over(target, health)
 
     def eject(self, target: Target, outcome: Outcome) -> None:
         """Leave an endpoint out; one that is already is left as it is."""
@@ -82,6 +106,8 @@ class Ejections:
             why=outcome.value,
         )
         self._changed(target)
+        for told in self.on_ejected:
+            told(target)
 
     def answered(self, target: Target) -> None:
         """Note that a client has been answered: if there are failures again, they are the first."""
@@ -132,12 +158,15 @@ class Ejections:
         if self._known.get(target) is not health or target not in self._waiting:
             # It is no longer asked for.
             return
+        was_in_doubt, health.in_doubt = health.in_doubt, False
         waited = self._clock.seconds() - health.since
         if outcome is Outcome.ANSWERED or (outcome is Outcome.SILENT and waited >= TRIAL):
             self._return(target, health)
         else:
             health.why = outcome.value
             self._wait(target, health)
+            if was_in_doubt:
+                self._changed(target)
 
     def _return(self, target: Target, health: _Health) -> None:
         health.until = None

@@ -60,7 +60,7 @@ class KernelMode(Service):
         self._prober = prober = Prober(reactor)
         self.ejections = Ejections(reactor, prober.probe)
         """Which endpoints are left out, and what they have done."""
-        parts = KernelParts(masquerade, self.ejections.is_ejected)
+        parts = KernelParts(masquerade, self.ejections.is_ejected, self.ejections.is_in_doubt)
         tables = Tables(versions, parts, host_address, networks, self._chains)
         self.rules = KernelRules(
             reactor,

@@ -36,8 +36,8 @@ through this machine, else it would answer itself directly."""
 _MOST_NAMED = 80
 """Characters of a Service's name in that of its chains, which may have 127."""
 
-IsEjected = Callable[[Protocol, Endpoint], bool]
-"""Returns whether an endpoint is left out where there are others."""
+Judges = Callable[[Protocol, Endpoint], bool]
+"""Returns whether something is so of an endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,10 @@ def problems(service: VirtualService) -> Iterator[Problem]:
 class KernelParts:
     """Makes the parts: see :class:`yurttunnel.proxy.rules.nftables.parts.Parts`."""
 
-    def __init__(self, masquerade: Masquerade, is_ejected: IsEjected) -> None:
+    def __init__(self, masquerade: Masquerade, is_ejected: Judges, is_in_doubt: Judges) -> None:
         self._masquerade = masquerade
         self._is_ejected = is_ejected
+        self._is_in_doubt = is_in_doubt
         self._numbers = EndpointNumbers()
         self._clients = ClientsSets()
 
@@ -160,11 +161,15 @@ class KernelParts:
     def _chosen(self, service: VirtualService) -> tuple[tuple[Endpoint, ...], bool]:
         """Return the endpoints for new connections, and whether another may be tried after them.
 
-        Where all are ejected, all of them are used, and clients get what those answer.
+        Where all are ejected, all of them are used, and clients get what those answer; not before
+        it is known that none has come back.
         """
         protocol = service.key.protocol
         alive = tuple(each for each in service.endpoints if not self._is_ejected(protocol, each))
-        return (alive, len(service.endpoints) > 1) if alive else (service.endpoints, False)
+        if alive:
+            return alive, len(service.endpoints) > 1
+        in_doubt = any(self._is_in_doubt(protocol, each) for each in service.endpoints)
+        return service.endpoints, in_doubt
 
 
 def kernel_chains(version: int, drops_invalid: bool = True) -> Part:

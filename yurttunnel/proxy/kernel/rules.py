@@ -56,6 +56,7 @@ class KernelRules:
         self._following: Deferred[None] | None = None
         self._next: IDelayedCall | None = None
         ejections.on_changed.append(self._follow)
+        ejections.on_ejected.append(self._reconsider_siblings)
 
     @property
     def backend(self) -> str:
@@ -64,8 +65,12 @@ class KernelRules:
 
     def apply(self, placed: Sequence[Placed]) -> Deferred[Applied]:
         """See :class:`IRules`."""
+        former = {each.service.key: each for each in self._placed or ()}
         self._place(placed)
         self._ejections.keep(lambda target: self.siblings(target) is not None)
+        for each in placed:
+            if is_carried(each) and former.get(each.service.key) != each:
+                self._reconsider(each)
         return self._turn.run(self._nftables.apply, placed)
 
     def remove(self) -> Deferred[bool]:
@@ -122,6 +127,18 @@ class KernelRules:
                         its = Target(placed.service.key.protocol, endpoint)
                         self._services[its].append(placed)
         return self._services.get(target, ())
+
+    def _reconsider_siblings(self, target: Target) -> None:
+        for placed in self._with(target):
+            self._reconsider(placed, target)
+
+    def _reconsider(self, placed: Placed, found_dead: Target | None = None) -> None:
+        """Have the endpoints of a service probed that has none any more but those ejected."""
+        protocol = placed.service.key.protocol
+        targets = [Target(protocol, each) for each in placed.service.endpoints]
+        others = [each for each in targets if each != found_dead]
+        if all(self._ejections.is_ejected(*each) for each in others):
+            self._ejections.reconsider(others)
 
     def _follow(self, target: Target) -> None:
         self._changed.add(target)
