@@ -17,7 +17,7 @@ class ForwardingTests(SynchronousTestCase):
     def setUp(self) -> None:
         """Forward warnings and above for the time of a test."""
         self.addCleanup(forward_standard_logging())
-        self.library = logging.getLogger("some.library")
+        self.library = logging.getLogger("urllib3.connectionpool")
 
     def test_message(self) -> None:
         """A record arrives formatted, under its logger's name, with its level."""
@@ -25,7 +25,7 @@ class ForwardingTests(SynchronousTestCase):
             self.library.warning("pool of %s is {full}", "edge-1")
         [event] = events
         self.assertEqual("pool of edge-1 is {full}", formatEvent(event))
-        self.assertEqual("some.library", event["log_namespace"])
+        self.assertEqual("urllib3.connectionpool", event["log_namespace"])
         self.assertEqual(LogLevel.warn, event["log_level"])
 
     def test_levels(self) -> None:

@@ -20,8 +20,8 @@ from yurttunnel.ops.flag_table import Entry, Flag, Group, Switch
 from yurttunnel.ops.help import Help
 from yurttunnel.ops.options import CommandOptions
 
-PROGRAM_NAME = "yurttunnel"
-"""What stands before the name of a command."""
+PROGRAM_NAME, PLUGIN_NAME = "yurttunnel", "kubectl yurttunnel"
+"""What stands before the name of a command, and of one that kubectl runs."""
 
 _Told = TypeVar("_Told")
 
@@ -123,10 +123,8 @@ class ClientOptions(CommandOptions[None]):
 
     is_program = False
 
-    program_name = PROGRAM_NAME
-
-    hidden: Sequence[Entry] = ()
-    """Flags that help and completion leave out."""
+    behind_kubectl = False
+    """Whether kubectl runs the command, which asks a cluster then in any case."""
 
     words: Sequence[Word] = ()
 
@@ -157,10 +155,11 @@ class ClientOptions(CommandOptions[None]):
         """Return what there is to say of the command and its flags."""
         names = [each.name for each in self.words]
         optional = [f"[{name}]" for name in names[self.needed :]]
+        hidden = (IN_CLUSTER, STATE_DIR) if self.behind_kubectl else ()
         return replace(
             super().help(),
             words=(*names[: self.needed], *optional),
-            table=[each for each in self.table if each not in self.hidden],
+            table=[each for each in self.table if each not in hidden],
         )
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
@@ -203,9 +202,16 @@ class ClientOptions(CommandOptions[None]):
         return one(self.state_dir, program, running())
 
     @property
+    def program_name(self) -> str:
+        """What stands before the name of the command."""
+        return PLUGIN_NAME if self.behind_kubectl else PROGRAM_NAME
+
+    @property
     def in_cluster(self) -> bool:
         """Whether the servers of a cluster are to be asked."""
-        return any(self._says(each) for each in (IN_CLUSTER, KUBECONFIG, CONTEXT))
+        return self.behind_kubectl or any(
+            self._says(each) for each in (IN_CLUSTER, KUBECONFIG, CONTEXT)
+        )
 
     def servers(self) -> Sequence[Process | Server]:
         """Return those that are to be asked: the one on this machine, or all of a cluster."""
@@ -266,8 +272,9 @@ class ClientCommand:
 
     name: str
     text: str
-    make_options: type[ClientOptions]
+    make_options: Callable[[], ClientOptions]
     act: Callable[[Any], int | None]
+    behind_kubectl: bool = False
 
     def options(self) -> CommandOptions[Any]:
         """Make its options."""
@@ -292,5 +299,6 @@ class ClientCommand:
 
     def _options(self) -> ClientOptions:
         options = self.make_options()
+        options.behind_kubectl = self.behind_kubectl
         options.invocation = f"{options.program_name} {self.name}"
         return options

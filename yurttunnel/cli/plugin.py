@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
 
 from yurttunnel.cli.command_set import Commands
 from yurttunnel.cli.commands import all_commands
 from yurttunnel.cli.nodes import NODES
-from yurttunnel.cli.options import IN_CLUSTER, STATE_DIR, ClientCommand, ClientOptions
+from yurttunnel.cli.options import PLUGIN_NAME
 from yurttunnel.cli.status import STATUS
-
-_PROGRAM_NAME = "kubectl yurttunnel"
 
 _IN_POD = "{name} is for a process: in a server's pod, kubectl exec POD -- yurttunnel {name}"
 
@@ -35,20 +32,9 @@ def is_plugin(path: str) -> bool:
     return os.path.basename(path).startswith("kubectl-")
 
 
-def _asking(command: ClientCommand) -> ClientCommand:
-    """Return a command as it is behind ``kubectl``, where it asks a cluster in any case."""
-    options = command.make_options
-    own = {
-        "program_name": _PROGRAM_NAME,
-        "hidden": (IN_CLUSTER, STATE_DIR),
-        "in_cluster": True,
-    }
-    made = cast(type[ClientOptions], type(options.__name__, (options,), own))
-    return replace(command, make_options=made)
-
-
 ASKING = Commands(
-    _PROGRAM_NAME, {"What runs in a cluster": [_asking(each) for each in (STATUS, *NODES)]}
+    PLUGIN_NAME,
+    {"What runs in a cluster": [replace(each, behind_kubectl=True) for each in (STATUS, *NODES)]},
 )
 """The commands that there are."""
 
