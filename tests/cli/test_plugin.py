@@ -82,6 +82,16 @@ class PluginTests(SynchronousTestCase):
             ),
             (["nodez"], ": there is no command 'nodez': did you mean node or nodes?", STATUS),
             (
+                ["nodes", "--outptu", "json"],
+                " nodes: --outptu: there is no such flag: did you mean --output?",
+                STATUS,
+            ),
+            (
+                ["nodes", "--out", "yaml"],
+                " nodes: --output: 'yaml' is none of these: text, json",
+                STATUS,
+            ),
+            (
                 ["get"],
                 ": there is no command 'get': kubectl yurttunnel --help lists those there are",
                 STATUS,

@@ -106,7 +106,7 @@ def _show(page: str) -> None:
 def _page(commands: Commands, name: str) -> str:
     """Return the page of a command; raises ``UsageError`` where there is none."""
     try:
-        command, others = commands.find(name.split())
+        command, others = commands.find(name.split() or [name])
     except UnknownCommand as error:
         raise usage.UsageError(str(error)) from None
     if others:
