@@ -168,3 +168,12 @@ class PrintedTests(SynchronousTestCase):
                 main.main()
             self.assertTrue(shown.getvalue().startswith(first), (arguments, shown.getvalue()))
             self.assertEqual(ended, ending.exception.code or 0)
+
+    def test_no_page(self) -> None:
+        """A page of the manual without a name is a wrong command line, in one line."""
+        self.patch(sys, "argv", ["yurttunnel", "man", ""])
+        told = io.StringIO()
+        with contextlib.redirect_stderr(told), self.assertRaises(SystemExit) as ending:
+            main.main()
+        self.assertTrue(told.getvalue().startswith("yurttunnel man: there is no command ''"))
+        self.assertEqual((STATUS, 1), (ending.exception.code, told.getvalue().count("\n")))
