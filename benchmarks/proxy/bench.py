@@ -14,7 +14,7 @@ from benchmarks.proxy.dials import dial_all
 from benchmarks.proxy.loads import MEBIBYTE, Loads, Scale, Way
 from benchmarks.proxy.peer import Peer
 from benchmarks.proxy.proxy import ServiceProxy
-from tests.proxy.sockets.lab import BlackHole
+from tests.black_hole import BlackHole
 
 LOOPBACK, LIVING, REFUSING, SILENT = (f"127.0.0.{number}" for number in range(1, 5))
 """A proxy for this machine alone, and its endpoints."""

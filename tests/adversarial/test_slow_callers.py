@@ -1,6 +1,6 @@
 """Slow-loris: who never gets to the point on the ports for callers loses the connection in time.
 
-The agents' port and the CONNECT front end are in tests.e2e.test_hostile, the pass-through in
+The agents' port and the CONNECT front end are in tests.e2e.test_crowds, the pass-through in
 tests.server.frontends.passthrough.test_listener, the meta ports in tests.ops.test_http_site.
 """
 

@@ -12,6 +12,7 @@ from twisted.internet.error import ConnectionRefusedError as TwistedConnectionRe
 from twisted.internet.interfaces import IPullProducer
 from zope.interface import implementer
 
+from tests.black_hole import BlackHole
 from tests.e2e.clients import Incomplete, Peer, Question
 from tests.e2e.http_clients import ChunkedUpload, HttpClient
 from tests.e2e.interception import IN_FLIGHT, Door, InterceptionTestCase
@@ -25,7 +26,6 @@ from tests.e2e.kubelets import (
 )
 from tests.e2e.programs import MEBIBYTE
 from tests.e2e.stopwatch import Stopwatch
-from tests.e2e.test_hostile import unanswered
 from tests.e2e.test_interception import together
 
 RESPONSE_TIMEOUT = 2.0
@@ -43,27 +43,6 @@ HUGE = 64 * MEBIBYTE
 QUICK = ("--response-timeout", str(RESPONSE_TIMEOUT))
 
 CHUNKED = [(b"Transfer-Encoding", b"chunked")]
-
-
-class BlackHole:
-    """A loopback port that answers no SYN: its queue of unaccepted connections is full."""
-
-    def __enter__(self) -> BlackHole:
-        """Listen, and fill the queue."""
-        self._listener = socket.socket()
-        self._listener.bind(("127.0.0.1", 0))
-        self._listener.listen(0)
-        self.port: int = self._listener.getsockname()[1]
-        self._fillers = [socket.socket() for _ in range(4)]
-        for filler in self._fillers:
-            filler.setblocking(False)
-            filler.connect_ex(self._listener.getsockname())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close everything."""
-        for each in (*self._fillers, self._listener):
-            each.close()
 
 
 class LostNodeTests(InterceptionTestCase):
@@ -163,14 +142,11 @@ class LeavingTests(InterceptionTestCase):
     async def leave_during_a_dial(self, door: Door) -> None:
         """Ask for a black hole and leave; the dial is given up, as its descriptors show."""
         with BlackHole() as hole:
-            waiting = unanswered(hole.port)
             client = await door.client(f"edge-1:{hole.port}")
             client.ask("/")
-            await self.eventually(lambda: unanswered(hole.port) > waiting, "the agent dials")
+            await self.eventually(lambda: hole.callers > 0, "the agent dials")
             client.transport.loseConnection()
-            await self.eventually(
-                lambda: unanswered(hole.port) <= waiting, "the dial is given up", 3
-            )
+            await self.eventually(lambda: hole.callers == 0, "the dial is given up", 3)
 
     async def test_whoever_stalls_stops_the_other_side(self) -> None:
         """What one does not read is not taken from the other, and hurts nobody else."""

@@ -16,6 +16,7 @@ from typing import Any
 from twisted.internet.task import Clock
 from zope.interface import implementer
 
+from tests.black_hole import BlackHole
 from yurttunnel.proxy.interfaces import IEndpointPicker
 from yurttunnel.proxy.sockets.ports import PortAllocator
 from yurttunnel.proxy.sockets.tcp import TcpProxySockets, tcp_context
@@ -182,21 +183,13 @@ def refusing(version: int = 4) -> tuple[socket.socket, Endpoint]:
     return held, endpoint_at(held)
 
 
-class BlackHole:
-    """An endpoint that answers nothing until :meth:`open`: its queue of connections is full."""
+class SilentEndpoint(BlackHole):
+    """One that answers nothing."""
 
-    def __init__(self, host: str = LOOPBACK[4], port: int = 0) -> None:
-        self.socket = socket.socket()
-        self.socket.bind((host, port))
-        self.socket.listen(0)
-        self.socket.setblocking(False)
-        self.endpoint = endpoint_at(self.socket)
-        self._filling = socket.create_connection(self.socket.getsockname())
-
-    def close(self) -> None:
-        """Close it."""
-        self._filling.close()
-        self.socket.close()
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where it is."""
+        return endpoint_at(self.socket)
 
 
 def key_of(protocol: Protocol = Protocol.TCP, version: int = 4) -> Key:
@@ -242,9 +235,9 @@ class TcpLab:
         self.test.addCleanup(held.close)
         return endpoint
 
-    def black_hole(self) -> BlackHole:
+    def black_hole(self) -> SilentEndpoint:
         """Make an endpoint that answers nothing."""
-        hole = BlackHole()
+        hole = SilentEndpoint()
         self.test.addCleanup(hole.close)
         return hole
 

@@ -21,6 +21,7 @@ from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
+from tests.black_hole import BlackHole
 from tests.e2e.network.namespaces import Namespace
 from tests.tunnel.direct.test_transport import MUCH, Peer, turns, until
 from tests.tunnel.direct.users import HalfCloseUser, User
@@ -147,18 +148,15 @@ class ConnectorContract:
         client.reason.trap(ConnectionRefusedError)
         self.assertEqual((client.told, client.numPorts), (["started", "failed"], 0))
 
-    def fill_queue(self) -> None:
-        """Have the kernel drop what else wants to connect."""
-        self.held.listen(0)
-        for _ in range(3):
-            waiting = socket.socket()
-            self.addCleanup(waiting.close)
-            waiting.setblocking(False)
-            waiting.connect_ex(("127.0.0.1", self.port))
+    def fall_silent(self) -> None:
+        """Have nobody answer."""
+        hole = BlackHole()
+        self.addCleanup(hole.close)
+        self.port = hole.port
 
     async def test_silence_ends_in_time(self) -> None:
         """With a ``TimeoutError``."""
-        self.fill_queue()
+        self.fall_silent()
         client = Client()
         self.dial(client, timeout=0.01)
         await until(lambda: client.reason)
@@ -167,7 +165,7 @@ class ConnectorContract:
 
     async def test_an_attempt_can_be_given_up(self) -> None:
         """At once; afterwards there is nothing to give up, but it can be begun anew."""
-        self.fill_queue()
+        self.fall_silent()
         client = Client()
         connector = self.dial(client)
         connector.stopConnecting()
@@ -370,7 +368,7 @@ class DirectConnectorTests(ConnectorContract, TestCase):
 
     async def test_the_end_of_the_reactor_is_no_error_of_the_target(self) -> None:
         """It ends attempts, and is told as what it is."""
-        self.fill_queue()
+        self.fall_silent()
         client = Client()
         connector = self.dial(client)
         connector.connectionLost(Failure(ConnectionDone("the reactor stops")))
