@@ -441,15 +441,19 @@ class ProberTests(KernelTestCase):
 class Retry:
     """Endpoints that are dead, by the version of IP."""
 
-    async def clients_are_soon_served(self, inside=None):
+    async def clients_are_soon_served(self, inside=None, then=None):
         """Require that clients are connected by the first packet that they send after the dead are
         found out, which is the second one of each: a second later. Return what became of them.
 
-        Where this machine is so busy that finding out takes more than a second, that may be a later
-        one, and no more than that: what the last job does is to forget attempts at the dead.
+        ``then`` is what happens meanwhile. Where this machine is so busy that finding out takes
+        more than a second, that may be a later one, and no more than that: what the last job does
+        is to forget attempts at the dead.
         """
         begun = time.monotonic()
-        found = await self.clients(24, CLUSTER[self.version], inside)
+        clients = self.clients(24, CLUSTER[self.version], inside)
+        if then is not None:
+            await then()
+        found = await clients
         late = int(max(0.0, self.last_job - begun))
         self.assertLessEqual(most_retransmissions(found), 1 + late)
         return found
@@ -475,6 +479,25 @@ class Retry:
         self.lab.drop(2)
         await self.apply(self.service())
         await self.all_are_served({"0"})
+
+    async def test_a_black_hole_is_replaced(self):
+        """Clients that were led to it are led elsewhere, though it is no endpoint any more."""
+        self.serve(0)
+        self.lab.drop(1)
+        await self.apply(self.service(numbers=[1]))
+        sent = 0
+
+        def all_have_tried():
+            nonlocal sent
+            sent += self.lab.attempts()
+            return sent >= 24
+
+        async def replace():
+            await self.until(all_have_tried)
+            await self.apply(self.service(numbers=[0]))
+
+        found = await self.clients_are_soon_served(then=replace)
+        self.assertEqual({"0"}, {each.server for each in found})
 
     async def test_refusal_by_icmp(self):
         """A firewall in front of an endpoint refuses, which no client sees."""

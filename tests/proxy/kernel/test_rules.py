@@ -16,7 +16,7 @@ from yurttunnel.proxy.kernel.ejections import Ejections
 from yurttunnel.proxy.kernel.marks import RETRIED, set_mark
 from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade
 from yurttunnel.proxy.kernel.prober import Outcome
-from yurttunnel.proxy.kernel.rules import RETRY, KernelRules
+from yurttunnel.proxy.kernel.rules import LEAVING, RETRY, KernelRules
 from yurttunnel.proxy.kernel.targets import Target
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
@@ -58,8 +58,9 @@ class KernelRulesTests(SynchronousTestCase):
         self.transactions.append(given.decode())
         return Finished(0, b"", "")
 
-    def forget(self, targets):
+    def forget(self, targets, mark):
         """Note whose attempts are forgotten, and how many transactions there were by then."""
+        self.assertEqual(mark, RETRIED if self.rules.siblings(next(iter(targets))) else 0)
         self.forgotten.append((set(targets), len(self.transactions)))
         return self.forgetting()
 
@@ -168,9 +169,46 @@ class KernelRulesTests(SynchronousTestCase):
         self.clock.advance(RETRY)
         self.assertEqual([{ONE}, {ONE}], [targets for targets, _ in self.forgotten])
 
+    def test_an_endpoint_leaves(self):
+        """What it has not answered by then is forgotten some time after it: a client is led to
+        another endpoint when it tries again.
+        """
+        self.apply([2, 3])
+        self.clock.advance(LEAVING - 0.01)
+        self.assertEqual([], self.forgotten)
+        self.clock.advance(0.01)
+        self.clock.advance(0)
+        self.assertEqual([{ONE}], [which for which, _ in self.forgotten])
+
+    def test_an_endpoint_leaves_one_of_its_services(self):
+        """What it answers for another one is not forgotten; nor where it has come back."""
+        api = Placed(service([1], key=key("api")), None)
+        for others in ([api], []):
+            self.apply([2, 3], *others)
+            self.clock.advance(LEAVING / 2)
+            self.apply([1, 2, 3] if not others else [2, 3], *others)
+            self.clock.advance(LEAVING)
+            self.clock.advance(0)
+            self.assertEqual([], self.forgotten)
+
+    def test_services_leave(self):
+        """All that they had leave, but for what datagrams are sent to (see the stale flows)."""
+        names = key("names", Protocol.UDP)
+        self.apply([1, 2], Placed(service([1, 2, 3], key=names), None))
+        self.successResultOf(self.rules.apply([]))
+        self.clock.advance(LEAVING)
+        self.clock.advance(0)
+        self.assertEqual({ONE, TWO, THREE}, set().union(*(which for which, _ in self.forgotten)))
+
+    def apply(self, numbers, *others):
+        """Make the rules for other endpoints, and perhaps other services."""
+        web = service(numbers, key=key("web"), portals=(PORTAL,))
+        self.successResultOf(self.rules.apply([Placed(web, None), *others]))
+
     def test_the_end(self):
         """What was about to be changed is not, and no timer is left."""
         self.eject(ONE)
+        self.apply([1, 2])
         self.ejections.stop()
         self.successResultOf(self.rules.leave())
         self.assertEqual([], self.clock.getDelayedCalls())

@@ -68,12 +68,13 @@ class Connections:
             found = FlowTable(self._kernel).answered_so(endpoint.address.version, answers)
         return None if found is None else found.is_answered
 
-    def forget_unanswered(self, targets: Collection[Target]) -> Deferred[int]:
+    def forget_unanswered(self, targets: Collection[Target], mark: int) -> Deferred[int]:
         """Delete those that the endpoints have not answered; return how many there were.
 
-        Fails with :class:`SteeringFailed`.
+        Only those are looked at whose mark has all bits of ``mark``. Fails with
+        :class:`SteeringFailed`.
         """
-        return self._run(partial(_forget_unanswered, targets))
+        return self._run(partial(_forget_unanswered, targets, mark))
 
 
 def check() -> None:
@@ -83,7 +84,7 @@ def check() -> None:
             break
 
 
-def _forget_unanswered(targets: Collection[Target]) -> int:
+def _forget_unanswered(targets: Collection[Target], mark: int) -> int:
     with (
         as_steering_failed("cannot forget connections that are not answered", _MEANINGS),
         Conversation(NETLINK_NETFILTER) as kernel,
@@ -98,7 +99,7 @@ def _forget_unanswered(targets: Collection[Target]) -> int:
             # Read to the end first: a conversation is about one thing at a time.
             found = [
                 entry
-                for entry in table.unanswered(version, RETRIED)
+                for entry in table.unanswered(version, mark)
                 if (entry.protocol, entry.answering, entry.answering_port) in wanted
             ]
             forgotten += table.delete(version, found)

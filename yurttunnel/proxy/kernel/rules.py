@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.proxy.interfaces import IRules, Placed
 from yurttunnel.proxy.kernel.ejections import Ejections
+from yurttunnel.proxy.kernel.marks import RETRIED
 from yurttunnel.proxy.kernel.parts import is_carried
 from yurttunnel.proxy.kernel.targets import Target
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Tables
-from yurttunnel.proxy.state.virtual_services import Endpoint
+from yurttunnel.proxy.state.virtual_services import Endpoint, Key, Protocol
 from yurttunnel.steering.interfaces import Applied, SteeringFailed
 
 RETRY = 1.0
 """Seconds after which rules are tried again that were refused."""
 
-Forget = Callable[[Collection[Target]], Deferred[int]]
-"""Has the kernel forget connections that endpoints have not answered."""
+LEAVING = 0.5
+"""Seconds within which an endpoint that serves no more answers what it has got by then. A client
+that has no answer sends its first packet again after 1 s (RFC 6298)."""
+
+Forget = Callable[[Collection[Target], int], Deferred[int]]
+"""Has the kernel forget connections that endpoints have not answered, of those with a mark."""
 
 
 @implementer(IRules)
@@ -55,6 +61,7 @@ class KernelRules:
         self._changed: set[Target] = set()
         self._following: Deferred[None] | None = None
         self._next: IDelayedCall | None = None
+        self._leaving = Deadlines(clock, LEAVING, self._has_left)
         ejections.on_changed.append(self._follow)
         ejections.on_ejected.append(self._reconsider_siblings)
 
@@ -68,6 +75,9 @@ class KernelRules:
         former = {each.service.key: each for each in self._placed or ()}
         self._place(placed)
         self._ejections.keep(lambda target: self.siblings(target) is not None)
+        for target in _removed(former, {each.service.key: each for each in placed}):
+            if target not in self._leaving:
+                self._leaving.add(target)
         for each in placed:
             if is_carried(each) and former.get(each.service.key) != each:
                 self._reconsider(each)
@@ -107,6 +117,7 @@ class KernelRules:
         """Make the rules those of a machine where nobody ejects endpoints any more."""
         self._due = False
         self._changed.clear()
+        self._leaving.stop()
         if self._next is not None:
             self._next.cancel()
             self._next = None
@@ -140,6 +151,11 @@ class KernelRules:
         if all(self._ejections.is_ejected(*each) for each in others):
             self._ejections.reconsider(others)
 
+    def _has_left(self, target: Target) -> None:
+        """Have attempts forgotten that the kernel would lead there for as long as clients try."""
+        if not self._with(target):
+            self._follow(target)
+
     def _follow(self, target: Target) -> None:
         self._changed.add(target)
         self.again()
@@ -165,7 +181,10 @@ class KernelRules:
                 # Only now: else an attempt may be led there again.
                 ejected = [each for each in changed if self._ejections.is_ejected(*each)]
                 if ejected:
-                    await self._forget(ejected)
+                    await self._forget(ejected, RETRIED)
+                gone = [each for each in changed if not self._with(each)]
+                if gone:
+                    await self._forget(gone, 0)
             except SteeringFailed as error:
                 self._limited.warn(
                     "Endpoints that do not answer are still used: {error}; it is tried again",
@@ -183,3 +202,14 @@ class KernelRules:
                 await self._nftables.apply(self._placed)
         finally:
             self._turn.release()
+
+
+def _removed(former: Mapping[Key, Placed], placed: Mapping[Key, Placed]) -> Iterator[Target]:
+    """Yield the endpoints by TCP that the kernel leads a service to no more."""
+    for key, before in former.items():
+        after = placed.get(key)
+        if key.protocol is not Protocol.TCP or after == before or not is_carried(before):
+            continue
+        left = after.service.endpoints if after is not None and is_carried(after) else ()
+        for endpoint in set(before.service.endpoints).difference(left):
+            yield Target(key.protocol, endpoint)
