@@ -116,11 +116,16 @@ class PluginTests(SynchronousTestCase):
 
     def test_help_of_a_command(self) -> None:
         """It is called by its name there, and no flag is about this machine."""
-        for words in (("nodes", "--help"), ("help", "nodes")):
+        for name, words in (
+            ("nodes", ("nodes", "--help")),
+            ("nodes", ("help", "nodes")),
+            ("status", ("status", "--help")),
+        ):
             shown, _, status = self.ended(*words)
             self.assertEqual(0, status or 0)
-            self.assertTrue(shown.startswith("Usage: kubectl yurttunnel nodes [options]\n"))
+            self.assertTrue(shown.startswith(f"Usage: kubectl yurttunnel {name} [options]\n"))
             self.assertIn("--namespace", shown)
+            self.assertNotIn("this machine", shown)
             for flag in ("--state-dir", "--in-cluster"):
                 self.assertNotIn(flag, shown)
         self.patch(sys, "argv", ["kubectl_complete-yurttunnel", "nodes", "--"])

@@ -34,7 +34,7 @@ class ConfigCheckOptions(ClientOptions):
         Example("For an agent, whatever its keys are", "agent.toml --program agent"),
     )
 
-    words = (Word("FILE"),)
+    words = (Word("FILE", flags.path),)
     table = (PROGRAM,)
 
 

@@ -10,7 +10,8 @@ from yurttunnel.cli.command_set import Commands
 from yurttunnel.cli.commands import all_commands
 from yurttunnel.cli.nodes import NODES
 from yurttunnel.cli.options import PLUGIN_NAME
-from yurttunnel.cli.status import STATUS
+from yurttunnel.cli.status import STATUS, StatusOptions
+from yurttunnel.ops.help import Example
 
 _IN_POD = "{name} is for a process: in a server's pod, kubectl exec POD -- yurttunnel {name}"
 
@@ -32,9 +33,22 @@ def is_plugin(path: str) -> bool:
     return os.path.basename(path).startswith("kubectl-")
 
 
+class _StatusOptions(StatusOptions):
+    """Options of ``kubectl yurttunnel status``."""
+
+    longdesc = """Shows the servers of the cluster: which are ready, what they find wrong, and how
+    many nodes are connected to each. It ends with status 0 if all are ready, else 1."""
+
+    examples = (Example("All servers, for people"), Example("The same for programs", "-o json"))
+
+
+_STATUS = replace(
+    STATUS, text="the servers, and what is wrong with them", make_options=_StatusOptions
+)
+
 ASKING = Commands(
     PLUGIN_NAME,
-    {"What runs in a cluster": [replace(each, behind_kubectl=True) for each in (STATUS, *NODES)]},
+    {"What runs in a cluster": [replace(each, behind_kubectl=True) for each in (_STATUS, *NODES)]},
 )
 """The commands that there are."""
 

@@ -59,6 +59,7 @@ class FileTests(ConfigurationFile, SynchronousTestCase):
             'node-nam = "x"': "node-nam: there is no such key: did you mean node-name?",
             'node_name = "x"': "node_name: there is no such key: did you mean node-name?",
             "frob = 1": "frob: there is no such key: keys are the names of the flags",
+            '"fr\\nob" = 1': '"fr\\nob": there is no such key: keys are the names of the flags',
             "[frontend]\na = 1": "frontend: there is no such key: keys are the names of the flags",
             'config = "x"': "config: there is no such key: keys are the names of the flags",
         }.items():

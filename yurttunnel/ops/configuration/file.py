@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +16,9 @@ from yurttunnel.ops.flag_table import Entry, Flag, Repeated, Switch
 
 MOST_BYTES = 1024 * 1024
 """A file with 10,000 forwards has half of that."""
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+"""A key that needs no quotes."""
 
 OWN_KEY = "config"
 """The flag that names the file, which cannot be in it."""
@@ -76,7 +81,7 @@ def _given(path: Path, name: str, value: object, entries: dict[str, Entry]) -> G
     entry = entries.get(name)
     if entry is None:
         meant = did_you_mean(name.replace("_", "-"), entries) or "keys are the names of the flags"
-        raise BadConfiguration(f"{path}: {name}: there is no such key: {meant}")
+        raise BadConfiguration(f"{path}: {_key(name)}: there is no such key: {meant}")
     source = f"{path}: {name}"
     match entry:
         case Switch():
@@ -94,6 +99,11 @@ def _given(path: Path, name: str, value: object, entries: dict[str, Entry]) -> G
             if text is None:
                 raise BadConfiguration(f"{source}: write one text or number, not {_shown(value)}")
             return Given((text,), source)
+
+
+def _key(name: str) -> str:
+    """Return a key as it can be written in a line of TOML: many have to be quoted."""
+    return name if _BARE.fullmatch(name) else json.dumps(name)
 
 
 def _text(value: object) -> str | None:
