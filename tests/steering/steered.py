@@ -19,7 +19,7 @@ from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.resources import CONFIG_MAPS, NODES
 from yurttunnel.steering.desired_state import Listeners, SteeringSettings
 from yurttunnel.steering.interception import Target
-from yurttunnel.steering.interfaces import Firewalls, Flow
+from yurttunnel.steering.interfaces import Firewalls, Flow, SteeringFailed
 from yurttunnel.steering.manager import SETTLE_SECONDS, SteeringManager
 
 PERIOD = 60.0
@@ -28,6 +28,11 @@ INSECURE = Target(ip_address("127.0.0.1"), 10264)
 SECURE6 = Target(ip_address("fd00::1"), 10263)
 INSECURE6 = Target(ip_address("::1"), 10264)
 EDGE4, EDGE6 = "YURTTUNNEL-EDGE4", "YURTTUNNEL-EDGE6"
+
+RULES = {10250: (EDGE4, SECURE, None), 10255: (EDGE4, INSECURE, None)}
+"""What is there of an edge node with an IPv4 address."""
+
+REFUSED = SteeringFailed("iptables-restore: line 3 failed")
 
 
 def addresses(*texts):

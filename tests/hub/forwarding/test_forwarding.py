@@ -1,22 +1,29 @@
-"""Requests on their way to the API: which server, as whom, and what when that is lost."""
+"""Requests through the hub while there is a cloud, and while its servers are lost."""
 
 from __future__ import annotations
 
 import json
 
-from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionLost
 
-from tests.hub.forwarding.world import JSON, KUBELET, PODS, World, chunk, event, pod
+from tests.hub.forwarding.world import (
+    JSON,
+    KUBELET,
+    LEASES,
+    OK,
+    PODS,
+    TOKEN,
+    World,
+    chunk,
+    event,
+    pod,
+)
 from yurttunnel.http.errors import RequestFailed
-from yurttunnel.hub.upstream.connections import POOL
 
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 WATCHING = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
-TOKEN = b"Authorization: Bearer abc"
 
 
 class OnlineTests(World):
@@ -308,119 +315,6 @@ class PatienceTests(World):
             self.answer(OK)
 
 
-class OfflineTests(World):
-    """There is no cloud."""
-
-    def begin(self):
-        """Start with silent servers."""
-        self.silent.update(self.api_servers)
-        super().begin()
-        self.clock.advance(2.1)
-
-    def test_answered_here(self):
-        """Nobody tries to connect."""
-        self.ask(PODS, KUBELET)
-        self.assertEqual([(200, b"from the cache")], self.answered())
-        self.assertEqual([], self.connections.keys)
-
-    def test_return(self):
-        """When a server is healthy again, it is asked."""
-        self.silent.clear()
-        self.pass_time(13)
-        self.client = self.server.connect()
-        self.ask("/version")
-        self.answer(OK)
-        self.assertEqual([(200, b"ok")], self.answered())
-
-
-class StartTests(World):
-    """The first checks are not over."""
-
-    def begin(self):
-        """Start with silent servers."""
-        self.silent.update(self.api_servers)
-        super().begin()
-
-    def test_nothing_is_known(self):
-        """A request waits a tenth of a second, and is then answered here if that is kept."""
-        self.ask(PODS, KUBELET)
-        self.pass_time(0.08, step=0.02)
-        self.assertEqual([], self.offline.calls)
-        self.pass_time(0.04, step=0.02)
-        self.assertEqual([(200, b"from the cache")], self.answered())
-
-    def test_nothing_is_kept(self):
-        """What is not kept waits for the first check, and is never said not to be there before."""
-        self.offline.keeps = succeed(False)
-        self.ask(PODS, KUBELET)
-        self.pass_time(1.0)
-        self.assertEqual([], self.offline.calls)
-        self.assertEqual(b"", bytes(self.client.sent))
-        self.pass_time(1.5)
-        self.assertEqual([(200, b"from the cache")], self.answered())
-
-    def test_known_while_it_is_looked_for(self):
-        """The first check may be over before it is known whether something is kept."""
-        self.offline.keeps = keeps = Deferred()
-        self.ask(PODS, KUBELET)
-        self.pass_time(2.5)
-        self.assertEqual(b"", bytes(self.client.sent))
-        keeps.callback(False)
-        self.assertEqual([(200, b"from the cache")], self.answered())
-
-    def test_watches_wait(self):
-        """A watch is not parked before it is known whether there is a cloud."""
-        self.ask(f"{PODS}?watch=1", KUBELET)
-        self.pass_time(1.0)
-        self.assertEqual([], self.offline.calls)
-        self.pass_time(1.5)
-        self.assertEqual(1, len(self.offline.calls))
-
-    def test_defects(self):
-        """One that cannot be answered for a defect is told so, and the others are answered."""
-        self.offline.keeps = succeed(False)
-        answer, defects = self.offline.answer, [ZeroDivisionError("defect")]
-
-        def fail_once(call):
-            if defects:
-                raise defects.pop()
-            answer(call)
-
-        self.patch(self.offline, "answer", fail_once)
-        clients = [self.client, self.server.connect()]
-        for self.client in clients:
-            self.ask(PODS, KUBELET)
-        self.pass_time(2.5)
-        found = []
-        for self.client in clients:
-            found += self.answered()
-        self.assertEqual([500, 200], [status for status, _ in found])
-        self.assertIn(b"the hub has a defect", found[0][1])
-        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
-
-    def test_client_leaves(self):
-        """One that does not wait is forgotten."""
-        self.ask(PODS, KUBELET)
-        self.client.break_off(ConnectionLost())
-        self.pass_time(0.5)
-        self.assertEqual([], self.offline.calls)
-
-
-class QuickStartTests(World):
-    """The first check is over soon."""
-
-    def begin(self):
-        """Do not start yet."""
-
-    def test_known_in_time(self):
-        """Requests that came before go to the API."""
-        self.ask("/version")
-        self.health.startService()
-        self.settle()
-        self.answer(OK)
-        self.assertEqual([(200, b"ok")], self.answered())
-
-
 class ReplayTests(World):
     """Writes whose servers are lost."""
 
@@ -484,15 +378,13 @@ class ChangingFiltersTests(World):
 class KubeletLeaseTests(World):
     """What kubelet asks of its Lease."""
 
-    PATH = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-
     def test_life(self):
         """It is answered here, in the media type in which it was sent."""
         protobuf = b"Content-Type: application/vnd.kubernetes.protobuf"
-        self.ask(f"{self.PATH}/edge-1?timeout=10s", KUBELET)
-        self.ask(self.PATH, KUBELET, protobuf, method=b"POST", body=b"one")
-        self.ask(f"{self.PATH}/edge-1", KUBELET, protobuf, method=b"PUT", body=b"two")
-        self.ask(f"{self.PATH}/edge-1", KUBELET)
+        self.ask(f"{LEASES}/edge-1?timeout=10s", KUBELET)
+        self.ask(LEASES, KUBELET, protobuf, method=b"POST", body=b"one")
+        self.ask(f"{LEASES}/edge-1", KUBELET, protobuf, method=b"PUT", body=b"two")
+        self.ask(f"{LEASES}/edge-1", KUBELET)
         first, *others = self.answered("GET", "POST", "PUT", "GET")
         self.assertEqual(404, first[0])
         self.assertIn(b'"NotFound"', first[1])
@@ -504,7 +396,7 @@ class KubeletLeaseTests(World):
         self.assertTrue(self.kubelet_lease.lives())
         self.pass_time(39, 1)
         self.client = self.server.connect()
-        self.ask(f"{self.PATH}/edge-1", KUBELET)
+        self.ask(f"{LEASES}/edge-1", KUBELET)
         self.pass_time(39, 1)
         self.assertTrue(self.kubelet_lease.lives())
         self.pass_time(1, 1)
@@ -513,220 +405,13 @@ class KubeletLeaseTests(World):
     def test_of_others(self):
         """Other Leases, and other clients, are the API's."""
         for target, agent in (
-            (f"{self.PATH}/edge-2", KUBELET),
-            (f"{self.PATH}/edge-1", b"User-Agent: kubectl/1"),
+            (f"{LEASES}/edge-2", KUBELET),
+            (f"{LEASES}/edge-1", b"User-Agent: kubectl/1"),
             ("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/edge-1", KUBELET),
         ):
             self.ask(target, agent)
             self.assertIn(f"GET {target}", self.asked())
             self.answer(OK)
-
-
-class PodFacingTests(World):
-    """The listener for pods."""
-
-    local = False
-
-    def test_no_credentials(self):
-        """Nobody gets the node's identity there."""
-        self.ask(PODS, KUBELET)
-        ((status, body),) = self.answered()
-        self.assertEqual(401, status)
-        self.assertIn(b'"Unauthorized"', body)
-        self.assertEqual([], self.connections.keys)
-
-    def test_token(self):
-        """A request with a token goes on as its owner."""
-        self.ask(PODS, TOKEN)
-        self.assertEqual([("a", False)], self.connections.keys)
-
-    def test_lease(self):
-        """Who claims to be kubelet there is not."""
-        self.ask(f"{KubeletLeaseTests.PATH}/edge-1", KUBELET, TOKEN)
-        self.assertEqual([("a", False)], self.connections.keys)
-
-    def test_other_credentials(self):
-        """What is no bearer token is nobody's."""
-        self.ask(PODS, b"Authorization: Basic YTpi")
-        self.assertEqual(401, self.answered()[0][0])
-
-
-class PagesTests(World):
-    """Pages in browsers of this machine, which must not ask as the node."""
-
-    def refused(self, status, *fields, **how):
-        """Check that a request goes to no server."""
-        self.client = self.server.connect()
-        self.ask(PODS, *fields, **how)
-        self.assertEqual([], self.connections.played)
-        self.assertEqual(status, self.answered()[0][0], (fields, how))
-
-    def test_names(self):
-        """A name that is made to lead here gets nothing, and is told what to ask for."""
-        for host in (b"evil.example", b"evil.example:10261", b"127.0.0.1.evil.example"):
-            self.refused(421, host=host)
-        self.assertIn(b"localhost", self.answered()[0][1])
-
-    def test_other_sites(self):
-        """A page of another site gets nothing, to whatever address it is sent."""
-        self.refused(403, b"Origin: http://evil.example")
-        self.refused(403, b"Origin: null", method=b"POST", body=b"{}")
-        for site in (b"cross-site", b"same-site"):
-            self.refused(403, b"Sec-Fetch-Site: " + site)
-
-    def test_programs(self):
-        """Addresses and names of this machine are asked for as ever."""
-        for host in (b"localhost:10261", b"[::1]:10261", b"169.254.2.1:10261", b"127.0.0.1"):
-            self.client = self.server.connect()
-            self.ask(PODS, KUBELET, host=host)
-            self.answer_json({"items": []})
-            self.assertEqual(200, self.answered()[0][0], host)
-
-
-class PodPagesTests(World):
-    """Pods ask by tokens, which no page has."""
-
-    local = False
-
-    def test_names(self):
-        """Their names of the API are not for the hub to know."""
-        self.ask(PODS, b"Authorization: Bearer abc", host=b"kubernetes.default.svc")
-        self.assertEqual(1, len(self.connections.played))
-
-
-class LimitTests(World):
-    """Too many at once."""
-
-    limits = (2, 3)
-
-    def test_watches(self):
-        """Watches beyond their bound are turned away with a pause; short requests go on."""
-        clients = []
-        for _ in range(5):
-            self.client = self.server.connect()
-            clients.append(self.client)
-            self.ask(f"{PODS}?watch=1", KUBELET, JSON)
-        for self.client in clients[3:]:
-            self.assertEqual(429, self.answered()[0][0])
-            self.assertIn(b"Retry-After: 1\r\n", self.client.sent)
-        self.client = self.server.connect()
-        self.ask("/version")
-        self.answer(OK)
-        self.assertEqual([(200, b"ok")], self.answered())
-
-    def test_other_bounds_from_now_on(self):
-        """What is in hand goes on; what comes then is held to the new ones."""
-        self.limited.use(1, 1)
-        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
-        first, self.client = self.client, self.server.connect()
-        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
-        self.assertEqual(429, self.answered()[0][0])
-        self.limited.use(0, 2)
-        self.client = self.server.connect()
-        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
-        self.assertEqual((b"", b""), (first.sent, self.client.sent))
-
-    def test_places_are_given_back(self):
-        """With the end of a request the next one has its place."""
-        for _ in range(5):
-            self.ask("/version")
-            self.answer(OK)
-        self.assertEqual([(200, b"ok")] * 5, self.answered(*["GET"] * 5))
-
-    def test_lease(self):
-        """Kubelet's Lease is always answered."""
-        for _ in range(2):
-            self.client = self.server.connect()
-            self.ask("/version")
-        self.client = self.server.connect()
-        self.ask(f"{KubeletLeaseTests.PATH}/edge-1", KUBELET)
-        self.assertEqual(404, self.answered()[0][0])
-
-
-class PodWorld(World):
-    """Pods with addresses of their own."""
-
-    def ask_as(self, number, target, *fields, **request):
-        """Have one of the pods ask, by a connection of its own, which is returned."""
-        self.client = connection = self.server.connect()
-        connection.getPeer = lambda: IPv4Address("TCP", f"10.244.1.{number}", 40000)
-        self.ask(target, KUBELET, b"Authorization: Bearer t", *fields, **request)
-        return connection
-
-
-class PodLimitTests(PodWorld):
-    """Pods that ask for too much at once."""
-
-    limits = (2, 3)
-
-    def test_the_node(self):
-        """They leave the node's own requests and watches alone, and are bounded themselves."""
-        for target in ("/version", f"{PODS}?watch=1"):
-            self.local = False
-            clients = []
-            for _ in range(4):
-                self.client = self.server.connect()
-                clients.append(self.client)
-                self.ask(target, KUBELET, b"Authorization: Bearer t")
-            self.assertIn(b" 429 ", clients[-1].sent[:20])
-            self.local = True
-            self.client = self.server.connect()
-            self.ask(target, KUBELET)
-            self.assertEqual(b"", self.client.sent)
-
-    def test_other_pods(self):
-        """One that takes what it can get leaves as much to others, and has back what it ends."""
-        self.local = False
-        self.limited.use(4, 4)
-        for target in ("/version", f"{PODS}?watch=1"):
-            first, second, third = [self.ask_as(1, target) for _ in range(3)]
-            others = [self.ask_as(number, target) for number in (2, 3)]
-            self.assertEqual([b""] * 4, [each.sent for each in (first, second, *others)])
-            self.assertIn(b" 429 ", third.sent[:20])
-            for ended in (first, others[0]):
-                ended.break_off(ConnectionLost())
-            self.assertEqual(b"", self.ask_as(1, target).sent)
-
-
-class PodConnectionTests(PodWorld):
-    """Pods that hold connections to the API for long."""
-
-    limits = (1000, 1000)
-    local = False
-
-    def reached(self, number, target, *fields, body=b""):
-        """Have a pod ask; return whether that gets to the API."""
-        before = len(self.connections.played)
-        self.ask_as(number, target, *fields, method=b"POST" if fields else b"GET")
-        self.client.receive(body)
-        self.settle()
-        return len(self.connections.played) > before
-
-    def test_bodies_that_do_not_come(self):
-        """They keep uploads of no other pod from the API, however many one pod begins."""
-        endless, body = b"Content-Length: 100000000", b"{" * 80_000
-        begun = sum(self.reached(1, PODS, endless, body=body) for _ in range(100))
-        self.assertEqual(POOL.max_uploads_per_key // 2, begun)
-        self.assertTrue(self.reached(2, PODS, endless, body=body))
-
-    def test_answers_that_do_not_come(self):
-        """Nor do requests that are not answered."""
-        begun = sum(self.reached(1, "/version") for _ in range(100))
-        self.assertEqual(POOL.max_per_key // 2, begun)
-        self.assertTrue(self.reached(2, "/version"))
-
-
-class UnboundedTests(LimitTests):
-    """No bounds."""
-
-    limits = (0, 0)
-
-    def test_watches(self):
-        """All are taken."""
-        for _ in range(5):
-            self.client = self.server.connect()
-            self.ask(f"{PODS}?watch=1", KUBELET, JSON)
-            self.assertEqual(b"", self.client.sent)
 
 
 class OddRequestTests(World):

@@ -12,6 +12,7 @@ from tests.hub.forwarding.world import (
     JSON,
     KUBELET,
     PODS,
+    TOKEN,
     World,
     chunk,
     event,
@@ -28,7 +29,6 @@ from yurttunnel.hub.request.callers import read_token
 from yurttunnel.hub.upstream.calls import TokenRefused
 
 ACCOUNT = "system:serviceaccount:n:web"
-TOKEN = b"Authorization: Bearer abc"
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 ONE = "/api/v1/namespaces/default/pods/one"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.hub.forwarding.test_keeping import ONE, TOKEN
-from tests.hub.forwarding.world import JSON, KUBELET, World, pod
+from tests.hub.forwarding.test_keeping import ONE
+from tests.hub.forwarding.world import JSON, KUBELET, TOKEN, World, pod
 from yurttunnel.hub.forwarding.repeats import LONGEST, MOMENT, MOST, Repeats
 
 

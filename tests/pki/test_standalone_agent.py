@@ -1,264 +1,42 @@
-"""The facades of the two commands: everything together, over TLS in memory."""
+"""Trust without a cluster, at agents."""
 
 from __future__ import annotations
 
-import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 from OpenSSL import SSL
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.interfaces import IStreamClientEndpoint
-from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
-from twisted.trial.unittest import TestCase
 from zope.interface.verify import verifyObject
 
+from tests.pki.standalone import DAY, World
 from tests.pki.support import (
     EDGE_1,
     MemoryServer,
     SteppedClock,
     accept,
-    client_context,
-    clock_now,
     dial,
     exchange,
     handshake,
     peer_serial,
 )
 from yurttunnel.agent.standalone import enrolled_trust
-from yurttunnel.agent.trust import AgentTrust
 from yurttunnel.pki.admission import Admission
-from yurttunnel.pki.authorities import BadBundle
 from yurttunnel.pki.contexts import ClientContexts, ServerNotTrusted
-from yurttunnel.pki.credentials import (
-    Credentials,
-    certificates_from_pem,
-    key_from_pem,
-    pin_of,
-)
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.enrolment_client import ServerAddress
 from yurttunnel.pki.enrolment_issuer import NodeStore, _first_answer
 from yurttunnel.pki.enrolment_messages import EnrolmentRefused, Refusal
-from yurttunnel.pki.identity import (
-    BadIdentity,
-    Identifiers,
-    identity_from_certificate,
-    parse_identifiers,
-)
+from yurttunnel.pki.identity import BadIdentity, identity_from_certificate, parse_identifiers
 from yurttunnel.pki.issuer import Chain
-from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.pki.revocation import revoke_node
 from yurttunnel.pki.token import BadToken, JoinToken
 from yurttunnel.server.standalone_trust import StandaloneServerTrust
-
-DAY = 86400
-
-
-class World(TestCase):
-    """A server, and agents that enroll with it."""
-
-    def setUp(self) -> None:
-        """Start the server."""
-        self.clock = clock_now()
-        self.state = self.mktemp()
-        self.start_server()
-
-    def start_server(self) -> None:
-        """Start the server's part on the state directory."""
-        self.trust = StandaloneServerTrust(self.clock, self.state, ["127.0.0.1"])
-        self.trust.startService()
-        self.addCleanup(self.trust.stopService)
-        self.network = MemoryServer(self.clock, self.trust.contexts, self.trust.enrolment_factory)
-        self.server = ServerAddress("127.0.0.1", 10262, self.network)
-
-    def read_token(self) -> JoinToken:
-        """Read the server's current join token."""
-        return JoinToken.parse(Path(self.state, "join-token").read_text())
-
-    def agent(
-        self,
-        node: str = "edge-1",
-        identifiers: Identifiers = EDGE_1,
-        state: str | None = None,
-        read_token: Callable[[], JoinToken] | None = None,
-        servers: list[ServerAddress] | None = None,
-    ) -> AgentTrust:
-        """Start an agent's part, on a new state directory if none is given."""
-        return self.started(
-            enrolled_trust(
-                self.clock,
-                state or self.mktemp(),
-                node,
-                identifiers,
-                servers or [self.server],
-                read_token or self.read_token,
-            )
-        )
-
-    def open(
-        self,
-        clock: Clock,
-        state: str,
-        read_token: Callable[[], JoinToken] | None,
-        identifiers: Identifiers = EDGE_1,
-        node: str = "edge-1",
-    ) -> AgentTrust:
-        """Open an agent's part on what is in ``state``."""
-        return enrolled_trust(clock, state, node, identifiers, [self.server], read_token)
-
-    def started(self, agent: AgentTrust) -> AgentTrust:
-        """Start an agent's part."""
-        agent.startService()
-        self.addCleanup(lambda: agent.running and agent.stopService())
-        return agent
-
-    def get_ready(self, agent: AgentTrust) -> Deferred[ClientContexts]:
-        """Let the agent get its certificate."""
-        ready = Deferred.fromCoroutine(agent.ready())
-        self.network.settle()
-        return ready
-
-    def pass_time(self, seconds: float, step: float = 3600.0) -> None:
-        """Let time pass, and bytes flow."""
-        for _ in range(int(seconds / step)):
-            self.clock.advance(step)
-            self.network.settle()
-
-
-class ServerTrustTests(World):
-    """The server's facade."""
-
-    def test_files(self) -> None:
-        """Once it is open, all that others need is in the state directory."""
-        state = Path(self.state)
-        (authority,) = certificates_from_pem((state / "ca.crt").read_bytes())
-        self.assertEqual(self.read_token().pin, pin_of(authority))
-        (caller,) = certificates_from_pem((state / "client.crt").read_bytes())
-        caller.verify_directly_issued_by(authority)
-        secrets = ("ca.key", "join-token", "client.key", "server.pem", "tokens.json")
-        for name in (*secrets, "kubelet-client.pem"):
-            self.assertEqual((state / name).stat().st_mode & 0o777, 0o600)
-
-    def test_restart(self) -> None:
-        """A restart keeps authority, server certificate, caller's certificate and token."""
-        names = ["ca.crt", "ca.key", "server.pem", "client.crt", "client.key", "join-token"]
-        names.append("kubelet-client.pem")
-        before = [Path(self.state, name).read_bytes() for name in names]
-        self.trust.stopService()
-        self.start_server()
-        self.assertEqual([Path(self.state, name).read_bytes() for name in names], before)
-
-    def test_interception(self) -> None:
-        """The certificate in the directory opens the port that stands in for kubelets, too."""
-        state = Path(self.state)
-        (certificate,) = certificates_from_pem((state / "client.crt").read_bytes())
-        key = key_from_pem((state / "client.key").read_bytes())
-        caller = self.trust.authority.credentials(key, certificate)
-        contexts = ClientContexts(caller, b"http/1.1")
-        refused: list[BaseException] = []
-        client = dial(contexts, "edge-1", refused.append)
-        server = self.trust.interception.serverConnectionForTLS(None)
-        server.set_accept_state()
-        handshake(client, server)
-        self.assertEqual([], refused)
-
-    def test_kubelets(self) -> None:
-        """Kubelets are verified as the flags say; a file of authorities has to be there."""
-        self.assertIs(KubeletVerification.AUTO, self.trust.kubelets.mode)
-        path = Path(self.mktemp())
-        arguments: dict[str, Any] = {
-            "kubelet_verify": KubeletVerification.CA,
-            "kubelet_ca": path,
-        }
-        self.assertRaises(
-            BadBundle, StandaloneServerTrust, self.clock, self.mktemp(), ["127.0.0.1"], **arguments
-        )
-        path.write_bytes(Path(self.state, "ca.crt").read_bytes())
-        trust = StandaloneServerTrust(self.clock, self.mktemp(), ["127.0.0.1"], **arguments)
-        self.assertIs(KubeletVerification.CA, trust.kubelets.mode)
-
-    def test_callers(self) -> None:
-        """Callers get in with the certificate in the directory, and the server's own rotates."""
-        state = Path(self.state)
-        (certificate,) = certificates_from_pem((state / "client.crt").read_bytes())
-        key = key_from_pem((state / "client.key").read_bytes())
-        before = self.trust.callers.credentials
-        caller = Credentials(key, certificate, (), ())
-        client = SSL.Connection(client_context(caller, []), None)
-        client.set_connect_state()
-        server = self.trust.callers.serverConnectionForTLS(None)
-        server.set_accept_state()
-        handshake(client, server)
-        self.assertEqual(peer_serial(client), before.certificate.serial_number)
-        self.pass_time(61 * DAY, DAY)
-        self.assertNotEqual(self.trust.callers.credentials, before)
-        self.assertEqual(self.trust.callers.credentials, self.trust.contexts.credentials)
-
-    def test_unusable_state(self) -> None:
-        """Whatever is wrong with the state directory is one line with the path."""
-        path = Path(self.mktemp())
-        path.touch()
-        error = self.assertRaises(
-            StateError, StandaloneServerTrust, self.clock, path, ["127.0.0.1"]
-        )
-        self.assertEqual(str(error), f"{path} is not a directory: remove it or choose another")
-
-    def test_renews_its_own(self) -> None:
-        """The server's certificate is renewed in time and in use without a restart."""
-        before = self.trust.contexts.credentials.certificate
-        self.pass_time(70 * DAY, DAY)
-        after = self.trust.contexts.credentials.certificate
-        self.assertGreater(after.not_valid_after_utc, before.not_valid_after_utc)
-        self.assertEqual(self.trust.serving.not_after, after.not_valid_after_utc)
-        self.assertIsNone(self.trust.serving.warning())
-        (stored, _) = certificates_from_pem(Path(self.state, "server.pem").read_bytes())
-        self.assertEqual(stored, after)
-
-    def test_full_disk(self) -> None:
-        """What cannot be replaced is one line each time, not a traceback, and tried again."""
-        before = self.read_token()
-        full = OSError(errno.ENOSPC, "full")
-        with mock.patch("os.fsync", side_effect=full), capturedLogs() as events:
-            self.pass_time(DAY, 60)
-        self.assertEqual(self.flushLoggedErrors(), [])
-        self.assertEqual(self.read_token(), before)
-        lines = {formatEvent(e) for e in events if e["log_level"] is LogLevel.error}
-        self.assertEqual(
-            lines,
-            {
-                f"replacing the join token failed: {self.state}/tokens.json cannot be written,"
-                " the disk is full: make room"
-            },
-        )
-        self.pass_time(60, 60)
-        self.assertNotEqual(self.read_token(), before)
-
-    def test_start_on_a_full_disk(self) -> None:
-        """A server whose certificates and token are due starts with what it has."""
-        self.trust.stopService()
-        names = ("client.crt", "join-token", "tokens.json", "server.pem")
-        before = [Path(self.state, name).read_bytes() for name in names]
-        self.clock.advance(300 * DAY)
-        with mock.patch("os.fsync", side_effect=OSError(errno.ENOSPC, "full")):
-            self.start_server()
-            left = self.trust.serving.not_after.timestamp() - self.clock.seconds()
-            self.assertGreater(left, 80 * DAY)
-            error = self.assertRaises(
-                StateError, StandaloneServerTrust, self.clock, self.mktemp(), ["127.0.0.1"]
-            )
-            self.assertTrue(error.disk_is_full)
-        self.assertEqual([Path(self.state, name).read_bytes() for name in names], before)
-
-    def test_stops(self) -> None:
-        """Stopping leaves nothing to happen later."""
-        self.trust.stopService()
-        self.assertEqual(self.clock.getDelayedCalls(), [])
 
 
 class AgentTrustTests(World):

@@ -1,0 +1,144 @@
+"""How much the hub does at once, for all and for a pod."""
+
+from __future__ import annotations
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.error import ConnectionLost
+
+from tests.hub.forwarding.world import JSON, KUBELET, LEASES, OK, PODS, World
+from yurttunnel.hub.upstream.connections import POOL
+
+
+class LimitTests(World):
+    """Too many at once."""
+
+    limits = (2, 3)
+
+    def test_watches(self):
+        """Watches beyond their bound are turned away with a pause; short requests go on."""
+        clients = []
+        for _ in range(5):
+            self.client = self.server.connect()
+            clients.append(self.client)
+            self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+        for self.client in clients[3:]:
+            self.assertEqual(429, self.answered()[0][0])
+            self.assertIn(b"Retry-After: 1\r\n", self.client.sent)
+        self.client = self.server.connect()
+        self.ask("/version")
+        self.answer(OK)
+        self.assertEqual([(200, b"ok")], self.answered())
+
+    def test_other_bounds_from_now_on(self):
+        """What is in hand goes on; what comes then is held to the new ones."""
+        self.limited.use(1, 1)
+        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+        first, self.client = self.client, self.server.connect()
+        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+        self.assertEqual(429, self.answered()[0][0])
+        self.limited.use(0, 2)
+        self.client = self.server.connect()
+        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+        self.assertEqual((b"", b""), (first.sent, self.client.sent))
+
+    def test_places_are_given_back(self):
+        """With the end of a request the next one has its place."""
+        for _ in range(5):
+            self.ask("/version")
+            self.answer(OK)
+        self.assertEqual([(200, b"ok")] * 5, self.answered(*["GET"] * 5))
+
+    def test_lease(self):
+        """Kubelet's Lease is always answered."""
+        for _ in range(2):
+            self.client = self.server.connect()
+            self.ask("/version")
+        self.client = self.server.connect()
+        self.ask(f"{LEASES}/edge-1", KUBELET)
+        self.assertEqual(404, self.answered()[0][0])
+
+
+class PodWorld(World):
+    """Pods with addresses of their own."""
+
+    def ask_as(self, number, target, *fields, **request):
+        """Have one of the pods ask, by a connection of its own, which is returned."""
+        self.client = connection = self.server.connect()
+        connection.getPeer = lambda: IPv4Address("TCP", f"10.244.1.{number}", 40000)
+        self.ask(target, KUBELET, b"Authorization: Bearer t", *fields, **request)
+        return connection
+
+
+class PodLimitTests(PodWorld):
+    """Pods that ask for too much at once."""
+
+    limits = (2, 3)
+
+    def test_the_node(self):
+        """They leave the node's own requests and watches alone, and are bounded themselves."""
+        for target in ("/version", f"{PODS}?watch=1"):
+            self.local = False
+            clients = []
+            for _ in range(4):
+                self.client = self.server.connect()
+                clients.append(self.client)
+                self.ask(target, KUBELET, b"Authorization: Bearer t")
+            self.assertIn(b" 429 ", clients[-1].sent[:20])
+            self.local = True
+            self.client = self.server.connect()
+            self.ask(target, KUBELET)
+            self.assertEqual(b"", self.client.sent)
+
+    def test_other_pods(self):
+        """One that takes what it can get leaves as much to others, and has back what it ends."""
+        self.local = False
+        self.limited.use(4, 4)
+        for target in ("/version", f"{PODS}?watch=1"):
+            first, second, third = [self.ask_as(1, target) for _ in range(3)]
+            others = [self.ask_as(number, target) for number in (2, 3)]
+            self.assertEqual([b""] * 4, [each.sent for each in (first, second, *others)])
+            self.assertIn(b" 429 ", third.sent[:20])
+            for ended in (first, others[0]):
+                ended.break_off(ConnectionLost())
+            self.assertEqual(b"", self.ask_as(1, target).sent)
+
+
+class PodConnectionTests(PodWorld):
+    """Pods that hold connections to the API for long."""
+
+    limits = (1000, 1000)
+    local = False
+
+    def reached(self, number, target, *fields, body=b""):
+        """Have a pod ask; return whether that gets to the API."""
+        before = len(self.connections.played)
+        self.ask_as(number, target, *fields, method=b"POST" if fields else b"GET")
+        self.client.receive(body)
+        self.settle()
+        return len(self.connections.played) > before
+
+    def test_bodies_that_do_not_come(self):
+        """They keep uploads of no other pod from the API, however many one pod begins."""
+        endless, body = b"Content-Length: 100000000", b"{" * 80_000
+        begun = sum(self.reached(1, PODS, endless, body=body) for _ in range(100))
+        self.assertEqual(POOL.max_uploads_per_key // 2, begun)
+        self.assertTrue(self.reached(2, PODS, endless, body=body))
+
+    def test_answers_that_do_not_come(self):
+        """Nor do requests that are not answered."""
+        begun = sum(self.reached(1, "/version") for _ in range(100))
+        self.assertEqual(POOL.max_per_key // 2, begun)
+        self.assertTrue(self.reached(2, "/version"))
+
+
+class UnboundedTests(LimitTests):
+    """No bounds."""
+
+    limits = (0, 0)
+
+    def test_watches(self):
+        """All are taken."""
+        for _ in range(5):
+            self.client = self.server.connect()
+            self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+            self.assertEqual(b"", self.client.sent)

@@ -1,0 +1,147 @@
+"""Trust without a cluster, at the server."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from OpenSSL import SSL
+from twisted.logger import LogLevel, capturedLogs, formatEvent
+
+from tests.pki.standalone import DAY, World
+from tests.pki.support import client_context, dial, handshake, peer_serial
+from yurttunnel.pki.authorities import BadBundle
+from yurttunnel.pki.contexts import ClientContexts
+from yurttunnel.pki.credentials import Credentials, certificates_from_pem, key_from_pem, pin_of
+from yurttunnel.pki.directory import StateError
+from yurttunnel.pki.kubelets import KubeletVerification
+from yurttunnel.server.standalone_trust import StandaloneServerTrust
+
+
+class ServerTrustTests(World):
+    """The server's facade."""
+
+    def test_files(self) -> None:
+        """Once it is open, all that others need is in the state directory."""
+        state = Path(self.state)
+        (authority,) = certificates_from_pem((state / "ca.crt").read_bytes())
+        self.assertEqual(self.read_token().pin, pin_of(authority))
+        (caller,) = certificates_from_pem((state / "client.crt").read_bytes())
+        caller.verify_directly_issued_by(authority)
+        secrets = ("ca.key", "join-token", "client.key", "server.pem", "tokens.json")
+        for name in (*secrets, "kubelet-client.pem"):
+            self.assertEqual((state / name).stat().st_mode & 0o777, 0o600)
+
+    def test_restart(self) -> None:
+        """A restart keeps authority, server certificate, caller's certificate and token."""
+        names = ["ca.crt", "ca.key", "server.pem", "client.crt", "client.key", "join-token"]
+        names.append("kubelet-client.pem")
+        before = [Path(self.state, name).read_bytes() for name in names]
+        self.trust.stopService()
+        self.start_server()
+        self.assertEqual([Path(self.state, name).read_bytes() for name in names], before)
+
+    def test_interception(self) -> None:
+        """The certificate in the directory opens the port that stands in for kubelets, too."""
+        state = Path(self.state)
+        (certificate,) = certificates_from_pem((state / "client.crt").read_bytes())
+        key = key_from_pem((state / "client.key").read_bytes())
+        caller = self.trust.authority.credentials(key, certificate)
+        contexts = ClientContexts(caller, b"http/1.1")
+        refused: list[BaseException] = []
+        client = dial(contexts, "edge-1", refused.append)
+        server = self.trust.interception.serverConnectionForTLS(None)
+        server.set_accept_state()
+        handshake(client, server)
+        self.assertEqual([], refused)
+
+    def test_kubelets(self) -> None:
+        """Kubelets are verified as the flags say; a file of authorities has to be there."""
+        self.assertIs(KubeletVerification.AUTO, self.trust.kubelets.mode)
+        path = Path(self.mktemp())
+        arguments: dict[str, Any] = {"kubelet_verify": KubeletVerification.CA, "kubelet_ca": path}
+        self.assertRaises(
+            BadBundle, StandaloneServerTrust, self.clock, self.mktemp(), ["127.0.0.1"], **arguments
+        )
+        path.write_bytes(Path(self.state, "ca.crt").read_bytes())
+        trust = StandaloneServerTrust(self.clock, self.mktemp(), ["127.0.0.1"], **arguments)
+        self.assertIs(KubeletVerification.CA, trust.kubelets.mode)
+
+    def test_callers(self) -> None:
+        """Callers get in with the certificate in the directory, and the server's own rotates."""
+        state = Path(self.state)
+        (certificate,) = certificates_from_pem((state / "client.crt").read_bytes())
+        key = key_from_pem((state / "client.key").read_bytes())
+        before = self.trust.callers.credentials
+        caller = Credentials(key, certificate, (), ())
+        client = SSL.Connection(client_context(caller, []), None)
+        client.set_connect_state()
+        server = self.trust.callers.serverConnectionForTLS(None)
+        server.set_accept_state()
+        handshake(client, server)
+        self.assertEqual(peer_serial(client), before.certificate.serial_number)
+        self.pass_time(61 * DAY, DAY)
+        self.assertNotEqual(self.trust.callers.credentials, before)
+        self.assertEqual(self.trust.callers.credentials, self.trust.contexts.credentials)
+
+    def test_unusable_state(self) -> None:
+        """Whatever is wrong with the state directory is one line with the path."""
+        path = Path(self.mktemp())
+        path.touch()
+        error = self.assertRaises(
+            StateError, StandaloneServerTrust, self.clock, path, ["127.0.0.1"]
+        )
+        self.assertEqual(str(error), f"{path} is not a directory: remove it or choose another")
+
+    def test_renews_its_own(self) -> None:
+        """The server's certificate is renewed in time and in use without a restart."""
+        before = self.trust.contexts.credentials.certificate
+        self.pass_time(70 * DAY, DAY)
+        after = self.trust.contexts.credentials.certificate
+        self.assertGreater(after.not_valid_after_utc, before.not_valid_after_utc)
+        self.assertEqual(self.trust.serving.not_after, after.not_valid_after_utc)
+        self.assertIsNone(self.trust.serving.warning())
+        (stored, _) = certificates_from_pem(Path(self.state, "server.pem").read_bytes())
+        self.assertEqual(stored, after)
+
+    def test_full_disk(self) -> None:
+        """What cannot be replaced is one line each time, not a traceback, and tried again."""
+        before = self.read_token()
+        full = OSError(errno.ENOSPC, "full")
+        with mock.patch("os.fsync", side_effect=full), capturedLogs() as events:
+            self.pass_time(DAY, 60)
+        self.assertEqual(self.flushLoggedErrors(), [])
+        self.assertEqual(self.read_token(), before)
+        lines = {formatEvent(e) for e in events if e["log_level"] is LogLevel.error}
+        self.assertEqual(
+            lines,
+            {
+                f"replacing the join token failed: {self.state}/tokens.json cannot be written,"
+                " the disk is full: make room"
+            },
+        )
+        self.pass_time(60, 60)
+        self.assertNotEqual(self.read_token(), before)
+
+    def test_start_on_a_full_disk(self) -> None:
+        """A server whose certificates and token are due starts with what it has."""
+        self.trust.stopService()
+        names = ("client.crt", "join-token", "tokens.json", "server.pem")
+        before = [Path(self.state, name).read_bytes() for name in names]
+        self.clock.advance(300 * DAY)
+        with mock.patch("os.fsync", side_effect=OSError(errno.ENOSPC, "full")):
+            self.start_server()
+            left = self.trust.serving.not_after.timestamp() - self.clock.seconds()
+            self.assertGreater(left, 80 * DAY)
+            error = self.assertRaises(
+                StateError, StandaloneServerTrust, self.clock, self.mktemp(), ["127.0.0.1"]
+            )
+            self.assertTrue(error.disk_is_full)
+        self.assertEqual([Path(self.state, name).read_bytes() for name in names], before)
+
+    def test_stops(self) -> None:
+        """Stopping leaves nothing to happen later."""
+        self.trust.stopService()
+        self.assertEqual(self.clock.getDelayedCalls(), [])

@@ -1,0 +1,167 @@
+"""The ports for requests to kubelets: callers beyond their bounds, and the end."""
+
+from __future__ import annotations
+
+from zope.interface import implementer
+
+from tests.fakes import Recorder
+from tests.server.frontends.kubelet.world import World
+from yurttunnel.http.server import ServerSettings
+from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
+
+
+@implementer(IMiddleware)
+class Clients:
+    """Believes the field ``X-Client`` for whom a request is made."""
+
+    def wrap(self, handler):
+        """See ``IMiddleware``."""
+
+        def named(request):
+            request.client = b"".join(request.exchange.head.values(b"x-client")).decode()
+            handler(request)
+
+        return named
+
+
+class UnderWayTests(World):
+    """Requests that kubelets do not answer, and that nobody ends."""
+
+    settings = ServerSettings(max_connections=4)
+    middlewares = (Clients(),)
+
+    def setUp(self):
+        """Have the kubelet answer nothing."""
+        super().setUp()
+        self.kubelet.answer = lambda exchange: None
+
+    def test_shared(self):
+        """Of the requests at either port a caller may have as many as it leaves free."""
+        for dial, credentials in (
+            (self.dial, self.issuer.server("edge-1")),
+            (self.dial_insecurely, None),
+        ):
+            self.serve_kubelet(credentials)
+            held = [dial() for _ in range(2)]
+            for caller in held:
+                self.ask(caller, X_Client="mallory")
+            refused = dial()
+            self.ask(refused, X_Client="mallory")
+            self.answered(
+                refused,
+                503,
+                "2 of 4 requests are under way at this port, of which a caller may have as many as"
+                " it leaves free: try again when some of yours have ended",
+            )
+            self.ask(dial(), X_Client="joan")
+            self.ask(refused, X_Client="mallory")
+            self.answered(refused, 503, "3 of 4 requests are under way")
+            held[0].transport.loseConnection()
+            held[1].transport.loseConnection()
+            self.settle()
+            self.ask(refused, X_Client="mallory")
+            self.assertEqual(b"", refused.received)
+
+    def test_answered(self):
+        """What has been answered, and what was refused, counts no more."""
+        self.kubelet.answer = lambda exchange: exchange.respond(200, [], b"metric 1\n")
+        caller = self.dial()
+        for _ in range(5):
+            self.ask(caller, X_Client="joan")
+            self.answered(caller, 200)
+            self.ask(caller, X_Client="joan", Host="unknown:10250")
+            self.answered(caller, 503)
+
+
+class FullTests(World):
+    """Ports with as many connections as they take."""
+
+    settings = ServerSettings(max_connections=2, max_handshakes=1)
+    middlewares = (Clients(),)
+
+    def full(self):
+        """Return the warnings."""
+        return [line for line in self.lines if "turns callers away" in line]
+
+    def test_warned(self):
+        """Callers beyond the bound are counted; the log says on which port, once in a while."""
+        self.kubelet.answer = lambda exchange: None
+        for dial, flag, credentials in (
+            (self.dial, "--secure-port", self.issuer.server("edge-1")),
+            (self.dial_insecurely, "--insecure-port", None),
+        ):
+            self.serve_kubelet(credentials)
+            self.lines.clear()
+            for number in range(2):
+                self.ask(dial(), X_Client=str(number))
+            self.assertEqual([], self.full())
+            for _ in range(2):
+                self.answered(dial(), 503)
+            [line] = self.full()
+            self.assertIn(f"{flag} turns callers away: it has 3 connections (2 at most)", line)
+        self.assertEqual(4, self.stats().refusals[503])
+        self.lines.clear()
+        self.pass_time(60, step=5)
+        self.dial_insecurely()
+        [line] = self.full()
+        self.assertIn("1 more like this", line)
+
+    def test_idle(self):
+        """Callers that are idle make room, and the log says that, too."""
+        for _ in range(4):
+            caller = self.dial()
+            self.ask(caller)
+            self.answered(caller, 200)
+        self.assertEqual(1, len(self.full()))
+        self.assertEqual(0, self.stats().refusals[503])
+
+    def test_handshakes(self):
+        """So it is with handshakes that do not end; whoever means it gets through."""
+        for _ in range(3):
+            self.link(Recorder(), self.secured())
+        self.assertIn("1 unfinished TLS handshakes (1 at most)", self.full()[0])
+        caller = self.dial()
+        self.ask(caller)
+        self.answered(caller, 200)
+
+
+class DrainTests(World):
+    """The end."""
+
+    def test_idle(self):
+        """Idle connections close on both sides at once."""
+        caller = self.dial()
+        self.ask(caller)
+        drained = self.interception.drain()
+        self.settle()
+        self.successResultOf(drained)
+        self.assertEqual(1, len(caller.ended_with))
+        self.assertEqual({"in_use": 0, "idle": 0}, self.pooled())
+        self.assertEqual(0, self.pair.server.snapshot().streams)
+
+    def test_running(self):
+        """A request that runs gets its answer, the last on its connections."""
+        self.kubelet.answer = lambda exchange: None
+        caller = self.dial()
+        self.ask(caller)
+        drained = self.interception.drain()
+        self.settle()
+        self.assertNoResult(drained)
+        self.kubelet.exchanges[0].respond(200, [], b"done")
+        self.settle()
+        self.answered(caller, 200, "done")
+        self.assertIn(b"Connection: close", caller.received)
+        self.successResultOf(drained)
+        self.assertEqual(0, self.pair.server.snapshot().streams)
+
+    def test_close(self):
+        """What has not ended by then is aborted on both sides."""
+        self.kubelet.answer = lambda exchange: None
+        caller = self.dial()
+        self.ask(caller)
+        drained = self.interception.drain()
+        self.interception.close()
+        self.settle()
+        self.successResultOf(drained)
+        self.assertEqual(1, len(caller.ended_with))
+        self.assertEqual(0, self.pair.server.snapshot().streams)

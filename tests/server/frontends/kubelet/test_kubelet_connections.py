@@ -1,0 +1,276 @@
+"""Connections to kubelets: whom TLS trusts, their further use, and answers that do not come."""
+
+from __future__ import annotations
+
+from twisted.internet.protocol import Factory
+
+from tests.fakes import Recorder
+from tests.pki.support import Issuer
+from tests.server.frontends.kubelet.world import RESPONSE_TIMEOUT, Session, World
+from yurttunnel.pki.kubelets import KubeletVerification
+from yurttunnel.server.frontends.kubelet.kubelets import HANDSHAKE_TIMEOUT
+from yurttunnel.tunnel.shares import FOR_KUBELETS
+from yurttunnel.wire.codes import Code
+
+
+class TrustTests(World):
+    """Kubelets that TLS does not like, or that do not like TLS."""
+
+    def handshakes(self, **expected):
+        """Assert how handshakes have ended."""
+        self.assertEqual(expected, {k: n for k, n in self.counters.handshakes.items() if n})
+
+    def test_verified(self):
+        """A kubelet of the authority is verified, and counted."""
+        self.ask(self.dial())
+        self.handshakes(done=1)
+        self.assertEqual({"verified": 1}, self.counters.verdicts)
+
+    def test_unverified(self):
+        """One of another authority is served with a warning, and counted."""
+        self.serve_kubelet(Issuer.make(self).server("edge-1"))
+        caller = self.dial()
+        self.ask(caller)
+        self.answered(caller, 200)
+        self.assertEqual({"unverified": 1}, self.counters.verdicts)
+        self.assertTrue(any("edge-1" in line and "not verified" in line for line in self.lines))
+
+    def test_not_trusted(self):
+        """One of the authority with another name is refused: node, address, reason and flag."""
+        self.serve_kubelet(self.issuer.server("edge-2"))
+        caller = self.dial()
+        self.ask(caller)
+        self.answered(caller, 502, "edge-1 at edge-1:10250", "is for edge-2", "--kubelet-verify")
+        self.handshakes(not_trusted=1)
+        self.assertEqual([], self.kubelet.exchanges)
+
+    def test_no_tls(self):
+        """One that does not speak TLS is told so."""
+        self.serve_kubelet(None)
+        caller = self.dial()
+        self.ask(caller)
+        self.answered(caller, 502, "TLS with the kubelet of edge-1", "does not speak TLS")
+        self.handshakes(failed=1)
+
+    def test_refuses_us(self):
+        """One that does not know this server's certificate is told so, with the way out."""
+        self.serve_kubelet(Issuer.make(self).server("edge-1"), trusting=False)
+        caller = self.dial()
+        self.ask(caller)
+        self.answered(
+            caller, 502, "edge-1", "refuses the certificate tunnel-proxy-client", "ca.crt"
+        )
+
+    def test_broken_off(self):
+        """One that closes the connection in the handshake is told so."""
+
+        class Closing(Recorder):
+            def connectionMade(self):
+                self.transport.loseConnection()
+
+        self.listen(Factory.forProtocol(Closing))
+        caller = self.dial()
+        self.ask(caller)
+        self.answered(caller, 502, "has failed: it has closed the connection")
+        self.handshakes(failed=1)
+
+    def test_silent(self):
+        """One that does not go on with the handshake is given up in time."""
+        silent = Recorder()
+        self.listen(Factory.forProtocol(lambda: silent))
+        caller = self.dial()
+        self.ask(caller)
+        self.pass_time(HANDSHAKE_TIMEOUT - 1)
+        self.assertEqual(b"", caller.received)
+        self.pass_time(2)
+        self.answered(caller, 504, "has not finished the TLS handshake in 15 s")
+        self.handshakes(timeout=1)
+        self.assertEqual(1, len(silent.ended_with))
+
+    def test_impatient_caller(self):
+        """A caller that leaves meanwhile ends the attempt, which counts as no result."""
+        silent = Recorder()
+        self.listen(Factory.forProtocol(lambda: silent))
+        caller = self.dial()
+        self.ask(caller)
+        caller.transport.abortConnection()
+        self.settle()
+        self.pass_time(1)
+        self.assertEqual(1, len(silent.ended_with))
+        self.handshakes()
+
+    def test_lost_node(self):
+        """A node that is lost in the handshake is not the kubelet's fault."""
+        self.listen(Factory.forProtocol(Recorder))
+        caller = self.dial()
+        self.ask(caller)
+        self.pair.server.close(Code.SESSION_LOST, "the agent did not come back")
+        self.settle()
+        self.answered(caller, 503, "the agent did not come back")
+
+
+class DemandingTests(World):
+    """``--kubelet-verify ca``."""
+
+    mode = KubeletVerification.CA
+
+    def test_refused(self):
+        """A kubelet of another authority is refused, with the way out."""
+        self.serve_kubelet(Issuer.make(self).server("edge-1"))
+        caller = self.dial()
+        self.ask(caller)
+        self.answered(caller, 502, "is not from an authority of --kubelet-ca")
+        self.assertEqual(0, self.counters.verdicts.total())
+
+
+class PoolTests(World):
+    """Connections to kubelets are used again."""
+
+    def test_reused(self):
+        """Requests of all callers share connections; one handshake is enough."""
+        for _ in range(3):
+            caller = self.dial()
+            for _ in range(3):
+                self.ask(caller)
+                self.answered(caller, 200)
+        self.assertEqual(1, len(self.connected))
+        self.assertEqual(1, self.counters.handshakes["done"])
+        self.assertEqual({"in_use": 0, "idle": 1}, self.pooled())
+
+    def test_kinds(self):
+        """Other destinations and other ports of the server have connections of their own."""
+        secure = self.dial()
+        self.ask(secure)
+        self.ask(secure, X_Tunnel_Proxy_Dest="127.0.0.1:10250", X_Tunnel_Proxy_Host="edge-1")
+        self.assertEqual(2, len(self.connected))
+        self.serve_kubelet(None)
+        insecure = self.dial_insecurely()
+        self.ask(insecure)
+        self.answered(insecure, 200)
+        self.assertEqual(3, len(self.connected))
+
+    def test_lost_session(self):
+        """Connections end with the session that carries them."""
+        self.ask(self.dial())
+        self.pair.server.close(Code.SESSION_LOST, "the agent did not come back")
+        self.settle()
+        self.assertEqual({"in_use": 0, "idle": 0}, self.pooled())
+
+    def test_draining_session(self):
+        """A session that wants to end is not held up by what is idle, nor by what becomes idle."""
+        self.ask(self.dial())
+        answer = self.kubelet.answer
+        self.kubelet.answer = lambda exchange: None
+        caller = self.dial()
+        self.ask(caller)
+        self.ask(self.dial())
+        self.kubelet.exchanges[-1].respond(200, [], b"x")
+        self.settle()
+        self.assertEqual({"in_use": 1, "idle": 1}, self.pooled())
+        self.kubelet.answer = answer
+        self.pair.server.going_away = True
+        self.interception.sessions_drain(frozenset({self.session}))
+        self.settle()
+        self.assertEqual({"in_use": 1, "idle": 0}, self.pooled())
+        self.kubelet.exchanges[-2].respond(200, [], b"x")
+        self.settle()
+        self.answered(caller, 200)
+        self.assertEqual({"in_use": 0, "idle": 0}, self.pooled())
+
+    def test_new_session(self):
+        """Connections of a session are not used for the one that has replaced it."""
+        caller = self.dial()
+        self.ask(caller)
+        self.registry.add(Session(self.pair.server))
+        self.ask(caller)
+        self.answered(caller, 200)
+        self.assertEqual(2, len(self.connected))
+
+    def test_new_trust(self):
+        """Connections of before are not used when the authorities of kubelets have changed."""
+        caller = self.dial()
+        self.ask(caller)
+        self.assertEqual({"verified": 1}, self.counters.verdicts)
+        self.contexts.trust([Issuer.make(self).authority.certificate])
+        self.ask(caller)
+        self.assertEqual({"verified": 1, "unverified": 1}, self.counters.verdicts)
+
+    def test_followed(self):
+        """However many have something followed, without a line so far, others get their turn."""
+        self.serve_kubelet(None)
+        answer = self.kubelet.answer
+        self.kubelet.answer = lambda exchange: None
+        for _ in range(40):
+            self.ask(self.dial_insecurely(), "/containerLogs/a/b/c?follow=true")
+        self.kubelet.answer = answer
+        caller = self.dial_insecurely()
+        self.ask(caller)
+        self.answered(caller, 200)
+        self.assertEqual(41, len(self.connected))
+        *followed, short = self.session.holders
+        self.assertEqual(FOR_KUBELETS, short)
+        self.assertEqual(1, len({*followed}))
+        self.assertNotIn(FOR_KUBELETS, followed)
+
+    def test_bounded(self):
+        """However many one caller asks at once, its connections to one kubelet are bounded."""
+        self.kubelet.answer = lambda exchange: None
+        callers = [self.dial_insecurely() for _ in range(40)]
+        self.serve_kubelet(None)
+        for caller in callers:
+            self.ask(caller)
+        self.assertEqual(16, len(self.connected))
+        for exchange in list(self.kubelet.exchanges):
+            exchange.respond(200, [], b"x")
+        self.kubelet.answer = lambda exchange: exchange.respond(200, [], b"x")
+        self.settle()
+        for caller in callers:
+            self.answered(caller, 200)
+        self.assertEqual(16, len(self.connected))
+
+
+class TimeTests(World):
+    """Answers that do not come."""
+
+    def setUp(self):
+        """Have the kubelet keep quiet."""
+        super().setUp()
+        self.kubelet.answer = lambda exchange: None
+
+    def test_overdue(self):
+        """A kubelet that does not answer is given up after --response-timeout."""
+        caller = self.dial()
+        self.ask(caller)
+        self.pass_time(RESPONSE_TIMEOUT - 1)
+        self.assertEqual(b"", caller.received)
+        self.pass_time(2)
+        self.answered(caller, 504, "edge-1", "no answer came within 60 seconds")
+
+    def test_another_response_timeout_from_now_on(self):
+        """A request that is under way keeps its own; later ones have the new one."""
+        before, after = self.dial(), self.dial()
+        self.ask(before)
+        self.interception.use_response_timeout(5.0)
+        self.ask(after)
+        self.pass_time(8)
+        self.answered(after, 504, "no answer came within 5 seconds")
+        self.assertEqual(b"", before.received)
+        self.interception.use_response_timeout(60.0)
+        self.pass_time(60)
+        self.answered(before, 504, "no answer came within 60 seconds")
+
+    def test_follow(self):
+        """One that has something followed has time."""
+        caller = self.dial()
+        self.ask(caller, "/containerLogs/a/b/c?follow=true")
+        self.pass_time(2 * RESPONSE_TIMEOUT, step=5)
+        self.kubelet.exchanges[0].respond(200, [], b"at last")
+        self.settle()
+        self.answered(caller, 200, "at last")
+
+    def test_upgrade(self):
+        """An upgrade has to be answered in time."""
+        caller = self.dial()
+        self.ask(caller, "/exec/a/b/c", Connection="Upgrade", Upgrade="SPDY/3.1")
+        self.pass_time(RESPONSE_TIMEOUT + 1)
+        self.answered(caller, 504)

@@ -1,0 +1,212 @@
+"""The manager of the rules: they are there as long as what they lead to."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from tests.cluster.fakes import EDGE
+from tests.steering.steered import (
+    EDGE4,
+    EDGE6,
+    PERIOD,
+    REFUSED,
+    RULES,
+    SECURE,
+    SteeredTestCase,
+    flow,
+)
+from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.manager import (
+    FINISH_SECONDS,
+    LISTENERS_PATIENCE,
+    LOOK_SECONDS,
+    REMOVAL_PATIENCE,
+    REMOVAL_PAUSE,
+)
+
+
+class ListenerTests(SteeredTestCase):
+    """Rules are there as long as what they lead to."""
+
+    def look(self, seconds=LOOK_SECONDS):
+        """Let the manager look again and again for some time."""
+        self.clock.pump([LOOK_SECONDS] * round(seconds / LOOK_SECONDS))
+        self.clock.advance(0)
+
+    def test_short_pause(self):
+        """Listeners that are away for a moment keep their rules."""
+        self.start()
+        self.calls.clear()
+        self.closed = "port 10263 is not bound"
+        self.look(LISTENERS_PATIENCE - 1)
+        self.closed = None
+        self.look(LISTENERS_PATIENCE)
+        self.assertNotIn(("remove", 4), self.calls)
+        self.assertEqual(RULES, self.firewall.rules)
+
+    def test_closed(self):
+        """Those of listeners that stay away go, and come back with them; flows are left alone."""
+        manager = self.start()
+        self.flows.flows = [flow("192.168.0.1", 10250, SECURE)]
+        self.closed = "port 10263 is not bound"
+        self.look(LISTENERS_PATIENCE + 1)
+        self.assertEqual(({}, {}), (self.firewall.rules, self.sets.sets))
+        self.assertEqual(1, len(self.flows.flows))
+        self.assertIn("port 10263 is not bound", manager.problem())
+        self.assertEqual("waiting", manager.report().state)
+        self.assertEqual(1, len(self.logged("No rules", "port 10263 is not bound")))
+        self.calls.clear()
+        self.look(2 * PERIOD)
+        self.assertEqual([], self.calls)
+        self.closed = None
+        self.look()
+        self.assertEqual(RULES, self.firewall.rules)
+        self.assertEqual(1, len(self.flows.flows))
+        self.assertIsNone(manager.problem())
+
+    def test_cannot_be_asked(self):
+        """An error of who knows the listeners is told, and the next look is in time."""
+        manager = self.start()
+        self.not_accepting = lambda: 1 // 0
+        self.clock.advance(LOOK_SECONDS)
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+        self.not_accepting = lambda: "port 10263 is not bound"
+        self.look(LISTENERS_PATIENCE + 1)
+        self.assertEqual({}, self.firewall.rules)
+        self.successResultOf(manager.stopService())
+        self.assertEqual({}, self.firewall.rules)
+
+    def test_removal_fails(self):
+        """A removal that fails is tried again after pauses, not with every look."""
+        manager = self.start()
+        self.firewall.failure = REFUSED
+        self.closed = "port 10263 is not bound"
+        self.look(LISTENERS_PATIENCE + 1)
+        self.assertIn(str(REFUSED), manager.problem())
+        self.assertLess(self.calls.count(("remove", 4)), 3)
+        self.firewall.failure = None
+        self.look(5)
+        self.assertEqual({}, self.firewall.rules)
+
+
+class EndTests(SteeredTestCase):
+    """Stopping."""
+
+    def test_stop(self):
+        """Rules go before sets, flows are left alone, and nothing is done afterwards."""
+        manager = self.start()
+        self.flows.flows = [flow("192.168.0.1", 10250, SECURE)]
+        self.calls.clear()
+        self.successResultOf(manager.stopService())
+        self.assertEqual(
+            [("remove", 4), ("remove", EDGE4), ("remove", 6), ("remove", EDGE6)], self.calls
+        )
+        self.assertEqual(({}, {}), (self.firewall.rules, self.sets.sets))
+        self.assertEqual(1, len(self.flows.flows))
+        self.put("edge-2", "192.168.0.2", labels=EDGE)
+        self.put_ports(http_proxy_ports="9100")
+        self.assertEqual([], self.clock.getDelayedCalls())
+        self.assertEqual("stopped", manager.report().state)
+
+    def test_while_waiting(self):
+        """Leftovers of a former process go, too, when nothing has been made yet."""
+        self.firewall.rules = dict(RULES)
+        self.closed = "certificates are pending"
+        manager = self.start()
+        self.successResultOf(manager.stopService())
+        self.assertEqual({}, self.firewall.rules)
+
+    def test_under_way(self):
+        """A sync that is under way comes to its end first."""
+        manager = self.start()
+        self.firewall.hold = hold = Deferred()
+        self.put_ports(http_proxy_ports="9100")
+        self.settle()
+        self.calls.clear()
+        stopped = manager.stopService()
+        self.assertEqual([], self.calls)
+        self.firewall.hold = None
+        hold.callback(None)
+        self.successResultOf(stopped)
+        self.assertEqual({}, self.firewall.rules)
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_hangs(self):
+        """A sync that does not end is cancelled, and the rules are removed."""
+        manager = self.start()
+        self.firewall.hold = Deferred()
+        self.put_ports(http_proxy_ports="9100")
+        self.settle()
+        stopped = manager.stopService()
+        self.firewall.hold = None
+        self.clock.advance(FINISH_SECONDS)
+        self.successResultOf(stopped)
+        self.assertEqual({}, self.firewall.rules)
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_removal_hangs(self):
+        """A removal that does not end in time is told, with what is to be done."""
+        manager = self.start()
+        self.firewall.hold = Deferred()
+        stopped = manager.stopService()
+        self.assertNoResult(stopped)
+        self.clock.advance(REMOVAL_PATIENCE)
+        self.successResultOf(stopped)
+        self.assertEqual(1, len(self.logged("left behind", "--cleanup-iptables")))
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_removal_fails(self):
+        """What one family's firewall refuses to the end is told; the other's rules go at once."""
+        self.put("edge-2", "fd00::2", labels=EDGE)
+        manager = self.start()
+        self.firewall.failure = REFUSED
+        stopped = manager.stopService()
+        self.assertEqual({}, self.firewall6.rules)
+        self.clock.pump([REMOVAL_PAUSE] * round(REMOVAL_PATIENCE / REMOVAL_PAUSE))
+        self.successResultOf(stopped)
+        self.assertEqual(1, len(self.logged("left behind", str(REFUSED), "--cleanup-iptables")))
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_removal_is_tried_again(self):
+        """Rules that cannot be removed for some time, as behind a lock, are removed then."""
+        manager = self.start()
+        self.firewall.failure = REFUSED
+        stopped = manager.stopService()
+        self.clock.pump([REMOVAL_PAUSE] * 14)
+        self.assertNoResult(stopped)
+        self.firewall.failure = None
+        self.clock.advance(REMOVAL_PAUSE)
+        self.successResultOf(stopped)
+        self.assertEqual({}, self.firewall.rules)
+        self.assertEqual([], self.logged("left behind"))
+
+    def test_removal_without_the_right_to(self):
+        """Who has made no rules does not wait to be allowed to remove some."""
+        self.firewall.failure = REFUSED
+        manager = self.start()
+        self.successResultOf(manager.stopService())
+        self.assertEqual(1, len(self.logged("IPv4", str(REFUSED), "--cleanup-iptables")))
+
+    def test_removal_has_a_defect(self):
+        """An unexpected error at the end is told with what is to be done, and ends it."""
+        manager = self.start()
+        self.firewall.failure = ZeroDivisionError("unexpected")
+        self.successResultOf(manager.stopService())
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+        self.assertEqual(1, len(self.logged("ZeroDivisionError", "--cleanup-iptables")))
+
+    def test_search_fails(self):
+        """What cannot even be looked for is told at the end."""
+        self.search_failure = SteeringFailed("iptables-save: timed out")
+        manager = self.start()
+        self.successResultOf(manager.stopService())
+        self.assertEqual(1, len(self.logged("timed out", "--cleanup-iptables")))
+
+    def test_again(self):
+        """What was stopped can be started again."""
+        manager = self.start()
+        self.successResultOf(manager.stopService())
+        manager.startService()
+        self.clock.advance(0)
+        self.assertEqual(RULES, self.firewall.rules)
+        self.successResultOf(manager.stopService())

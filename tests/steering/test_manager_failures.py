@@ -1,0 +1,228 @@
+"""The manager of the rules: what fails, what goes on, and what is told of it."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from tests.cluster.fakes import EDGE
+from tests.steering.steered import (
+    EDGE4,
+    PERIOD,
+    REFUSED,
+    RULES,
+    SECURE,
+    SteeredTestCase,
+    flow,
+)
+from yurttunnel.steering.interception import Target
+from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.manager import SETTLE_SECONDS, SYNC_SECONDS
+
+
+class FailureTests(SteeredTestCase):
+    """What fails, and what goes on."""
+
+    def test_one_family(self):
+        """One family that fails does not hold up the other; it is tried again after pauses."""
+        self.put("edge-2", "fd00::2", labels=EDGE)
+        self.firewall.failure = REFUSED
+        manager = self.start()
+        self.assertEqual({10250, 10255}, self.firewall6.rules.keys())
+        self.assertEqual(f"IPv4: {REFUSED}", manager.problem())
+        self.calls.clear()
+        self.clock.advance(0.99)
+        self.assertEqual([], self.calls)
+        self.clock.advance(0.01)
+        self.assertEqual(1, self.calls.count(("apply", 4)))
+        self.clock.advance(1.99)
+        self.assertEqual(1, self.calls.count(("apply", 4)))
+        self.firewall.failure = None
+        self.clock.advance(0.01)
+        self.assertEqual(RULES, self.firewall.rules)
+        self.assertIsNone(manager.problem())
+        self.assertEqual(1, len(self.logged("IPv4", "as wanted again")))
+        self.assertEqual(1, len(self.logged("it is tried again")))
+
+    def test_change_while_failing(self):
+        """A change waits for the next attempt: others can make as many as they like."""
+        self.firewall.failure = REFUSED
+        self.start()
+        self.calls.clear()
+        for number in range(5):
+            self.put("edge-2", f"fd00::{number + 2}", labels=EDGE)
+            self.settle()
+        self.assertEqual([], self.calls)
+        self.clock.advance(1)
+        self.assertEqual({10250, 10255}, self.firewall6.rules.keys())
+
+    def test_takes_too_long(self):
+        """A sync that does not end is given up, which is told, and made again."""
+        manager = self.start()
+        self.put_ports(http_proxy_ports="9101")
+        self.firewall.hold = Deferred()
+        self.settle()
+        self.clock.advance(SYNC_SECONDS - 1)
+        self.assertEqual("steering", manager.report().state)
+        self.clock.advance(1)
+        self.assertEqual("failing", manager.report().state)
+        self.assertIn("could not be made in time", manager.problem())
+        self.firewall.hold = None
+        self.clock.advance(1.0)
+        self.assertIn(9101, self.firewall.rules)
+        self.assertIsNone(manager.problem())
+
+    def test_defect(self):
+        """An error that nobody has thought of is told, and stops neither family nor manager."""
+        self.put("edge-2", "fd00::2", labels=EDGE)
+        self.firewall.failure = ZeroDivisionError("unexpected")
+        manager = self.start()
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+        self.assertIn("internal error: ZeroDivisionError", manager.problem())
+        self.assertEqual({10250, 10255}, self.firewall6.rules.keys())
+        self.firewall.failure = None
+        self.clock.advance(1)
+        self.assertEqual(RULES, self.firewall.rules)
+
+    def test_defect_of_search(self):
+        """An unexpected error while it is found out what there is, is tried again, too."""
+        self.search_failure = ZeroDivisionError("unexpected")
+        manager = self.start()
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+        self.assertIn("internal error: ZeroDivisionError", manager.problem())
+        self.search_failure = None
+        self.clock.advance(1)
+        self.assertEqual(RULES, self.firewall.rules)
+        self.assertIsNone(manager.problem())
+
+    def test_later_search_fails(self):
+        """A search for one family that fails later does not hold up the one that was found."""
+        del self.found[6]
+        self.missing[6] = "there is no ip6tables"
+        self.put("edge-2", "fd00::2", labels=EDGE)
+        manager = self.start()
+        self.search_failure = SteeringFailed("iptables-save: timed out")
+        self.firewall.rules = {}
+        self.clock.advance(PERIOD)
+        self.assertEqual(2, self.searches)
+        self.assertEqual(RULES, self.firewall.rules)
+        self.assertEqual("there is no ip6tables", manager.problem())
+
+    def test_flows(self):
+        """Flows that cannot be cut are told once, tried again, and hold up no rules."""
+        self.flows.failure = SteeringFailed("the kernel has no conntrack")
+        manager = self.start()
+        self.assertEqual(RULES, self.firewall.rules)
+        self.assertIsNone(manager.problem())
+        self.clock.advance(PERIOD)
+        self.assertEqual(1, len(self.logged("the kernel has no conntrack")))
+        [report, _] = manager.report().families
+        self.assertIn("the kernel has no conntrack", report.notes[0])
+        self.flows.failure = None
+        self.flows.flows = [flow("192.168.0.1", 10250)]
+        self.clock.advance(PERIOD)
+        [report, _] = manager.report().families
+        self.assertEqual(((), 1), (report.notes, report.flows_cut))
+
+    def test_flows_of_former_ports(self):
+        """Flows of ports that a former process had are cut by the first cut that goes well."""
+        self.firewall.rules = {9999: (EDGE4, SECURE, None)}
+        self.flows.failure = SteeringFailed("the kernel has no conntrack")
+        self.start()
+        self.firewall.rules = {9998: (EDGE4, SECURE, None)}
+        self.clock.advance(PERIOD)
+        self.flows.failure = None
+        for former in (frozenset({9998, 9999}), frozenset()):
+            self.calls.clear()
+            self.firewall.rules.pop(10255)
+            self.clock.advance(PERIOD)
+            self.assertIn((4, former | {10250, 10255}), self.calls)
+
+    def test_set_changed_before_failure(self):
+        """Flows are cut for a change of the set, when the rules could be made only later."""
+        self.start()
+        self.flows.flows = [flow("192.168.0.2", 10250)]
+        self.firewall.failure = REFUSED
+        self.put("edge-2", "192.168.0.2", labels=EDGE)
+        self.put_ports(http_proxy_ports="9100")
+        self.settle()
+        self.assertEqual(1, len(self.flows.flows))
+        self.firewall.failure = None
+        self.clock.advance(1)
+        self.assertEqual([], self.flows.flows)
+
+
+class ReportTests(SteeredTestCase):
+    """What is told of it all."""
+
+    def test_families(self):
+        """A report says what is intercepted, where it leads to, and what was changed when."""
+        self.put("edge-2", "192.168.0.2", labels=EDGE)
+        self.clock.advance(1000)
+        [report, report6] = self.start(pods=True).report().families
+        self.assertEqual((4, "nft", "edge-set"), (report.version, report.backend, report.match))
+        self.assertEqual(
+            [
+                (10250, "10.0.0.1:10263", False),
+                (10255, "127.0.0.1:10264", False),
+                (10250, "10.0.0.1:10263", True),
+            ],
+            [(each.port, each.target, each.pods) for each in report.ports],
+        )
+        self.assertEqual(
+            (2, ("192.168.0.1", "192.168.0.2")), (report.edge.total, report.edge.first)
+        )
+        self.assertEqual((1, ("10.0.0.1",)), (report.cloud.total, report.cloud.first))
+        self.assertEqual(
+            (1000, 1000, 1000), (report.last_sync, report.last_success, report.last_change)
+        )
+        self.assertEqual(
+            (
+                f"the set {EDGE4} had other addresses",
+                "the rules of port 10250",
+                "the rules of port 10255",
+            ),
+            report.differed,
+        )
+        self.assertIn("pods to port 10255", report.notes[0])
+        self.assertEqual(1, len(self.logged("pods to port 10255")))
+        self.assertEqual((6, ()), (report6.version, report6.ports))
+
+    def test_targets(self):
+        """Listeners on IPv6, and on all addresses, are spelled as such."""
+        self.put("edge-2", "fd00::2", labels=EDGE)
+        settings = self.settings()
+        anywhere = type(settings.listeners[4])(Target(None, 10263), Target(None, 10264))
+        manager = self.start(listeners={4: anywhere, 6: settings.listeners[6]})
+        [report, report6] = manager.report().families
+        self.assertEqual("port 10263 of this machine", report.ports[0].target)
+        self.assertEqual("[fd00::1]:10263", report6.ports[0].target)
+
+    def test_many_addresses(self):
+        """Of many addresses the report has the first ones, and their number."""
+        for number in range(256):
+            self.put(f"edge-{number}", f"192.168.7.{number}", labels=EDGE)
+        [report, _] = self.start().report().families
+        self.assertEqual((256, 100), (report.edge.total, len(report.edge.first)))
+        self.assertEqual("192.168.7.99", report.edge.first[-1])
+
+    def test_missing(self):
+        """A family without firewall is in the report with the reason."""
+        del self.found[6]
+        self.missing[6] = "there is no ip6tables"
+        [_, report] = self.start().report().families
+        self.assertEqual(
+            (6, None, "there is no ip6tables"), (report.version, report.backend, report.problem)
+        )
+
+    def test_before(self):
+        """Before the start there is nothing to report."""
+        report = self.manager().report()
+        self.assertEqual(("stopped", ()), (report.state, report.families))
+        self.assertIn("stopped", report.problem)
+
+    def test_settled(self):
+        """What is there is not looked at a second time when the manager starts."""
+        self.start()
+        self.calls.clear()
+        self.clock.advance(2 * SETTLE_SECONDS)
+        self.assertEqual([], self.calls)
