@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-from types import TracebackType
-from typing import Self
 
 _SYN_SENT = "02"
 """The state of ``/proc/net/tcp`` in which a client waits for the answer to its SYN."""
@@ -13,7 +11,7 @@ _SYN_SENT = "02"
 class BlackHole:
     """A loopback port whose queue of unaccepted connections is full: the kernel drops further SYNs.
 
-    A connection that is accepted from ``socket`` opens it. With ``with`` it is closed at the end.
+    A connection that is accepted from ``socket`` opens it.
     """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -22,19 +20,6 @@ class BlackHole:
         self.socket.listen(0)
         self.socket.setblocking(False)
         self._filling = socket.create_connection(self.socket.getsockname())
-
-    def __enter__(self) -> Self:
-        """Return it."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
 
     @property
     def port(self) -> int:

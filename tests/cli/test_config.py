@@ -38,6 +38,15 @@ class ConfigCheckTests(SynchronousTestCase):
         for name, text in (("server", server), ("agent", agent), ("hub", hub), ("proxy", proxy)):
             self.assertEqual((f"FILE is in order for yurttunnel {name}\n", "", 0), self.check(text))
 
+    def test_no_name(self):
+        """It is not the current directory."""
+        errors = io.StringIO()
+        self.patch(sys, "stderr", errors)
+        command, arguments = all_commands().find(["config", "check", ""])
+        ended = self.assertRaises(SystemExit, command.run, arguments)
+        expected = "yurttunnel config check: it is empty: write a path\n"
+        self.assertEqual((expected, 64), (errors.getvalue(), ended.code))
+
     def test_nothing(self):
         """An empty file is in order for each program; what one needs is told when it is named."""
         for text in ("", "# v = 2\n"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from contextlib import closing
 from pathlib import Path
 
 from twisted.internet import reactor
@@ -139,7 +140,7 @@ class DestinationTests(HostileTestCase):
         """A target that drops every SYN costs the dial deadline, not more, and only its caller."""
         tunnel = await self.start_tunnel()
         before = [(p, p.descriptors()) for p in (tunnel.server, tunnel.agent)]
-        with BlackHole() as hole:
+        with closing(BlackHole()) as hole:
             asked = reactor.seconds()
             authority = f"127.0.0.1:{hole.port}"
             dial = Deferred.fromCoroutine(self.connect(tunnel, authority, Question()))
@@ -156,7 +157,7 @@ class DestinationTests(HostileTestCase):
         tunnel = await self.start_tunnel()
         await self.still_serves(tunnel)
         before = [(p, p.descriptors()) for p in (tunnel.server, tunnel.agent)]
-        with BlackHole() as hole:
+        with closing(BlackHole()) as hole:
             endpoint = UNIXClientEndpoint(reactor, tunnel.socket_path)
             request = f"CONNECT 127.0.0.1:{hole.port} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
             caller = await connect_directly(endpoint, Question(request))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+from contextlib import closing
 from functools import partial
 
 from twisted.internet import reactor
@@ -141,7 +142,7 @@ class LeavingTests(InterceptionTestCase):
 
     async def leave_during_a_dial(self, door: Door) -> None:
         """Ask for a black hole and leave; the dial is given up, as its descriptors show."""
-        with BlackHole() as hole:
+        with closing(BlackHole()) as hole:
             client = await door.client(f"edge-1:{hole.port}")
             client.ask("/")
             await self.eventually(lambda: hole.callers > 0, "the agent dials")
@@ -239,7 +240,7 @@ class DeadlineTests(InterceptionTestCase):
         before = self.descriptors_of(tunnel)
         silent = self.listen(Question)
         silent.secure = True
-        with socket.socket() as refused, BlackHole() as hole:
+        with socket.socket() as refused, closing(BlackHole()) as hole:
             refused.bind(("127.0.0.1", 0))
             refusing, holding = refused.getsockname()[1], hole.port
             waiting = [

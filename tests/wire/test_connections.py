@@ -12,7 +12,7 @@ from yurttunnel.wire.frames import Violation
 from yurttunnel.wire.session import Side
 from yurttunnel.wire.session_events import SessionState
 
-ACK, PING, PONG, DATA = frames.ACK, frames.PING, frames.PONG, frames.DATA
+ACK, PING, DATA = frames.ACK, frames.PING, frames.DATA
 
 KIB = 1024
 

@@ -10,7 +10,7 @@ from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.session_events import OpenRefused
 
-ACK, PING, PONG, DATA = frames.ACK, frames.PING, frames.PONG, frames.DATA
+PING, DATA = frames.PING, frames.DATA
 
 
 class GoingAwayTests(SynchronousTestCase):

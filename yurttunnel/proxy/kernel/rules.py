@@ -184,6 +184,7 @@ class KernelRules:
                     await self._forget(ejected, RETRIED)
                 gone = [each for each in changed if not self._with(each)]
                 if gone:
+                    # The only endpoint of a Service has no mark, as there is no other.
                     await self._forget(gone, 0)
             except SteeringFailed as error:
                 self._limited.warn(
