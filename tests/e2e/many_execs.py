@@ -14,10 +14,8 @@ from kubernetes import client, config
 from kubernetes.stream import stream
 
 
-def work(kubeconfig: str, pod: str, numbers: Iterator[int], failed: list[str]) -> None:
+def work(api: client.CoreV1Api, pod: str, numbers: Iterator[int], failed: list[str]) -> None:
     """Have the pod say one number after the other."""
-    # Its own, since a stream changes how a client asks.
-    api = client.CoreV1Api(config.new_client_from_config(kubeconfig))
     for number in numbers:
         try:
             said = stream(
@@ -28,7 +26,8 @@ def work(kubeconfig: str, pod: str, numbers: Iterator[int], failed: list[str]) -
                 stderr=True,
             )
         except Exception as error:
-            failed.append(f"{number}: {error!r}")
+            # An ``ApiException`` has what went wrong only in its text.
+            failed.append(f"{number}: {error!r} {error}")
             return
         if said != f"number {number}\n":
             failed.append(f"{number}: {said!r}")
@@ -38,8 +37,12 @@ def main(kubeconfig: str, pod: str, count: str, workers: str) -> int:
     """Run ``count`` commands by ``workers`` threads."""
     failed: list[str] = []
     numbers = iter(range(int(count)))
+    # A client for each, since a stream changes how a client asks. They are made one after another:
+    # what one reads of the file's certificates is taken by the others from a temporary file that is
+    # known by its name before its content is written (``kubernetes.config.kube_config``).
+    clients = [config.new_client_from_config(kubeconfig) for _ in range(int(workers))]
     threads = [
-        Thread(target=work, args=(kubeconfig, pod, numbers, failed)) for _ in range(int(workers))
+        Thread(target=work, args=(client.CoreV1Api(one), pod, numbers, failed)) for one in clients
     ]
     for thread in threads:
         thread.start()
