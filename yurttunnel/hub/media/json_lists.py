@@ -18,7 +18,7 @@ from yurttunnel.hub.media.interfaces import (
     TypeMeta,
 )
 from yurttunnel.hub.media.json_shapes import Objects
-from yurttunnel.hub.media.json_text import SPACE, checked, spaced, text_form
+from yurttunnel.hub.media.json_text import SPACE, STRING, checked, spaced, text_form
 from yurttunnel.hub.media.json_values import ValueReader, may_be_last
 from yurttunnel.hub.media.kinds import LIST, named
 from yurttunnel.kube.protobuf_fields import BadBody
@@ -31,7 +31,7 @@ MAX_BETWEEN: Final = 1024
 """Bytes of a member's name, or of white space, at most."""
 
 _OPEN = re.compile(spaced(rb"_\{"))
-_MEMBER = re.compile(spaced(rb'_("(?:[^"\\]|\\.)*+")_:_(?=\S)'), re.DOTALL)
+_MEMBER = re.compile(spaced(rb"_(%b)_:_(?=\S)" % STRING), re.DOTALL)
 _AFTER_MEMBER = re.compile(spaced(rb"_([,}])"))
 _FIRST_ITEM = re.compile(spaced(rb"_(?:(\])|(?=\{))"))
 _AFTER_ITEM = re.compile(spaced(rb"_(?:(\])|,_(?=\{))"))

@@ -12,6 +12,13 @@ from yurttunnel.kube.protobuf_fields import BadBody
 SPACE: Final = b" \t\r\n"
 """What may stand between tokens (RFC 8259 section 2)."""
 
+STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*"'
+"""A pattern for a string, with ``re.DOTALL``.
+
+Groups are repeated greedily, here and in other patterns: before 3.11.5 (Debian 12 has 3.11.2)
+Python takes a wrong end for a possessive repeat of a group, ``(...)*+``, whose last try matches in
+part (https://github.com/python/cpython/issues/100061)."""
+
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoders raise for what is no JSON, is nested too deeply, or has values of other types."""
 

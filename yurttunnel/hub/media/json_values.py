@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Final, Generic, NamedTuple
 
-from yurttunnel.hub.media.json_text import NOT_JSON, SPACE, Decoded, checked
+from yurttunnel.hub.media.json_text import NOT_JSON, SPACE, STRING, Decoded, checked
 from yurttunnel.kube.protobuf_fields import BadBody
 
 MAX_GUESS: Final = 64 * 1024
@@ -20,12 +20,10 @@ MAX_GUESS: Final = 64 * 1024
 MAX_SCALAR: Final = 64
 """Bytes of a number or a literal, at most."""
 
-_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-
 
 def _without(value: bytes) -> bytes:
     """Return a pattern for all up to a bracket or a quote that begins none of such values."""
-    return rb'[^"{}\[\]]*+(?:(?:' + value + rb')[^"{}\[\]]*+)*+'
+    return rb'[^"{}\[\]]*+(?:(?:' + value + rb')[^"{}\[\]]*+)*'
 
 
 def _or_nested(value: bytes) -> bytes:
@@ -35,8 +33,8 @@ def _or_nested(value: bytes) -> bytes:
 
 # Past all that stands between two brackets, with whole strings and flat objects, which most are;
 # what it stops at is a bracket, the quote of a string that is not complete, or the end.
-_TO_BRACKET = re.compile(_without(_or_nested(_or_nested(_STRING))) + rb'([{}\[\]"]?)', re.DOTALL)
-_TO_QUOTE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+("?)', re.DOTALL)
+_TO_BRACKET = re.compile(_without(_or_nested(_or_nested(STRING))) + rb'([{}\[\]"]?)', re.DOTALL)
+_TO_QUOTE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*("?)', re.DOTALL)
 _SCALAR = re.compile(rb"[-+.0-9A-Za-z]++(?=[ \t\r\n,\]}])")
 
 
