@@ -142,14 +142,19 @@ class GuardianTests(TestCase):
         self.assertEqual(await ran.ended(), 137)
         self.assertRaises(ChildProcessError, os.waitpid, -1, os.WNOHANG)
 
-    def test_settled(self):
-        """It does not look like a process that is becoming another program."""
+    async def test_settled(self):
+        """Once it has begun it does not look like a process that is becoming another program."""
         guardian = Guardian(reactor, uuid.uuid4().hex)
         guardian.startService()
         self.addCleanup(guardian.stopService)
         pid = guardian._process.pid
-        (found,) = [one for one in running() if one.pid == pid]
-        self.assertFalse(found.unsettled)
+
+        def is_settled():
+            (found,) = [one for one in running() if one.pid == pid]
+            return not found.unsettled
+
+        # Its start ends when the kernel begins to replace the program.
+        await until(is_settled, "its environment is seen")
 
     async def test_node_is_killed(self):
         """When the node is killed, no process of it survives, nor does the guardian."""
