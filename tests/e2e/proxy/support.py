@@ -170,18 +170,21 @@ class ProxyTestCase(EndToEndTestCase):
         *,
         machine: str = "clients",
         source: str = "",
+        source_port: int = 0,
         size: int = 1000,
         stays: bool = False,
         patience: float = 10.0,
     ) -> Caller:
-        """Have a client call; it stands on a machine, and speaks from an address of it."""
+        """Have a client call; it stands on a machine, and speaks from an address of it.
+
+        Without ``source_port`` the kernel chooses one.
+        """
         caller = Caller(reactor, size, stays)
         if machine in SITES:
             source = source or address(machine, CLIENT, version_of(host))
         with self.network.inside(machine):
-            connector = reactor.connectTCP(
-                host, port, CallerFactory(caller), patience, (source, 0) if source else None
-            )
+            bound = (source, source_port) if source else None
+            connector = reactor.connectTCP(host, port, CallerFactory(caller), patience, bound)
         self._connectors[caller] = connector
         limit = reactor.callLater(patience + 5, _hang_up, connector)
 

@@ -9,7 +9,8 @@ from twisted.internet import reactor
 from twisted.internet.defer import gatherResults
 
 from tests.e2e.clients import Latencies
-from tests.e2e.proxy.objects import BOTH
+from tests.e2e.proxy.network import version_of
+from tests.e2e.proxy.objects import BOTH, Pod
 from tests.e2e.proxy.support import REMOTE, ProxyTestCase, spread
 from tests.e2e.proxy.traffic import CLOSED, Answer, Caller
 
@@ -28,6 +29,17 @@ DIALS_AT_ONCE = 50
 def latencies(answers: Sequence[Answer]) -> Latencies:
     """Return how long clients waited."""
     return Latencies([answer.seconds for answer in answers])
+
+
+LOST_RESETS = """
+table inet lost {
+    chain output {
+        type filter hook output priority 0;
+        tcp flags & rst != 0 tcp sequence != 0 drop
+    }
+}
+"""
+"""Of connections that are there; a refusal is another reset."""
 
 
 class Retry:
@@ -187,6 +199,46 @@ class KernelTests(Retry, ProxyTestCase):
     async def left_out(self, version: int, clients: Sequence[Answer]) -> None:
         """All are connected by their first packet, as without a proxy."""
         self.assertEqual({each.attempts for each in clients}, {1})
+
+    async def test_a_port_comes_again(self) -> None:
+        """The kernel leads a client by the entry of its port's earlier connection, whose resets
+        were lost. Where that endpoint refuses by now, or is silent and was left out, the client's
+        next packet goes to another one.
+        """
+        await self.start_cloud()
+        self.serve(*REMOTE)
+        self.objects.service("web")
+        self.objects.endpoints("web", *REMOTE)
+        await self.start_proxy()
+        for machine in ("clients", "outside"):
+            self.network.run(machine, "nft", "-f", "-", stdin=LOST_RESETS)
+        pods = list(REMOTE)
+        for version in BOTH:
+            host = self.objects.address("web", version)
+            await self.eventually_by(pods, host)
+            pod, port = await self.break_off(host)
+            await self.end(pod)
+            again = await self.served(host, source_port=port)
+            self.assertEqual(again.attempts, 2)
+            self.serve(pod)
+            await self.eventually_by(pods, host)
+            pod, port = await self.break_off(host)
+            self.network.fall_silent("outside", pod.number)
+            pods.remove(pod)
+            self.objects.endpoints("web", *pods)
+            await self.eventually_by(pods, host)
+            again = await self.served(host, source_port=port)
+            self.assertEqual(again.attempts, 2)
+
+    async def break_off(self, host: str) -> tuple[Pod, int]:
+        """Begin a call and reset it; return who has answered, and the client's port."""
+        caller = self.dial(host, stays=True)
+        await caller.greeted
+        port = caller.transport.getHost().port
+        caller.drop()
+        endpoint = (await caller.answered).endpoint
+        (pod,) = (each for each in REMOTE if each.address(version_of(host)) == endpoint)
+        return pod, port
 
     async def test_process_is_killed(self) -> None:
         """Who then speaks to endpoints that refuse is told so: there is nobody to find that out, so

@@ -107,6 +107,19 @@ class EjectionsTests(SynchronousTestCase):
         self.assertFalse(self.is_ejected(DNS))
         self.assertEqual([], self.probed)
 
+    def test_udp_again(self):
+        """It is left out for longer each time, but for one that has not refused for long."""
+        for pause in (FIRST, 2 * FIRST):
+            self.ejections.eject(DNS, Outcome.REFUSED)
+            self.clock.advance(pause * UDP_FACTOR - 0.1)
+            self.assertTrue(self.is_ejected(DNS))
+            self.clock.advance(0.1)
+            self.assertFalse(self.is_ejected(DNS))
+        self.clock.advance(LONGEST)
+        self.ejections.eject(DNS, Outcome.REFUSED)
+        self.clock.advance(FIRST * UDP_FACTOR)
+        self.assertFalse(self.is_ejected(DNS))
+
     def test_reconsidered(self):
         """It is probed at once, and in doubt until it is known; the pause is that of before."""
         told = []

@@ -499,6 +499,31 @@ class Retry:
         found = await self.clients_are_soon_served(then=replace)
         self.assertEqual({"0"}, {each.server for each in found})
 
+    async def test_amid_a_change(self):
+        """Who comes by rules of which the map has just gone is led by those that follow."""
+        self.serve(0)
+        family = "ip" if self.version == 4 else "ip6"
+        for affinity in (None, 60.0):
+            placed = self.service(numbers=[0], affinity=affinity)
+            await self.apply(placed)
+            listed = self.lab.node.run("nft", "-a", "list", "table", family, "yurtproxy")
+            (choice,) = (line for line in listed.splitlines() if "numgen random" in line)
+            rule, _, handle = choice.strip().partition(" # handle ")
+            # Without the digest that it has for a comment it is written anew.
+            rule, _, _ = rule.partition(" comment ")
+            (name,) = re.findall(r"chain (svc-\S+) {[^}]*numgen random", listed)
+            # No number is in the map now.
+            empty = rule.replace("numgen random mod 1", "numgen random mod 1 offset 1")
+            where = f"{family} yurtproxy {name}"
+            self.lab.node.run("nft", f"replace rule {where} handle {handle} {empty}")
+            self.lab.attempts()
+
+            async def repair(placed=placed):
+                await self.until(self.lab.attempts)
+                await self.apply(placed)
+
+            await self.clients_are_soon_served(then=repair)
+
     async def test_refusal_by_icmp(self):
         """A firewall in front of an endpoint refuses, which no client sees."""
         self.serve(0)

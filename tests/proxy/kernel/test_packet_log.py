@@ -12,8 +12,16 @@ from yurttunnel.proxy.kernel.packet_log import PacketLog
 
 GROUP, COPIED = 31099, 64
 OWN = "10.20.0.9"
-PORT = 4000
+PORT, CALLED = 4000, 4001
 MANY = 500
+
+
+def rule(port, prefix=""):
+    """Return the command for a rule that logs what is sent to a port."""
+    return (
+        f"add rule ip logs output udp dport {port} log {prefix} group {GROUP} snaplen {COPIED}"
+        " queue-threshold 1"
+    )
 
 
 class PacketLogTests(KernelTestCase):
@@ -24,21 +32,23 @@ class PacketLogTests(KernelTestCase):
     def setUp(self):
         """Make the rule, and begin to read."""
         super().setUp()
-        command("nft", "add table ip logs; add chain ip logs output { type filter hook output"
-                f" priority 0; }}; add rule ip logs output udp dport {PORT} log group {GROUP}"
-                f" snaplen {COPIED} queue-threshold 1")  # fmt: skip
+        command(
+            "nft",
+            "add table ip logs; add chain ip logs output { type filter hook output"
+            f" priority 0; }}; {rule(PORT)}; {rule(CALLED, 'prefix called')}",
+        )
         self.told = []
         self.reactor = MemoryReactor()
-        self.log = PacketLog(self.reactor, GROUP, COPIED, self.told.append)
+        self.log = PacketLog(self.reactor, GROUP, COPIED, lambda *packet: self.told.append(packet))
         self.log.start()
         self.addCleanup(self.log.stop)
         self.client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.addCleanup(self.client.close)
 
-    def send(self, text, count=1):
+    def send(self, text, count=1, port=PORT):
         """Send datagrams."""
         for _ in range(count):
-            self.client.sendto(text, (OWN, PORT))
+            self.client.sendto(text, (OWN, port))
 
     def read(self):
         """Read until nothing more has come; return how much that was."""
@@ -52,10 +62,16 @@ class PacketLogTests(KernelTestCase):
     def test_packets(self):
         """Each is told from the header of IP on, as far as was asked for."""
         self.send(b"x" * 100)
-        (payload,) = self.read()
-        self.assertEqual(COPIED, len(payload))
+        ((prefix, payload),) = self.read()
+        self.assertEqual((b"", COPIED), (prefix, len(payload)))
         self.assertEqual((0x45, socket.inet_aton(OWN)), (payload[0], payload[16:20]))
         self.assertEqual([], self.read())
+
+    def test_a_prefix(self):
+        """It is told with what its rule calls it."""
+        self.send(b"x", port=CALLED)
+        ((prefix, payload),) = self.read()
+        self.assertEqual((b"called", 0x45), (prefix, payload[0]))
 
     def test_more_than_the_kernel_keeps(self):
         """What comes too fast is lost in part (ENOBUFS), and later packets are told as before."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.proxy.kernel.packets import Refused, told
+from yurttunnel.proxy.kernel.packets import Refused, Stale, told
 from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
 
@@ -46,18 +46,18 @@ class ToldTests(SynchronousTestCase):
         """A first packet tells the endpoint, and as whom it sees the client."""
         for version in (4, 6):
             packet = ip(CLIENT[version], POD[version], TCP, tcp(40000, 8080, SYN))
-            self.assertEqual(Attempt(target(version), CLIENT[version], 40000), told(packet))
+            self.assertEqual(Attempt(target(version), CLIENT[version], 40000), told(b"", packet))
 
     def test_a_reset(self):
         """It tells the endpoint that it comes from."""
         for version in (4, 6):
             packet = ip(POD[version], CLIENT[version], TCP, tcp(8080, 40000, RST | ACK))
-            self.assertEqual(Refused(target(version)), told(packet))
+            self.assertEqual(Refused(target(version)), told(b"", packet))
 
     def test_options(self):
         """What follows the header of IP is found behind options."""
         packet = ip(POD[4], CLIENT[4], TCP, tcp(8080, 40000, RST | ACK), options=bytes(8))
-        self.assertEqual(Refused(target(4)), told(packet))
+        self.assertEqual(Refused(target(4)), told(b"", packet))
 
     def test_unreachable(self):
         """An error tells what the packet was for that it is about, whoever sends it."""
@@ -67,31 +67,40 @@ class ToldTests(SynchronousTestCase):
                 about = ip(CLIENT[version], POD[version], number, struct.pack("!HHI", 9, 8080, 0))
                 error = struct.pack("!BBHI", code, 3, 0, 0) + about
                 packet = ip(router[version], CLIENT[version], kind, error)
-                self.assertEqual(Refused(target(version, protocol)), told(packet))
+                self.assertEqual(Refused(target(version, protocol)), told(b"", packet))
 
     def test_other_errors(self):
         """That a packet is too big, or lives too long, says nothing of the endpoint."""
         about = ip(CLIENT[4], POD[4], TCP, tcp(40000, 8080, SYN))
         for kind, code in ((0, 0), (3, 4), (8, 0), (11, 0)):
             packet = ip(POD[4], CLIENT[4], ICMP, struct.pack("!BBHI", kind, code, 0, 0) + about)
-            self.assertIsNone(told(packet))
+            self.assertIsNone(told(b"", packet))
         about = ip(CLIENT[6], POD[6], TCP, tcp(40000, 8080, SYN))
         packet = ip(POD[6], CLIENT[6], ICMPV6, struct.pack("!BBHI", 2, 0, 0, 1280) + about)
-        self.assertIsNone(told(packet))
+        self.assertIsNone(told(b"", packet))
 
     def test_other_packets(self):
         """An answer, data and what is neither TCP nor an error are none of these."""
         for flags in (SYN | ACK, ACK):
-            self.assertIsNone(told(ip(POD[4], CLIENT[4], TCP, tcp(8080, 40000, flags))))
-        self.assertIsNone(told(ip(CLIENT[4], POD[4], UDP, bytes(8))))
+            self.assertIsNone(told(b"", ip(POD[4], CLIENT[4], TCP, tcp(8080, 40000, flags))))
+        self.assertIsNone(told(b"", ip(CLIENT[4], POD[4], UDP, bytes(8))))
 
     def test_too_short(self):
         """A beginning that ends too early says nothing."""
         packet = ip(POD[4], CLIENT[4], TCP, tcp(8080, 40000, RST | ACK))
         for size in range(33):
-            self.assertIsNone(told(packet[:size]), size)
+            self.assertIsNone(told(b"", packet[:size]), size)
 
-    @given(st.binary(max_size=128))
-    def test_anything(self, payload):
+    def test_stale(self):
+        """What the rules call so tells of the attempt, whichever way the packet goes."""
+        for version in (4, 6):
+            attempt = Attempt(target(version), CLIENT[version], 40000)
+            packet = ip(CLIENT[version], POD[version], TCP, tcp(40000, 8080, SYN))
+            self.assertEqual(Stale(attempt, False), told(b"stale", packet))
+            packet = ip(POD[version], CLIENT[version], TCP, tcp(8080, 40000, RST | ACK))
+            self.assertEqual(Stale(attempt, True), told(b"stale", packet))
+
+    @given(st.sampled_from((b"", b"stale")), st.binary(max_size=128))
+    def test_anything(self, prefix, payload):
         """No packet breaks it."""
-        told(payload)
+        told(prefix, payload)

@@ -15,11 +15,12 @@ from twisted.internet.defer import Deferred
 from yurttunnel.proxy.kernel.marks import RETRIED
 from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.steering.netlink.conversation import Conversation
-from yurttunnel.steering.netlink.flow_table import Answers, FlowTable
+from yurttunnel.steering.netlink.flow_table import Answers, Entry, FlowTable
 from yurttunnel.steering.netlink.refusals import as_steering_failed
 from yurttunnel.steering.netlink.worker import Run
 
 _ASKING = "cannot ask which connections are answered"
+_FORGETTING = "cannot forget connections that are not answered"
 
 _LACKING = (
     "this kernel does not give its table of connections; load the module nf_conntrack_netlink, else"
@@ -56,17 +57,22 @@ class Connections:
         """
         if self._kernel is None:
             return None
-        protocol, endpoint = attempt.target
-        answers = Answers(
-            protocol=protocol.number,
-            answering=endpoint.address.packed,
-            answering_port=endpoint.port,
-            client=attempt.source.packed,
-            client_port=attempt.port,
-        )
         with as_steering_failed(_ASKING, _MEANINGS):
-            found = FlowTable(self._kernel).answered_so(endpoint.address.version, answers)
+            found = _find(self._kernel, attempt)
         return None if found is None else found.is_answered
+
+    def forget(self, attempt: Attempt) -> None:
+        """Delete the entry by which the kernel leads an attempt, where there is one.
+
+        This may be asked in the reactor's thread. Raises :class:`SteeringFailed`.
+        """
+        if self._kernel is None:
+            return
+        with as_steering_failed(_FORGETTING, _MEANINGS):
+            found = _find(self._kernel, attempt)
+            if found is not None:
+                version = attempt.target.endpoint.address.version
+                FlowTable(self._kernel).delete(version, [found])
 
     def forget_unanswered(self, targets: Collection[Target], mark: int) -> Deferred[int]:
         """Delete those that the endpoints have not answered; return how many there were.
@@ -84,9 +90,21 @@ def check() -> None:
             break
 
 
+def _find(kernel: Conversation, attempt: Attempt) -> Entry | None:
+    protocol, endpoint = attempt.target
+    answers = Answers(
+        protocol=protocol.number,
+        answering=endpoint.address.packed,
+        answering_port=endpoint.port,
+        client=attempt.source.packed,
+        client_port=attempt.port,
+    )
+    return FlowTable(kernel).answered_so(endpoint.address.version, answers)
+
+
 def _forget_unanswered(targets: Collection[Target], mark: int) -> int:
     with (
-        as_steering_failed("cannot forget connections that are not answered", _MEANINGS),
+        as_steering_failed(_FORGETTING, _MEANINGS),
         Conversation(NETLINK_NETFILTER) as kernel,
     ):
         table = FlowTable(kernel)

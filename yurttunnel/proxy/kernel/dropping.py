@@ -26,7 +26,7 @@ PRIORITY = -149
 _RELATED = 1 << 2
 """Of the states of connections, those of errors (``NF_CT_STATE_BIT(IP_CT_RELATED)``)."""
 
-_SEEN_REPLY, _ASSURED, _DST_NAT = 1 << 1, 1 << 2, 1 << 5
+_SEEN_REPLY, _DST_NAT = 1 << 1, 1 << 5
 """``IPS_*`` of linux/netfilter/nf_conntrack_common.h."""
 
 _REPLY = 1
@@ -56,7 +56,7 @@ def _resets() -> bytes:
     return b"".join(
         (
             _retried(socket.IPPROTO_TCP),
-            _led_without(_ASSURED),
+            _led(),
             *(nft.transport(_FLAGS_AT, 1), nft.masked(bytes([_FLAGS]))),
             nft.equals(bytes([_RESET])),
             *(nft.transport(_NUMBER_AT, 4), nft.equals(bytes(4))),
@@ -71,7 +71,7 @@ def _unreachable(protocol: int) -> bytes:
         (
             _retried(protocol),
             *(nft.ct(nft.CT_STATE), nft.masked(_bits(_RELATED)), nft.differs(_bits(0))),
-            _led_without(_SEEN_REPLY),
+            _led(without=_SEEN_REPLY),
             *(nft.transport(0, 1), nft.equals(bytes([_UNREACHABLE[protocol]]))),
             *(not_too_big if protocol == socket.IPPROTO_ICMP else ()),
             nft.drop(),
@@ -90,9 +90,12 @@ def _retried(protocol: int) -> bytes:
     )
 
 
-def _led_without(status: int) -> bytes:
-    """Return the match for connections that are led elsewhere, as others' marks are not known."""
-    bits = nft.masked(_bits(status | _DST_NAT)), nft.equals(_bits(_DST_NAT))
+def _led(without: int = 0) -> bytes:
+    """Return the match for connections that are led elsewhere, as others' marks are not known.
+
+    ``without`` are bits of the status that they must not have.
+    """
+    bits = nft.masked(_bits(without | _DST_NAT)), nft.equals(_bits(_DST_NAT))
     return nft.ct(nft.CT_STATUS) + b"".join(bits)
 
 

@@ -33,7 +33,7 @@ class _Health:
     """What is known of an endpoint that has failed; ``since`` and ``until`` are of an ejection.
 
     ``in_a_row`` are ejections, and probes during one, since clients have been answered last.
-    ``in_doubt`` is whether it is being probed out of its turn.
+    ``in_doubt`` is whether it is being probed out of its turn, ``returned`` when it was used again.
     """
 
     failures: int = 0
@@ -41,6 +41,7 @@ class _Health:
     why: str = ""
     since: float = 0.0
     until: float | None = None
+    returned: float = 0.0
     in_doubt: bool = False
 
 
@@ -98,6 +99,9 @@ class Ejections:
         if health.until is not None:
             return
         health.since = self._clock.seconds()
+        if target.protocol is Protocol.UDP and health.since - health.returned >= LONGEST:
+            # Nobody tells of answers, but refusals would have been told.
+            health.in_a_row = 0
         self._wait(target, health)
         self._limited.warn(
             "Endpoint {target} is left out where its Services have others, since {why}; it is"
@@ -170,6 +174,7 @@ class Ejections:
 
     def _return(self, target: Target, health: _Health) -> None:
         health.until = None
+        health.returned = self._clock.seconds()
         self._stop_waiting(target)
         self._log.info("Endpoint {target} is used again", target=target)
         self._changed(target)

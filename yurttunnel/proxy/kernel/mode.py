@@ -14,10 +14,11 @@ from yurttunnel.proxy.kernel.connections import Connections
 from yurttunnel.proxy.kernel.dropping import dropped_refusals
 from yurttunnel.proxy.kernel.ejections import Ejections
 from yurttunnel.proxy.kernel.packet_log import PacketLog
-from yurttunnel.proxy.kernel.packets import told
+from yurttunnel.proxy.kernel.packets import Stale, told
 from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade, kernel_chains
 from yurttunnel.proxy.kernel.prober import Prober
 from yurttunnel.proxy.kernel.rules import KernelRules
+from yurttunnel.proxy.kernel.stale_entries import StaleEntries
 from yurttunnel.proxy.kernel.suspicion import Suspicion
 from yurttunnel.proxy.kernel.sysctl import BE_LIBERAL, is_on
 from yurttunnel.proxy.kernel.watching import COPIED, GROUP, watching_chains
@@ -77,9 +78,10 @@ class KernelMode(Service):
             self.rules.siblings,
             self.ejections,
         )
-        self._packets = PacketLog(
-            reactor, GROUP, COPIED, lambda payload: self._suspicion.told(told(payload))
+        self._stale_entries = StaleEntries(
+            reactor, self._connections.forget, prober.probe, self._suspicion
         )
+        self._packets = PacketLog(reactor, GROUP, COPIED, self._take)
         self._dropping = dropped_refusals(run, self._drop_by_rules)
         self._rules_drop = False
         self.problem: str | None = None
@@ -107,6 +109,13 @@ class KernelMode(Service):
         if self.problem is not None:
             self.problem = None
             self.rules.again()
+
+    def _take(self, prefix: bytes, payload: bytes) -> None:
+        what = told(prefix, payload)
+        if isinstance(what, Stale):
+            self._stale_entries.told(what)
+        else:
+            self._suspicion.told(what)
 
     def _drop_by_rules(self, error: SteeringFailed) -> None:
         self._rules_drop = True

@@ -22,7 +22,7 @@ _PACKET, _CONFIGURE = 0, 1
 _COMMAND, _MODE = 1, 2
 _BIND = 1
 _COPY_PACKET = 2
-_PAYLOAD = 9
+_PAYLOAD, _PREFIX = 9, 10
 _HEADER_SIZE = 4
 
 AT_ONCE = 32
@@ -43,11 +43,16 @@ _MEANINGS = {errno.EINVAL: _LACKING, errno.EOPNOTSUPP: _LACKING, errno.EPERM: _T
 class PacketLog:
     """One group of the log, in the network namespace of the thread that starts it.
 
-    ``told`` gets the beginning of each packet, with the header of IP first.
+    ``told`` gets the prefix of each packet, empty where its rule has none, and its beginning, with
+    the header of IP first.
     """
 
     def __init__(
-        self, reactor: IReactorFDSet, group: int, copied: int, told: Callable[[bytes], object]
+        self,
+        reactor: IReactorFDSet,
+        group: int,
+        copied: int,
+        told: Callable[[bytes, bytes], object],
     ) -> None:
         self._reactor = reactor
         self._group = group
@@ -89,8 +94,8 @@ class PacketLog:
                 continue
             if not messages:
                 return
-            for payload in _payloads(messages):
-                self._told(payload)
+            for prefix, payload in _packets(messages):
+                self._told(prefix, payload)
 
     def connectionLost(self, reason: Failure) -> None:
         """Let the socket go: the reactor ends, or cannot read it."""
@@ -119,9 +124,9 @@ def _configuration(group: int, kind: int, content: bytes) -> bytes:
     return raw_request(before + attribute(kind, content), _SUBSYSTEM << 8 | _CONFIGURE, CHANGE)
 
 
-def _payloads(messages: list[tuple[int, bytes]]) -> Iterator[bytes]:
+def _packets(messages: list[tuple[int, bytes]]) -> Iterator[tuple[bytes, bytes]]:
     for kind, body in messages:
         if kind == _SUBSYSTEM << 8 | _PACKET:
-            payload = dict(attributes(body, _HEADER_SIZE)).get(_PAYLOAD)
-            if payload is not None:
-                yield payload
+            known = dict(attributes(body, _HEADER_SIZE))
+            if _PAYLOAD in known:
+                yield known.get(_PREFIX, b"").rstrip(b"\0"), known[_PAYLOAD]

@@ -17,6 +17,9 @@ _PROTOCOLS = {each.number: each for each in Protocol}
 _TCP_FLAGS, _SYN, _RST, _ACK = 13, 0x02, 0x04, 0x10
 """Of the header of TCP (RFC 9293, 3.1): where the flags are, and which."""
 
+STALE = "stale"
+"""What the kernel's log calls packets of which :class:`Stale` tells."""
+
 _ICMP_SIZE = 8
 """Of the header of an error, which the packet follows that it is about (RFC 792, RFC 4443)."""
 
@@ -34,6 +37,17 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class Stale:
+    """A client's first packet, or its refusal, that the kernel takes for an earlier connection's.
+
+    That was from the same port; the packet was led to its endpoint.
+    """
+
+    attempt: Attempt
+    is_refused: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Packet:
     """The header of IP; ``carried`` is what follows it."""
 
@@ -43,10 +57,10 @@ class _Packet:
     carried: bytes
 
 
-def told(payload: bytes) -> Refused | Attempt | None:
+def told(prefix: bytes, payload: bytes) -> Refused | Attempt | Stale | None:
     """Return what a packet says that the rules have let this process know of.
 
-    ``None`` where it is none of those, or too short.
+    ``prefix`` is what the kernel's log calls it. ``None`` where it is none of those, or too short.
     """
     packet = _packet(payload)
     if packet is None:
@@ -56,13 +70,24 @@ def told(payload: bytes) -> Refused | Attempt | None:
     if packet.protocol != socket.IPPROTO_TCP or len(packet.carried) <= _TCP_FLAGS:
         return None
     flags = packet.carried[_TCP_FLAGS]
-    source_port, port = _PORTS.unpack_from(packet.carried)
+    source, destination = _ends(packet)
+    is_stale = prefix == STALE.encode()
     if flags & _RST:
-        return Refused(Target(Protocol.TCP, Endpoint(packet.source, source_port)))
+        refused = Refused(Target(Protocol.TCP, source))
+        return Stale(_attempt(destination, source), True) if is_stale else refused
     if flags & (_SYN | _ACK) == _SYN:
-        target = Target(Protocol.TCP, Endpoint(packet.destination, port))
-        return Attempt(target, packet.source, source_port)
+        attempt = _attempt(source, destination)
+        return Stale(attempt, False) if is_stale else attempt
     return None
+
+
+def _ends(packet: _Packet) -> tuple[Endpoint, Endpoint]:
+    source_port, port = _PORTS.unpack_from(packet.carried)
+    return Endpoint(packet.source, source_port), Endpoint(packet.destination, port)
+
+
+def _attempt(client: Endpoint, endpoint: Endpoint) -> Attempt:
+    return Attempt(Target(Protocol.TCP, endpoint), client.address, client.port)
 
 
 def _error(packet: _Packet) -> Refused | None:

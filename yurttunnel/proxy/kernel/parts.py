@@ -33,6 +33,12 @@ HAIRPIN = "hairpin"
 """A set of endpoints of this node, each twice: what such a one sends to itself must come back
 through this machine, else it would answer itself directly."""
 
+_BETWEEN = "drop"
+"""Behind the choice of an endpoint. A packet goes by the rules that there are when it comes, but
+maps are looked up as they are at that moment: amid a change it may find nothing in one that has
+just gone. If it passed, the kernel would lead its connection nowhere from then on; dropped it is
+sent again."""
+
 _MOST_NAMED = 80
 """Characters of a Service's name in that of its chains, which may have 127."""
 
@@ -141,7 +147,7 @@ class KernelParts:
         if service.affinity is None:
             to = _numbered([_at(each, " . ") for each in chosen])
             rule = f"{mark}meta l4proto {protocol} dnat to numgen random mod {len(chosen)} map {to}"
-            chains[name] = chain(rule)
+            chains[name] = chain(rule, _BETWEEN)
             return
         version = service.key.version
         # A longer time is that of the rules alone, and the set stays with its clients.
@@ -156,7 +162,8 @@ class KernelParts:
             )
             known.append(f"{is_known(version, number, clients)} goto {one}")
             verdicts.append(f"goto {one}")
-        chains[name] = chain(*known, f"numgen random mod {len(chosen)} vmap {_numbered(verdicts)}")
+        choice = f"numgen random mod {len(chosen)} vmap {_numbered(verdicts)}"
+        chains[name] = chain(*known, choice, _BETWEEN)
 
     def _chosen(self, service: VirtualService) -> tuple[tuple[Endpoint, ...], bool]:
         """Return the endpoints for new connections, and whether another may be tried after them.

@@ -101,7 +101,7 @@ class Suspicion:
             if answered:
                 self._note_answer(attempt.target)
             elif answered is not None:
-                self._suspect(attempt.target)
+                self.suspect(attempt.target)
         if self._attempts:
             self._looking = self._clock.callLater(self._attempts[0][0] - now, self._look)
 
@@ -112,7 +112,8 @@ class Suspicion:
         while len(self._answered) > MOST_ATTEMPTS:
             del self._answered[next(iter(self._answered))]
 
-    def _suspect(self, target: Target) -> None:
+    def suspect(self, target: Target) -> None:
+        """Find out whether an endpoint is dead, and others that a client may be led to instead."""
         siblings = self._siblings(target)
         if siblings is not None and not self._ejections.is_ejected(*target):
             self._examine(target, siblings, suspected=True)
@@ -121,7 +122,7 @@ class Suspicion:
         """Probe a target that is suspected, and its siblings that may be dead as well."""
         others = [Target(target.protocol, each) for each in siblings]
         others = [each for each in others if not self._ejections.is_ejected(*each)]
-        doubtful = [each for each in others if not self._has_answered(each, RECENT)]
+        doubtful = [each for each in others if not self.has_answered(each, RECENT)]
         examined = [*([target] if suspected else []), *doubtful[:MOST_SIBLINGS]]
         examined = [each for each in examined if each not in self._probing]
         if not examined:
@@ -157,7 +158,7 @@ class Suspicion:
         if examination.left:
             return
         for each in examination.silent:
-            if self._has_answered(each, self._clock.seconds() - examination.since):
+            if self.has_answered(each, self._clock.seconds() - examination.since):
                 continue
             if examination.some_answer or each == examination.suspected:
                 self._eject(each, Outcome.SILENT)
@@ -166,7 +167,7 @@ class Suspicion:
         if self._siblings(target) is not None:
             self._ejections.eject(target, outcome)
 
-    def _has_answered(self, target: Target, seconds: float) -> bool:
+    def has_answered(self, target: Target, seconds: float) -> bool:
         """Return whether a target has answered within the last seconds."""
         at = self._answered.get(target)
         return at is not None and self._clock.seconds() - at <= seconds

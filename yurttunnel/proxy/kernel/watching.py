@@ -4,12 +4,16 @@ They cost nothing but a comparison where all goes well. A refusal is dropped whi
 there (:mod:`yurttunnel.proxy.kernel.dropping` has the same conditions): to the client that is a
 packet that was lost, and TCP sends its first one again after 1 s (RFC 6298). By then another
 endpoint gets it.
+
+What an entry of an earlier connection leads to an endpoint (:mod:`.stale_entries`) is told as
+:data:`STALE`, first packets as well as refusals.
 """
 
 from __future__ import annotations
 
 from yurttunnel.proxy.kernel.dropping import PRIORITY, TOO_BIG
 from yurttunnel.proxy.kernel.marks import RETRIED, has_mark
+from yurttunnel.proxy.kernel.packets import STALE
 from yurttunnel.proxy.rules.nftables.parts import Part
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, chain
 
@@ -19,8 +23,11 @@ GROUP = 31088
 COPIED = 128
 """Bytes of a packet that are told: two headers of IPv6, and the beginning of what they carry."""
 
-_LOG = f"log group {GROUP} snaplen {COPIED} queue-threshold 1"
+_LOG = f"group {GROUP} snaplen {COPIED} queue-threshold 1"
 """Told at once: else the kernel gathers packets for a second."""
+
+_STALE = "ct status & assured != 0"
+"""Of a connection that is answered, which neither a first packet nor its refusal belongs to."""
 
 _SAMPLES = "limit rate 5/second burst 5 packets"
 """Of the attempts at an endpoint, and of its refusals: one of them is enough to find out."""
@@ -57,7 +64,7 @@ def watching_chains(version: int, drops: bool = False) -> Part:
     # later one has another number, and belongs to a connection that the client knows.
     reset = (
         "tcp flags & (fin | syn | rst | ack) == rst | ack tcp sequence 0 ct direction reply"
-        f" {has_mark(RETRIED)} ct status & assured == 0"
+        f" {has_mark(RETRIED)}"
     )
     unreachable = (
         f"{_UNREACHABLE[version]} ct state related {has_mark(RETRIED)} ct status & seen-reply == 0"
@@ -65,14 +72,21 @@ def watching_chains(version: int, drops: bool = False) -> Part:
     by = f"{family} saddr . meta l4proto . th sport"
     to = f"{family} daddr . meta l4proto . th dport"
     refused = chain(f"{reset} goto watch-reset", f"{unreachable} goto watch-unreachable")
+    log, log_stale = f"{_MOST} log {_LOG}", f'{_STALE} {_MOST} log prefix "{STALE}" {_LOG}'
     tried = chain(
-        f"ct state new meta l4proto tcp {has_mark(RETRIED)}"
-        f" update @{_SAMPLED} {{ {to} {_SAMPLES} }} {_MOST} {_LOG}"
+        f"ct state new {has_mark(RETRIED)} update @{_SAMPLED} {{ {to} {_SAMPLES} }} {log}",
+        f"ct direction original {has_mark(RETRIED)} {log_stale}",
     )
+    reset_by = chain(
+        log_stale,
+        f"ct status & assured == 0 update @{_REFUSING} {{ {by} {_SAMPLES} }} {log}",
+        *drop,
+    )
+    first = "tcp flags & (syn | ack) == syn jump watch-tried"
     chains = {
         "watch-refused": refused,
-        "watch-reset": chain(f"update @{_REFUSING} {{ {by} {_SAMPLES} }} {_MOST} {_LOG}", *drop),
-        "watch-unreachable": chain(f"{_MOST} {_LOG}", *drop),
+        "watch-reset": reset_by,
+        "watch-unreachable": chain(log, *drop),
         "watch-tried": tried,
         # Before addresses are translated back: the endpoint's is what counts.
         "watch-prerouting": chain(
@@ -84,11 +98,7 @@ def watching_chains(version: int, drops: bool = False) -> Part:
             hook=f"type filter hook output priority {PRIORITY - 1};",
         ),
         # After they are translated: that is how the endpoint sees the client.
-        "watch-postrouting": chain(
-            "ct state new jump watch-tried", hook="type filter hook postrouting priority 110;"
-        ),
-        "watch-input": chain(
-            "ct state new jump watch-tried", hook="type filter hook input priority 110;"
-        ),
+        "watch-postrouting": chain(first, hook="type filter hook postrouting priority 110;"),
+        "watch-input": chain(first, hook="type filter hook input priority 110;"),
     }
     return Part(chains, {_SAMPLED: limited, _REFUSING: limited})

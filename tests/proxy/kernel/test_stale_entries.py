@@ -1,0 +1,138 @@
+"""Forgetting entries of the kernel's table that lead clients where nobody answers."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.proxy.services import endpoint
+from yurttunnel.proxy.kernel.ejections import Ejections
+from yurttunnel.proxy.kernel.packets import Stale
+from yurttunnel.proxy.kernel.prober import Outcome
+from yurttunnel.proxy.kernel.stale_entries import MOST_WAITING, StaleEntries
+from yurttunnel.proxy.kernel.suspicion import ANSWER, RECENT, Suspicion
+from yurttunnel.proxy.kernel.targets import Attempt, Target
+from yurttunnel.proxy.state.virtual_services import Protocol
+from yurttunnel.steering.interfaces import SteeringFailed
+
+ONE, TWO = (Target(Protocol.TCP, endpoint(number)) for number in (1, 2))
+CLIENT = ip_address("10.5.0.2")
+FIRST, SECOND = (Attempt(ONE, CLIENT, port) for port in (40000, 40001))
+
+
+class StaleEntriesTests(SynchronousTestCase):
+    """A service of two endpoints, and probes that end as the test says."""
+
+    def setUp(self):
+        """Have a kernel that forgets all but what is in ``kept``."""
+        self.clock = Clock()
+        self.forgotten, self.kept = [], []
+        self.probes = []
+        self.service = [ONE.endpoint, TWO.endpoint]
+        self.ejections = Ejections(self.clock, lambda where: Deferred())
+        self.suspicion = Suspicion(
+            self.clock, lambda attempt: True, self.probe, self.siblings, self.ejections
+        )
+        self.entries = StaleEntries(self.clock, self.forget, self.probe, self.suspicion)
+
+    def forget(self, attempt):
+        """Have the kernel forget an entry."""
+        if attempt in self.kept:
+            raise SteeringFailed("the table is not given")
+        self.forgotten.append(attempt)
+
+    def probe(self, where):
+        """Begin a probe."""
+        self.probes.append((where, Deferred()))
+        return self.probes[-1][1]
+
+    def siblings(self, target):
+        """Return the other one."""
+        if target.endpoint not in self.service:
+            return None
+        return [each for each in self.service if each != target.endpoint] or None
+
+    def ends(self, outcome):
+        """Have the probe of the first endpoint end."""
+        ((_, probing),) = [probe for probe in self.probes if probe[0] == ONE.endpoint]
+        probing.callback(outcome)
+
+    def is_ejected(self):
+        """Return whether the endpoint is left out."""
+        return self.ejections.is_ejected(*ONE)
+
+    def test_a_refusal(self):
+        """The endpoint is left out, and the entry forgotten, at once."""
+        self.entries.told(Stale(FIRST, True))
+        self.assertEqual(([FIRST], True), (self.forgotten, self.is_ejected()))
+
+    def test_an_endpoint_that_answers(self):
+        """The entry is right, also where the endpoint serves no more: its client is connected."""
+        self.service.remove(ONE.endpoint)
+        self.entries.told(Stale(FIRST, False))
+        self.ends(Outcome.ANSWERED)
+        self.assertEqual(([], False), (self.forgotten, self.is_ejected()))
+
+    def test_an_endpoint_that_refuses_a_probe(self):
+        """As if it had refused the client."""
+        self.entries.told(Stale(FIRST, False))
+        self.assertEqual([], self.forgotten)
+        self.ends(Outcome.REFUSED)
+        self.assertEqual(([FIRST], True), (self.forgotten, self.is_ejected()))
+
+    def test_a_silent_endpoint(self):
+        """All that wait for its probe are forgotten, and it is suspected as by other clients."""
+        self.entries.told(Stale(FIRST, False))
+        self.entries.told(Stale(SECOND, False))
+        self.assertEqual(1, len(self.probes))
+        probing = self.probes.pop()[1]
+        probing.callback(Outcome.SILENT)
+        self.assertEqual([FIRST, SECOND], self.forgotten)
+        self.assertIn(ONE.endpoint, [where for where, _ in self.probes])
+
+    def test_an_endpoint_that_is_silent_to_probes_alone(self):
+        """Where clients have just been answered, probes say nothing."""
+        self.suspicion.told(FIRST)
+        self.clock.advance(ANSWER)
+        self.entries.told(Stale(SECOND, False))
+        self.clock.advance(RECENT - 0.1)
+        self.ends(Outcome.SILENT)
+        self.assertEqual([], self.forgotten)
+
+    def test_an_endpoint_that_cannot_be_probed(self):
+        """Nothing is known of it, and nothing done; the next attempt is looked at again."""
+        self.entries.told(Stale(FIRST, False))
+        self.ends(Outcome.UNKNOWN)
+        self.assertEqual([], self.forgotten)
+        self.probes.clear()
+        self.entries.told(Stale(FIRST, False))
+        self.ends(Outcome.REFUSED)
+        self.assertEqual([FIRST], self.forgotten)
+
+    def test_many(self):
+        """No more wait than a bound; the others' clients try again."""
+        for port in range(MOST_WAITING + 1):
+            self.entries.told(Stale(FIRST._replace(port=port), False))
+        self.ends(Outcome.REFUSED)
+        self.assertEqual(MOST_WAITING, len(self.forgotten))
+
+    def test_a_kernel_that_does_not_forget(self):
+        """It is told, and the next one is forgotten all the same."""
+        self.kept.append(FIRST)
+        self.entries.told(Stale(FIRST, False))
+        self.entries.told(Stale(SECOND, False))
+        with capturedLogs() as logged:
+            self.ends(Outcome.REFUSED)
+        self.assertIn("the table is not given", str(logged[-1]["error"]))
+        self.assertEqual([SECOND], self.forgotten)
+
+    def test_the_end(self):
+        """A probe that is cancelled says nothing."""
+        self.entries.told(Stale(FIRST, False))
+        self.probes[0][1].cancel()
+        self.assertEqual([], self.forgotten)
+        self.assertEqual([], self.flushLoggedErrors())
