@@ -26,6 +26,9 @@ ASKING = 0.25
 MOST_OUTAGE = 40.0
 """Seconds within which a hub has to notice that the API does not answer, or does again."""
 
+_KEPT_MEGABYTES = 1.0
+"""What keeping a list writes at least, however well it is packed."""
+
 _MEGABYTE, _MILLISECOND = 1e6, 1e3
 
 
@@ -81,6 +84,8 @@ def _list(bench: Bench, hub: Hub, media: str, cost: float) -> Iterator[Figure]:
             hub.finish_work()
             cpu_of.ours.append(hub.processor() - worked)
             bytes_of.ours.append((hub.written() - wrote) / _MEGABYTE)
+        if written.ours[-1] < _KEPT_MEGABYTES:
+            raise hub.failed(f"kept nothing of a list as {media} that had changed")
     yield from (direct, seconds, cpu, written, again, again_cpu, again_written)
 
 

@@ -9,11 +9,12 @@ import tempfile
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, UNIXClientEndpoint
+from twisted.internet.error import ConnectError
 from twisted.internet.task import deferLater
 from twisted.internet.utils import getProcessOutputAndValue
 from twisted.trial.unittest import SkipTest, TestCase
 
-from tests.e2e.clients import ConnectAnswer, Peer, Target, connect, connect_directly
+from tests.e2e.clients import ConnectAnswer, Peer, Question, Target, connect, connect_directly
 from tests.e2e.faults import FaultProxy
 from tests.e2e.programs import Program, Tunnel
 from tests.e2e.stopwatch import Stopwatch
@@ -170,6 +171,15 @@ class EndToEndTestCase(TestCase):
     async def pause(self, seconds: float) -> None:
         """Let load run for a time that is part of what is measured."""
         await deferLater(reactor, seconds)
+
+    async def hangs_up(self, port: int) -> None:
+        """Require that a forward ends a connection without an answer."""
+        try:
+            client = await self.dial(port, Question(b"anybody?"))
+        except ConnectError:
+            return  # The reset can be there before the client knows that it is connected.
+        await self.within(5, client.when_lost(), "the connection ends")
+        self.assertEqual(client.answer, b"")
 
     async def within(self, seconds: float, awaitable, what: str):
         """The result of ``awaitable``; the test fails if it takes longer than ``seconds``, in

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectError
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import SkipTest
 
@@ -346,10 +344,7 @@ class FailedRequestTests(BrowserTestCase):
     async def test_a_request_that_failed(self) -> None:
         """It is on top, with its reason, and on the page of its node beside what else is known."""
         tunnel = await self.start_tunnel(forwards=(free_ports.take(),))
-        with contextlib.suppress(ConnectError):
-            # It may be reset before this process has looked at what became of its dial.
-            client = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
-            await client.when_lost()
+        await self.hangs_up(tunnel.forward_ports[0])
         page = await self.visit(tunnel.server)
 
         async def told() -> bool:
