@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.wire.conformance import conformance
@@ -73,22 +75,44 @@ class LivenessTests(SynchronousTestCase):
 
     @conformance("C-113")
     def test_interval(self) -> None:
-        """Both ends ping at the longer of their intervals, four times as often when busy."""
-        for local, peer in ((1000, 4000), (4000, 1000)):
-            end = End(local=limits(ping_interval=local), peer=limits(ping_interval=peer))
+        """Both ends ping at the longer of their intervals, four times as often when busy.
+
+        An agent is a twentieth of it ahead, and a server that hears it leaves most of its own out.
+        """
+        cases = ((Side.AGENT, [0.125, 3.875, 7.625, 11.5]), (Side.SERVER, [0.125, 24.0]))
+        for (side, expected), (local, peer) in product(cases, ((1000, 4000), (4000, 1000))):
+            end = End(side, limits(ping_interval=local), limits(ping_interval=peer))
             times = []
             for busy in (False, True):
                 if busy:
                     end.opened_by_peer()
-                for _ in range(100):
+                for _ in range(200):
                     end.advance(0.125)
                     # The peer is there.
                     end.feed(frames.offset_frame(PONG, 0, 0))
                     if any(kind == PING for kind, _, _ in end.sent()):
                         times.append(end.now)
-            idle = [time for time in times if time <= 12.5]
-            self.assertEqual([0.125, 4.0, 8.0, 12.0], idle)
+            self.assertEqual(expected, times[: len(expected)])
+            self.assertGreater(times[len(expected)], 14.0)
             self.assertEqual(1.0, times[-1] - times[-2])
+
+    @conformance("C-113")
+    def test_unheard_agent(self) -> None:
+        """A server that hears nothing of an idle agent for an interval pings by itself.
+
+        That may be a thirty-second of it earlier, when others of its sessions are due as well.
+        """
+        end = End()
+        end.advance(0.0)
+        end.feed(frames.offset_frame(PONG, 0, 1))
+        for heard in (9.0, 18.0):
+            end.advance(heard - end.now)
+            end.feed(frames.offset_frame(PING, 0, 7))
+            self.assertEqual([PONG], [kind for kind, _, _ in end.sent() if kind == PONG])
+        end.advance(9.8)
+        self.assertEqual([], end.sent())
+        end.advance(0.1)
+        self.assertEqual([PING], [kind for kind, _, _ in end.sent()])
 
     @conformance("C-114")
     def test_idle(self) -> None:
@@ -147,11 +171,11 @@ class LivenessTests(SynchronousTestCase):
     @conformance("C-134")
     def test_unanswered_ping(self) -> None:
         """A connection is in order as long as no PING waits for its answer for long."""
-        end = End()
+        end = End(Side.AGENT)
         end.advance(0.0)
         end.advance(0.25)
         end.feed(frames.offset_frame(PONG, 0, 1))
-        end.advance(9.75)
+        end.advance(9.25)
         self.assertTrue(end.session.in_order(end.now))
         end.advance(1.5 + 0.24)
         # That the peer is heard does not help.

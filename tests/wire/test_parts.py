@@ -209,8 +209,8 @@ class LivenessTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         """Begin a connection with an interval of ten seconds."""
-        self.liveness = Liveness(10.0)
-        self.liveness.connected()
+        self.liveness = Liveness(10.0, follows=True)
+        self.liveness.connected(100.0)
 
     def test_first_ping_at_once(self) -> None:
         """The first ping of a connection is due at once, the next after the interval."""

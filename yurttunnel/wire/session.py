@@ -107,7 +107,8 @@ class Session:
         self._streams = self._table.open
         self._send_queue = SendQueue(peer.limits.session_window, now, parent_budget)
         self._measured = self._send_queue.round_trip
-        self._liveness = Liveness(max(limits.ping_interval, peer.limits.ping_interval) / 1000)
+        interval = max(limits.ping_interval, peer.limits.ping_interval) / 1000
+        self._liveness = Liveness(interval, follows=side is Side.SERVER)
         self._flood = FloodGuard(now)
         self._refuses_streams = False
         self._peer_refuses_streams = False
@@ -216,7 +217,7 @@ class Session:
         # The peer's HELLO is answered by one that says how much has been received.
         self._acknowledged = self._parser.received
         self._ack_at = NEVER
-        self._liveness.connected()
+        self._liveness.connected(now)
         self._want(now)
 
     def detach(self, now: float, keep: float) -> None:
@@ -472,7 +473,9 @@ class Session:
         if self.state is not ATTACHED:
             return
         self._now = now
-        self._liveness.awaiting = None
+        liveness = self._liveness
+        liveness.awaiting = None
+        liveness.heard_at = now
         parser = self._parser
         try:
             parser.feed(data)

@@ -198,7 +198,8 @@ class Throughput(Service):
         measured: dict[bytes, _Measured] = {}
 
         def sample(session: TunnelSession) -> None:
-            measured[session.session_id] = _measure(self._measured, session, seconds)
+            session_id = session.session_id
+            measured[session_id] = _measure(self._measured.get(session_id), session, seconds)
 
         yield from visit(list(self._sessions()), sample)
         self._measured = measured
@@ -208,11 +209,8 @@ class Throughput(Service):
         return result
 
 
-def _measure(
-    before: Mapping[bytes, _Measured], session: TunnelSession, seconds: float
-) -> _Measured:
-    wire = session.wire
-    measured = before.get(session.session_id)
+def _measure(before: _Measured | None, session: TunnelSession, seconds: float) -> _Measured:
+    wire, measured = session.wire, before
     if measured is None:
         measured = _Measured(wire.bytes_received, wire.bytes_sent)
     else:
