@@ -249,6 +249,19 @@ class ClientContextsTests(TestCase):
             handshake(dial(self.contexts, "server.test", self.refusals.append), accepting)
             self.assertIs(presents, accepting.get_peer_certificate() is not None)
 
+    def test_no_authority_is_presented(self) -> None:
+        """A server has its own, and would keep one more for each agent; others are sent along."""
+        node = self.issuer.node()
+        between = Issuer.make(self).server().certificate
+        for chain, sent in (((), []), (node.chain, []), ((between, *node.chain), [between])):
+            self.contexts = ClientContexts(
+                Credentials(node.key, node.certificate, chain, node.authorities)
+            )
+            accepting = accept(ServerContexts(self.server("server.test")))
+            handshake(dial(self.contexts, "server.test", self.refusals.append), accepting)
+            # At a server it is without the node's own (SSL_get_peer_cert_chain(3)).
+            self.assertEqual(sent, accepting.get_peer_cert_chain(as_cryptography=True) or [])
+
     def test_foreign_authority(self) -> None:
         """A server of another authority is refused."""
         foreign = Issuer.make(self).server()

@@ -81,6 +81,9 @@ _EXPECTED = Expected()
 _PARTIAL_WRITES = 0x1
 """SSL_MODE_ENABLE_PARTIAL_WRITE of OpenSSL's ssl.h, which pyOpenSSL sets and does not name."""
 
+_NO_AUTO_CHAIN = 0x8
+"""SSL_MODE_NO_AUTO_CHAIN of ssl.h: none of the trusted certificates is sent along."""
+
 _log = Logger()
 
 
@@ -327,7 +330,7 @@ def peer_certificate(transport: ISSLTransport) -> x509.Certificate | None:
 def server_context(credentials: Credentials) -> SSL.Context:
     """Make a context that presents ``credentials``, without the rules for clients."""
     context = _new_context(SSL.TLS_SERVER_METHOD, credentials.authorities)
-    _present(context, credentials)
+    _present(context, credentials, credentials.chain)
     context.set_session_id(b"yurttunnel")
     return context
 
@@ -342,7 +345,10 @@ def client_context(
     """
     context = _new_context(SSL.TLS_CLIENT_METHOD, credentials.authorities)
     if presents:
-        _present(context, credentials)
+        # A server has its authorities itself, and would keep what is sent of them for each agent.
+        context.set_mode(_NO_AUTO_CHAIN)
+        chain = [each for each in credentials.chain if each.subject != each.issuer]
+        _present(context, credentials, chain)
     context.set_alpn_protos(list(protocols))
     return context
 
@@ -364,11 +370,13 @@ def _new_context(method: int, authorities: Sequence[x509.Certificate]) -> SSL.Co
     return context
 
 
-def _present(context: SSL.Context, credentials: Credentials) -> None:
+def _present(
+    context: SSL.Context, credentials: Credentials, chain: Sequence[x509.Certificate]
+) -> None:
     try:
         context.use_certificate(credentials.certificate)
         context.use_privatekey(credentials.key)
-        for certificate in credentials.chain:
+        for certificate in chain:
             context.add_extra_chain_cert(certificate)
         context.check_privatekey()
     except SSL.Error as error:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.frames import Violation
@@ -19,7 +17,8 @@ class SendLog:
 
     def __init__(self, budget: MemoryBudget | None = None) -> None:
         self._budget = budget
-        self._chunks: deque[bytes] = deque()
+        # A list: of an idle session an empty deque would be 0.7 KiB.
+        self._chunks: list[bytes] = []
         # What is to be sent again, the first one last; mostly there is nothing.
         self.again: list[bytes] = []
         self.start = 0
@@ -50,10 +49,14 @@ class SendLog:
                 f"{position} bytes acknowledged, after {self.acknowledged} of {self.end} sent",
             )
         self.acknowledged = position
-        chunks = self._chunks
-        start = self.start
-        while chunks and self.start + len(chunks[0]) <= position:
-            self.start += len(chunks.popleft())
+        start, count = self.start, 0
+        for chunk in self._chunks:
+            end = self.start + len(chunk)
+            if end > position:
+                break
+            self.start = end
+            count += 1
+        del self._chunks[:count]
         if self._budget is not None:
             self._budget.release(self.start - start)
         return news

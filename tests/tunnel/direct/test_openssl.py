@@ -145,6 +145,25 @@ class StateContract:
         pair.state.feed(encrypted[50:])
         self.assertEqual(b"x" * 100, pair.read(1))
 
+    def test_nothing_is_lost_when_it_shrinks(self) -> None:
+        """What came with the end of the handshake is there, to its last half record."""
+        for version in (SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION):
+            pair = self.pair(version=version)
+            pair.peer.sendall(b"one")
+            pair.peer.sendall(b"two")
+            encrypted = pair.peer.bio_read(1 << 16)
+            pair.state.feed(encrypted[:-9])
+            pair.state.shrink()
+            self.assertEqual(b"one", pair.read(1))
+            pair.state.feed(encrypted[-9:])
+            self.assertEqual(b"two", pair.read(1))
+            self.assertEqual(b"three", pair.arrives(pair.state.write(b"three"), 5))
+            # The buffers are those of pyOpenSSL, too.
+            pair.tls.shutdown()
+            pair.move()
+            with self.assertRaises(SSL.ZeroReturnError):
+                pair.peer.recv(1)
+
     def test_the_peers_end_is_told_behind_its_data(self) -> None:
         """An end in order is not the loss of a connection."""
         pair = self.pair()
@@ -202,6 +221,14 @@ class DirectCallsTests(StateContract, SynchronousTestCase):
         library = private_library()
         assert library is not None
         return DirectCalls(connection, library)
+
+    def test_buffers_are_new_after_it_shrinks(self) -> None:
+        """Those before have grown by the handshake, and OpenSSL makes none smaller."""
+        pair = self.pair()
+        before = pair.tls._into_ssl, pair.tls._from_ssl
+        pair.state.shrink()
+        for former, present in zip(before, (pair.tls._into_ssl, pair.tls._from_ssl), strict=True):
+            self.assertNotEqual(former, present)
 
     def test_an_error_that_something_else_has_left_is_nobodys(self) -> None:
         """It is in the queue before, and would be taken for the reason of what comes next."""

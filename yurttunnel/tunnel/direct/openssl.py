@@ -10,6 +10,7 @@ else, :class:`PublicMethods` does the same by public means.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NoReturn, Protocol
 
@@ -36,6 +37,9 @@ _SHAPES = {
     "BIO_read": "int(*)(BIO *, void *, int)",
     "BIO_write": "int(*)(BIO *, void *, int)",
     "ERR_clear_error": "void(*)()",
+    "BIO_new": "BIO *(*)(BIO_METHOD *)",
+    "BIO_s_mem": "BIO_METHOD *(*)()",
+    "SSL_set_bio": "void(*)(SSL *, BIO *, BIO *)",
 }
 _POINTERS = {"_ssl": "SSL *", "_into_ssl": "BIO *", "_from_ssl": "BIO *"}
 
@@ -58,6 +62,9 @@ class TLSState(Protocol):
 
     def produced(self) -> bytes:
         """Return what is to be sent, such as a flight of the handshake or an alert."""
+
+    def shrink(self) -> None:
+        """Free what only the handshake needed, as far as that can be done."""
 
 
 def state_of(connection: SSL.Connection) -> TLSState:
@@ -93,6 +100,9 @@ class PublicMethods:
         """See :class:`TLSState`."""
         return self._taken(HANDSHAKE_SIZE)
 
+    def shrink(self) -> None:
+        """Keep all: there is no public way."""
+
     def _taken(self, expected: int) -> bytes:
         """Return what there is, mostly less than ``expected`` bytes."""
         pieces: list[bytes] = []
@@ -119,6 +129,8 @@ class Library:
         self.bio_read = lib.BIO_read
         self.bio_write = lib.BIO_write
         self.clear_errors = lib.ERR_clear_error
+        self.set_bio = lib.SSL_set_bio
+        self.new_bio: Callable[[], Any] = lambda: lib.BIO_new(lib.BIO_s_mem())
         self.pointer_to = ffi.from_buffer
         self.buffer = ffi.new("char[]", KEPT)
         # Each slice of it is a copy.
@@ -202,6 +214,25 @@ class DirectCalls:
             pieces.append(library.bytes[:size])
             size = library.bio_read(self._from_ssl, library.buffer, KEPT)
         return b"".join(pieces)
+
+    def shrink(self) -> None:
+        """Replace the buffers, which have grown to the size of a flight and never become smaller.
+
+        What has come after the handshake is carried over.
+        """
+        library, tls = self._library, self._tls
+        into_ssl, from_ssl = library.new_bio(), library.new_bio()
+        if not into_ssl or not from_ssl:
+            # Memory has run out; the former ones do.
+            return
+        # One read of a socket has led to it, which is less.
+        size = library.bio_read(self._into_ssl, library.buffer, KEPT)
+        come = library.bytes[:size] if size > 0 else b""
+        library.set_bio(self._ssl, into_ssl, from_ssl)
+        tls._into_ssl = self._into_ssl = into_ssl
+        tls._from_ssl = self._from_ssl = from_ssl
+        if come:
+            self.feed(come)
 
     def _write_rest(self, data: bytes, written: int) -> None:
         """Go on where OpenSSL has taken ``written`` bytes, or has failed.
