@@ -16,7 +16,14 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from yurttunnel.tunnel.direct.descriptors import MOST_PASSES, MOST_ROUNDS, DescriptorSet
+from yurttunnel.tunnel.direct.descriptors import (
+    LEAST_ROUNDS,
+    MOST_PASSES,
+    MOST_ROUNDS,
+    PATIENCE,
+    TURN,
+    DescriptorSet,
+)
 
 
 class Outer:
@@ -41,6 +48,16 @@ class Outer:
     def seconds(self) -> float:
         """Return a time."""
         return 0.0
+
+
+class StoppedReactor(SelectReactor):
+    """A reactor of Twisted's that nobody runs, and whose clock stands still."""
+
+    now = 100.0
+
+    def seconds(self) -> float:
+        """Return the time of the test."""
+        return self.now
 
 
 class Member:
@@ -228,12 +245,39 @@ class DescriptorSetTests(SynchronousTestCase):
 
     def test_what_comes_soon_is_waited_for(self) -> None:
         """A reactor with nothing to do by its clock is not gone back to before the answer."""
-        self.descriptors = DescriptorSet(self.real_reactor())
+        self.begin(self.real_reactor())
         asking, answering = self.member(), self.member(ready=False)
         answers = [lambda: answering.peer.send(b"x"), lambda: None]
         asking.on["read"] = lambda: answers.pop(0)() and None
         self.serve()
         self.assertEqual((asking.told, answering.told), (["read"], ["read"]))
+
+    def test_nothing_is_waited_for_where_events_are_rare(self) -> None:
+        """Then the wait would mostly be in vain."""
+        reactor = self.real_reactor()
+        self.begin(reactor)
+        asking, answering = self.member(), self.member(ready=False)
+        asking.on["read"] = lambda: answering.peer.send(b"x") and None
+        reactor.now += PATIENCE
+        self.serve()
+        self.assertEqual((asking.told, answering.told), (["read"], []))
+
+    def test_a_turn_ends_in_time(self) -> None:
+        """The rest of the reactor waits; but it has a few rounds, however long they take."""
+        reactor = self.real_reactor()
+        self.begin(reactor)
+        members = [self.member() for _ in range(2)]
+
+        def read(member: Member, pause: float) -> None:
+            member.peer.send(b"x")
+            reactor.now += pause
+
+        for pause, rounds in ((TURN / 31, 16), (TURN, LEAST_ROUNDS)):
+            for member in members:
+                member.told.clear()
+                member.on["read"] = lambda member=member, pause=pause: read(member, pause)
+            self.serve()
+            self.assertEqual([len(member.told) for member in members], [rounds] * 2)
 
     def test_nothing_is_waited_for_when_a_timer_is_due(self) -> None:
         """It is the reactor's turn then."""
@@ -241,7 +285,7 @@ class DescriptorSetTests(SynchronousTestCase):
 
     def test_nothing_is_waited_for_when_a_member_has_set_a_timer(self) -> None:
         """One that is due at once, although none was when the reactor was asked before."""
-        self.descriptors = DescriptorSet(self.real_reactor())
+        self.begin(self.real_reactor())
         asking, answering = self.member(), self.member(ready=False)
 
         def read() -> None:
@@ -260,7 +304,7 @@ class DescriptorSetTests(SynchronousTestCase):
     def test_nothing_is_waited_for_in_the_turn_of_another_reactor(self) -> None:
         """One that keeps its timers elsewhere, as asyncio's does, cannot tell what is due."""
 
-        class OtherReactor(SelectReactor):
+        class OtherReactor(StoppedReactor):
             def callLater(self, *details: Any) -> Any:
                 """Keep it elsewhere."""
 
@@ -269,22 +313,30 @@ class DescriptorSetTests(SynchronousTestCase):
     def assert_not_waited_for(
         self,
         occupy: Callable[[SelectReactor], object],
-        reactor: SelectReactor | None = None,
+        reactor: StoppedReactor | None = None,
     ) -> None:
         """Check that the answer to what is served is left for later, when the reactor is busy."""
         reactor = self.real_reactor(reactor)
-        self.descriptors = DescriptorSet(reactor)
+        self.begin(reactor)
         asking, answering = self.member(), self.member(ready=False)
         asking.on["read"] = lambda: answering.peer.send(b"x") and None
         occupy(reactor)
         self.serve()
         self.assertEqual((asking.told, answering.told), (["read"], []))
 
-    def real_reactor(self, reactor: SelectReactor | None = None) -> SelectReactor:
+    def real_reactor(self, reactor: StoppedReactor | None = None) -> StoppedReactor:
         """Return a reactor of Twisted's that nobody runs."""
-        reactor = reactor or SelectReactor()
+        reactor = reactor or StoppedReactor()
         self.addCleanup(reactor.disconnectAll)
         return reactor
+
+    def begin(self, reactor: SelectReactor) -> None:
+        """Begin with a set of ``reactor`` that has just served an event."""
+        self.descriptors = DescriptorSet(reactor)
+        first = self.member()
+        first.on["read"] = lambda: self.remove(first)
+        self.serve()
+        self.assertEqual(first.told, ["read"])
 
     # The end of a round
 

@@ -29,19 +29,24 @@ from zope.interface import implementer
 MOST_EVENTS = 256
 """Events that are asked for at once."""
 
-MOST_ROUNDS = 8
-"""Rounds that are served before it is the rest of the reactor's turn."""
+LEAST_ROUNDS = 8
+MOST_ROUNDS = 64
+TURN = 0.008
+"""Rounds that are served before it is the turn of the rest of the reactor: the most within so many
+seconds, the least however long they take. Going there and back costs half as much as an event, but
+what comes of it, such as more connections, is not to keep those that are begun from their end."""
 
 MOST_PASSES = 8
 """How often what is to be done soon may lead to more of it, before that is put off to the reactor's
 next turn: closing a connection takes up to four, a producer that is pulled has no end."""
 
 PATIENCE = 0.001
-"""Seconds that the next round is waited for, if no timer of the reactor is due by then and no
-thread has called: the answer to what was just sent mostly comes sooner. Beside the work itself
+"""Seconds that the next round is waited for, if the last two came within that, no timer of the
+reactor is due by then and no thread has called: the answer to what was just sent mostly comes
+sooner. Where events are rarer it would only be one more wait. Beside the work itself
 that puts off what comes by other descriptors of the reactor, such as a thread's next call or a
 signal, and timers that are not set by :meth:`DescriptorSet.callLater`, by no more than
-``MOST_ROUNDS`` times this. It is also the least that epoll_wait(2) can wait."""
+``LEAST_ROUNDS`` times this. It is also the least that epoll_wait(2) can wait."""
 
 _NEVER = float("inf")
 
@@ -65,6 +70,8 @@ class DescriptorSet:
         # Whether a timer has been set since it was asked when the next one is due.
         self._timer_set = True
         self._due = 0.0
+        # When the last round was over.
+        self._served_at = -_NEVER
         # Found once.
         self._call_later: Callable[..., IDelayedCall] = reactor.callLater
         self._epoll: select.epoll | None = None
@@ -150,7 +157,8 @@ class DescriptorSet:
         patience = 0.0
         reactor = self._reactor
         self._timer_set = True
-        for _ in range(MOST_ROUNDS):
+        until = reactor.seconds() + TURN
+        for rounds in range(1, MOST_ROUNDS + 1):
             if self._epoll is None:
                 return
             events = self._epoll.poll(patience, MOST_EVENTS)
@@ -169,8 +177,12 @@ class DescriptorSet:
             if self._timer_set:
                 self._ask_when_due()
             # Of a reactor that cannot tell it is taken that something is due.
-            idle = reactor.seconds() + PATIENCE < self._due and not reactor.threadCallQueue
+            now = reactor.seconds()
+            follows, self._served_at = now < self._served_at + PATIENCE, now
+            idle = follows and now + PATIENCE < self._due and not reactor.threadCallQueue
             patience = PATIENCE if idle else 0.0
+            if rounds >= LEAST_ROUNDS and now > until:
+                return
             if not patience and len(events) == 1:
                 return
 
