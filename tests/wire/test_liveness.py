@@ -236,6 +236,20 @@ class LivenessTests(SynchronousTestCase):
             self.assertEqual(["silent"], pair.agent.log.calls)
             self.assertFalse(pair.server.session.in_order(pair.server.now))
 
+    @conformance("C-134")
+    def test_deaf_idle_agent_gives_up(self) -> None:
+        """Without streams the server may not know, and nothing waits for it to know."""
+        pair = Pair()
+        self.pass_time(pair, 20.0)
+        while not pair.agent.log.calls:
+            self.assertEqual([], pair.server.log.calls)
+            self.pass_time(pair, 0.05, deaf=True)
+        self.assertTrue(pair.server.session.in_order(pair.server.now))
+        # Of a stream it asks at once.
+        pair.server.open()
+        self.pass_time(pair, 1.7, deaf=True)
+        self.assertFalse(pair.server.session.in_order(pair.server.now))
+
     def pass_time(self, pair: Pair, seconds: float, deaf: bool = False) -> None:
         """Let time pass in steps, and all arrive, but at the agent nothing if it is ``deaf``."""
         for _ in range(round(seconds / 0.05)):

@@ -38,7 +38,7 @@ from zope.interface import implementer
 
 from yurttunnel.pki.authorities import Authorities
 from yurttunnel.pki.authority import utc_now
-from yurttunnel.pki.credentials import BadCredentials, Credentials
+from yurttunnel.pki.credentials import BadCredentials, Credentials, is_issued_by
 from yurttunnel.pki.identity import host_is_address
 from yurttunnel.pki.problems import certificate_problem, refusal
 from yurttunnel.pki.rejection import set_verification
@@ -347,7 +347,7 @@ def client_context(
     if presents:
         # A server has its authorities itself, and would keep what is sent of them for each agent.
         context.set_mode(_NO_AUTO_CHAIN)
-        chain = [each for each in credentials.chain if each.subject != each.issuer]
+        chain = [each for each in credentials.chain if not is_issued_by(each, each)]
         _present(context, credentials, chain)
     context.set_alpn_protos(list(protocols))
     return context

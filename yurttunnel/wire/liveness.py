@@ -12,9 +12,10 @@ AHEAD: Final = 0.95
 have to ask."""
 
 SELDOM: Final = 6
-"""How many intervals an idle server that hears its agent leaves between two pings. Its answers
-tell the agent all that its own pings would, but for the round trip. So thousands of agents cost
-their server half as many reads and writes."""
+"""How many intervals an idle server that hears its agent leaves between two pings, which then are
+for the round trip alone: its answers tell the agent that it is there. So thousands of agents cost
+their server half as many reads and writes. It does not know whether it is heard itself, though,
+before a stream is opened."""
 
 GRID: Final = 1 / 32
 """How many intervals an idle server's deadlines are apart: those of thousands of sessions, by one

@@ -565,6 +565,13 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
         link.user.transport.write(b"x" * 100_000)
         self.assertEqual(len(link.plain.sent), 1)
 
+    def test_a_connection_that_is_lost_when_the_handshake_is_over(self) -> None:
+        """What is freed by that is not asked for anything more."""
+        for link in self.both():
+            link.user.on["shaken"] = lambda link=link: link.lose(ConnectionDone())
+            link.start()
+            self.assertEqual(link.user.told, ["made", "shaken", "lost"])
+
     def test_early_data_goes_before_what_is_written_at_the_end_of_the_handshake(self) -> None:
         """In the order of writing."""
         link = self.link(is_client=True)

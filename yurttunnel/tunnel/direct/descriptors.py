@@ -32,9 +32,9 @@ MOST_EVENTS = 256
 LEAST_ROUNDS = 8
 MOST_ROUNDS = 64
 TURN = 0.008
-"""Rounds that are served before it is the turn of the rest of the reactor: the most within so many
-seconds, the least however long they take. Going there and back costs half as much as an event, but
-what comes of it, such as more connections, is not to keep those that are begun from their end."""
+"""Rounds that are served before it is the turn of the rest of the reactor: eight however long they
+take, and up to 64 within 8 ms. Going there and back costs half as much as an event; but its timers
+begin new connections, and with fewer rounds those that are begun would not come to their end."""
 
 MOST_PASSES = 8
 """How often what is to be done soon may lead to more of it, before that is put off to the reactor's
@@ -46,7 +46,7 @@ reactor is due by then and no thread has called: the answer to what was just sen
 sooner. Where events are rarer it would only be one more wait. Beside the work itself
 that puts off what comes by other descriptors of the reactor, such as a thread's next call or a
 signal, and timers that are not set by :meth:`DescriptorSet.callLater`, by no more than
-``LEAST_ROUNDS`` times this. It is also the least that epoll_wait(2) can wait."""
+:data:`TURN` and once this. It is also the least that epoll_wait(2) can wait."""
 
 _NEVER = float("inf")
 

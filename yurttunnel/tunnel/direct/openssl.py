@@ -209,11 +209,7 @@ class DirectCalls:
         size = library.bio_read(self._from_ssl, library.buffer, KEPT)
         if size < KEPT:
             return library.bytes[:size] if size > 0 else b""
-        pieces = []
-        while size > 0:
-            pieces.append(library.bytes[:size])
-            size = library.bio_read(self._from_ssl, library.buffer, KEPT)
-        return b"".join(pieces)
+        return library.bytes[:size] + self._taken(self._from_ssl)
 
     def shrink(self) -> None:
         """Replace the buffers, which have grown to the size of a flight and never become smaller.
@@ -225,14 +221,20 @@ class DirectCalls:
         if not into_ssl or not from_ssl:
             # Memory has run out; the former ones do.
             return
-        # One read of a socket has led to it, which is less.
-        size = library.bio_read(self._into_ssl, library.buffer, KEPT)
-        come = library.bytes[:size] if size > 0 else b""
+        come = self._taken(self._into_ssl)
         library.set_bio(self._ssl, into_ssl, from_ssl)
         tls._into_ssl = self._into_ssl = into_ssl
         tls._from_ssl = self._from_ssl = from_ssl
         if come:
             self.feed(come)
+
+    def _taken(self, bio: Any) -> bytes:
+        """Return all that is in a buffer."""
+        library = self._library
+        pieces = []
+        while (size := library.bio_read(bio, library.buffer, KEPT)) > 0:
+            pieces.append(library.bytes[:size])
+        return b"".join(pieces)
 
     def _write_rest(self, data: bytes, written: int) -> None:
         """Go on where OpenSSL has taken ``written`` bytes, or has failed.

@@ -254,7 +254,8 @@ class TLSTransport(Protocol):
         early, self._early = self._early, None
         # Sends the last of the handshake, too, and what was written just now.
         self.writeSequence(early or ())
-        self._state.shrink()
+        if not self._closed:
+            self._state.shrink()
         self._end_when_sent()
 
     def _read(self, records: int) -> None:
