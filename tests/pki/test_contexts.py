@@ -6,6 +6,8 @@ import datetime
 from ipaddress import ip_address
 from unittest import mock
 
+from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
 from OpenSSL import SSL
 from twisted.internet.interfaces import (
     IOpenSSLClientConnectionCreator,
@@ -253,7 +255,14 @@ class ClientContextsTests(TestCase):
         """A server has its own, and would keep one more for each agent; others are sent along."""
         node = self.issuer.node()
         between = Issuer.make(self).server().certificate
-        for chain, sent in (((), []), (node.chain, []), ((between, *node.chain), [between])):
+        link = self.link(node.authorities[0])
+        for chain, sent in (
+            ((), []),
+            (node.chain, []),
+            ((between, *node.chain), [between]),
+            # A server may need it to come from a new key of its authority to the old one.
+            ((link,), [link]),
+        ):
             self.contexts = ClientContexts(
                 Credentials(node.key, node.certificate, chain, node.authorities)
             )
@@ -261,6 +270,18 @@ class ClientContextsTests(TestCase):
             handshake(dial(self.contexts, "server.test", self.refusals.append), accepting)
             # At a server it is without the node's own (SSL_get_peer_cert_chain(3)).
             self.assertEqual(sent, accepting.get_peer_cert_chain(as_cryptography=True) or [])
+
+    def link(self, authority: x509.Certificate) -> x509.Certificate:
+        """Return a certificate with one name twice that its own key has not signed."""
+        builder = x509.CertificateBuilder(
+            authority.subject,
+            authority.subject,
+            new_key().public_key(),
+            x509.random_serial_number(),
+            authority.not_valid_before_utc,
+            authority.not_valid_after_utc,
+        )
+        return builder.sign(new_key(), SHA256())
 
     def test_foreign_authority(self) -> None:
         """A server of another authority is refused."""

@@ -79,7 +79,8 @@ class LivenessTests(SynchronousTestCase):
 
         An agent is a twentieth of it ahead, and a server that hears it leaves most of its own out.
         """
-        cases = ((Side.AGENT, [0.125, 3.875, 7.625, 11.5]), (Side.SERVER, [0.125, 24.0]))
+        agent = [0.125, 3.875, 7.625, 11.5, 15.25, 19.0, 22.875]
+        cases = ((Side.AGENT, agent), (Side.SERVER, [0.125, 24.0]))
         for (side, expected), (local, peer) in product(cases, ((1000, 4000), (4000, 1000))):
             end = End(side, limits(ping_interval=local), limits(ping_interval=peer))
             times = []
@@ -92,8 +93,7 @@ class LivenessTests(SynchronousTestCase):
                     end.feed(frames.offset_frame(PONG, 0, 0))
                     if any(kind == PING for kind, _, _ in end.sent()):
                         times.append(end.now)
-            self.assertEqual(expected, times[: len(expected)])
-            self.assertGreater(times[len(expected)], 14.0)
+            self.assertEqual(expected, [time for time in times if time <= 25.0])
             self.assertEqual(1.0, times[-1] - times[-2])
 
     @conformance("C-113")
@@ -105,10 +105,11 @@ class LivenessTests(SynchronousTestCase):
         end = End()
         end.advance(0.0)
         end.feed(frames.offset_frame(PONG, 0, 1))
+        end.sent()
         for heard in (9.0, 18.0):
             end.advance(heard - end.now)
             end.feed(frames.offset_frame(PING, 0, 7))
-            self.assertEqual([PONG], [kind for kind, _, _ in end.sent() if kind == PONG])
+            self.assertEqual([PONG], [kind for kind, _, _ in end.sent()])
         end.advance(9.8)
         self.assertEqual([], end.sent())
         end.advance(0.1)

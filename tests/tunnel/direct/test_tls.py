@@ -565,6 +565,17 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
         link.user.transport.write(b"x" * 100_000)
         self.assertEqual(len(link.plain.sent), 1)
 
+    def test_buffers_do_not_keep_the_size_of_the_handshake(self) -> None:
+        """Once it is over they are new ones, where OpenSSL can be called directly."""
+        for link in self.both():
+            before = []
+            link.user.on["shaken"] = lambda link=link, before=before: before.append(
+                link.user.transport.getHandle()._into_ssl
+            )
+            link.start()
+            now = [link.user.transport.getHandle()._into_ssl]
+            self.assertEqual(openssl.private_library() is not None, before != now)
+
     def test_a_connection_that_is_lost_when_the_handshake_is_over(self) -> None:
         """What is freed by that is not asked for anything more."""
         for link in self.both():

@@ -209,8 +209,8 @@ class Throughput(Service):
         return result
 
 
-def _measure(before: _Measured | None, session: TunnelSession, seconds: float) -> _Measured:
-    wire, measured = session.wire, before
+def _measure(measured: _Measured | None, session: TunnelSession, seconds: float) -> _Measured:
+    wire = session.wire
     if measured is None:
         measured = _Measured(wire.bytes_received, wire.bytes_sent)
     else:
