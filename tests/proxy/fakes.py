@@ -15,7 +15,7 @@ from yurttunnel.proxy.interfaces import (
     SocketStats,
 )
 from yurttunnel.proxy.placement import IKernel
-from yurttunnel.proxy.state.virtual_services import DesiredState, Problem
+from yurttunnel.proxy.state.virtual_services import DesiredState, Problem, Protocol
 from yurttunnel.steering.interfaces import Applied, SteeringFailed
 
 
@@ -240,3 +240,11 @@ class FakeKernel:
     def endpoints(self, service):
         """Know nothing of them."""
         return ()
+
+    def connections(self, service):
+        """Have led some."""
+        return 7
+
+    def totals(self):
+        """Have led some more, of services that are gone."""
+        return {Protocol.TCP: 9}

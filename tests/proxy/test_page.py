@@ -47,6 +47,7 @@ ILL = Carried(
     (EndpointStats(endpoint(3), 0, 5, "connection refused", 130.0),),
     SocketStats(active=0, total=5, failed=5, received=0, sent=0),
 )
+BY_KERNEL = Carried(service([1], key=key("kernel")), None, (), None, 4321)
 NONE = Carried(service([], key=key("db"), nobody_serves=NobodyServes.DROPPED), None, (), None)
 
 
@@ -94,7 +95,13 @@ class StatusTests(PageTestCase):
         self.assertIn("5 failed dials, the last: connection refused", ill[2])
         self.assertIn("5 without endpoint", ill[4])
         self.assertEqual("none: clients are dropped", none[2])
-        self.assertEqual("the kernel", none[3])
+        self.assertEqual(["the kernel", "", ""], none[3:])
+
+    def test_by_the_kernel(self):
+        """It has counted connections, of which it is not known when they end, and no bytes."""
+        self.carried = [BY_KERNEL]
+        (row,) = self.render().rows["services"]
+        self.assertEqual(["the kernel", "4,321", ""], row[3:])
 
     def test_nothing_is_served(self):
         """The page says so, and has no problems."""
@@ -131,8 +138,8 @@ class JsonTests(PageTestCase):
 
     def test_all_of_them(self):
         """With everything that is known."""
-        page = services_page(self.clock, lambda: [WELL, ILL, NONE])
-        well, ill, none = page.show()
+        page = services_page(self.clock, lambda: [WELL, ILL, BY_KERNEL, NONE])
+        well, ill, by_kernel, none = page.show()
         self.assertEqual("services", page.name)
         self.assertEqual(("shop/web:http", "TCP", 4, "all"), tuple(well.values())[:4])
         self.assertEqual((40000, 1, 1234), (well["proxy_port"], well["active"], well["total"]))
@@ -144,7 +151,10 @@ class JsonTests(PageTestCase):
             "left_out_for_seconds": 30.0,
         }
         self.assertEqual([expected], ill["endpoints"])
-        self.assertNotIn("active", none)
+        self.assertEqual(4321, by_kernel["total"])
+        for each in (by_kernel, none):
+            self.assertNotIn("active", each)
+        self.assertNotIn("total", none)
 
 
 class MetricTests(SynchronousTestCase):

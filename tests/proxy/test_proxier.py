@@ -488,7 +488,9 @@ class KernelTests(FlowTests):
         (placed,) = self.rules.applied[-1]
         self.assertEqual((None, 2), (placed.proxy_port, len(placed.service.endpoints)))
         self.assertEqual([], self.sockets.opened)
-        self.assertEqual(1, len(list(self.placement.carried())))
+        (carried,) = self.placement.carried()
+        self.assertEqual((None, 7), (carried.stats, carried.connections))
+        self.assertEqual({(Protocol.TCP, "total"): 9}, finished(self.placement.totals()))
         self.assertEqual(["not as asked for"], [each.text for each in self.proxier.problems])
 
     def test_some_take_a_socket_all_the_same(self):

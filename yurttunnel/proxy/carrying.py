@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -45,6 +45,7 @@ from yurttunnel.proxy.state.virtual_services import (
     DesiredState,
     PortalKind,
     Problem,
+    Protocol,
     VirtualService,
 )
 from yurttunnel.steering.firewall.detection import has_family
@@ -157,6 +158,14 @@ class _Kernel:
     def endpoints(self, service: VirtualService) -> Sequence[EndpointStats]:
         """See :class:`IKernel`."""
         return self._mode.ejections.endpoints(service.key.protocol, service.endpoints)
+
+    def connections(self, service: VirtualService) -> int | None:
+        """See :class:`IKernel`."""
+        return self._mode.counts.of(service.key)
+
+    def totals(self) -> Mapping[Protocol, int]:
+        """See :class:`IKernel`."""
+        return self._mode.counts.totals()
 
 
 class NodePorts:

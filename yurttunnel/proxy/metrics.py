@@ -29,7 +29,7 @@ class ProxyStats:
     totals: Mapping[tuple[Protocol, str], int]
 
     def counted(self, name: str) -> Iterable[tuple[str, int]]:
-        """Return by protocol what sockets have counted as ``name``."""
+        """Return by protocol what is counted as ``name``."""
         return [(each.value, self.totals.get((each, name), 0)) for each in Protocol]
 
     def problems(self) -> Iterable[tuple[str, int]]:
@@ -115,7 +115,9 @@ METRICS: tuple[Metric[ProxyStats], ...] = (
     ),
     counter(
         "yurtproxy_accepted_connections",
-        "Connections and UDP clients since the start in user mode, by protocol.",
+        "Connections and UDP clients, by protocol: in user mode since the start; in kernel mode as"
+        " the kernel counted them in the last 10 s, also before a restart, and one that is led to"
+        " another endpoint counts anew.",
         lambda stats: stats.counted("total"),
         "protocol",
     ),

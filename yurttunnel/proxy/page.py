@@ -89,8 +89,8 @@ def _columns(now: float) -> list[Column[Carried]]:
         Column("Addresses", lambda each: _lines(map(str, each.service.portals))),
         Column("Endpoints", lambda each: _endpoints(each, now)),
         Column("Proxy port", lambda each: str(each.port or "the kernel"), "number"),
-        Column("Connections", _connections, "number", lambda each: _figure(each, "active")),
-        Column("Bytes", _bytes, "number", lambda each: _figure(each, "received")),
+        Column("Connections", _connections, "number", _activity),
+        Column("Bytes", _bytes, "number", _received),
     ]
 
 
@@ -127,13 +127,13 @@ def _endpoint(endpoint: Endpoint, stats: EndpointStats | None, now: float) -> Co
 def _connections(each: Carried) -> Content:
     stats = each.stats
     if stats is None:
-        return ""
+        return "" if each.connections is None else f"{each.connections:,}"
     refused = element("small", f"{stats.failed:,} without endpoint") if stats.failed else ""
     return joined(f"{stats.active:,} of {stats.total:,}", refused)
 
 
-def _figure(each: Carried, name: str) -> float:
-    return 0 if each.stats is None else float(getattr(each.stats, name))
+def _activity(each: Carried) -> float:
+    return (each.connections or 0) if each.stats is None else each.stats.active
 
 
 def _bytes(each: Carried) -> str:
@@ -141,6 +141,10 @@ def _bytes(each: Carried) -> str:
     if stats is None:
         return ""
     return f"{words.size(stats.received)} in, {words.size(stats.sent)} out"
+
+
+def _received(each: Carried) -> float:
+    return 0 if each.stats is None else each.stats.received
 
 
 def _lines(contents: Iterable[Content]) -> list[Markup]:
@@ -171,8 +175,14 @@ def _as_json(each: Carried, now: float) -> dict[str, object]:
         "portals": list(map(str, service.portals)),
         "proxy_port": each.port,
         "endpoints": [_endpoint_json(one, known.get(one), now) for one in service.endpoints],
-        **({} if each.stats is None else {name: getattr(each.stats, name) for name in _COUNTERS}),
+        **_counts(each),
     }
+
+
+def _counts(each: Carried) -> dict[str, int]:
+    if each.stats is not None:
+        return {name: getattr(each.stats, name) for name in _COUNTERS}
+    return {} if each.connections is None else {"total": each.connections}
 
 
 def _endpoint_json(

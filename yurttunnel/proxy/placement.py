@@ -51,15 +51,25 @@ class IKernel(Interface):
     def endpoints(service: VirtualService) -> Sequence[EndpointStats]:
         """Return what is known of the endpoints, for the page."""
 
+    def connections(service: VirtualService) -> int | None:
+        """Return how many it has had, attempts each; ``None`` where that is not known yet."""
+
+    def totals() -> Mapping[Protocol, int]:
+        """Return those of all services by protocol, also of those that are gone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A virtual service as the page shows it; ``stats`` are ``None`` where the kernel counts."""
+    """A virtual service as the page shows it.
+
+    ``stats`` are ``None`` where the kernel carries, which counts ``connections`` alone.
+    """
 
     service: VirtualService
     port: int | None
     endpoints: Sequence[EndpointStats]
     stats: SocketStats | None
+    connections: int | None = None
 
 
 class _Open:
@@ -148,15 +158,20 @@ class Placement:
             stats = each.socket.stats()
             yield Carried(each.service, each.socket.port, each.picker.endpoints(), stats)
         for service in list(self._by_kernel.values()):
-            known = () if self._kernel is None else self._kernel.endpoints(service)
-            yield Carried(service, None, known, None)
+            assert self._kernel is not None
+            known, count = self._kernel.endpoints(service), self._kernel.connections(service)
+            yield Carried(service, None, known, None, count)
 
     def totals(self) -> Generator[str, None, Mapping[tuple[Protocol, str], int]]:
-        """Return what sockets have counted since the start, by the names of :data:`COUNTED`.
+        """Return what is counted, by the names of :data:`COUNTED`.
 
-        With pauses (:func:`yurttunnel.ops.slices.visit`).
+        By sockets it is since the start, and by the kernel, which counts connections alone, for as
+        long as it has had the rules. With pauses (:func:`yurttunnel.ops.slices.visit`).
         """
         totals, sockets = self._past.copy(), list(self._open.items())
+        if self._kernel is not None:
+            for protocol, count in self._kernel.totals().items():
+                totals[protocol, "total"] += count
         counts = (_counted(key.protocol, each.socket.stats()) for key, each in sockets)
         yield from visit(counts, totals.update)
         return totals

@@ -16,6 +16,7 @@ from tests.e2e.proxy.objects import BOTH
 from tests.e2e.proxy.programs import HEALTH_PORT, Proxy
 from tests.e2e.proxy.support import REMOTE, ProxyTestCase
 from tests.e2e.proxy.traffic import REFUSED
+from yurttunnel.proxy.kernel.connection_counts import PERIOD
 
 
 class HealthTests(ProxyTestCase):
@@ -102,6 +103,33 @@ class HealthTests(ProxyTestCase):
             script.chmod(0o700)
         proxy.begin_with("env", f"PATH={directory}:{os.environ['PATH']}")
         return broken
+
+
+class KernelTests(ProxyTestCase):
+    """What is shown where the kernel carries."""
+
+    mode = "kernel"
+    backend = "nftables"
+
+    async def test_connections(self) -> None:
+        """The metrics and the page have as many as endpoints have had, some seconds later."""
+        self.serve(*REMOTE)
+        await self.start_cloud()
+        self.objects.service("web")
+        self.objects.endpoints("web", *REMOTE)
+        proxy = await self.start_proxy()
+        for version in BOTH:
+            await self.eventually_by(REMOTE, self.objects.address("web", version))
+        accepted = sum(each.total for each in self.streams.values())
+
+        async def are_counted() -> bool:
+            name = "yurtproxy_accepted_connections_total"
+            return await proxy.metric(name, protocol="TCP") == accepted
+
+        await self.eventually(are_counted, f"{accepted} connections are counted", 2 * PERIOD)
+        _, body = await proxy.get("/services")
+        totals = [each["total"] for each in json.loads(body) if each["protocol"] == "TCP"]
+        self.assertEqual(sum(totals), accepted)
 
 
 class WithoutRulesTests(ProxyTestCase):

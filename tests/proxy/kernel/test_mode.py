@@ -231,6 +231,29 @@ class Carrying:
             listed = self.lab.node.run("nft", "list", "table", family, "yurtproxy")
             self.assertEqual(is_kept, CLIENT[self.version] in listed)
 
+    async def test_connections_are_counted(self):
+        """Once each, whatever becomes of endpoints, and whichever process looks."""
+        self.serve_all()
+        for affinity, numbers in ((None, (0, 1, 2)), (60.0, (0, 1, 2)), (None, (0, 1))):
+            await self.apply(self.service(numbers=numbers, affinity=affinity))
+            await self.clients(10, CLUSTER[self.version])
+            await self.clients(5, CLUSTER[self.version], self.lab.node)
+        self.assertEqual(45, await self.counted())
+        await self.mode.stopService()
+        self.mode = self.new()
+        self.mode.startService()
+        self.assertEqual(45, await self.counted())
+        self.assertEqual({Protocol.TCP: 45}, self.mode.counts.totals())
+
+    async def counted(self):
+        """Return how many connections the service has had, as they are read now."""
+        await self.mode.counts.stopService()
+        self.mode.counts.startService()
+        the_key = self.service().key
+        await self.until(lambda: self.mode.counts.of(the_key) is not None)
+        await self.mode.counts.stopService()
+        return self.mode.counts.of(the_key)
+
     def seconds_of_affinity(self):
         """Return for how much longer the one client keeps its endpoint."""
         family = "ip" if self.version == 4 else "ip6"

@@ -10,6 +10,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from yurttunnel.proxy.host_address import HostAddress
+from yurttunnel.proxy.kernel.connection_counts import ConnectionCounts
 from yurttunnel.proxy.kernel.connections import Connections
 from yurttunnel.proxy.kernel.dropping import dropped_refusals
 from yurttunnel.proxy.kernel.ejections import Ejections
@@ -81,6 +82,8 @@ class KernelMode(Service):
         self._stale_entries = StaleEntries(
             reactor, self._connections.forget, prober.probe, self._suspicion
         )
+        self.counts = ConnectionCounts(reactor, run, versions)
+        """How many connections each service has had."""
         self._packets = PacketLog(reactor, GROUP, COPIED, self._take)
         self._dropping = dropped_refusals(run, self._drop_by_rules)
         self._rules_drop = False
@@ -91,6 +94,7 @@ class KernelMode(Service):
         """Begin to watch; where the kernel does not let that be, it is told, and all else goes."""
         super().startService()
         self._dropping.startService()
+        self.counts.startService()
         self._begin()
 
     def _begin(self) -> None:
@@ -131,12 +135,13 @@ class KernelMode(Service):
         if self._again is not None:
             self._again.cancel()
             self._again = None
-        dropping = self._dropping.stopService()
+        counting, dropping = self.counts.stopService(), self._dropping.stopService()
         self._packets.stop()
         self._suspicion.stop()
         self.ejections.stop()
         self._prober.stop()
         self._connections.stop()
+        await counting
         await dropping
         try:
             await self.rules.leave()

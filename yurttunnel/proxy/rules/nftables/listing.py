@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from yurttunnel.proxy.rules.nftables.table import Chain, Table
 
-_BEGINNING = re.compile(r"\t(chain|map|set) (\S+) \{")
+_BEGINNING = re.compile(r"\t(chain|map|set|counter) (\S+) \{")
 _COMMENT = re.compile(r' comment "([^"]*)"$')
 _ELEMENTS = "elements = {"
 _KINDS_THAT_PACKETS_FILL = "dynamic"

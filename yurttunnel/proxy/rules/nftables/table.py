@@ -36,8 +36,9 @@ class Chain:
 class Table:
     """Chains and maps by name, and what is in the maps.
 
-    ``maps`` have declarations (``map { type …; }``, ``set { … }``); ``elements`` are found by the
-    map and the key, and are empty where that is a set. What packets add to a set is none of them.
+    ``maps`` have declarations (``map { type …; }``, ``set { … }``, ``counter``); ``elements`` are
+    found by the map and the key, and are empty where that is a set. What packets add to a set is
+    none of them.
     """
 
     version: int

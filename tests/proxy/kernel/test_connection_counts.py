@@ -1,0 +1,95 @@
+"""How many connections the kernel has led, as its counters are read from time to time."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import fail, succeed
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.proxy.services import key
+from yurttunnel.proxy.kernel.connection_counts import PERIOD, ConnectionCounts
+from yurttunnel.proxy.kernel.parts import counter_name
+from yurttunnel.proxy.state.virtual_services import Protocol
+from yurttunnel.steering.interfaces import SteeringFailed
+
+WEB, DNS = key("web"), key("dns", Protocol.UDP)
+
+
+class ConnectionCountsTests(SynchronousTestCase):
+    """A kernel that a test lets count."""
+
+    def setUp(self):
+        """Begin to read."""
+        self.clock = Clock()
+        self.result = succeed({})
+        self.readings = 0
+        self.counts = ConnectionCounts(self.clock, self.run_job, (4, 6))
+        self.counts.startService()
+        self.addCleanup(self.counts.stopService)
+
+    def run_job(self, job):
+        """Return what a test has set in place of what the kernel says."""
+        self.readings += 1
+        return self.result
+
+    def count(self, **counted):
+        """Have counters, by the names of services, and the next reading."""
+        keys = {"web": WEB, "dns": DNS}
+        self.pass_period(succeed({counter_name(keys[name]): n for name, n in counted.items()}))
+
+    def pass_period(self, result):
+        """Have a reading with a result."""
+        self.result = result
+        self.clock.advance(PERIOD)
+
+    def test_by_service_and_by_protocol(self):
+        """Each as of the last reading; a service of which nothing was read has none."""
+        self.assertIsNone(self.counts.of(WEB))
+        self.assertEqual({}, self.counts.totals())
+        self.count(web=3, dns=1)
+        self.count(web=5, dns=1)
+        self.assertEqual((5, 1), (self.counts.of(WEB), self.counts.of(DNS)))
+        self.assertEqual({Protocol.TCP: 5, Protocol.UDP: 1}, self.counts.totals())
+
+    def test_a_service_goes(self):
+        """Totals only grow, also when it comes back, whose counter begins at 0."""
+        self.count(web=3, dns=1)
+        self.count(dns=2)
+        self.assertIsNone(self.counts.of(WEB))
+        self.count(web=2, dns=2)
+        self.assertEqual({Protocol.TCP: 5, Protocol.UDP: 2}, self.counts.totals())
+
+    def test_a_counter_begins_anew(self):
+        """As where somebody has removed the table: what it has by then comes on top."""
+        self.count(web=3)
+        self.count(web=2)
+        self.assertEqual(2, self.counts.of(WEB))
+        self.assertEqual({Protocol.TCP: 5}, self.counts.totals())
+
+    def test_a_change_amid_a_reading(self):
+        """What was read before stays; the next reading has what was missed."""
+        self.count(web=3)
+        self.pass_period(succeed(None))
+        self.assertEqual(3, self.counts.of(WEB))
+        self.count(web=4)
+        self.assertEqual({Protocol.TCP: 4}, self.counts.totals())
+
+    def test_a_kernel_that_does_not_say(self):
+        """It is told once in a while, and what is known stays."""
+        self.count(web=3)
+        with capturedLogs() as logged:
+            for _ in range(3):
+                self.pass_period(fail(SteeringFailed("not permitted")))
+        (warning,) = [each for each in logged if "log_failure" not in each]
+        self.assertIn("not counted", warning["log_format"])
+        self.assertEqual(3, self.counts.of(WEB))
+        self.count(web=4)
+        self.assertEqual(4, self.counts.of(WEB))
+
+    def test_the_end(self):
+        """Nothing is read any more."""
+        self.counts.stopService()
+        before = self.readings
+        self.clock.advance(10 * PERIOD)
+        self.assertEqual(before, self.readings)
