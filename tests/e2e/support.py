@@ -20,8 +20,8 @@ from tests.e2e.programs import Program, Tunnel
 from tests.e2e.stopwatch import Stopwatch
 from tests.e2e.turns import Turn, turn
 
-ALONE = "tests.e2e.alone."
-"""What the modules begin with whose tests measure, so that no other one may run beside them."""
+TURNS = {"tests.e2e.alone.quiet.": Turn.QUIET, "tests.e2e.alone.": Turn.ALONE}
+"""Of the modules that begin so, whose tests measure; those of others run beside each other."""
 
 ASKED_PART = 0.05
 """The part of the time that was waited after which a page is asked for again."""
@@ -40,15 +40,11 @@ class EndToEndTestCase(TestCase):
 
     timeout = 120
 
-    quiet = False
-    """Whether a test of `ALONE` leaves the processors idle, so that its like may run beside it."""
-
     def run(self, result) -> None:
         """Wait for the test's turn first: it is no part of the time that a test has."""
-        kind = Turn.BESIDE
-        if type(self).__module__.startswith(ALONE):
-            kind = Turn.QUIET if self.quiet else Turn.ALONE
-        with turn(kind):
+        module = type(self).__module__
+        kinds = (kind for package, kind in TURNS.items() if module.startswith(package))
+        with turn(next(kinds, Turn.BESIDE)):
             super().run(result)
 
     async def setUp(self) -> None:

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from tests.e2e.programs import STOP_SECONDS
@@ -67,14 +68,12 @@ class Terminal:
         return self.log_path.read_text()
 
     def close(self) -> None:
-        """End the shell and what runs in it."""
-        try:
+        """End what runs in the shell, and hang up: a shell at a terminal takes no SIGTERM."""
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
+        os.close(self._own)
+        try:
             self._process.wait(STOP_SECONDS)
-        except ProcessLookupError:
-            self._process.wait()
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        finally:
-            os.close(self._own)

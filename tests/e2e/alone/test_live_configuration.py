@@ -27,12 +27,12 @@ STREAMS = 200
 CALLERS, RATE = 32, 1000
 """Who make requests, and how many a second together, where the machine has time for them."""
 
-REWRITES, AT_ONCE = 20, 5
+REWRITES, AT_ONCE = 10, 10
 """How often the file is another one, and how many forwards it adds then, and removes.
 
 A program looks at its file each second, and reads it when it was the same at two looks: 100
 rewrites with one forward each, one after the other, would take more than three minutes. So there
-are 100 forwards in 20 rewrites; as many are added and removed one by one by command meanwhile.
+are 100 forwards in 10 rewrites; as many are added and removed one by one by command meanwhile.
 """
 
 USUAL_SECONDS = 5.0

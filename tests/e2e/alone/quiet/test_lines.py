@@ -26,8 +26,6 @@ class LineTests(LeakTestCase):
     byte waits in its queue: no program can send faster than that.
     """
 
-    quiet = True
-
     async def line(self, rate: float, delay: float, queue: int) -> Tunnel:
         """Start a tunnel over a line of ``rate`` bytes/s away from the edge.
 

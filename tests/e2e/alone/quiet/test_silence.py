@@ -33,8 +33,6 @@ class SilenceTests(SiteTestCase):
     Both ends have to notice in the time that the protocol promises.
     """
 
-    quiet = True
-
     # The streams have to outlive the test's wait for the node that has none.
     server_extra = ("--resume-window", RESUME_WINDOW)
 
