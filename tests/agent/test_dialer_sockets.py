@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import socket
 from ipaddress import ip_address
 
@@ -12,6 +11,7 @@ from twisted.trial.unittest import TestCase
 
 from tests.agent.fakes import FakeNameResolver, FakeRequest
 from tests.black_hole import BlackHole
+from tests.descriptors import no_descriptor_left
 from tests.e2e.network.namespaces import Namespace
 from yurttunnel.agent.dialer import Dialer
 from yurttunnel.agent.policy import DestinationPolicy, parse_pattern
@@ -101,16 +101,8 @@ class KernelErrors:
 
     async def test_running_out_of_descriptors_is_an_overload(self) -> None:
         """OVERLOADED: trying later may work, and does."""
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        probe = socket.socket()
-        lowest = probe.fileno()
-        probe.close()
-        # No descriptor at or above the lowest free one may be opened.
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
-        try:
+        with no_descriptor_left():
             failed = self.ask("127.0.0.1")
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         code, text = await failed
         self.assertEqual(code, Code.OVERLOADED)
         self.assertIn("too many open files", text)

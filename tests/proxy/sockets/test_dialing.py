@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import resource
 import select
 import socket
 from ipaddress import ip_address
@@ -14,6 +13,7 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.descriptors import no_descriptor_left
 from tests.proxy.sockets.lab import LOOPBACK, TcpLab, service_of
 from yurttunnel.proxy.sockets.dialer import TcpDialer
 from yurttunnel.proxy.sockets.dialing import MOST_REFUSALS, PLAN
@@ -278,10 +278,6 @@ class DialingTests(SynchronousTestCase):
 class PatienceTests(SynchronousTestCase):
     """Bounds on what may be under way."""
 
-    def setUp(self) -> None:
-        """No limit is reached yet."""
-        self.before = resource.getrlimit(resource.RLIMIT_NOFILE)
-
     def serve(self, **limits):
         """Open a proxy socket with limits; return it with the lab and its endpoint."""
         lab = TcpLab(self, **limits)
@@ -363,10 +359,7 @@ class PatienceTests(SynchronousTestCase):
         lab, alive, opened, _ = self.serve()
         client, server = lab.join(opened, alive)
         late = [lab.client(opened) for _ in range(3)]
-        lowest = socket.socket()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest.fileno(), self.before[1]))
-        lowest.close()
-        try:
+        with no_descriptor_left():
             with capturedLogs() as events:
                 for _ in range(20):
                     lab.reactor.turn()
@@ -374,8 +367,6 @@ class PatienceTests(SynchronousTestCase):
                     lab.reactor.advance(0.1)
             client.socket.send(b"still there")
             lab.until(lambda: server.read().received == b"still there")
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, self.before)
         (told,) = [event for event in events if event["log_level"] is LogLevel.warn]
         self.assertIn(
             f"Port {opened.port} accepts no connections for now: Too many open files",

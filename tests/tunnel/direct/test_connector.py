@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import socket
 
 from twisted.internet import reactor
@@ -22,6 +21,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from tests.black_hole import BlackHole
+from tests.descriptors import no_descriptor_left
 from tests.e2e.network.namespaces import Namespace
 from tests.tunnel.direct.test_transport import MUCH, Peer, turns, until
 from tests.tunnel.direct.users import HalfCloseUser, User
@@ -219,14 +219,8 @@ class ConnectorContract:
     async def test_running_out_of_descriptors_is_a_failure_with_its_number(self) -> None:
         """The dialer tells it from the fault of a target."""
         client = Client()
-        lowest = os.dup(0)
-        os.close(lowest)
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
-        try:
+        with no_descriptor_left():
             self.dial(client)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         self.assertEqual(client.told, ["started"])
         await until(lambda: client.reason)
         self.assertEqual(client.reason.value.osError, errno.EMFILE)

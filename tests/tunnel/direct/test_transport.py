@@ -10,7 +10,6 @@ import contextlib
 import errno
 import inspect
 import os
-import resource
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +20,7 @@ from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
+from tests.descriptors import no_descriptor_left
 from tests.tunnel.direct.users import HalfCloseUser, Pull, Push, User
 from yurttunnel.ops.listen import listen_unix
 from yurttunnel.tunnel.direct.reactor import with_transports
@@ -463,16 +463,10 @@ class TransportContract:
         late = socket.socket()
         self.addCleanup(late.close)
         late.setblocking(False)
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        lowest = os.dup(0)
-        os.close(lowest)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
-        try:
+        with no_descriptor_left():
             self.assertIn(late.connect_ex(address), (0, errno.EINPROGRESS))
             late_peer = Peer(late)
             await until(lambda: late_peer.read().ended or late_peer.reset)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         user.transport.write(b"still there")
         await until(lambda: peer.read().received == b"still there")
 
