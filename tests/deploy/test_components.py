@@ -17,6 +17,7 @@ from tests.deploy.rendering import (
     named,
     of_kind,
     pod_of,
+    read_objects,
     render,
     rendered_text,
     server_of,
@@ -65,7 +66,7 @@ class PlacementTests(KustomizationTestCase):
         for kubectl in usable_kubectls():
             for components in ([PLACEMENT], [PLACEMENT, IPTABLES], [IPTABLES, PLACEMENT]):
                 directory = self.kustomization(DNS, components=components)
-                objects = list(yaml.safe_load_all(rendered_text(directory, kubectl)))
+                objects = read_objects(rendered_text(directory, kubectl))
                 desired = pod_of(server_of(objects))["affinity"]["nodeAffinity"]
                 affinity = pod_of(named(objects, "Deployment", "yurt-tunnel-dns"))["affinity"]
                 self.assertEqual(desired, affinity["nodeAffinity"])
@@ -110,7 +111,7 @@ class PolicyTests(KustomizationTestCase):
         """The policy and its binding are added, and bound together."""
         for kubectl in usable_kubectls():
             directory = self.kustomization(BASE, components=[POLICY])
-            objects = list(yaml.safe_load_all(rendered_text(directory, kubectl)))
+            objects = read_objects(rendered_text(directory, kubectl))
             added = of_kind(
                 objects, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
             )
@@ -186,7 +187,7 @@ class DnsPolicyTests(KustomizationTestCase):
         """Policy and binding are added beside the other policy, and bound together."""
         for kubectl in usable_kubectls():
             directory = self.kustomization(DNS, components=[POLICY, DNS_POLICY])
-            objects = list(yaml.safe_load_all(rendered_text(directory, kubectl)))
+            objects = read_objects(rendered_text(directory, kubectl))
             self.assertIn(self.policy, objects)
             self.assertIn(self.binding, objects)
             self.assertEqual(len(render(DNS)) + 4, len(objects))
@@ -230,7 +231,7 @@ class EventsTests(KustomizationTestCase):
         count = 0
         for kubectl in usable_kubectls():
             directory = self.kustomization(BASE, namespace="mine", transformers=[EVENTS])
-            objects = list(yaml.safe_load_all(rendered_text(directory, kubectl)))
+            objects = read_objects(rendered_text(directory, kubectl))
             for each in objects:
                 is_events = each["metadata"]["name"] == "yurt-tunnel-server-events"
                 count += is_events

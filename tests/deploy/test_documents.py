@@ -15,8 +15,7 @@ from tests.deploy.rendering import (
     flags_of,
     named,
     of_kind,
-    rendered_text,
-    usable_kubectls,
+    render,
     why_not_rendered,
 )
 from tests.deploy.rooms import rooms
@@ -421,7 +420,7 @@ class BlockTests(unittest.TestCase):
                 for each in read.get(field, [])
             ]
         (directory / "kustomization.yaml").write_text(yaml.safe_dump(read))
-        objects = list(yaml.safe_load_all(rendered_text(directory, usable_kubectls()[-1])))
+        objects = render(directory)
         for workload in of_kind(objects, "Deployment", "DaemonSet"):
             (container,) = workload["spec"]["template"]["spec"]["containers"]
             self.assertEqual("IMAGE:0.1.0", container["image"])

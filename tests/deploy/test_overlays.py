@@ -15,8 +15,6 @@ from tests.deploy.rendering import (
     named,
     pod_of,
     render,
-    rendered_text,
-    usable_kubectls,
 )
 from tests.deploy.workloads import (
     RenderedTestCase,
@@ -152,7 +150,7 @@ def _patched_kube_apiserver(test, directory):
     }
     (place / "pod.yaml").write_text(yaml.safe_dump(pod))
     (place / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-    (patched,) = yaml.safe_load_all(rendered_text(place, usable_kubectls()[-1]))
+    (patched,) = render(place)
     models.V1Pod.model_validate(patched)
     (container,) = patched["spec"]["containers"]
     (flag,) = [each for each in container["command"] if "egress" in each]
