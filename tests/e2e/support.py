@@ -21,7 +21,8 @@ from tests.e2e.stopwatch import Stopwatch
 from tests.e2e.turns import Turn, turn
 
 TURNS = {"tests.e2e.alone.quiet.": Turn.QUIET, "tests.e2e.alone.": Turn.ALONE}
-"""Of the modules that begin so, whose tests measure; those of others run beside each other."""
+"""Of the modules that begin so, whose tests measure; the first one that fits counts. Those of all
+others run beside each other."""
 
 ASKED_PART = 0.05
 """The part of the time that was waited after which a page is asked for again."""

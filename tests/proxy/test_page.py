@@ -23,6 +23,7 @@ from yurttunnel.proxy.page import (
     problems_section,
     services_page,
     services_section,
+    syncs_section,
 )
 from yurttunnel.proxy.placement import Carried
 from yurttunnel.proxy.state.virtual_services import (
@@ -60,9 +61,12 @@ class PageTestCase(SynchronousTestCase):
         self.clock.advance(100)
         self.carried = []
         self.problems = []
+        self.health = SyncHealth(self.clock, 30.0, lambda: True)
+        self.proxier = None
         sections = (
             problems_section(lambda: self.problems),
             services_section(self.clock, lambda: self.carried),
+            syncs_section(self.health, lambda: self.proxier),
         )
         self.page = StatusPage(
             self.clock,
@@ -101,11 +105,31 @@ class StatusTests(PageTestCase):
         """It has counted connections, of which it is not known when they end, and no bytes."""
         self.carried = [BY_KERNEL]
         (row,) = self.render().rows["services"]
-        self.assertEqual(["the kernel", "4,321", ""], row[3:])
+        self.assertEqual(["the kernel", "4,321 in all", ""], row[3:])
+
+    def test_syncs(self):
+        """When the last one went well, how long it took, and what waits for the next."""
+
+        class Figures:
+            syncs = {"ok": 1234, "repaired": 0, "failed": 2}
+            last_took = None
+
+        self.proxier = Figures
+        self.assertIn("none yet", self.render().sections["syncs"])
+        self.health.begun()
+        self.health.synced()
+        Figures.last_took = 0.0123
+        self.clock.advance(7)
+        self.health.queued()
+        self.clock.advance(3)
+        found = self.render().sections["syncs"]
+        for each in ("10 s ago", "12 ms", "3 s", "1,234 ok, 0 repaired, 2 failed"):
+            self.assertIn(each, found)
 
     def test_nothing_is_served(self):
-        """The page says so, and has no problems."""
+        """The page says so, and has no problems, nor syncs before it is known what there is."""
         page = self.render()
+        self.assertNotIn("syncs", page.sections)
         self.assertIn("No Service has an address that is served here", page.sections["services"])
         self.assertNotIn("problems", page.sections)
         self.assertNotIn("certificates", page.sections)

@@ -115,15 +115,14 @@ METRICS: tuple[Metric[ProxyStats], ...] = (
     ),
     counter(
         "yurtproxy_accepted_connections",
-        "Connections and UDP clients, by protocol: in user mode since the start; in kernel mode as"
-        " the kernel counted them in the last 10 s, also before a restart, and one that is led to"
-        " another endpoint counts anew.",
+        "Connections and UDP clients since the start, by protocol; in kernel mode as they were some"
+        " 10 s ago, and one that is led to another endpoint counts anew.",
         lambda stats: stats.counted("total"),
         "protocol",
     ),
     counter(
         "yurtproxy_failed_connections",
-        "Those that got no endpoint, by protocol.",
+        "Those that got no endpoint in user mode, by protocol.",
         lambda stats: stats.counted("failed"),
         "protocol",
     ),

@@ -9,10 +9,21 @@ from twisted.internet.interfaces import IReactorTime
 from yurttunnel.ops.meta import JsonPage
 from yurttunnel.ops.slices import gather
 from yurttunnel.ops.status import words
-from yurttunnel.ops.status.markup import Column, Content, Markup, element, joined, mark, table
+from yurttunnel.ops.status.markup import (
+    Column,
+    Content,
+    Markup,
+    element,
+    joined,
+    mark,
+    pairs,
+    table,
+)
 from yurttunnel.ops.status.sections import NO_MATCH, MakeSection, Moment, Section, listing
+from yurttunnel.proxy.health import SyncHealth
 from yurttunnel.proxy.interfaces import EndpointStats
 from yurttunnel.proxy.placement import Carried
+from yurttunnel.proxy.proxier import Proxier
 from yurttunnel.proxy.state.virtual_services import Endpoint, Problem
 
 MOST_SHOWN = 100
@@ -54,6 +65,29 @@ def services_section(clock: IReactorTime, carried: Callable[[], Iterable[Carried
             NO_MATCH if every else "No Service has an address that is served here.",
         )
         return Section("services", content, "sessions", ("services", f"{len(every):,}"))
+
+    return section
+
+
+def syncs_section(health: SyncHealth, proxier: Callable[[], Proxier | None]) -> MakeSection:
+    """Make what makes the section of syncs of sockets and rules."""
+
+    def section(moment: Moment) -> Section | None:
+        what = proxier()
+        if what is None:
+            return None
+        last = health.last_synced
+        rows: list[tuple[str, Content]] = [
+            (
+                "Last that went well",
+                "none yet" if last is None else words.ago(words.at(last), moment.now),
+            ),
+            ("It took", words.round_trip(what.last_took)),
+            ("Changes have been waiting for", words.duration(health.waits())),
+            ("Since the start", ", ".join(f"{each:,} {how}" for how, each in what.syncs.items())),
+        ]
+        content = [element("h2", "Syncs of sockets and rules"), pairs("Syncs", rows)]
+        return Section("syncs", content, "streams")
 
     return section
 
@@ -127,7 +161,7 @@ def _endpoint(endpoint: Endpoint, stats: EndpointStats | None, now: float) -> Co
 def _connections(each: Carried) -> Content:
     stats = each.stats
     if stats is None:
-        return "" if each.connections is None else f"{each.connections:,}"
+        return "" if each.connections is None else f"{each.connections:,} in all"
     refused = element("small", f"{stats.failed:,} without endpoint") if stats.failed else ""
     return joined(f"{stats.active:,} of {stats.total:,}", refused)
 

@@ -55,7 +55,7 @@ class IKernel(Interface):
         """Return how many it has had, attempts each; ``None`` where that is not known yet."""
 
     def totals() -> Mapping[Protocol, int]:
-        """Return those of all services by protocol, also of those that are gone."""
+        """Return those since the start by protocol, also of services that are gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,15 +158,14 @@ class Placement:
             stats = each.socket.stats()
             yield Carried(each.service, each.socket.port, each.picker.endpoints(), stats)
         for service in list(self._by_kernel.values()):
-            assert self._kernel is not None
-            known, count = self._kernel.endpoints(service), self._kernel.connections(service)
-            yield Carried(service, None, known, None, count)
+            if self._kernel is not None:
+                known, count = self._kernel.endpoints(service), self._kernel.connections(service)
+                yield Carried(service, None, known, None, count)
 
     def totals(self) -> Generator[str, None, Mapping[tuple[Protocol, str], int]]:
-        """Return what is counted, by the names of :data:`COUNTED`.
+        """Return what was counted since the start, by the names of :data:`COUNTED`.
 
-        By sockets it is since the start, and by the kernel, which counts connections alone, for as
-        long as it has had the rules. With pauses (:func:`yurttunnel.ops.slices.visit`).
+        The kernel counts connections alone. With pauses (:func:`yurttunnel.ops.slices.visit`).
         """
         totals, sockets = self._past.copy(), list(self._open.items())
         if self._kernel is not None:

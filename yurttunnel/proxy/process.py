@@ -44,7 +44,12 @@ from yurttunnel.proxy.health import HealthPages, SyncHealth
 from yurttunnel.proxy.health_checks import HealthCheckServers
 from yurttunnel.proxy.metrics import METRICS, ProxyStats, proxy_registry
 from yurttunnel.proxy.node import ThisNode
-from yurttunnel.proxy.page import problems_section, services_page, services_section
+from yurttunnel.proxy.page import (
+    problems_section,
+    services_page,
+    services_section,
+    syncs_section,
+)
 from yurttunnel.proxy.placement import Carried, Placement
 from yurttunnel.proxy.proxier import Proxier
 from yurttunnel.proxy.settings import Settings, SourceSettings
@@ -233,6 +238,7 @@ class ProxyProcess:
                 sections=(
                     problems_section(self._problems),
                     services_section(reactor, self._carried),
+                    syncs_section(self._health, lambda: self._proxier),
                 ),
             ),
         )

@@ -121,6 +121,8 @@ class Proxier(Service):
         """How the syncs have ended."""
         self.durations = Durations(SYNC_BOUNDS)
         """How long those took that went well."""
+        self.last_took: float | None = None
+        """How long the last one of them took; ``None`` before there was one."""
         self.flows_forgotten = 0
         """UDP flows that the kernel was told to forget."""
         self._reconciler = Reconciler(
@@ -213,7 +215,8 @@ class Proxier(Service):
         else:
             self._rules_problem = None
             self.syncs[result] += 1
-            self.durations.observe(self._clock.seconds() - begun)
+            self.last_took = self._clock.seconds() - begun
+            self.durations.observe(self.last_took)
             self._health.synced()
             return True
         return False

@@ -36,11 +36,14 @@ from tests.proxy.services import key, service
 from tests.steering.firewall.fakes import FakePrograms
 from yurttunnel.proxy.interfaces import Placed
 from yurttunnel.proxy.kernel.availability import kernel_mode_available
+from yurttunnel.proxy.kernel.connection_counts import ConnectionCounts
 from yurttunnel.proxy.kernel.mode import KernelMode
 from yurttunnel.proxy.kernel.parts import Masquerade
 from yurttunnel.proxy.kernel.prober import Outcome, Prober
 from yurttunnel.proxy.kernel.targets import Target
-from yurttunnel.proxy.rules.nftables.tables import Networks
+from yurttunnel.proxy.rules.nftables.parts import user_part
+from yurttunnel.proxy.rules.nftables.rules import Nftables
+from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
 from yurttunnel.proxy.state.virtual_services import (
     NobodyServes,
     Portal,
@@ -126,6 +129,22 @@ class KernelTestCase(TestCase):
     def serve_all(self):
         """Have all of them listen."""
         return [self.serve(number) for number in range(3)]
+
+    def answer_datagrams(self):
+        """Have the first endpoint answer by UDP."""
+        with self.lab.endpoints[0].inside():
+            port = reactor.listenUDP(PORT, Echo(), interface="::")
+        self.addCleanup(port.stopListening)
+
+    async def resolve(self, count):
+        """Have clients send until they are answered, and return them."""
+        resolvers = [Resolver(CLUSTER[self.version], 80) for _ in range(count)]
+        for each in resolvers:
+            with self.lab.client.inside():
+                own = reactor.listenUDP(0, each, interface=CLIENT[self.version])
+            self.addCleanup(own.stopListening)
+        await gatherResults([each.answered for each in resolvers])
+        return resolvers
 
     def apply(self, *services):
         """Make the rules."""
@@ -232,27 +251,45 @@ class Carrying:
             self.assertEqual(is_kept, CLIENT[self.version] in listed)
 
     async def test_connections_are_counted(self):
-        """Once each, whatever becomes of endpoints, and whichever process looks."""
+        """Once each, whatever becomes of endpoints, and also when the process has ended."""
         self.serve_all()
         for affinity, numbers in ((None, (0, 1, 2)), (60.0, (0, 1, 2)), (None, (0, 1))):
             await self.apply(self.service(numbers=numbers, affinity=affinity))
             await self.clients(10, CLUSTER[self.version])
             await self.clients(5, CLUSTER[self.version], self.lab.node)
         self.assertEqual(45, await self.counted())
-        await self.mode.stopService()
-        self.mode = self.new()
-        self.mode.startService()
+        await self.apply(self.service(numbers=[]))
+        await self.is_refused()
         self.assertEqual(45, await self.counted())
-        self.assertEqual({Protocol.TCP: 45}, self.mode.counts.totals())
+        await self.mode.stopService()
+        self.assertEqual(45, await self.counted())
 
-    async def counted(self):
-        """Return how many connections the service has had, as they are read now."""
-        await self.mode.counts.stopService()
-        self.mode.counts.startService()
-        the_key = self.service().key
-        await self.until(lambda: self.mode.counts.of(the_key) is not None)
-        await self.mode.counts.stopService()
-        return self.mode.counts.of(the_key)
+    async def test_datagrams_are_counted(self):
+        """A client is one connection, whatever it sends."""
+        await self.apply(self.service(numbers=[0], protocol=Protocol.UDP))
+        self.answer_datagrams()
+        await self.resolve(10)
+        self.assertEqual(10, await self.counted(protocol=Protocol.UDP))
+
+    async def counted(self, **service):
+        """Return how many connections the service has had, as another process reads it."""
+        counts = ConnectionCounts(reactor, KernelWorker(reactor).run, (4, 6))
+        counts.startService()
+        the_key = self.service(**service).key
+        await self.until(lambda: counts.of(the_key) is not None)
+        await counts.stopService()
+        return counts.of(the_key)
+
+    async def test_the_other_mode(self):
+        """It takes the table over, and nothing of this one is left."""
+        await self.apply(self.service(affinity=60.0))
+        programs = Programs(reactor)
+        tables = Tables((4, 6), user_part, HOSTS.get, Networks())
+        await Nftables(programs, tables).apply([Placed(self.service(numbers=[]), 40000)])
+        family = "ip" if self.version == 4 else "ip6"
+        listed = self.lab.node.run("nft", "list", "table", family, "yurtproxy")
+        self.assertNotIn("counter", listed)
+        self.assertIn(": 40000", listed)
 
     def seconds_of_affinity(self):
         """Return for how much longer the one client keeps its endpoint."""
@@ -597,17 +634,10 @@ class Retry:
 
     async def test_udp(self):
         """Datagrams for a port where nobody listens go elsewhere, and nobody hears of it."""
-        with self.lab.endpoints[0].inside():
-            port = reactor.listenUDP(PORT, Echo(), interface="::")
-        self.addCleanup(port.stopListening)
+        self.answer_datagrams()
         await self.apply(self.service(numbers=[0, 1], protocol=Protocol.UDP))
-        resolvers = [Resolver(CLUSTER[self.version], 80) for _ in range(10)]
-        for each in resolvers:
-            with self.lab.client.inside():
-                own = reactor.listenUDP(0, each, interface=CLIENT[self.version])
-            self.addCleanup(own.stopListening)
-        await gatherResults([each.answered for each in resolvers])
-        self.assertEqual([0] * 10, [each.refusals for each in resolvers])
+        found = await self.resolve(10)
+        self.assertEqual([0] * 10, [each.refusals for each in found])
 
     async def test_too_big(self):
         """That a packet has to be smaller is told the client, and held against no endpoint."""

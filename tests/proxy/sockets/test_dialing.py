@@ -359,12 +359,11 @@ class PatienceTests(SynchronousTestCase):
         lab, alive, opened, _ = self.serve()
         client, server = lab.join(opened, alive)
         late = [lab.client(opened) for _ in range(3)]
-        with no_descriptor_left():
-            with capturedLogs() as events:
-                for _ in range(20):
-                    lab.reactor.turn()
-                    self.assertNotIn(opened._listener, lab.descriptors.readers())
-                    lab.reactor.advance(0.1)
+        with no_descriptor_left(), capturedLogs() as events:
+            for _ in range(20):
+                lab.reactor.turn()
+                self.assertNotIn(opened._listener, lab.descriptors.readers())
+                lab.reactor.advance(0.1)
             client.socket.send(b"still there")
             lab.until(lambda: server.read().received == b"still there")
         (told,) = [event for event in events if event["log_level"] is LogLevel.warn]

@@ -18,7 +18,7 @@ from twisted.logger import Logger
 
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.reconciler import Reconciler
-from yurttunnel.proxy.kernel.parts import counter_name
+from yurttunnel.proxy.kernel.parts import counted_protocol, counter_name
 from yurttunnel.proxy.rules.nftables.table import NAME
 from yurttunnel.proxy.state.virtual_services import Key, Protocol
 from yurttunnel.steering.interfaces import SteeringFailed
@@ -29,12 +29,16 @@ from yurttunnel.steering.netlink.worker import Run
 PERIOD = 10.0
 """Seconds between two readings."""
 
+AGAIN = 1.0
+"""Seconds after one amid which rules were changed."""
+
 
 class ConnectionCounts(Service):
     """The counts as of the last reading; ``run`` waits for the kernel.
 
-    The kernel's counters stay when the process ends, and so its successor's counts go on from
-    there.
+    The kernel's counters stay when the process ends: a service's goes on from there. Totals are
+    those since the start, as all others of the process, for services that are gone would be missing
+    from those before.
     """
 
     _log = Logger()
@@ -43,9 +47,9 @@ class ConnectionCounts(Service):
         self._run = run
         self._versions = tuple(versions)
         self._limited = RateLimitedLog(clock, self._log)
-        self._counted: Mapping[str, int] = {}
+        self._counted: Mapping[str, int] | None = None
         self._totals: Counter[Protocol] = Counter()
-        self._reading = Reconciler(clock, PERIOD, "counting connections", self._read)
+        self._reading = Reconciler(clock, PERIOD, "counting connections", self._read, settle=AGAIN)
 
     def startService(self) -> None:
         super().startService()
@@ -58,10 +62,10 @@ class ConnectionCounts(Service):
 
     def of(self, key: Key) -> int | None:
         """Return those of a service; ``None`` before there are any rules for it."""
-        return self._counted.get(counter_name(key))
+        return None if self._counted is None else self._counted.get(counter_name(key))
 
     def totals(self) -> Mapping[Protocol, int]:
-        """Return those of all services, also of those that are gone."""
+        """Return those since the start by protocol, also of services that are gone."""
         return self._totals
 
     async def _read(self) -> bool:
@@ -70,22 +74,28 @@ class ConnectionCounts(Service):
         except SteeringFailed as error:
             self._limited.warn("Connections of kernel mode are not counted: {error}", error=error)
             return False
-        if counted is not None:
+        if counted is None:
+            self._reading.trigger()
+        else:
             self._take(counted)
         return True
 
     def _take(self, counted: Mapping[str, int]) -> None:
+        former, self._counted = self._counted, counted
+        if former is None:
+            return
         for name, count in counted.items():
-            before = self._counted.get(name, 0)
-            # A service that was gone meanwhile has another counter, which has begun at 0.
-            self._totals[_protocol(name)] += count - before if count >= before else count
-        self._counted = counted
+            before = former.get(name, 0)
+            protocol = counted_protocol(name)
+            if count != before and protocol is not None:
+                # One that somebody has removed, and that was made again, has begun at 0.
+                self._totals[protocol] += count - before if count >= before else count
 
 
 def _counted(versions: Collection[int]) -> Mapping[str, int] | None:
     """Return the counts by the names of counters.
 
-    ``None`` where somebody has changed rules meanwhile: then the kernel may have left some out.
+    ``None`` where rules were changed meanwhile: then the kernel may have left some out.
     """
     generation = nft_generation()
     counted = {
@@ -94,7 +104,3 @@ def _counted(versions: Collection[int]) -> Mapping[str, int] | None:
         for name, count in counted_packets(version, NAME).items()
     }
     return counted if nft_generation() == generation else None
-
-
-def _protocol(name: str) -> Protocol:
-    return Protocol(name.partition("-")[0].upper())

@@ -39,6 +39,8 @@ maps are looked up as they are at that moment: amid a change it may find nothing
 just gone. If it passed, the kernel would lead its connection nowhere from then on; dropped it is
 sent again."""
 
+_PROTOCOLS = {each.value.lower(): each for each in Protocol}
+
 _MOST_NAMED = 80
 """Characters of a Service's name in that of its chains, which may have 127."""
 
@@ -93,7 +95,9 @@ class KernelParts:
             placed, internal, lambda served, portal: self._lead(placed, served, portal)
         )
         chains: dict[str, Chain] = {}
-        maps: dict[str, str] = {}
+        # It has counted what there was also where it has no endpoints now.
+        counts = needs_socket(service) is None
+        maps = {counter_name(service.key): "counter"} if counts else {}
         own = dict(found)
         if is_carried(placed):
             self._add_choice(service, chains, maps)
@@ -144,9 +148,7 @@ class KernelParts:
         mark = f"{set_mark(RETRIED)} " if is_retried else ""
         protocol = service.key.protocol.value.lower()
         name = _name("svc", service.key)
-        counter = counter_name(service.key)
-        maps[counter] = "counter"
-        count = f"counter name {counter}"
+        count = f"counter name {counter_name(service.key)}"
         if service.affinity is None:
             to = _numbered([_at(each, " . ") for each in chosen])
             choice = f"dnat to numgen random mod {len(chosen)} map {to}"
@@ -207,8 +209,13 @@ def kernel_chains(version: int, drops_invalid: bool = True) -> Part:
 
 
 def counter_name(key: Key) -> str:
-    """Return which counter has the connections to a service; it begins with the protocol."""
+    """Return the name of the counter of the connections to a service."""
     return _name(key.protocol.value.lower(), key)
+
+
+def counted_protocol(counter: str) -> Protocol | None:
+    """Return the protocol of a counter's connections; ``None`` for one of another name."""
+    return _PROTOCOLS.get(counter.partition("-")[0])
 
 
 def is_carried(placed: Placed) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 import struct
 
 from pyroute2.netlink import NETLINK_NETFILTER
 from pyroute2.netlink.nfnetlink.nftsocket import NFT_MSG_GETOBJ
 
-from yurttunnel.steering.netlink.conversation import DUMP, Conversation, KernelRefused
+from yurttunnel.steering.netlink.conversation import DUMP, Conversation
 from yurttunnel.steering.netlink.expressions import number
 from yurttunnel.steering.netlink.generation import NFNL_SUBSYS_NFTABLES
 from yurttunnel.steering.netlink.messages import attribute, attributes, raw_request
@@ -44,12 +43,7 @@ def counted_packets(version: int, table: str) -> dict[str, int]:
         as_steering_failed(f"cannot read the counters of the table {table}", {}),
         Conversation(NETLINK_NETFILTER) as kernel,
     ):
-        try:
-            return dict(_counter(body) for body in kernel.dump(request))
-        except KernelRefused as refusal:
-            if refusal.code == errno.ENOENT:
-                return {}
-            raise
+        return dict(_counter(body) for body in kernel.dump(request))
 
 
 def _counter(body: bytes) -> tuple[str, int]:
