@@ -222,6 +222,17 @@ class Running(ProcessProtocol):
                 )
             await deferLater(self._reactor, 0.02)
 
+    async def sees_size(self, size: str) -> re.Match | None:
+        """Ask the shell that runs for its terminal's size (``ROWS COLUMNS``); ``None`` for another.
+
+        kubectl sends the size beside what is typed, so that the shell may get it later.
+        """
+        self.transport.write(b"stty size\n")
+        try:
+            return await self.says(size, 1)
+        except KubectlFailed:
+            return None
+
     async def finished(self, seconds: float = 60.0) -> Finished:
         """Wait for the end; it is killed, and an error, when that does not come."""
         timer = self._reactor.callLater(seconds, self.kill)

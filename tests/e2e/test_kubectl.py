@@ -195,18 +195,9 @@ class KubectlTests:
         self.assertIn(b"no-such-program", missing.error)
         shell = self.start_kubectl(kubectl, "exec", "-it", "echo", "--", "sh", tty=(100, 40))
         await shell.says(r"[#$] ")
-        shell.transport.write(b"stty size\n")
-        await shell.says("40 100")
+        await self.eventually(lambda: shell.sees_size("40 100"), "the shell sees its size")
         shell.resize(120, 50)
-
-        async def resized():
-            shell.transport.write(b"stty size\n")
-            try:
-                return await shell.says("50 120", 1)
-            except Exception:
-                return None
-
-        await self.eventually(resized, "the shell sees the new size")
+        await self.eventually(lambda: shell.sees_size("50 120"), "the shell sees the new size")
         # By then it is no child of the shell that still has to become a program, which would be
         # left running: dash's handler notes the signal, and is gone with what it has noted.
         shell.transport.write(b"sh -c 'echo begun; exec sleep 100'\n")

@@ -59,16 +59,9 @@ class KubectlTests(ClusterTestCase):
         """Have a shell in a terminal, whose size changes."""
         shell = self.start_kubectl(world, "exec", "-it", "web", "--", "sh", tty=(100, 40))
         await shell.says(r"[#$] ")
-        shell.transport.write(b"stty size\n")
-        await shell.says("40 100")
+        await self.eventually(lambda: shell.sees_size("40 100"), "the shell sees its size")
         shell.resize(120, 50)
-
-        async def resized():
-            shell.transport.write(b"stty size\n")
-            await self.pause(0.2)
-            return b"50 120" in shell.out
-
-        await self.eventually(resized, "the shell sees the new size")
+        await self.eventually(lambda: shell.sees_size("50 120"), "the shell sees the new size")
         shell.transport.write(b"exit 7\n")
         self.assertEqual((await shell.finished(10)).status, 7)
 
