@@ -55,6 +55,8 @@ class ProxyTestCase(EndToEndTestCase):
     backend = "iptables"
     legacy = False
 
+    maxDiff = None  # Rules that differ are shown whole.
+
     async def setUp(self) -> None:
         """Make the networks."""
         await super().setUp()

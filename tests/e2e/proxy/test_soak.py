@@ -63,6 +63,7 @@ class Soak:
         self.left, self.problems = CONNECTIONS, Counter[str]()
         self.killed: dict[Pod, float] = {}
         self.kills = 0
+        self.unexplained: list[str] = []
         churning = Deferred.fromCoroutine(self.churn())
         began = reactor.seconds()
         callers = [Deferred.fromCoroutine(self.keep_calling(hosts)) for _ in range(AT_ONCE)]
@@ -71,7 +72,8 @@ class Soak:
         await churning
         print(f"\n{self.mode}: {CONNECTIONS} connections in {seconds:.0f} s, seed {SEED},"
               f" {self.kills} endpoints killed: {dict(self.problems)}", end="")  # fmt: skip
-        self.assertLessEqual(self.problems.keys(), {"", KILLED}, self.problems)
+        unexplained = "\n".join(self.unexplained)
+        self.assertLessEqual(self.problems.keys(), {"", KILLED}, f"{self.problems}\n{unexplained}")
         self.assertLessEqual(self.problems[KILLED], self.kills * AT_ONCE)
         self.assertTrue(self.kills)
         # In kernel mode one that was killed is left out for minutes by UDP, where nobody can be
@@ -104,6 +106,8 @@ class Soak:
                 size, began = self.random.choice(SIZES), reactor.seconds()
                 found = await self.call(host, size=size, patience=20.0)
                 answer = KILLED if self.was_killed(found, began) else found.problem
+                if answer not in ("", KILLED):
+                    self.unexplained.append(f"{found}: {size} bytes, from {began}; {self.killed}")
             self.problems[answer] += 1
 
     def was_killed(self, answer: Answer, began: float) -> bool:
