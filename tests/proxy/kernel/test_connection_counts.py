@@ -19,13 +19,10 @@ WEB, DNS = key("web"), key("dns", Protocol.UDP)
 class ConnectionCountsTests(SynchronousTestCase):
     """A kernel that a test lets count."""
 
-    first = succeed({})
-    """What the first reading has."""
-
     def setUp(self):
         """Begin to read."""
         self.clock = Clock()
-        self.result = self.first
+        self.result = succeed({})
         self.readings = 0
         self.counts = ConnectionCounts(self.clock, self.run_job, (4, 6))
         self.counts.startService()
@@ -97,27 +94,19 @@ class ConnectionCountsTests(SynchronousTestCase):
         self.count(web=4)
         self.assertEqual(4, self.counts.of(WEB))
 
-    def test_the_end(self):
-        """Nothing is read any more."""
-        self.counts.stopService()
-        before = self.readings
-        self.clock.advance(10 * PERIOD)
-        self.assertEqual(before, self.readings)
-
-
-class SuccessorTests(ConnectionCountsTests):
-    """A process that finds counters of a former one; else all is as without."""
-
-    first = succeed({counter_name(WEB): 0, counter_name(DNS): 0})
-
-    def test_by_service_and_by_protocol(self):
+    def test_a_former_process(self):
         """A service has what it had before, and totals begin at 0, as a process's do."""
-        self.assertEqual(0, self.counts.of(WEB))
         self.count(web=3, dns=0)
-        self.assertEqual({Protocol.TCP: 3}, self.counts.totals())
         later = ConnectionCounts(self.clock, self.run_job, (4, 6))
         later.startService()
         self.addCleanup(later.stopService)
         self.assertEqual((3, {}), (later.of(WEB), later.totals()))
         self.count(web=5, dns=1)
         self.assertEqual({Protocol.TCP: 2, Protocol.UDP: 1}, later.totals())
+
+    def test_the_end(self):
+        """Nothing is read any more."""
+        self.counts.stopService()
+        before = self.readings
+        self.clock.advance(10 * PERIOD)
+        self.assertEqual(before, self.readings)
