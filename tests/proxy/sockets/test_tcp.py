@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import select
 import socket
 from unittest import mock
 
@@ -13,7 +14,14 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.proxy.sockets.lab import LOOPBACK, Peer, TcpLab, descriptors_in_use, service_of
+from tests.proxy.sockets.lab import (
+    LOOPBACK,
+    SECONDS,
+    Peer,
+    TcpLab,
+    descriptors_in_use,
+    service_of,
+)
 from yurttunnel.proxy.sockets import listener
 from yurttunnel.proxy.sockets.half_closed import LOOK, MOST_IDLE, HalfClosed
 from yurttunnel.proxy.sockets.listener import REST, Listener
@@ -199,6 +207,24 @@ class RelayTests(SynchronousTestCase):
         client.socket.close()
         self.until(lambda: server.read().ended)
         self.assertEqual(server.hash.digest(), hashlib.sha256(MUCH).digest())
+
+    def test_an_end_that_was_found_already_is_passed_on_once(self) -> None:
+        """What waited had left, and what followed was read for that; then comes the event of the
+        same round that says so. By then the endpoint may have ended as well, with an answer.
+        """
+        client, server = self.join()
+        [relay] = self.socket._relays
+        client.end()
+        self.until(lambda: server.read().ended)
+        server.socket.send(b"the answer")
+        server.socket.close()
+        has_ended = select.poll()
+        has_ended.register(relay._server, 0)
+        self.assertEqual([event for _, event in has_ended.poll(SECONDS * 1000)], [select.POLLHUP])
+        relay._client.doRead()
+        self.until(lambda: client.read().ended or client.reset)
+        self.assertEqual((client.received, client.reset), (b"the answer", False))
+        self.assert_nothing_left(client, server)
 
     def test_a_half_closed_connection_is_closed_when_nothing_comes_for_a_minute(self) -> None:
         """But not one over which something does; peers that were left alone leak nothing."""

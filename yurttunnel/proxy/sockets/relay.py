@@ -308,7 +308,11 @@ class _End:
         return True
 
     def _finish(self) -> None:
-        """Pass the end of this direction on."""
+        """Pass the end of this direction on, once."""
+        if self.has_ended:
+            # The other end's event has led to it, and this one is of the same round. To shut down
+            # again would fail where the other end has ended since, which is no reset.
+            return
         self.has_ended = True
         if self.other.has_ended:
             self._relay.close()
