@@ -209,8 +209,8 @@ class RelayTests(SynchronousTestCase):
         self.assertEqual(server.hash.digest(), hashlib.sha256(MUCH).digest())
 
     def test_an_end_that_was_found_already_is_passed_on_once(self) -> None:
-        """What waited had left, and what followed was read for that; then comes the event of the
-        same round that says so. By then the endpoint may have ended as well, with an answer.
+        """The endpoint's event may lead to a client's end, and the client's own event of the same
+        round comes behind it. An endpoint that has answered and ended by then is not reset.
         """
         client, server = self.join()
         [relay] = self.socket._relays

@@ -310,8 +310,8 @@ class _End:
     def _finish(self) -> None:
         """Pass the end of this direction on, once."""
         if self.has_ended:
-            # The other end's event has led to it, and this one is of the same round. To shut down
-            # again would fail where the other end has ended since, which is no reset.
+            # It was found by the other end's event (resume), and this end's own event is of the
+            # same round. Where the peer has ended meanwhile, another shutdown fails (ENOTCONN).
             return
         self.has_ended = True
         if self.other.has_ended:
