@@ -16,7 +16,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.sockets.lab import (
     LOOPBACK,
-    SECONDS,
     Peer,
     TcpLab,
     descriptors_in_use,
@@ -208,22 +207,38 @@ class RelayTests(SynchronousTestCase):
         self.until(lambda: server.read().ended)
         self.assertEqual(server.hash.digest(), hashlib.sha256(MUCH).digest())
 
-    def test_an_end_that_was_found_already_is_passed_on_once(self) -> None:
-        """The endpoint's event may lead to a client's end, and the client's own event of the same
-        round comes behind it. An endpoint that has answered and ended by then is not reset.
+    def test_an_end_that_an_endpoint_s_event_has_found_is_passed_on_once(self) -> None:
+        """The client's own event of the same round comes behind it, where it is to be written as
+        well. An endpoint that has answered and ended by then is not reset.
         """
         client, server = self.join()
         [relay] = self.socket._relays
+        # As much as is read at once, so that the client's event comes by the end alone.
+        for sender, end in ((server, relay._server), (client, relay._client)):
+            while not end.waits:
+                sender.socket.send(MUCH[:READ_BYTES])
+                self.lab.reactor.turn()
+        # Of what is ready the kernel keeps in order what it has not found otherwise since.
+        self.lab.reactor.turn()
+        takes_again = select.poll()
+        takes_again.register(relay._server, select.POLLOUT)
+        while not takes_again.poll(0):
+            server.read()
         client.end()
-        self.until(lambda: server.read().ended)
-        server.socket.send(b"the answer")
-        server.socket.close()
-        has_ended = select.poll()
-        has_ended.register(relay._server, 0)
-        self.assertEqual([event for _, event in has_ended.poll(SECONDS * 1000)], [select.POLLHUP])
-        relay._client.doRead()
+        answer, serve = relay.sent, self.lab.descriptors._serve
+        served: list[int] = []
+
+        def serve_and_answer(number: int, event: int) -> None:
+            serve(number, event)
+            served.append(number)
+            if not server.ended and server.read().ended:
+                server.socket.close()
+
+        self.patch(self.lab.descriptors, "_serve", serve_and_answer)
+        self.lab.reactor.turn()
+        self.assertEqual(served[:2], [relay._server.fileno(), relay._client.fileno()])
         self.until(lambda: client.read().ended or client.reset)
-        self.assertEqual((client.received, client.reset), (b"the answer", False))
+        self.assertEqual((client.size, client.reset), (answer, False))
         self.assert_nothing_left(client, server)
 
     def test_a_half_closed_connection_is_closed_when_nothing_comes_for_a_minute(self) -> None:

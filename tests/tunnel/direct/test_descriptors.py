@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest.mock import Mock, call
 
@@ -242,6 +243,40 @@ class DescriptorSetTests(SynchronousTestCase):
         self.serve()
         (other,) = (member for member in members if member is not told[0])
         self.assertEqual(other.told, ["write"])
+
+    def test_what_is_desired_no_more_is_not_served_in_the_same_round(self) -> None:
+        """Whether another member has asked for that, or this one when it was read."""
+        members = [self.member() for _ in range(2)]
+
+        def leave_the_other_its_writing(member: Member, other: Member) -> None:
+            self.descriptors.removeWriter(member)
+            self.descriptors.removeReader(other)
+
+        for member, other in (members, members[::-1]):
+            self.descriptors.addWriter(member)
+            member.on["read"] = partial(leave_the_other_its_writing, member, other)
+            member.on["write"] = partial(self.descriptors.removeWriter, member)
+        self.serve()
+        self.assertEqual(sorted(member.told for member in members), [["read"], ["write"]])
+
+    def test_what_breaks_while_it_pauses_for_a_moment_is_read_first(self) -> None:
+        """Its peer has sent something and ended; in the same round it is desired again."""
+        members = [self.member() for _ in range(2)]
+
+        def pause(member: Member, other: Member) -> Exception:
+            self.descriptors.removeReader(other)
+            return CONNECTION_DONE
+
+        for member, other in (members, members[::-1]):
+            self.descriptors.addWriter(member)
+            member.peer.close()
+            member.on["read"] = partial(pause, member, other)
+            member.on["write"] = partial(self.descriptors.addReader, member)
+        self.serve()
+        self.assertEqual(
+            sorted(member.told for member in members),
+            [["read", "lost"], ["write", "read", "lost"]],
+        )
 
     def test_what_comes_soon_is_waited_for(self) -> None:
         """A reactor with nothing to do by its clock is not gone back to before the answer."""

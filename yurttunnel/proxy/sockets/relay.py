@@ -308,11 +308,7 @@ class _End:
         return True
 
     def _finish(self) -> None:
-        """Pass the end of this direction on, once."""
-        if self.has_ended:
-            # It was found by the other end's event (resume), and this end's own event is of the
-            # same round. Where the peer has ended meanwhile, another shutdown fails (ENOTCONN).
-            return
+        """Pass the end of this direction on."""
         self.has_ended = True
         if self.other.has_ended:
             self._relay.close()

@@ -113,11 +113,11 @@ class DescriptorSet:
 
     def readers(self) -> list[IReadWriteDescriptor]:
         """Return what is read."""
-        return [one for number, one in self._members.items() if self._desired[number] & _IN]
+        return [member for member in self._numbers if self._desires(member, _IN)]
 
     def writers(self) -> list[IReadWriteDescriptor]:
         """Return what waits to be written."""
-        return [one for number, one in self._members.items() if self._desired[number] & _OUT]
+        return [member for member in self._numbers if self._desires(member, _OUT)]
 
     def at_end_of_round(self, call: Callable[[], object]) -> bool:
         """Have ``call`` called once all that is ready now has been served.
@@ -195,6 +195,10 @@ class DescriptorSet:
 
     # -- helpers -------------------------------------------------------------------------------
 
+    def _desires(self, member: IReadWriteDescriptor, event: int) -> bool:
+        number = self._numbers.get(member)
+        return number is not None and bool(self._desired[number] & event)
+
     def _want(self, member: IReadWriteDescriptor, event: int) -> None:
         number = self._numbers.get(member)
         desired = 0 if number is None else self._desired[number]
@@ -266,15 +270,17 @@ class DescriptorSet:
 
     def _serve(self, number: int, event: int) -> None:
         member = self._members[number]
-        reading = bool(event & _IN)
+        # What was asked for when the round began may be desired no more by now: another member, or
+        # this one's reading, has had its event first.
+        reading = bool(self._desired[number] & _IN)
         reason: Any = None
         try:
-            if reading:
-                reason = member.doRead()
+            if event & _IN:
+                if reading:
+                    reason = member.doRead()
             elif event & _BROKEN:
-                reading = bool(self._desired[number] & _IN)
                 reason = CONNECTION_DONE if reading else CONNECTION_LOST
-            if event & _OUT and reason is None:
+            if event & _OUT and reason is None and self._desires(member, _OUT):
                 reading = False
                 reason = member.doWrite()
         except BaseException as error:
