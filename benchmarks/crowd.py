@@ -156,7 +156,7 @@ class EvictingSet:
 
         def secured(host: str, port: int) -> IStreamClientEndpoint:
             endpoint = server_endpoint(self._reactor, host, port)
-            return tls.SessionEndpoint(self._reactor, contexts.creator(host), endpoint)
+            return tls.TLSEndpoint(self._reactor, contexts.creator(host), endpoint)
 
         settings = ClientSettings(NODE_NAME % number, lambda: identifiers, Limits(), "benchmark")
         servers = ServerSet(self._context, settings, secured)

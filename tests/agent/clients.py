@@ -72,7 +72,7 @@ class ClientTestCase(TestCase):
         """Make a client."""
         self.context = context_with(self.clock, self.acceptor)
         creator = ClientContexts(credentials).creator("server.test")
-        endpoint = tls.SessionEndpoint(self.clock, creator, self.network)
+        endpoint = tls.TLSEndpoint(self.clock, creator, self.network)
         server = "server.test:10262"
         client = ServerClient(self.context, server, endpoint, self.settings, self.group)
         self.clients.append(client)

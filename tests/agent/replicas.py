@@ -104,7 +104,7 @@ class ReplicaTests(TestCase):
         self.servers = ServerSet(
             self.context,
             settings,
-            lambda host, port: tls.SessionEndpoint(self.clock, creator, Way(self, (host, port))),
+            lambda host, port: tls.TLSEndpoint(self.clock, creator, Way(self, (host, port))),
             self.limit,
             self.expected,
         )

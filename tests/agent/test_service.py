@@ -103,7 +103,7 @@ class ServiceTests(TestCase):
         """Make what keeps the sessions, all of them over the one network."""
 
         def secured(host, port):
-            return tls.SessionEndpoint(self.clock, contexts.creator(host), self.network)
+            return tls.TLSEndpoint(self.clock, contexts.creator(host), self.network)
 
         settings = ClientSettings("edge-1", lambda: "host=edge-1", Limits(), "test 1")
         return ServerSet(self.context, settings, secured)

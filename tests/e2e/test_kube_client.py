@@ -189,8 +189,8 @@ class KubeClientTests(TestCase):
         for transports in TRANSPORTS:
             client = self.client(transports=transports, token="secret")
             await client.get(NODES, "n1")
-            [connection] = client._endpoints._connections
-            sock = connection.getHandle()
+            [connection] = client._connections
+            sock = connection.transport.transport.getHandle()
             self.assertTrue(sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
             self.assertEqual(45_000, sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
             await client.close()
@@ -201,12 +201,11 @@ class KubeClientTests(TestCase):
         events = []
         globalLogPublisher.addObserver(events.append)
         self.addCleanup(globalLogPublisher.removeObserver, events.append)
-        client = self.client(token="secret")
-        await client.get(NODES, "n1")
-        await client.close()
-        told = [
-            event for event in events if event["log_namespace"].startswith("twisted.web.client")
-        ]
+        for transports in TRANSPORTS:
+            client = self.client(transports=transports, token="secret")
+            await client.get(NODES, "n1")
+            await client.close()
+        told = [event for event in events if "factory" in (event.get("log_format") or "")]
         self.assertEqual([], told)
 
     async def test_server_name(self):

@@ -1,4 +1,4 @@
-"""One request with its whole answer."""
+"""Requests of our own, and their answers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import MemoryConnection
 from tests.http.support import settle
-from yurttunnel.http.asking import ask
+from yurttunnel.http.asking import ask, send, write_whole_request
 from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.interfaces import ExchangeFailed
 
 HOST = [(b"Host", b"api")]
 
 
-class AskingTests(SynchronousTestCase):
+class AskingTestCase(SynchronousTestCase):
     """A connection whose origin the test plays."""
 
     def setUp(self):
@@ -24,6 +24,10 @@ class AskingTests(SynchronousTestCase):
         self.clock = MemoryReactorClock()
         self.connection = ClientConnection(self.clock)
         self.origin = MemoryConnection(self.clock).open(self.connection)
+
+
+class AskingTests(AskingTestCase):
+    """A whole answer."""
 
     def sent(self):
         """Return what the origin has got."""
@@ -64,8 +68,54 @@ class AskingTests(SynchronousTestCase):
         self.failureResultOf(ask(self.connection, b"GET", b"/", HOST), ExchangeFailed)
 
     def test_cancel(self):
-        """Whoever gives up closes the connection."""
-        answered = ask(self.connection, b"GET", b"/", HOST)
-        answered.cancel()
-        self.failureResultOf(answered, CancelledError)
+        """Whoever gives up, before or after the head of the answer, closes the connection."""
+        for begun in (b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n123"):
+            self.setUp()
+            answered = ask(self.connection, b"GET", b"/", HOST)
+            self.origin.receive(begun)
+            answered.cancel()
+            self.failureResultOf(answered, CancelledError)
+            self.assertTrue(self.origin.aborted)
+
+
+class ReadingTests(AskingTestCase):
+    """A response whose body is read piece by piece."""
+
+    def begin(self):
+        """Return a response whose body is still to come."""
+        request = write_whole_request(b"GET", b"/", HOST, b"")
+        begun = send(self.connection, request, b"")
+        self.origin.receive(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n")
+        return self.successResultOf(begun)
+
+    def test_pieces(self):
+        """They are given on as they come, and the end is told."""
+        pieces = []
+        response = self.begin()
+        read = response.read(pieces.append)
+        self.origin.receive(b"123")
+        self.assertEqual(([b"123"], False), (pieces, response.ended))
+        self.origin.receive(b"456")
+        self.successResultOf(read)
+        self.assertEqual(([b"123", b"456"], True), (pieces, response.ended))
+
+    def test_what_the_reader_raises(self):
+        """It ends the exchange, is told, and the reader gets nothing more."""
+        pieces = []
+
+        def take(data):
+            pieces.append(data)
+            raise KeyError
+
+        read = self.begin().read(take)
+        self.origin.receive(b"123")
+        self.failureResultOf(read, KeyError)
         self.assertTrue(self.origin.aborted)
+        self.origin.receive(b"456")
+        self.assertEqual([b"123"], pieces)
+
+    def test_a_connection_that_ends_before_the_body_is_read(self):
+        """Whoever reads it then is told of that."""
+        response = self.begin()
+        self.origin.break_off(ConnectionLost())
+        self.failureResultOf(response.read(bytes), ExchangeFailed)

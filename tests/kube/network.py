@@ -1,11 +1,10 @@
-"""Connections in memory between the HTTP client of Twisted and servers of ours."""
+"""Connections in memory between clients and servers of HTTP."""
 
 from __future__ import annotations
 
 from twisted.internet.defer import fail, succeed
 from twisted.internet.error import ConnectionLost, ConnectionRefusedError
 from twisted.internet.interfaces import IStreamClientEndpoint
-from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
 from tests.fakes import MemoryConnection
@@ -42,7 +41,7 @@ class _Link:
                 end.break_off(ConnectionLost())
 
 
-@implementer(IAgentEndpointFactory, IStreamClientEndpoint)
+@implementer(IStreamClientEndpoint)
 class Network:
     """Connects clients to a server; ``accept(connection)`` opens its end."""
 
@@ -51,10 +50,6 @@ class Network:
         self._accept = accept
         self.refusing = False
         self.links = []
-
-    def endpointForURI(self, uri):
-        """Return an endpoint."""
-        return self
 
     def connect(self, factory):
         """Connect."""

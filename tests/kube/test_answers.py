@@ -6,11 +6,9 @@ import json
 
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.protocol import Protocol
-from twisted.internet.testing import MemoryReactorClock, StringTransport
+from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import globalLogPublisher
-from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
-from twisted.web.client import ResponseDone
 
 from tests.fakes import MemoryConnection
 from tests.kube.network import Network
@@ -38,21 +36,10 @@ class BodyTests(SynchronousTestCase):
     def test_bound(self):
         """A body of the limit is taken, and one byte more is not."""
         body, other = responses.Body(3), responses.Body(3)
-        for each, data in ((body, b"abc"), (other, b"abcd")):
-            each.makeConnection(StringTransport())
-            each.dataReceived(data)
-        body.connectionLost(Failure(ResponseDone()))
-        self.assertEqual(b"abc", self.successResultOf(body.done))
-        self.failureResultOf(other.done, ApiUnreachable)
-
-    def test_closed_after_its_end(self):
-        """It has no connection any more that could be closed."""
-        body, transport = responses.Body(), StringTransport()
-        body.makeConnection(transport)
-        body.connectionLost(Failure(ResponseDone()))
-        self.assertEqual(b"", self.successResultOf(body.done))
-        body.close()
-        self.assertEqual("producing", transport.producerState)
+        body.take(b"ab")
+        body.take(b"c")
+        self.assertEqual(b"abc", body.whole())
+        self.assertRaises(ApiUnreachable, other.take, b"abcd")
 
 
 class Conversation(Protocol):
@@ -232,6 +219,21 @@ class RequestTests(AnswersTestCase):
         self.successResultOf(asked)
         self.assertEqual(3, len(self.conversations))
 
+    def test_a_kept_connection_that_the_api_has_closed(self):
+        """What only reads, or deletes, is asked once more on a new connection, and only once."""
+        for ask in (self.get, lambda: self.client.delete(NODES, "n1")):
+            asked = ask()
+            self.answer(200, {})
+            self.successResultOf(asked)
+            asked = ask()
+            for _ in range(2):
+                self.network.settle()
+                self.assertNoResult(asked)
+                self.server.transport.loseConnection()
+            self.network.settle()
+            error = self.failureResultOf(asked, ApiUnreachable).value
+            self.assertIn("closed before an answer came", str(error))
+
     def test_no_token(self):
         """Without a token none is sent."""
         self.source.token = ""
@@ -319,7 +321,7 @@ class ErrorTests(AnswersTestCase):
         self.server.transport.loseConnection()
         self.network.settle()
         error = self.failureResultOf(asked, ApiUnreachable).value
-        self.assertIn("the answer was cut off", str(error))
+        self.assertIn("the answer is incomplete", str(error))
 
     def test_too_big(self):
         """An answer over the bound is not kept, and its connection is closed."""
@@ -359,6 +361,14 @@ class ErrorTests(AnswersTestCase):
             self.failureResultOf(asked, CancelledError)
             self.network.settle()
             self.assertIsNotNone(self.server.transport.closed_with)
+
+    def test_a_token_that_cannot_be_sent(self):
+        """Such as two lines of a file: the error says so, and has nothing of it."""
+        self.source.token = f"{SECRET}\nx"
+        error = self.failureResultOf(self.get(), ApiUnreachable).value
+        self.assertIn("cannot be asked: the value of Authorization has control", str(error))
+        self.assertNotIn(SECRET, str(error))
+        self.assertEqual([], self.conversations)
 
     def test_no_credentials(self):
         """Without credentials nothing is asked; the reason is told."""

@@ -48,6 +48,7 @@ from yurttunnel.steering.page import steering_page
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.session import SessionContext
+from yurttunnel.tunnel.sockets import TunedEndpoint, tune_session_socket
 from yurttunnel.tunnel.statistics import (
     Memory,
     SessionSnapshot,
@@ -134,7 +135,7 @@ class AgentProcess:
         def make_servers(contexts: ClientContexts) -> ServerSet:
             def secured(host: str, port: int) -> IStreamClientEndpoint:
                 creator = contexts.creator(server_name or host)
-                return tls.SessionEndpoint(reactor, creator, server_endpoint(reactor, host, port))
+                return tls.TLSEndpoint(reactor, creator, server_endpoint(reactor, host, port))
 
             return ServerSet(
                 context, client_settings, secured, settings.server_connections, expected
@@ -264,7 +265,8 @@ def server_endpoint(reactor: IReactor, host: str, port: int) -> EndpointWithDead
     endpoint = HostnameEndpoint(
         reactor, host.encode("idna"), port, timeout=CONNECT_TIMEOUT, attemptDelay=0.25
     )
-    return EndpointWithDeadline(reactor, endpoint, CONNECT_TIMEOUT, join_authority(host, port))
+    tuned = TunedEndpoint(endpoint, tune_session_socket)
+    return EndpointWithDeadline(reactor, tuned, CONNECT_TIMEOUT, join_authority(host, port))
 
 
 def check_identifiers(settings: Settings) -> None:

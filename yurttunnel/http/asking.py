@@ -1,13 +1,15 @@
-"""One request of our own with its whole answer: for those who ask, and pass nothing on."""
+"""Requests of our own: for those who ask, and pass nothing on."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, fail
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.client import ClientConnection, WrittenRequest, write_request
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.head import ResponseHead
 from yurttunnel.http.interfaces import (
@@ -43,55 +45,114 @@ def ask(
     ``fields`` include ``Host``, and not the length of ``body``. Whoever asks bounds the time:
     cancelling closes the connection. Fails with :class:`ExchangeFailed`.
     """
-    receiver = _Receiver(max_body)
+
+    async def run() -> Answer:
+        begun = send(connection, write_whole_request(method, target, fields, body), body)
+        response = await begun
+        beginning = bytearray()
+        await response.read(lambda data: beginning.extend(data[: max_body - len(beginning)]))
+        return Answer(response.head, bytes(beginning))
+
+    return Deferred.fromCoroutine(run())
+
+
+def write_whole_request(
+    method: bytes, target: bytes, fields: Fields, body: bytes
+) -> WrittenRequest:
+    """Check and write the head of a request whose ``body`` is there; see :func:`write_request`."""
     if body:
         fields = [*fields, (b"Content-Length", b"%d" % len(body))]
+    return write_request(method, target, fields)
+
+
+def send(connection: ClientConnection, request: WrittenRequest, body: bytes) -> Deferred[Response]:
+    """Return the response to ``request``, whose head has been written for ``body``.
+
+    It fires when the head of the response has come, with its body still to be read. Whoever asks
+    bounds the time: cancelling closes the connection. Fails with :class:`ExchangeFailed`.
+    """
+    response = Response()
     try:
-        exchange = connection.request(method, target, fields, receiver, has_body=bool(body))
+        exchange = connection.send(request, response)
     except ExchangeFailed as error:
-        receiver.exchange_ended(error)
-        return receiver.answered
-    receiver.exchange = exchange
-    exchange.write(body)
-    exchange.finish()
-    return receiver.answered
+        return fail(error)
+    return response.begin(exchange, body)
 
 
 @implementer(IResponseReceiver, IBodySink)
-class _Receiver:
-    exchange: IClientExchange
+class Response:
+    """A response as it comes; see :func:`send`, which makes it."""
 
-    def __init__(self, max_body: int) -> None:
-        self.answered: Deferred[Answer] = Deferred(self._cancel)
-        self._room = max_body
-        self._pieces: list[bytes] = []
-        self._head: ResponseHead
+    head: ResponseHead
 
-    def _cancel(self, answered: Deferred[Answer]) -> None:
-        # Before its exchange fails, which is no failure of the origin's.
-        answered.errback(CancelledError())
-        self.exchange.abort()
+    def __init__(self) -> None:
+        self._exchange: IClientExchange
+        # For the head, and then for the end.
+        self._waiting: Deferred[Any] = Deferred(self._cancel)
+        self._take: Callable[[bytes], object]
+
+    @property
+    def status(self) -> int:
+        """The status, 200 to 599."""
+        return self.head.status
+
+    @property
+    def ended(self) -> bool:
+        """No more of the body comes, or is wanted."""
+        return self._waiting.called
+
+    def read(self, take: Callable[[bytes], object]) -> Deferred[None]:
+        """Call ``take`` with each piece of the body; return what fires at its end. Called once.
+
+        What ``take`` raises ends the exchange, and what is returned fails with it; else it fails
+        with :class:`ExchangeFailed`. Cancelling closes the connection.
+        """
+        self._take = take
+        ending: Deferred[None] = self._waiting
+        if not ending.called:
+            self._exchange.deliver_body(self)
+        return ending
+
+    # -- for the exchange ----------------------------------------------------------------------
+
+    def begin(self, exchange: IClientExchange, body: bytes) -> Deferred[Response]:
+        """Send ``body``; for :func:`send`."""
+        self._exchange = exchange
+        beginning: Deferred[Response] = self._waiting
+        exchange.write(body)
+        exchange.finish()
+        return beginning
 
     def informational_received(self, head: ResponseHead) -> None:
         """Wait on: it is not the answer."""
 
     def response_received(self, head: ResponseHead) -> None:
-        self._head = head
-        self.exchange.deliver_body(self)
+        self.head = head
+        beginning, self._waiting = self._waiting, Deferred(self._cancel)
+        beginning.callback(self)
 
     def write(self, data: bytes) -> None:
-        if self._room:
-            kept = data[: self._room]
-            self._room -= len(kept)
-            self._pieces.append(kept)
+        if self.ended:
+            return
+        try:
+            self._take(data)
+        except Exception:
+            if not self.ended:
+                self._waiting.errback(Failure())
+            self._exchange.abort()
 
     def finish(self, trailers: Fields = ()) -> None:
         """Do nothing: the end of the exchange follows."""
 
     def exchange_ended(self, error: ExchangeFailed | None) -> None:
-        if self.answered.called:
+        if self.ended:
             return
         if error is None:
-            self.answered.callback(Answer(self._head, b"".join(self._pieces)))
+            self._waiting.callback(None)
         else:
-            self.answered.errback(error)
+            self._waiting.errback(error)
+
+    def _cancel(self, waiting: Deferred[Any]) -> None:
+        # Before its exchange fails, which is no failure of the origin's.
+        waiting.errback(CancelledError())
+        self._exchange.abort()

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, TypeVar, cast
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
-from OpenSSL import SSL
 from service_identity import VerificationError
-from twisted.internet.defer import CancelledError, Deferred, succeed
+from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeout
 from twisted.internet.error import ConnectError, ConnectionClosed
-from twisted.internet.interfaces import IConsumer
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
-from twisted.web.client import (
-    Agent,
-    HTTPConnectionPool,
-    RequestTransmissionFailed,
-    ResponseFailed,
-    ResponseNeverReceived,
-    _HTTP11ClientFactory,
-)
-from twisted.web.http_headers import Headers
-from twisted.web.iweb import IAgentEndpointFactory, IBodyProducer, IResponse
 from zope.interface import implementer
 
 from yurttunnel import __version__
+from yurttunnel.http.asking import Response, send, write_whole_request
+from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.connecting import connected
+from yurttunnel.http.head import HeadLimits
+from yurttunnel.http.https import HTTPSConnection, TLSFailed
+from yurttunnel.http.interfaces import ExchangeFailed
+from yurttunnel.http.pool import ConnectionPool, PoolBusy, PoolSettings
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import CredentialsUnavailable
-from yurttunnel.kube.endpoints import ApiEndpoints
+from yurttunnel.kube.endpoints import ApiEndpoint
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.pages import PageLimits
@@ -47,17 +44,25 @@ CLOSE_SECONDS = 1.0
 WATCH_SLACK_SECONDS = 30.0
 """How much longer than was asked for a watch may take."""
 
-_CONNECTIONS = 4
-_KEPT_SECONDS = 60
-"""Idle connections are closed before the API does it, which is after 90 s by default."""
+POOL = PoolSettings(max_per_key=4, idle_timeout=60.0)
+"""Idle connections are closed before the API does it, which is after 90 s (``IdleTimeout`` of
+k8s.io/apiserver pkg/server/secure_serving.go). Those that are used only count against the bound of
+all: no call waits for its turn."""
+
+HEAD_LIMITS = HeadLimits(max_bytes=64 * 1024, max_fields=200)
+"""Of answers; those of the API have less than 1 KiB, and warnings (KEP-1693) come on top."""
+
+_REPEATABLE = frozenset({b"GET", b"DELETE"})
+"""What is asked once more where the API has closed a kept connection instead of answering."""
+
+_JSON = b"application/json"
 
 _TROUBLE = (
     ConnectError,
     ConnectionClosed,
-    RequestTransmissionFailed,
-    ResponseFailed,
-    ResponseNeverReceived,
-    SSL.Error,
+    ExchangeFailed,
+    PoolBusy,
+    TLSFailed,
     VerificationError,
     CredentialsUnavailable,
     # Files that cannot be read, and names that cannot be resolved.
@@ -72,7 +77,7 @@ _Query = Mapping[str, str]
 class KubeClient:
     """Asks the API of ``configuration``; :meth:`close` it at the end.
 
-    ``endpoints`` makes the connections; without it they are by TCP and TLS. ``program`` is the
+    ``endpoint`` makes the connections; without it they are by TCP and TLS. ``program`` is the
     product in ``User-Agent``, by which yurthub tells its clients apart.
     """
 
@@ -80,30 +85,39 @@ class KubeClient:
         self,
         reactor: IReactor,
         configuration: KubeConfiguration,
-        endpoints: IAgentEndpointFactory | None = None,
+        endpoint: IStreamClientEndpoint | None = None,
         program: str = "yurttunnel",
     ) -> None:
         self._reactor = reactor
         self._configuration = configuration
-        self._user_agent = f"{program}/{__version__}"
-        self._pool = _QuietPool(reactor)
-        self._pool.maxPersistentPerHost = _CONNECTIONS
-        self._pool.cachedConnectionTimeout = _KEPT_SECONDS
-        self._endpoints = ApiEndpoints(reactor, configuration, self._drop_connections)
-        self._agent = Agent.usingEndpointFactory(reactor, endpoints or self._endpoints, self._pool)
+        self._prefix = urlsplit(configuration.host).path
+        self._fields = [
+            (b"Host", urlsplit(configuration.host).netloc.encode("idna")),
+            (b"Accept", _JSON),
+            (b"User-Agent", f"{program}/{__version__}".encode("ascii")),
+        ]
+        self._api = ApiEndpoint(reactor, configuration, self._drop_connections)
+        self._endpoint = endpoint or self._api
+        # Connections of before a change are not used again.
+        self._generation = object()
+        self._connections: set[_Connection] = set()
+        self._pool: ConnectionPool[object] = ConnectionPool(
+            reactor, self._connect, POOL, keeps=lambda key: key is self._generation
+        )
         self._page_limits = PageLimits()
 
     def close(self) -> Deferred[None]:
-        """Close the connections that are kept; calls under way are their owners' to cancel.
+        """Close the connections, also those of calls under way, which fail.
 
         What an API that is out of reach does not close in time is aborted.
         """
         return Deferred.fromCoroutine(self._close())
 
     async def _close(self) -> None:
-        closed = self._pool.closeCachedConnections()
-        await within(self._reactor, CLOSE_SECONDS, [closed])
-        self._endpoints.abort()
+        self._pool.close()
+        await within(self._reactor, CLOSE_SECONDS, [each.ended for each in self._connections])
+        for connection in list(self._connections):
+            connection.abort()
 
     def get(self, resource: Resource, name: str, namespace: str | None = None) -> Deferred[Object]:
         return self._call("GET", resource.path(namespace, name))
@@ -184,9 +198,9 @@ class KubeClient:
             response = await self._within(
                 CALL_SECONDS, what, self._answer("GET", f"{path}?{urlencode(query)}", None)
             )
-            events = Events(on_event)
-            response.deliverBody(events)
-            await self._within(timeout + WATCH_SLACK_SECONDS, what, events.done)
+            events = Events(on_event, lambda: response.ended)
+            reading = _read_events(response, events)
+            await self._within(timeout + WATCH_SLACK_SECONDS, what, reading)
 
         return Deferred.fromCoroutine(run())
 
@@ -205,7 +219,7 @@ class KubeClient:
 
         async def run() -> Any:
             response = await self._answer(method, target, body)
-            return (read or _object)(await _body(response))
+            return (read or _object)(await _whole(response))
 
         return Deferred.fromCoroutine(self._within(CALL_SECONDS, what, run()))
 
@@ -224,103 +238,95 @@ class KubeClient:
         self._drop_connections()
         raise ApiUnreachable(f"{what}: {problem}")
 
-    async def _answer(self, method: str, target: str, body: Object | None) -> IResponse:
+    async def _answer(self, method: str, target: str, body: Object | None) -> Response:
         """Get an answer that is no error, with its body still to be read.
 
         An API that does not know us may not know yet, or no longer, what we have: that is
         renewed once.
         """
         response = await self._request(method, target, body)
-        if response.code == 401:
-            await _body(response)
+        if response.status == 401:
+            await _whole(response)
             self._configuration.credentials.forget()
             self._drop_connections()
             response = await self._request(method, target, body)
-        if 200 <= response.code <= 299:
+        if 200 <= response.status <= 299:
             return response
-        data = await _body(response)
-        if response.code < 400:
+        data = await _whole(response)
+        if response.status < 400:
             # Nobody redirects an API; who follows sends the token to somebody else.
-            raise ApiUnreachable(f"it is answered with {response.code}, which is no API's answer")
-        raise answered_error(response, data)
+            raise ApiUnreachable(f"it is answered with {response.status}, which is no API's answer")
+        raise answered_error(response.head, data)
 
-    async def _request(self, method: str, target: str, body: Object | None) -> IResponse:
+    async def _request(self, method: str, target: str, body: Object | None) -> Response:
         credentials = await self._configuration.credentials.current(self._reactor)
-        self._endpoints.use(credentials)
-        headers = {"Accept": ["application/json"], "User-Agent": [self._user_agent]}
+        self._api.use(credentials)
+        fields = [*self._fields]
         if credentials.token:
-            headers["Authorization"] = [f"Bearer {credentials.token}"]
-        producer = None
+            fields.append((b"Authorization", b"Bearer " + credentials.token.encode()))
+        data = b""
         if body is not None:
-            headers["Content-Type"] = ["application/json"]
-            producer = _WholeBody(json.dumps(body, separators=(",", ":")).encode())
-        url = f"{self._configuration.host}{target}"
-        asked = self._agent.request(method.encode(), url.encode(), Headers(headers), producer)
-        return await _cancellable(asked)
+            fields.append((b"Content-Type", _JSON))
+            data = json.dumps(body, separators=(",", ":")).encode()
+        try:
+            path = f"{self._prefix}{target}".encode("ascii")
+            request = write_whole_request(method.encode("ascii"), path, fields, data)
+        except ValueError as error:
+            raise ApiUnreachable(f"it cannot be asked: {error}") from None
+        fresh = False
+        while True:
+            connection = self._pool.take(self._generation, fresh=fresh, lasting=True)
+            if isinstance(connection, Deferred):
+                connection = await connection
+            is_kept = connection.requests > 0
+            try:
+                return await send(connection, request, data)
+            except ExchangeFailed as error:
+                if not (is_kept and error.unanswered and request.method in _REPEATABLE):
+                    raise
+            fresh = True
+
+    def _connect(self, key: object, caller: Hashable) -> Deferred[ClientConnection]:
+        return Deferred.fromCoroutine(connected(self._endpoint, self._make_connection))
+
+    def _make_connection(self) -> ClientConnection:
+        connection = _Connection(self._reactor, self._connections.discard)
+        self._connections.add(connection)
+        return connection
 
     def _drop_connections(self) -> None:
         """Have the next calls make connections of their own."""
-        # When they are closed is nobody's concern, and that they are lost is no error.
-        _ = self._pool.closeCachedConnections().addErrback(lambda failure: None)
+        self._generation = object()
+        self._pool.close_idle()
 
 
-class _QuietFactory(_HTTP11ClientFactory):
-    """Makes what speaks on a connection, without two lines in the log for each."""
+class _Connection(HTTPSConnection):
+    """A connection of which it can be waited for that it has ended."""
 
-    noisy = False
+    def __init__(self, clock: IReactorTime, forget: Callable[[_Connection], object]) -> None:
+        super().__init__(clock, _described, HEAD_LIMITS)
+        self.ended: Deferred[None] = Deferred()
+        self._forget = forget
 
-
-class _QuietPool(HTTPConnectionPool):
-    """Keeps connections; there is no public way to have others made."""
-
-    _factory = _QuietFactory
-
-
-@implementer(IBodyProducer)
-class _WholeBody:
-    """The body of a request, which is small and written at once."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.length = len(data)
-
-    def startProducing(self, consumer: IConsumer) -> Deferred[None]:
-        consumer.write(self._data)
-        return succeed(None)
-
-    def pauseProducing(self) -> None:
-        """Do nothing: all has been written."""
-
-    def resumeProducing(self) -> None:
-        """Do nothing: all has been written."""
-
-    def stopProducing(self) -> None:
-        """Do nothing: all has been written."""
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        super().connectionLost(reason)
+        self._forget(self)
+        self.ended.callback(None)
 
 
-def _cancellable(asked: Deferred[IResponse]) -> Deferred[IResponse]:
-    """Have a request that is cancelled end with ``CancelledError``, as anything else does.
-
-    Twisted's tells of the connection that was closed for it, as if that had been lost.
-    """
-
-    def cancel(answered: Deferred[IResponse]) -> None:
-        answered.errback(CancelledError())
-        asked.cancel()
-
-    def answer(result: IResponse | Failure) -> None:
-        if not answered.called:
-            answered.callback(result)
-
-    answered: Deferred[IResponse] = Deferred(cancel)
-    _ = asked.addBoth(answer)
-    return answered
+def _described(failure: Failure) -> str:
+    return described(cast("BaseException", failure.value))
 
 
-def _body(response: IResponse) -> Deferred[bytes]:
+async def _read_events(response: Response, events: Events) -> None:
+    await response.read(events.take)
+    events.end()
+
+
+async def _whole(response: Response) -> bytes:
     body = Body()
-    response.deliverBody(body)
-    return body.done
+    await response.read(body.take)
+    return body.whole()
 
 
 def _object(data: bytes) -> Object:

@@ -8,13 +8,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from OpenSSL import SSL
-from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IPushProducer
-from twisted.internet.protocol import Protocol, connectionDone
-from twisted.python.failure import Failure
-from twisted.web.client import ResponseDone
-from twisted.web.iweb import IResponse
 
+from yurttunnel.http.head import ResponseHead
 from yurttunnel.kube.errors import (
     AlreadyExists,
     ApiError,
@@ -55,16 +50,16 @@ def api_error(status: int, body: object, retry_after: float | None = None) -> Ap
     return kind(status, str(reason), " ".join(str(message).split()), retry_after)
 
 
-def answered_error(response: IResponse, data: bytes) -> ApiError:
+def answered_error(head: ResponseHead, data: bytes) -> ApiError:
     """Make the error that an answer with an error's status stands for."""
-    retry_after = _seconds((response.headers.getRawHeaders("Retry-After") or [None])[0])
+    retry_after = _seconds(next(iter(head.values(b"retry-after")), None))
     try:
         body = json.loads(data)
     except ValueError:
         # Something between us and the API, such as a proxy.
         text = " ".join(data[:_MAX_TEXT].decode("utf-8", "replace").split())
         body = {"kind": "Status", "message": text or None}
-    return api_error(response.code, body, retry_after)
+    return api_error(head.status, body, retry_after)
 
 
 def _seconds(value: object) -> float | None:
@@ -76,98 +71,69 @@ def _seconds(value: object) -> float | None:
     return seconds if math.isfinite(seconds) and seconds >= 0 else None
 
 
-class _Receiver(Protocol):
-    """Takes a body; ``done`` fires at its end, and cancelling that closes the connection."""
-
-    def __init__(self) -> None:
-        self.done: Deferred[Any] = Deferred(lambda _: self.close())
-
-    def close(self) -> None:
-        """Want no more."""
-        if self.transport is not None:
-            # On TLS, too, this closes the socket itself: nobody waits for the peer's farewell.
-            cast("IPushProducer", self.transport).stopProducing()
-
-    def fail(self, error: Exception) -> None:
-        """End with an error."""
-        if not self.done.called:
-            self.done.errback(error)
-            self.close()
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End, in good order if the body was complete."""
-        self.transport = None
-        if self.done.called:
-            return
-        if reason.check(ResponseDone):
-            self.complete()
-        else:
-            self.done.errback(ApiUnreachable(f"the answer was cut off: {described(reason)}"))
-
-    def complete(self) -> None:
-        """Take it that the body is complete."""
-        raise NotImplementedError
-
-
-class Body(_Receiver):
-    """Keeps a body of at most ``limit`` bytes, with which ``done`` fires."""
+class Body:
+    """Keeps a body of at most ``limit`` bytes; see :meth:`Response.read`."""
 
     def __init__(self, limit: int = MAX_BODY) -> None:
-        super().__init__()
         self._limit = limit
         self._pieces: list[bytes] = []
         self._size = 0
 
-    def dataReceived(self, data: bytes) -> None:
-        if self.done.called:
-            return
+    def take(self, data: bytes) -> None:
+        """Keep a piece; raises :class:`ApiUnreachable` when there are too many."""
         self._pieces.append(data)
         self._size += len(data)
         if self._size > self._limit:
-            self._pieces.clear()
-            self.fail(ApiUnreachable(f"the answer has more than {self._limit} bytes"))
+            raise ApiUnreachable(f"the answer has more than {self._limit} bytes")
 
-    def complete(self) -> None:
-        self.done.callback(b"".join(self._pieces))
+    def whole(self) -> bytes:
+        """Return all of it."""
+        return b"".join(self._pieces)
 
 
-class Events(_Receiver):
-    """Calls ``on_event`` for each event of a watch, which are lines (kubernetes.io, "Watch")."""
+class Events:
+    """Calls ``on_event`` for each event of a watch, which are lines (kubernetes.io, "Watch").
 
-    def __init__(self, on_event: Callable[[str, Object], object], max_line: int = MAX_LINE) -> None:
-        super().__init__()
+    It does so until ``ended()`` says that nobody wants any more.
+    """
+
+    def __init__(
+        self,
+        on_event: Callable[[str, Object], object],
+        ended: Callable[[], bool],
+        max_line: int = MAX_LINE,
+    ) -> None:
         self._on_event = on_event
+        self._ended = ended
         self._max_line = max_line
         self._pieces: list[bytes] = []
         self._size = 0
 
-    def dataReceived(self, data: bytes) -> None:
-        """Take the events that are complete now."""
-        if self.done.called:
-            return
+    def take(self, data: bytes) -> None:
+        """Take the events that are complete now.
+
+        Raises what the API tells by one, what ``on_event`` raises, and :class:`ApiUnreachable` for
+        what is no event.
+        """
         *complete, rest = data.split(b"\n")
         for line in complete:
-            self._pieces.append(line)
-            self._size += len(line)
-            line, self._pieces = b"".join(self._pieces), []
-            if self._size > self._max_line:
-                break
-            self._size = 0
-            if line.strip() and not self.done.called:
+            self._add(line)
+            line, self._pieces, self._size = b"".join(self._pieces), [], 0
+            if line.strip() and not self._ended():
                 self._event(line)
         if rest:
-            self._pieces.append(rest)
-            self._size += len(rest)
-        if self._size > self._max_line:
-            self._pieces.clear()
-            self.fail(ApiUnreachable(f"an event has more than {self._max_line} bytes"))
+            self._add(rest)
 
-    def complete(self) -> None:
-        """End; the API never ends a watch within a line."""
+    def end(self) -> None:
+        """Raise :class:`ApiUnreachable` within a line, where the API never ends a watch."""
         if self._pieces:
-            self.done.errback(ApiUnreachable("the watch ended within an event"))
-        else:
-            self.done.callback(None)
+            raise ApiUnreachable("the watch ended within an event")
+
+    def _add(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        self._size += len(piece)
+        if self._size > self._max_line:
+            raise ApiUnreachable(f"an event has more than {self._max_line} bytes")
 
     def _event(self, line: bytes) -> None:
         try:
@@ -177,26 +143,15 @@ class Events(_Receiver):
                 raise TypeError
         except (ValueError, KeyError, TypeError, RecursionError):
             text = line[:_MAX_TEXT].decode("utf-8", "replace")
-            self.fail(ApiUnreachable(f"what a watch tells is no event: {text!r}"))
-            return
+            raise ApiUnreachable(f"what a watch tells is no event: {text!r}") from None
         if kind == "ERROR":
             code = obj.get("code")
-            self.fail(api_error(code if isinstance(code, int) else 500, obj))
-            return
-        try:
-            self._on_event(kind, obj)
-        except Exception as error:
-            # It would be lost in the transport; whoever watches has to learn of it.
-            self.fail(error)
+            raise api_error(code if isinstance(code, int) else 500, obj)
+        self._on_event(kind, obj)
 
 
-def described(reason: Failure | BaseException) -> str:
+def described(error: BaseException) -> str:
     """Return on one line what went wrong with a connection."""
-    error = reason.value if isinstance(reason, Failure) else reason
-    # twisted.web packs the reasons into an error of its own.
-    reasons = getattr(error, "reasons", None)
-    if reasons:
-        return described(reasons[0])
     text = " ".join(str(error).split())
     if isinstance(error, SSL.Error) and error.args and isinstance(error.args[0], list):
         # OpenSSL's queue of errors: library, function and reason.

@@ -22,17 +22,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from OpenSSL import SSL
-from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator, IStreamClientEndpoint
 from twisted.protocols.tls import TLSMemoryBIOProtocol
-from twisted.web.client import URI
-from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import FileCredentials
-from yurttunnel.kube.endpoints import CONNECT_SECONDS
+from yurttunnel.kube.endpoints import CONNECT_SECONDS, address_of
 from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotFound
 from yurttunnel.kube.resources import CONFIG_MAPS, Object
 from yurttunnel.pki.authorities import Authorities
@@ -45,6 +43,7 @@ from yurttunnel.pki.credentials import (
 )
 from yurttunnel.pki.identity import host_is_address
 from yurttunnel.tunnel.reactor import IReactor
+from yurttunnel.tunnel.tls import TLSEndpoint
 
 NAMESPACE, NAME = "kube-public", "cluster-info"
 _SIGNATURE_PREFIX = "jws-kubeconfig-"
@@ -100,7 +99,7 @@ async def discover(
     Without ``pins`` whoever knows the token is believed. Raises :class:`DiscoveryFailed`; both
     calls have the deadline of :class:`KubeClient`.
     """
-    anybody = KubeClient(reactor, _anonymously(server, ()), _UnverifiedEndpoints(reactor))
+    anybody = KubeClient(reactor, _anonymously(server, ()), _unverified(reactor, server))
     kubeconfig = _signed(await _cluster_info(anybody), token)
     authorities = _authorities_in(kubeconfig)
     pinned = [each for each in authorities if pin_of(each) in pins]
@@ -207,17 +206,14 @@ def _from_base64(text: str) -> bytes:
         raise ValueError(str(error)) from None
 
 
-@implementer(IAgentEndpointFactory)
-class _UnverifiedEndpoints:
-    """Connections by TLS that verify nothing, for what proves by itself that it is true."""
+def _unverified(reactor: IReactor, server: str) -> IStreamClientEndpoint:
+    """Return the way to an API by TLS that verifies nothing.
 
-    def __init__(self, reactor: IReactor) -> None:
-        self._reactor = reactor
-
-    def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
-        """Return an endpoint for a new connection."""
-        tcp = HostnameEndpoint(self._reactor, uri.host, uri.port, timeout=CONNECT_SECONDS)
-        return wrapClientTLS(_Unverified(uri.host.decode("ascii")), tcp)
+    It is for what proves by itself that it is true.
+    """
+    host, port = address_of(server)
+    tcp = HostnameEndpoint(reactor, host, port, timeout=CONNECT_SECONDS)
+    return TLSEndpoint(reactor, _Unverified(host), tcp)
 
 
 @implementer(IOpenSSLClientConnectionCreator)

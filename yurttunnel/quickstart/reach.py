@@ -9,21 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol, cast
+from typing import Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.error import ConnectError
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
-from twisted.internet.protocol import Factory
 
 from yurttunnel.http.asking import ask
 from yurttunnel.http.authority import join_authority
 from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.connecting import connected
 from yurttunnel.http.pool import ConnectionPool, PoolSettings
 from yurttunnel.http.relay import Acquire
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.reactor import IReactor
+from yurttunnel.tunnel.sockets import TunedEndpoint, tune_api_socket
 
 CONNECT_TIMEOUT = 10.0
 """Seconds for a connection to the server, its TLS handshake included."""
@@ -103,9 +104,7 @@ class TunneledNodes:
         return await self._connect_to(*last, node)
 
     async def _connect_to(self, host: str, port: int, node: str) -> ClientConnection:
-        endpoint = TCP4ClientEndpoint(self._reactor, host, port, timeout=CONNECT_TIMEOUT)
-        creator = self._contexts.creator(node)
-        secured = tls.SessionEndpoint(self._reactor, creator, endpoint)
-        factory = Factory.forProtocol(lambda: ClientConnection(self._reactor))
-        connection = cast(ClientConnection, await secured.connect(factory))
-        return await connection.when_ready()
+        tcp = TCP4ClientEndpoint(self._reactor, host, port, timeout=CONNECT_TIMEOUT)
+        tuned = TunedEndpoint(tcp, tune_api_socket)
+        endpoint = tls.TLSEndpoint(self._reactor, self._contexts.creator(node), tuned)
+        return await connected(endpoint, lambda: ClientConnection(self._reactor))

@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
+from typing import Any, cast
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import (
+    IProtocol,
+    IProtocolFactory,
+    IStreamClientEndpoint,
+    ISystemHandle,
+)
+from zope.interface import implementer
 
 # Numbers of Linux (include/uapi/linux/tcp.h) for a Python that was built without the names.
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", 18)
@@ -98,3 +109,25 @@ def tune_api_socket(sock: socket.socket) -> None:
     set_no_delay(sock)
     set_keepalive(sock, *API_KEEPALIVE)
     set_user_timeout(sock, API_DEAD_SECONDS)
+
+
+@implementer(IStreamClientEndpoint)
+class TunedEndpoint:
+    """Connects by ``endpoint``, over sockets that ``tune`` sets up; others than those stay."""
+
+    def __init__(
+        self, endpoint: IStreamClientEndpoint, tune: Callable[[socket.socket], object]
+    ) -> None:
+        self._endpoint = endpoint
+        self._tune = tune
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        """Connect a protocol of ``protocolFactory``."""
+        return self._endpoint.connect(protocolFactory).addCallback(self._connected)
+
+    def _connected(self, protocol: Any) -> IProtocol:
+        # What has a socket, be it a transport of Twisted's or of this package.
+        if ISystemHandle.providedBy(protocol.transport):
+            self._tune(cast("socket.socket", protocol.transport.getHandle()))
+        connected: IProtocol = protocol
+        return connected

@@ -1,9 +1,8 @@
-"""TLS between the socket and :class:`~yurttunnel.tunnel.connection.SessionConnection`."""
+"""TLS between a socket and a protocol, by this package's transports or Twisted's."""
 
 from __future__ import annotations
 
-import socket
-from typing import Any, cast
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import (
@@ -13,7 +12,6 @@ from twisted.internet.interfaces import (
     IProtocol,
     IProtocolFactory,
     IStreamClientEndpoint,
-    ISystemHandle,
 )
 from twisted.internet.protocol import Factory
 from twisted.protocols.tls import TLSMemoryBIOFactory
@@ -22,7 +20,6 @@ from zope.interface import implementer
 from yurttunnel.tunnel.direct.reactor import DirectReactor
 from yurttunnel.tunnel.direct.tls import TLSFactory
 from yurttunnel.tunnel.reactor import IReactor
-from yurttunnel.tunnel.sockets import tune_session_socket
 
 
 def server_side(
@@ -57,8 +54,8 @@ class _TwistedTLSFactory(TLSMemoryBIOFactory):
 
 
 @implementer(IStreamClientEndpoint)
-class SessionEndpoint:
-    """Speaks TLS to what ``endpoint`` leads to, over a socket set up for a session."""
+class TLSEndpoint:
+    """Speaks TLS to what ``endpoint`` leads to."""
 
     def __init__(
         self,
@@ -73,13 +70,9 @@ class SessionEndpoint:
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """Connect a protocol of ``protocolFactory``."""
         secured = client_side(self._reactor, self._creator, protocolFactory)
-        connected = self._endpoint.connect(secured)
-        return connected.addCallback(_tuned)
+        return self._endpoint.connect(secured).addCallback(_unwrapped)
 
 
-def _tuned(protocol: Any) -> IProtocol:
-    transport = protocol.transport
-    if ISystemHandle.providedBy(transport):
-        tune_session_socket(cast("socket.socket", transport.getHandle()))
+def _unwrapped(protocol: Any) -> IProtocol:
     inner: IProtocol = protocol.wrappedProtocol
     return inner

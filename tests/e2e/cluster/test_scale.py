@@ -14,7 +14,6 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
-from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
 from tests.e2e.cluster import crowd
@@ -38,7 +37,7 @@ TRACED_PODS = 5_000
 """So many are enough to see what one takes; each allocation that is traced takes its time."""
 
 
-@implementer(IAgentEndpointFactory, IStreamClientEndpoint)
+@implementer(IStreamClientEndpoint)
 class LargeCluster:
     """An API that lists the objects of a large cluster in pages, and has nothing new to tell.
 
@@ -55,10 +54,6 @@ class LargeCluster:
         self._clock = clock
         self._asked: deque = deque()
         self.longest = 0.0
-
-    def endpointForURI(self, uri):
-        """Return an endpoint."""
-        return self
 
     def connect(self, factory):
         """Connect."""
@@ -108,9 +103,9 @@ class _Transport(StringTransport):
         super().__init__()
         self._on_request = on_request
 
-    def writeSequence(self, data) -> None:
+    def write(self, data) -> None:
         """Take the head of a request, of which there is no more."""
-        super().writeSequence(data)
+        super().write(data)
         head, end, _ = self.value().partition(b"\r\n\r\n")
         if end:
             self.clear()

@@ -7,30 +7,28 @@ move. Connections made with a certificate that has been renewed end with what is
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Hashable
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from OpenSSL import SSL
 from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.internet.defer import TimeoutError as DeferredTimeout
 from twisted.internet.endpoints import HostnameEndpoint
-from twisted.internet.interfaces import ISystemHandle
-from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
 from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.connecting import connected
 from yurttunnel.http.errors import RequestFailed
-from yurttunnel.http.head import HeadLimits
+from yurttunnel.http.https import HTTPSConnection
 from yurttunnel.http.pool import ConnectionPool, PoolSettings, PoolStatistics
 from yurttunnel.hub.interfaces import IIdentity
 from yurttunnel.hub.upstream.servers import Server
+from yurttunnel.kube.client import HEAD_LIMITS
 from yurttunnel.pki.contexts import ClientContexts
-from yurttunnel.pki.https import HTTPSConnection
 from yurttunnel.pki.problems import problem_with_api
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.reactor import IReactor
-from yurttunnel.tunnel.sockets import tune_api_socket
+from yurttunnel.tunnel.sockets import TunedEndpoint, tune_api_socket
 
 CONNECT_SECONDS = 10.0
 """For a connection, the lookup of the name and the TLS handshake included (``net.Dialer`` and
@@ -45,9 +43,6 @@ POOL = PoolSettings(
 """Watches only count against the bound of all connections. Idle connections are closed before
 kube-apiserver does it, which is after 90 s (``IdleTimeout`` of k8s.io/apiserver
 pkg/server/secure_serving.go)."""
-
-HEAD_LIMITS = HeadLimits(max_bytes=64 * 1024, max_fields=200)
-"""Of answers; those of the API have less than 1 KiB, and warnings (KEP-1693) come on top."""
 
 
 class ConnectionKey(NamedTuple):
@@ -141,46 +136,12 @@ class Connections:
 
     async def _make(self, key: ConnectionKey) -> ClientConnection:
         server = key.server
-        factory = Factory.forProtocol(
-            lambda: HTTPSConnection(self._reactor, problem_with_api, HEAD_LIMITS)
+        tcp = HostnameEndpoint(self._reactor, server.host, server.port, timeout=CONNECT_SECONDS)
+        tuned = TunedEndpoint(tcp, tune_api_socket)
+        endpoint = tls.TLSEndpoint(self._reactor, key.contexts.creator(server.host), tuned)
+        return await connected(
+            endpoint, lambda: HTTPSConnection(self._reactor, problem_with_api, HEAD_LIMITS)
         )
-        # Without two lines in the log for each connection.
-        factory.noisy = False
-        secured = tls.client_side(self._reactor, key.contexts.creator(server.host), factory)
-        endpoint = HostnameEndpoint(
-            self._reactor, server.host, server.port, timeout=CONNECT_SECONDS
-        )
-        protocol: Any = await _cancellable(endpoint.connect(secured))
-        transport = protocol.transport
-        if ISystemHandle.providedBy(transport):
-            tune_api_socket(cast("socket.socket", transport.getHandle()))
-        connection = cast(ClientConnection, protocol.wrappedProtocol)
-        try:
-            return await connection.when_ready()
-        except BaseException:
-            connection.abort()
-            raise
-
-
-def _cancellable(attempt: Deferred[Any]) -> Deferred[Any]:
-    """Have it end in ``CancelledError`` when it is cancelled.
-
-    Endpoints make other errors of that, which look like those of a connection that failed.
-    """
-    cancelled = False
-
-    def cancel(_: object) -> None:
-        nonlocal cancelled
-        cancelled = True
-        attempt.cancel()
-
-    result: Deferred[Any] = Deferred(cancel)
-
-    def failed(failure: Failure) -> None:
-        result.errback(CancelledError() if cancelled else failure)
-
-    _ = attempt.addCallbacks(result.callback, failed)
-    return result
 
 
 def _failed(failure: Failure, server: Server) -> Failure:

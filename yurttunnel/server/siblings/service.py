@@ -28,6 +28,7 @@ from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.connection import SIBLING_ALPN
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.session import SessionContext, TunnelSession
+from yurttunnel.tunnel.sockets import TunedEndpoint, tune_session_socket
 from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire.codes import Code
 
@@ -317,8 +318,9 @@ class Siblings(Service):
     def _endpoint(self, address: Address) -> IStreamClientEndpoint:
         host, port = address
         make = TCP6ClientEndpoint if ":" in host else TCP4ClientEndpoint
-        endpoint = make(self._reactor, host, port, timeout=CONNECT_TIMEOUT)
-        return tls.SessionEndpoint(self._reactor, self._creator, endpoint)
+        tcp = make(self._reactor, host, port, timeout=CONNECT_TIMEOUT)
+        tuned = TunedEndpoint(tcp, tune_session_socket)
+        return tls.TLSEndpoint(self._reactor, self._creator, tuned)
 
     def _others(self) -> list[SiblingClient]:
         clients = self._clients.values()

@@ -14,7 +14,7 @@ from twisted.logger import Logger
 from yurttunnel.http.authority import join_authority
 from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.errors import RequestFailed, status_of
-from yurttunnel.pki.https import HTTPSConnection
+from yurttunnel.http.https import HTTPSConnection
 from yurttunnel.pki.kubelets import KubeletContexts, KubeletNotTrusted
 from yurttunnel.pki.problems import problem_with_kubelet
 from yurttunnel.server.frontends.calls import DIAL_TIMEOUT
