@@ -19,6 +19,7 @@ from tests.e2e.programs import BESIDES_BUFFERS
 from tests.e2e.proxy.objects import BOTH, TARGET_PORT, Pod, port
 from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase
 from tests.e2e.proxy.traffic import CLOSED, Answer
+from tests.e2e.stopwatch import Stopwatch
 
 CONNECTIONS = int(os.environ.get("YURTTUNNEL_PROXY_SOAK_CONNECTIONS", "2400"))
 SEED = os.environ.get("YURTTUNNEL_SOAK_SEED", "1")
@@ -120,12 +121,18 @@ class Soak:
         return broken and bool(killed)
 
     async def ask_again(self, host: str) -> str:
-        """Ask by UDP as resolvers do, who ask again; return what was wrong in the end."""
-        for _ in range(self.udp_attempts):
+        """Ask by UDP as resolvers do, who ask again; return what was wrong in the end.
+
+        That is when so many questions have had their time, in which programs could run.
+        """
+        began, watch, attempts = reactor.seconds(), Stopwatch(reactor), 0
+        while attempts < self.udp_attempts or watch.seconds() < self.udp_attempts * ASK_SECONDS:
+            attempts += 1
             answer = await self.ask(host, patience=ASK_SECONDS)
             if not answer.problem:
-                break
+                return ""
             await deferLater(reactor, max(0.0, ASK_SECONDS - answer.seconds))
+        self.unexplained.append(f"{answer}: UDP, {attempts} times from {began}; {self.killed}")
         return answer.problem
 
     async def churn(self) -> None:
