@@ -21,6 +21,7 @@ from twisted.internet.task import deferLater
 
 from benchmarks.ports import free_ports
 from tests.e2e.programs import ROOT, Program
+from tests.e2e.stopwatch import Deadline
 from yurttunnel.quickstart.options import PORT_COUNT
 
 FOLDERS = ("/usr/lib/google-cloud-sdk/bin", os.path.expanduser("~/google-cloud-sdk/bin"))
@@ -92,11 +93,11 @@ class Quickstart(Program):
 
     async def introduced(self, seconds: float = 30.0) -> None:
         """Wait until it says how to use it: the node is reached through the tunnel."""
-        deadline = self._reactor.seconds() + seconds
+        deadline = Deadline(self._reactor, seconds)
         while "KUBECONFIG=" not in self.log:
             if not self.running:
                 raise self.failed("ended before it was ready")
-            if self._reactor.seconds() > deadline:
+            if deadline.passed:
                 raise self.failed(f"was not ready in {seconds} s")
             await deferLater(self._reactor, 0.02)
 
@@ -210,12 +211,12 @@ class Running(ProcessProtocol):
 
     async def says(self, pattern: str, seconds: float = 20.0) -> re.Match:
         """Wait until the output has a match of ``pattern``."""
-        deadline = self._reactor.seconds() + seconds
+        deadline = Deadline(self._reactor, seconds)
         while True:
             match = re.search(pattern, self.out.decode("utf-8", "replace"))
             if match:
                 return match
-            if self._reactor.seconds() > deadline or not self.running:
+            if deadline.passed or not self.running:
                 raise KubectlFailed(
                     f"{' '.join(self.command[1:])}: {pattern!r} was not said"
                     f"\n{bytes(self.out[-2000:])!r}\n{bytes(self.error[-2000:])!r}"

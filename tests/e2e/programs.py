@@ -18,6 +18,7 @@ from twisted.internet.task import deferLater
 from benchmarks.ports import free_ports
 from tests.e2e import stopwatch
 from tests.e2e.fork_server import Forked, fork_server
+from tests.e2e.stopwatch import Deadline
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -148,9 +149,9 @@ class Program:
 
     async def ready(self, seconds: float = READY_SECONDS) -> float:
         """Wait until ``/readyz`` answers 200; the seconds since the start."""
-        deadline = self._reactor.seconds() + seconds
+        deadline = Deadline(self._reactor, seconds)
         answer = "no answer"
-        while self._reactor.seconds() < deadline:
+        while not deadline.passed:
             if not self.running:
                 raise self.failed(f"ended with {self._process.returncode} before it was ready")
             try:
@@ -171,9 +172,9 @@ class Program:
 
     async def listed(self, seconds: float = READY_SECONDS) -> None:
         """Wait until the server has an agent."""
-        deadline = self._reactor.seconds() + seconds
+        deadline = Deadline(self._reactor, seconds)
         while not await self.agents():
-            if self._reactor.seconds() > deadline:
+            if deadline.passed:
                 raise self.failed(f"no agent was listed within {seconds} s")
             await deferLater(self._reactor, 0.02)
 
@@ -202,9 +203,9 @@ class Program:
     async def ended(self, seconds: float) -> int:
         """Wait until the process has ended; its exit status, negative for a signal."""
         assert self._process is not None
-        deadline = self._reactor.seconds() + seconds
+        deadline = Deadline(self._reactor, seconds)
         while self._process.poll() is None:
-            if self._reactor.seconds() > deadline:
+            if deadline.passed:
                 raise self.failed(f"still runs after {seconds} s")
             await deferLater(self._reactor, 0.02)
         return self._process.returncode

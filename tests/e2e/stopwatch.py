@@ -63,6 +63,22 @@ class Stopwatch:
         return self._clock.seconds() - self._began - waits
 
 
+class Deadline:
+    """A number of seconds from now on, in which this process and programs could run."""
+
+    def __init__(self, clock: IReactorTime, seconds: float) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._began = clock.seconds()
+        self._watch = Stopwatch(clock)
+
+    @property
+    def passed(self) -> bool:
+        """Whether they are over; it is only looked at who has waited once they could be."""
+        by_the_clock = self._clock.seconds() - self._began
+        return by_the_clock > self._seconds and self._watch.seconds() > self._seconds
+
+
 def _all_waited() -> Iterator[tuple[int, float]]:
     pids = [os.getpid(), *(each.pid for each in programs if each.running)]
     return ((pid, waited(pid)) for pid in pids)

@@ -17,7 +17,7 @@ from twisted.trial.unittest import SkipTest, TestCase
 from tests.e2e.clients import ConnectAnswer, Peer, Question, Target, connect, connect_directly
 from tests.e2e.faults import FaultProxy
 from tests.e2e.programs import Program, Tunnel
-from tests.e2e.stopwatch import Stopwatch
+from tests.e2e.stopwatch import Deadline, Stopwatch
 from tests.e2e.turns import Turn, turn
 
 TURNS = {"tests.e2e.alone.quiet.": Turn.QUIET, "tests.e2e.alone.": Turn.ALONE}
@@ -142,17 +142,16 @@ class EndToEndTestCase(TestCase):
         It is asked every ``interval``; what it awaits mostly asks a program for a page, so that
         is done less often the longer it takes (`ASKED_PART`, `LEAST_OFTEN`).
         """
-        began, watch = reactor.seconds(), Stopwatch(reactor)
+        began, deadline = reactor.seconds(), Deadline(reactor, seconds)
         while True:
             result = condition()
             if asks := hasattr(result, "__await__"):
                 result = await result
             if result:
                 return result
-            waited = reactor.seconds() - began
-            if waited > seconds and watch.seconds() > seconds:
+            if deadline.passed:
                 raise self.failureException(f"after {seconds} s it was not so that {what}")
-            seldom = min(waited * ASKED_PART, LEAST_OFTEN) if asks else 0.0
+            seldom = min((reactor.seconds() - began) * ASKED_PART, LEAST_OFTEN) if asks else 0.0
             await deferLater(reactor, max(interval, seldom))
 
     async def descriptors_return(

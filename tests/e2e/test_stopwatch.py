@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from tests.e2e import stopwatch
-from tests.e2e.stopwatch import Stopwatch
+from tests.e2e.stopwatch import Deadline, Stopwatch
 from tests.e2e.support import EndToEndTestCase
 
 
@@ -48,6 +48,16 @@ class StopwatchTests(EndToEndTestCase):
         self.clock.advance(3)
         self.one.running = False
         self.assertEqual(3.0, watch.seconds())
+
+    def test_a_deadline_is_over_by_the_clock_and_by_what_programs_run(self):
+        """Whichever of them takes longer."""
+        deadline = Deadline(self.clock, 3)
+        self.clock.advance(3)
+        self.assertFalse(deadline.passed)
+        self.clock.advance(1)
+        self.assertTrue(deadline.passed)
+        self.waits[1001] += 2
+        self.assertFalse(deadline.passed)
 
     async def test_what_never_comes_is_a_failure(self):
         """A bound ends what is waited for."""
