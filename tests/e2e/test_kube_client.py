@@ -31,7 +31,7 @@ from yurttunnel.kube.credentials import FileCredentials
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.files import RereadFile
 from yurttunnel.kube.resources import NODES
-from yurttunnel.tunnel.direct.reactor import TRANSPORTS, with_transports
+from yurttunnel.tunnel.direct.reactor import with_transports
 
 DAY = datetime.timedelta(days=1)
 
@@ -101,7 +101,9 @@ class Api(Page):
 
 
 class KubeClientTests(TestCase):
-    """A client and a server with TLS."""
+    """A client and a server with TLS, over Twisted's transports."""
+
+    transports = "twisted"
 
     def setUp(self):
         """Start a server for ``api.example`` and the loopback address."""
@@ -142,7 +144,7 @@ class KubeClientTests(TestCase):
         self.write("client.key", key)
         self.write("client.crt", certificate)
 
-    def client(self, host="127.0.0.1", server_name="", transports="twisted", **credentials):
+    def client(self, host="127.0.0.1", server_name="", **credentials):
         """Make a client."""
         configuration = KubeConfiguration(
             f"https://{host}:{self.port}",
@@ -151,7 +153,7 @@ class KubeClientTests(TestCase):
             FileCredentials(**credentials),
             server_name,
         )
-        client = KubeClient(with_transports(reactor, transports), configuration)
+        client = KubeClient(with_transports(reactor, self.transports), configuration)
         self.addCleanup(self.close, client)
         return client
 
@@ -183,28 +185,24 @@ class KubeClientTests(TestCase):
         self.assertEqual(("TLSv1.3", "http/1.1"), (answer["protocol"], answer["alpn"]))
 
     async def test_dead_connections(self):
-        """The kernel notices an API that is gone, over either kind of transports, and a client
-        that closes leaves no connection.
-        """
-        for transports in TRANSPORTS:
-            client = self.client(transports=transports, token="secret")
-            await client.get(NODES, "n1")
-            [connection] = client._connections
-            sock = connection.transport.transport.getHandle()
-            self.assertTrue(sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
-            self.assertEqual(45_000, sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
-            await client.close()
-            self.assertEqual(-1, sock.fileno())
+        """The kernel notices an API that is gone, and a client that closes leaves no connection."""
+        client = self.client(token="secret")
+        await client.get(NODES, "n1")
+        [connection] = client._connections
+        sock = connection.transport.transport.getHandle()
+        self.assertTrue(sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+        self.assertEqual(45_000, sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+        await client.close()
+        self.assertEqual(-1, sock.fileno())
 
     async def test_quiet(self):
         """Connections that come and go are no news for the log."""
         events = []
         globalLogPublisher.addObserver(events.append)
         self.addCleanup(globalLogPublisher.removeObserver, events.append)
-        for transports in TRANSPORTS:
-            client = self.client(transports=transports, token="secret")
-            await client.get(NODES, "n1")
-            await client.close()
+        client = self.client(token="secret")
+        await client.get(NODES, "n1")
+        await client.close()
         told = [event for event in events if "factory" in (event.get("log_format") or "")]
         self.assertEqual([], told)
 
@@ -308,3 +306,9 @@ class KubeClientTests(TestCase):
         self.assertIn("GET https://127.0.0.1:1/api/v1/nodes/n1: ", text)
         self.assertIn("refused", text)
         await client.get(NODES, "n1")
+
+
+class DirectTests(KubeClientTests):
+    """The same over this package's transports, which all programs have."""
+
+    transports = "direct"

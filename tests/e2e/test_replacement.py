@@ -183,7 +183,7 @@ class ReplacedAgentTests(EndToEndTestCase):
         seconds = []
         for _ in range(RESTARTS):
             began = reactor.seconds()
-            await agent.stop()
+            await self.within(UNREACHABLE, agent.stop(), "an agent without streams ends")
             agent.start()
             await agent.ready()
             seconds.append(reactor.seconds() - began)

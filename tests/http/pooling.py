@@ -7,7 +7,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import MemoryConnection
-from tests.http.support import Receiver, settle
+from tests.http.support import Receiver, begin, settle
 from tests.tunnel.memory import User
 from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.pool import ConnectionPool, PoolSettings
@@ -76,8 +76,8 @@ class PoolTestCase(SynchronousTestCase):
     def begin(self, connection, upgrade=False):
         """Make a request."""
         receiver = Receiver()
-        receiver.exchange = connection.request(
-            b"GET", b"/", [(b"Host", b"node")], receiver, upgrade=upgrade
+        receiver.exchange = begin(
+            connection, b"GET", b"/", [(b"Host", b"node")], receiver, upgrade=upgrade
         )
         return receiver
 

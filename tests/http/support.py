@@ -7,6 +7,7 @@ from twisted.internet.testing import MemoryReactorClock
 from zope.interface import implementer
 
 from tests.fakes import MemoryConnection
+from yurttunnel.http.client import write_request
 from yurttunnel.http.interfaces import IBodySink, IRequestHandler, IResponseReceiver
 from yurttunnel.http.server import HTTPFactory, ServerSettings
 
@@ -24,6 +25,12 @@ class SecureConnection(MemoryConnection):
     def receive_end(self):
         """End as TLS does: in both directions, after what has been written."""
         self.loseConnection()
+
+
+def begin(connection, method, target, fields, receiver, *, has_body=False, upgrade=False):
+    """Write a request, and begin an exchange with it."""
+    written = write_request(method, target, fields, has_body=has_body, upgrade=upgrade)
+    return connection.send(written, receiver)
 
 
 @implementer(IRequestHandler)

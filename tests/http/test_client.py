@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.fakes import MemoryConnection, Recorder
-from tests.http.support import Receiver, SecureConnection, settle
+from tests.http.support import Receiver, SecureConnection, begin, settle
 from tests.tunnel.memory import Producer
 from yurttunnel.http.client import ClientConnection, write_request
 from yurttunnel.http.head import HeadLimits
@@ -43,8 +43,8 @@ class ClientTestCase(SynchronousTestCase):
     def ask(self, method=b"GET", *fields, waits=False, **arguments):
         """Make a request; give its receiver."""
         receiver = Receiver(waits)
-        receiver.exchange = self.connection.request(
-            method, b"/", [HOST, *fields], receiver, **arguments
+        receiver.exchange = begin(
+            self.connection, method, b"/", [HOST, *fields], receiver, **arguments
         )
         self.settle()
         return receiver
@@ -137,7 +137,7 @@ class RequestTests(ClientTestCase):
             (b"GET", b"/", [(b"Content-Length", b"1"), (b"Content-Length", b"1")]),
         ):
             with self.assertRaises(ValueError):
-                self.connection.request(method, target, fields, Receiver())
+                begin(self.connection, method, target, fields, Receiver())
         self.assertTrue(self.connection.reusable)
         self.settle()
         self.assertEqual(b"", self.origin.sent)
@@ -541,8 +541,13 @@ class SwitchTests(ClientTestCase):
         protocol = Recorder()
         receiver = Receiver(waits=True)
         receiver.response_received = lambda head: receiver.exchange.switch(protocol)
-        receiver.exchange = self.connection.request(
-            method, b"/", [HOST, *(UPGRADE if arguments else ())], receiver, **arguments
+        receiver.exchange = begin(
+            self.connection,
+            method,
+            b"/",
+            [HOST, *(UPGRADE if arguments else ())],
+            receiver,
+            **arguments,
         )
         self.answer(answer)
         return receiver, protocol

@@ -10,7 +10,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import MemoryConnection
-from tests.http.support import Handler, Receiver, request, settle
+from tests.http.support import Handler, Receiver, begin, request, settle
 from tests.tunnel.certificates import ClientTLS, ServerTLS
 from tests.tunnel.memory import User
 from tests.tunnel.test_connection import Link
@@ -74,8 +74,8 @@ class TLSContract:
     def ask(self, method=b"GET", *fields, **arguments):
         """Make a request."""
         receiver = Receiver()
-        receiver.exchange = self.connection.request(
-            method, b"/", [HOST, *fields], receiver, **arguments
+        receiver.exchange = begin(
+            self.connection, method, b"/", [HOST, *fields], receiver, **arguments
         )
         self.link.settle()
         return receiver
@@ -159,8 +159,13 @@ class TLSContract:
         """A client that is still sending gets the answer whole."""
         self.handler.answer = lambda exchange: exchange.respond(413, [], b"too much")
         receiver = Receiver()
-        receiver.exchange = self.connection.request(
-            b"PUT", b"/", [HOST, (b"Content-Length", b"1000000")], receiver, has_body=True
+        receiver.exchange = begin(
+            self.connection,
+            b"PUT",
+            b"/",
+            [HOST, (b"Content-Length", b"1000000")],
+            receiver,
+            has_body=True,
         )
         receiver.exchange.write(bytes(100_000))
         self.link.settle()
@@ -175,8 +180,8 @@ class TLSContract:
         )
         receiver = Receiver()
         receiver.response_received = lambda head: receiver.exchange.switch(near)
-        receiver.exchange = self.connection.request(
-            b"POST", b"/", [HOST, *UPGRADE], receiver, upgrade=True
+        receiver.exchange = begin(
+            self.connection, b"POST", b"/", [HOST, *UPGRADE], receiver, upgrade=True
         )
         self.connection.transport.write(b"early")
         self.link.settle()

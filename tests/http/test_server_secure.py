@@ -17,6 +17,7 @@ from tests.http.support import (
     Receiver,
     SecureConnection,
     Server,
+    begin,
     request,
     responses,
     settle,
@@ -238,7 +239,7 @@ class SecureHandshakeContract:
             lambda _: setattr(
                 receiver,
                 "exchange",
-                connection.request(b"GET", b"/", [(b"Host", b"node")], receiver),
+                begin(connection, b"GET", b"/", [(b"Host", b"node")], receiver),
             )
         )
         link.settle()

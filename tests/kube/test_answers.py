@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.protocol import Protocol
@@ -13,9 +14,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.fakes import MemoryConnection
 from tests.kube.network import Network
 from yurttunnel.kube import responses
-from yurttunnel.kube.client import CALL_SECONDS, KubeClient
+from yurttunnel.kube.client import CALL_SECONDS, MOST_KEPT, KubeClient
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import Credentials, CredentialsUnavailable
+from yurttunnel.kube.endpoints import host_field
 from yurttunnel.kube.errors import (
     ApiError,
     ApiUnreachable,
@@ -234,6 +236,35 @@ class RequestTests(AnswersTestCase):
             error = self.failureResultOf(asked, ApiUnreachable).value
             self.assertIn("closed before an answer came", str(error))
 
+    def test_some_connections_are_kept(self):
+        """Of those that calls at the same time have needed, the ones that were free last."""
+        asked = [self.get() for _ in range(MOST_KEPT + 2)]
+        for conversation in self.conversations:
+            self.answer(200, {}, to=conversation)
+        for each in asked:
+            self.successResultOf(each)
+        open_still = [each.transport.closed_with is None for each in self.conversations]
+        self.assertEqual([False] * 2 + [True] * MOST_KEPT, open_still)
+
+    def test_host(self):
+        """It is as the URL has it, without who asks; a name that is not ASCII is in IDNA."""
+        for url, expected in (
+            ("https://api", "api"),
+            ("https://api:443/x", "api:443"),
+            ("https://[fd00::1]", "[fd00::1]"),
+            ("https://[fd00::1]:6443", "[fd00::1]:6443"),
+            ("https://somebody:secret@b\xfccher.example:6443", "xn--bcher-kva.example:6443"),
+            ("https://" + "a" * 63 + ":6443", "a" * 63 + ":6443"),
+        ):
+            self.assertEqual(expected.encode(), host_field(url))
+
+    def test_a_name_that_cannot_be(self):
+        """Whoever asks is told."""
+        configuration = replace(self.configuration, host="http://a..b:8001")
+        client = KubeClient(self.clock, configuration, self.network)
+        error = self.failureResultOf(client.get(NODES, "n1"), ApiUnreachable).value
+        self.assertIn("cannot be asked", str(error))
+
     def test_no_token(self):
         """Without a token none is sent."""
         self.source.token = ""
@@ -375,6 +406,61 @@ class ErrorTests(AnswersTestCase):
         for self.source.error in (CredentialsUnavailable("no plugin"), OSError(2, "no file")):
             error = self.failureResultOf(self.get(), ApiUnreachable).value
             self.assertIn("no ", str(error))
+        self.assertEqual([], self.conversations)
+
+
+class ClosedTests(AnswersTestCase):
+    """A client that is closed."""
+
+    def close(self):
+        """Close it, and let everything move."""
+        closing = self.client.close()
+        self.network.settle()
+        self.successResultOf(closing)
+
+    def ended(self, asked):
+        """Require that a call ends as one that is not answered, and no other connection."""
+        self.failureResultOf(asked, ApiUnreachable)
+        self.assertEqual(1, len(self.conversations))
+        self.assertIsNotNone(self.server.transport.closed_with)
+
+    def test_while_calls_wait(self):
+        """On a new connection or a kept one, for a head or for the rest of a body."""
+        for kept in (False, True):
+            for begun in (False, True):
+                self.setUp()
+                if kept:
+                    first = self.get()
+                    self.answer(200, {})
+                    self.successResultOf(first)
+                asked = self.get()
+                self.network.settle()
+                if begun:
+                    self.answer(200, {}, complete=False)
+                self.close()
+                self.ended(asked)
+
+    def test_while_a_watch_goes_on(self):
+        """It ends as one that has lost its connection."""
+        asked = self.client.watch(NODES, lambda *event: None, resource_version="1", timeout=9)
+        self.answer(200, b"", complete=False)
+        self.close()
+        self.ended(asked)
+
+    def test_while_it_connects(self):
+        """That is given up, and is no cancelling by whoever has called."""
+        connecting = Deferred()
+        self.patch(self.network, "connect", lambda factory: connecting)
+        asked = self.get()
+        self.close()
+        self.failureResultOf(asked, ApiUnreachable)
+        self.assertTrue(connecting.called)
+
+    def test_later(self):
+        """Nothing is connected any more."""
+        self.close()
+        error = self.failureResultOf(self.get(), ApiUnreachable).value
+        self.assertIn("has been closed", str(error))
         self.assertEqual([], self.conversations)
 
 

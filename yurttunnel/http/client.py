@@ -192,20 +192,6 @@ class ClientConnection(HTTPConnection):
 
     # -- requests ------------------------------------------------------------------------------
 
-    def request(
-        self,
-        method: bytes,
-        target: bytes,
-        fields: Fields,
-        receiver: IResponseReceiver,
-        *,
-        has_body: bool = False,
-        upgrade: bool = False,
-    ) -> ClientExchange:
-        """Begin an exchange: :func:`write_request`, and :meth:`send`, which raise."""
-        written = write_request(method, target, fields, has_body=has_body, upgrade=upgrade)
-        return self.send(written, receiver)
-
     def send(self, request: WrittenRequest, receiver: IResponseReceiver) -> ClientExchange:
         """Begin an exchange by sending the head of a request.
 

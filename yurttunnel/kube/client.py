@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Mapping
 from typing import Any, TypeVar, cast
 from urllib.parse import urlencode, urlsplit
 
 from service_identity import VerificationError
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeout
 from twisted.internet.error import ConnectError, ConnectionClosed
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
@@ -18,7 +18,7 @@ from zope.interface import implementer
 
 from yurttunnel import __version__
 from yurttunnel.http.asking import Response, send, write_whole_request
-from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.client import ClientConnection, WrittenRequest
 from yurttunnel.http.connecting import connected
 from yurttunnel.http.head import HeadLimits
 from yurttunnel.http.https import HTTPSConnection, TLSFailed
@@ -26,7 +26,7 @@ from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.pool import ConnectionPool, PoolBusy, PoolSettings
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import CredentialsUnavailable
-from yurttunnel.kube.endpoints import ApiEndpoint
+from yurttunnel.kube.endpoints import ApiEndpoint, host_field
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.pages import PageLimits
@@ -44,7 +44,12 @@ CLOSE_SECONDS = 1.0
 WATCH_SLACK_SECONDS = 30.0
 """How much longer than was asked for a watch may take."""
 
-POOL = PoolSettings(max_per_key=4, idle_timeout=60.0)
+MOST_KEPT = 4
+"""Connections that are kept while nobody uses them."""
+
+KEPT_SECONDS = 60.0
+
+POOL = PoolSettings(max_per_key=MOST_KEPT, idle_timeout=KEPT_SECONDS)
 """Idle connections are closed before the API does it, which is after 90 s (``IdleTimeout`` of
 k8s.io/apiserver pkg/server/secure_serving.go). Those that are used only count against the bound of
 all: no call waits for its turn."""
@@ -56,6 +61,8 @@ _REPEATABLE = frozenset({b"GET", b"DELETE"})
 """What is asked once more where the API has closed a kept connection instead of answering."""
 
 _JSON = b"application/json"
+
+_CLOSED = "the client of the API has been closed"
 
 _TROUBLE = (
     ConnectError,
@@ -91,23 +98,23 @@ class KubeClient:
         self._reactor = reactor
         self._configuration = configuration
         self._prefix = urlsplit(configuration.host).path
-        self._fields = [
-            (b"Host", urlsplit(configuration.host).netloc.encode("idna")),
-            (b"Accept", _JSON),
-            (b"User-Agent", f"{program}/{__version__}".encode("ascii")),
-        ]
+        self._program = f"{program}/{__version__}".encode("ascii")
         self._api = ApiEndpoint(reactor, configuration, self._drop_connections)
         self._endpoint = endpoint or self._api
         # Connections of before a change are not used again.
         self._generation = object()
         self._connections: set[_Connection] = set()
         self._pool: ConnectionPool[object] = ConnectionPool(
-            reactor, self._connect, POOL, keeps=lambda key: key is self._generation
+            reactor,
+            self._connect,
+            POOL,
+            keeps=lambda key: key is self._generation,
+            together=lambda key: None,
         )
         self._page_limits = PageLimits()
 
     def close(self) -> Deferred[None]:
-        """Close the connections, also those of calls under way, which fail.
+        """Close the connections, also those of calls under way: they fail, and so do later ones.
 
         What an API that is out of reach does not close in time is aborted.
         """
@@ -223,11 +230,12 @@ class KubeClient:
 
         return Deferred.fromCoroutine(self._within(CALL_SECONDS, what, run()))
 
-    async def _within(self, seconds: float, what: str, work: Awaitable[_Result]) -> _Result:
+    async def _within(
+        self, seconds: float, what: str, work: Coroutine[Any, Any, _Result]
+    ) -> _Result:
         """Wait for ``work`` at most so long; give all troubles of connections one name."""
-        waiting = work if isinstance(work, Deferred) else Deferred.fromCoroutine(cast("Any", work))
         try:
-            return cast("_Result", await waiting.addTimeout(seconds, self._reactor))
+            return await Deferred.fromCoroutine(work).addTimeout(seconds, self._reactor)
         except DeferredTimeout:
             problem = f"no answer within {seconds:.0f} s"
         except ApiUnreachable as error:
@@ -261,23 +269,14 @@ class KubeClient:
     async def _request(self, method: str, target: str, body: Object | None) -> Response:
         credentials = await self._configuration.credentials.current(self._reactor)
         self._api.use(credentials)
-        fields = [*self._fields]
-        if credentials.token:
-            fields.append((b"Authorization", b"Bearer " + credentials.token.encode()))
-        data = b""
-        if body is not None:
-            fields.append((b"Content-Type", _JSON))
-            data = json.dumps(body, separators=(",", ":")).encode()
+        data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         try:
-            path = f"{self._prefix}{target}".encode("ascii")
-            request = write_whole_request(method.encode("ascii"), path, fields, data)
+            request = self._written(method, target, credentials.token, data)
         except ValueError as error:
             raise ApiUnreachable(f"it cannot be asked: {error}") from None
         fresh = False
         while True:
-            connection = self._pool.take(self._generation, fresh=fresh, lasting=True)
-            if isinstance(connection, Deferred):
-                connection = await connection
+            connection = await self._connection(fresh)
             is_kept = connection.requests > 0
             try:
                 return await send(connection, request, data)
@@ -285,6 +284,33 @@ class KubeClient:
                 if not (is_kept and error.unanswered and request.method in _REPEATABLE):
                     raise
             fresh = True
+
+    def _written(self, method: str, target: str, token: str, data: bytes) -> WrittenRequest:
+        """Write a request; raises ``ValueError`` for what cannot be sent."""
+        fields = [
+            (b"Host", host_field(self._configuration.host)),
+            (b"Accept", _JSON),
+            (b"User-Agent", self._program),
+        ]
+        if token:
+            fields.append((b"Authorization", b"Bearer " + token.encode()))
+        if data:
+            fields.append((b"Content-Type", _JSON))
+        path = f"{self._prefix}{target}".encode("ascii")
+        return write_whole_request(method.encode("ascii"), path, fields, data)
+
+    async def _connection(self, fresh: bool) -> ClientConnection:
+        """Get a connection for one request, which is to be sent at once."""
+        if self._pool.draining:
+            raise ApiUnreachable(_CLOSED)
+        try:
+            taken = self._pool.take(self._generation, fresh=fresh, lasting=True)
+            return await taken if isinstance(taken, Deferred) else taken
+        except CancelledError:
+            if self._pool.draining:
+                # It was the pool that has given up, and not whoever has called.
+                raise ApiUnreachable(_CLOSED) from None
+            raise
 
     def _connect(self, key: object, caller: Hashable) -> Deferred[ClientConnection]:
         return Deferred.fromCoroutine(connected(self._endpoint, self._make_connection))

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from OpenSSL import SSL
 from twisted.internet import ssl
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import HostnameEndpoint
+from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.interfaces import (
     IOpenSSLClientConnectionCreator,
     IProtocol,
@@ -21,12 +21,12 @@ from twisted.internet.interfaces import (
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from yurttunnel.http.authority import join_authority
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import Credentials, CredentialsUnavailable
 from yurttunnel.kube.responses import described
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import TunedEndpoint, tune_api_socket
-from yurttunnel.tunnel.tls import TLSEndpoint
 
 CONNECT_SECONDS = 15.0
 """How long a connection may take."""
@@ -36,6 +36,19 @@ def address_of(url: str) -> tuple[str, int]:
     """Return the host and the port that the URL of an API leads to."""
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def host_field(url: str) -> bytes:
+    """Return the ``Host`` of requests to the URL of an API (RFC 9110 section 7.2).
+
+    Raises ``ValueError`` for a name that cannot be.
+    """
+    parts = urlsplit(url)
+    # The name alone: with a port behind it the last label would be another one.
+    host = (parts.hostname or "").encode("idna").decode("ascii")
+    if parts.port is not None:
+        return join_authority(host, parts.port).encode("ascii")
+    return (f"[{host}]" if ":" in host else host).encode("ascii")
 
 
 @implementer(IStreamClientEndpoint)
@@ -90,7 +103,8 @@ class ApiEndpoint:
             return tuned.connect(protocolFactory)
         if self._creator is None:
             raise RuntimeError("no credentials have been set")
-        return TLSEndpoint(self._reactor, self._creator, tuned).connect(protocolFactory)
+        # By Twisted's layer: these contexts allow a renegotiation, which ours does not answer.
+        return wrapClientTLS(self._creator, tuned).connect(protocolFactory)
 
     def _made(
         self, authorities: bytes, certificate: bytes, key: bytes

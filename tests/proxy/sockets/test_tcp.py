@@ -8,6 +8,8 @@ import hashlib
 import os
 import select
 import socket
+import time
+from collections.abc import Callable
 from unittest import mock
 
 from twisted.internet.task import Clock
@@ -16,6 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.sockets.lab import (
     LOOPBACK,
+    SECONDS,
     Peer,
     TcpLab,
     descriptors_in_use,
@@ -24,7 +27,7 @@ from tests.proxy.sockets.lab import (
 from yurttunnel.proxy.sockets import listener
 from yurttunnel.proxy.sockets.half_closed import LOOK, MOST_IDLE, HalfClosed
 from yurttunnel.proxy.sockets.listener import REST, Listener
-from yurttunnel.proxy.sockets.relay import READ_BYTES, _unacknowledged
+from yurttunnel.proxy.sockets.relay import READ_BYTES, _End, _unacknowledged
 from yurttunnel.proxy.state.virtual_services import Endpoint
 
 MUCH = memoryview(os.urandom(1 << 20) * 100)
@@ -55,6 +58,33 @@ class RelayTests(SynchronousTestCase):
         kinds = {type(one) for one in self.lab.descriptors.readers()}
         self.assertEqual(kinds, {Listener})
         self.assertEqual(self.lab.descriptors.writers(), [])
+
+    def fill(self, sender: Peer, end: _End) -> int:
+        """Send until something waits at the relay's ``end``, and nothing in front of it.
+
+        Each piece is as much as is read at once. Return how much that was.
+        """
+        sent = 0
+
+        def waits() -> bool:
+            nonlocal sent
+            if not end.waits and end.carried == sent:
+                sent += sender.socket.send(MUCH[:READ_BYTES])
+            return end.waits > 0
+
+        self.until(waits)
+        return sent
+
+    def until_ready(
+        self, end: _End, event: int, meanwhile: Callable[[], object] = lambda: None
+    ) -> None:
+        """Wait until the kernel has an event for the relay's ``end``, which is not served yet."""
+        poll = select.poll()
+        poll.register(end, event)
+        deadline = time.monotonic() + SECONDS
+        while not poll.poll(1):
+            self.assertLess(time.monotonic(), deadline)
+            meanwhile()
 
     def settle(self) -> None:
         """Wait until all that was sent is acknowledged, which TCP may put off for 40 ms."""
@@ -213,19 +243,13 @@ class RelayTests(SynchronousTestCase):
         """
         client, server = self.join()
         [relay] = self.socket._relays
-        # As much as is read at once, so that the client's event comes by the end alone.
-        for sender, end in ((server, relay._server), (client, relay._client)):
-            while not end.waits:
-                sender.socket.send(MUCH[:READ_BYTES])
-                self.lab.reactor.turn()
+        answer, serve = self.fill(server, relay._server), self.lab.descriptors._serve
+        self.fill(client, relay._client)
         # Of what is ready the kernel keeps in order what it has not found otherwise since.
         self.lab.reactor.turn()
-        takes_again = select.poll()
-        takes_again.register(relay._server, select.POLLOUT)
-        while not takes_again.poll(0):
-            server.read()
+        self.until_ready(relay._server, select.POLLOUT, server.read)
         client.end()
-        answer, serve = relay.sent, self.lab.descriptors._serve
+        self.until_ready(relay._client, select.POLLIN)
         served: list[int] = []
 
         def serve_and_answer(number: int, event: int) -> None:
