@@ -49,6 +49,21 @@ def find_kubectls() -> dict[str, str]:
     return dict(sorted(versions.items(), key=lambda item: _as_numbers(item[0])))
 
 
+def _terminal(columns: int, rows: int) -> tuple[int, int, str]:
+    """Open a terminal for a process, near and far end and name.
+
+    It has its size before the process begins: kubectl looks once by then, and drops what it hears
+    of until a pod has its first size.
+    """
+    near, far = os.openpty()
+    _resize(near, columns, rows)
+    return near, far, os.ttyname(far)
+
+
+def _resize(terminal: int, columns: int, rows: int) -> None:
+    ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
 def _version(path: str) -> str | None:
     named = re.search(r"kubectl\.(1\.\d+)$", path)
     if named:
@@ -136,11 +151,10 @@ class Kubectl:
     def start(self, *arguments: str, tty: tuple[int, int] | None = None) -> Running:
         """Start kubectl; with ``tty`` in a terminal of so many columns and rows."""
         running = Running(self._reactor, [self.path, *arguments])
+        terminal = False if tty is None else _terminal(*tty)
         self._reactor.spawnProcess(
-            running, self.path, running.command, env=self.environment, usePTY=tty is not None
+            running, self.path, running.command, env=self.environment, usePTY=terminal
         )
-        if tty is not None:
-            running.resize(*tty)
         return running
 
     async def run(
@@ -207,7 +221,7 @@ class Running(ProcessProtocol):
 
     def resize(self, columns: int, rows: int) -> None:
         """Set the size of the program's terminal, which sends it SIGWINCH."""
-        ioctl(self.transport.fileno(), termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        _resize(self.transport.fileno(), columns, rows)
 
     async def says(self, pattern: str, seconds: float = 20.0) -> re.Match:
         """Wait until the output has a match of ``pattern``."""
