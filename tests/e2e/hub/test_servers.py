@@ -48,10 +48,15 @@ class ServerTests(HubTestCase):
         hub = await self.start_hub(cloud)
         await self.both_are_healthy(hub)
         kubelet = self.client(hub)
-        asked = [Deferred.fromCoroutine(kubelet.get(NODE_PATH)) for _ in range(50)]
-        await gatherResults(asked, consumeErrors=True)
-        for server in cloud.servers:
-            self.assertGreater(sum(link.up.passed for link in server.links), 2000)
+
+        async def neither_has_all() -> bool:
+            asked = [Deferred.fromCoroutine(kubelet.get(NODE_PATH)) for _ in range(50)]
+            await gatherResults(asked, consumeErrors=True)
+            passed = [sum(link.up.passed for link in each.links) for each in cloud.servers]
+            return min(passed) > 2000
+
+        # On a busy machine one of them may be left out for a moment.
+        await self.eventually(neither_has_all, "both are asked")
 
     async def test_the_first_server_is_preferred_where_that_is_said(self) -> None:
         """The second one gets nothing but its share of renewals until the first is lost."""
