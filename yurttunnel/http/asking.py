@@ -51,7 +51,10 @@ def ask(
         response = await begun
         beginning = bytearray()
         await response.read(lambda data: beginning.extend(data[: max_body - len(beginning)]))
-        return Answer(response.head, bytes(beginning))
+        answer = Answer(response.head, bytes(beginning))
+        # The connection knows who has read it until the next answer comes.
+        beginning.clear()
+        return answer
 
     return Deferred.fromCoroutine(run())
 
