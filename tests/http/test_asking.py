@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectionLost
 from twisted.internet.testing import MemoryReactorClock
@@ -14,6 +16,13 @@ from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.interfaces import ExchangeFailed
 
 HOST = [(b"Host", b"api")]
+
+
+class Reader:
+    """Somebody who takes a body."""
+
+    def take(self, data):
+        """Take a piece."""
 
 
 class AskingTestCase(SynchronousTestCase):
@@ -113,6 +122,20 @@ class ReadingTests(AskingTestCase):
         self.assertTrue(self.origin.aborted)
         self.origin.receive(b"456")
         self.assertEqual([b"123"], pieces)
+
+    def test_a_reader_is_forgotten_at_the_end(self):
+        """It may have all of a large body, and the connection is kept for a minute."""
+        reader = Reader()
+        gone = weakref.ref(reader)
+        read = self.begin().read(reader.take)
+        self.origin.receive(b"123")
+        del reader
+        self.assertIsNotNone(gone())
+        alive_at_the_end = []
+        read.addCallback(lambda _: alive_at_the_end.append(gone()))
+        self.origin.receive(b"456")
+        self.assertEqual([None], alive_at_the_end)
+        self.assertTrue(self.connection.reusable)
 
     def test_a_connection_that_ends_before_the_body_is_read(self):
         """Whoever reads it then is told of that."""

@@ -47,14 +47,11 @@ def ask(
     """
 
     async def run() -> Answer:
-        begun = send(connection, write_whole_request(method, target, fields, body), body)
-        response = await begun
+        request = write_whole_request(method, target, fields, body)
+        response = await send(connection, request, body)
         beginning = bytearray()
         await response.read(lambda data: beginning.extend(data[: max_body - len(beginning)]))
-        answer = Answer(response.head, bytes(beginning))
-        # The connection knows who has read it until the next answer comes.
-        beginning.clear()
-        return answer
+        return Answer(response.head, bytes(beginning))
 
     return Deferred.fromCoroutine(run())
 
@@ -92,7 +89,7 @@ class Response:
         self._exchange: IClientExchange
         # For the head, and then for the end.
         self._waiting: Deferred[Any] = Deferred(self._cancel)
-        self._take: Callable[[bytes], object]
+        self._take: Callable[[bytes], object] | None = None
 
     @property
     def status(self) -> int:
@@ -110,9 +107,9 @@ class Response:
         What ``take`` raises ends the exchange, and what is returned fails with it; else it fails
         with :class:`ExchangeFailed`. Cancelling closes the connection.
         """
-        self._take = take
         ending: Deferred[None] = self._waiting
         if not ending.called:
+            self._take = take
             self._exchange.deliver_body(self)
         return ending
 
@@ -135,11 +132,12 @@ class Response:
         beginning.callback(self)
 
     def write(self, data: bytes) -> None:
-        if self.ended:
+        if self._take is None:
             return
         try:
             self._take(data)
         except Exception:
+            # Whatever it is: it would be lost in the transport, and whoever reads has to know.
             if not self.ended:
                 self._waiting.errback(Failure())
             self._exchange.abort()
@@ -148,6 +146,8 @@ class Response:
         """Do nothing: the end of the exchange follows."""
 
     def exchange_ended(self, error: ExchangeFailed | None) -> None:
+        # The connection knows of this response until the next one comes, and of its reader no more.
+        self._take = None
         if self.ended:
             return
         if error is None:

@@ -87,11 +87,8 @@ class Body:
             raise ApiUnreachable(f"the answer has more than {self._limit} bytes")
 
     def whole(self) -> bytes:
-        """Return all of it, and keep nothing: the connection knows who has read it until the next
-        answer comes.
-        """
-        pieces, self._pieces = self._pieces, []
-        return b"".join(pieces)
+        """Return all of it."""
+        return b"".join(self._pieces)
 
 
 class Events:
