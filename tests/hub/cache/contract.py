@@ -110,6 +110,12 @@ class CacheContract:
         self.assertIsNotNone(await self.cache.get(PODS, "n", "same"))
         self.assertIsNotNone(await self.cache.get(PODS, "n", "newer"))
 
+    async def test_an_end_before_anything_is_written(self):
+        """What has come and gone leaves a collection that is known, but no list of it."""
+        self.cache.upsert(PODS, POD, pod("a", 4))
+        self.cache.remove(PODS, "n", "a", "5")
+        self.assertEqual(Read([], "5", False), await self.read())
+
     async def test_an_end_in_all_forms(self):
         """An object can end in all forms and views of one client, and of that alone."""
         forms = (PODS, PODS._replace(form="json:Table.v1"), PODS._replace(view="status.phase=x"))

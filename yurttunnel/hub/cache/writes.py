@@ -102,8 +102,13 @@ class Changes:
     seen: dict[Scope, Version] = field(default_factory=dict)
 
     def put(self, key: Key, change: Change) -> None:
-        """Take one, in place of the one before."""
+        """Take one, in place of the one before.
+
+        What has gone before it was written leaves behind what type its collection has.
+        """
         before = self.of.get(key)
+        if before is not None and change.type is None:
+            change = change._replace(type=before.type)
         self.size += change.size - (0 if before is None else before.size)
         self.of[key] = change
 
