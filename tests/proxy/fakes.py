@@ -12,6 +12,7 @@ from yurttunnel.proxy.interfaces import (
     IProxySocket,
     IProxySockets,
     IRules,
+    KernelStats,
     SocketStats,
 )
 from yurttunnel.proxy.placement import IKernel
@@ -241,9 +242,9 @@ class FakeKernel:
         """Know nothing of them."""
         return ()
 
-    def connections(self, service):
+    def stats(self, service):
         """Have led some."""
-        return 7
+        return KernelStats(2, 7)
 
     def totals(self):
         """Have led some more, of services that are gone."""

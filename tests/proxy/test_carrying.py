@@ -70,7 +70,7 @@ class CarrierTests(SynchronousTestCase):
         self.assertTrue(found.kernel.carries(service([1])))
         self.assertFalse(found.kernel.carries(service([1], proxy_protocol=1)))
         self.assertEqual(1, len(found.kernel.endpoints(service([1]))))
-        self.assertIsNone(found.kernel.connections(service([1])))
+        self.assertIsNone(found.kernel.stats(service([1])))
         self.assertEqual({}, found.kernel.totals())
         (problem,) = found.kernel.problems(service([1], least_connections=True))
         self.assertIn("--mode user", problem.text)

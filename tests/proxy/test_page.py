@@ -15,7 +15,7 @@ from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.proxy.health import SyncHealth
-from yurttunnel.proxy.interfaces import EndpointStats, SocketStats
+from yurttunnel.proxy.interfaces import EndpointStats, KernelStats, SocketStats
 from yurttunnel.proxy.metrics import METRICS, ProxyStats
 from yurttunnel.proxy.page import (
     MOST_ENDPOINTS,
@@ -48,7 +48,8 @@ ILL = Carried(
     (EndpointStats(endpoint(3), 0, 5, "connection refused", 130.0),),
     SocketStats(active=0, total=5, failed=5, received=0, sent=0),
 )
-BY_KERNEL = Carried(service([1], key=key("kernel")), None, (), None, 4321)
+BY_KERNEL = Carried(service([1], key=key("kernel")), None, (), KernelStats(12, 4321))
+UNREAD = Carried(service([1], key=key("busy", Protocol.UDP)), None, (), KernelStats(None, 4321))
 NONE = Carried(service([], key=key("db"), nobody_serves=NobodyServes.DROPPED), None, (), None)
 
 
@@ -102,10 +103,11 @@ class StatusTests(PageTestCase):
         self.assertEqual(["the kernel", "", ""], none[3:])
 
     def test_by_the_kernel(self):
-        """It has counted connections, of which it is not known when they end, and no bytes."""
-        self.carried = [BY_KERNEL]
-        (row,) = self.render().rows["services"]
-        self.assertEqual(["the kernel", "4,321 in all", ""], row[3:])
+        """It has counted connections, and no bytes; where it has too many, not those of now."""
+        self.carried = [UNREAD, BY_KERNEL]
+        unread, known = self.render().rows["services"]
+        self.assertEqual(["the kernel", "12 of 4,321", ""], known[3:])
+        self.assertEqual(["the kernel", "4,321 in all", ""], unread[3:])
 
     def test_syncs(self):
         """When the last one went well, how long it took, and what waits for the next."""
@@ -162,8 +164,8 @@ class JsonTests(PageTestCase):
 
     def test_all_of_them(self):
         """With everything that is known."""
-        page = services_page(self.clock, lambda: [WELL, ILL, BY_KERNEL, NONE])
-        well, ill, by_kernel, none = page.show()
+        page = services_page(self.clock, lambda: [WELL, ILL, BY_KERNEL, UNREAD, NONE])
+        well, ill, by_kernel, unread, none = page.show()
         self.assertEqual("services", page.name)
         self.assertEqual(("shop/web:http", "TCP", 4, "all"), tuple(well.values())[:4])
         self.assertEqual((40000, 1, 1234), (well["proxy_port"], well["active"], well["total"]))
@@ -175,10 +177,11 @@ class JsonTests(PageTestCase):
             "left_out_for_seconds": 30.0,
         }
         self.assertEqual([expected], ill["endpoints"])
-        self.assertEqual(4321, by_kernel["total"])
-        for each in (by_kernel, none):
-            self.assertNotIn("active", each)
-        self.assertNotIn("total", none)
+        self.assertEqual((12, 4321), (by_kernel["active"], by_kernel["total"]))
+        self.assertEqual(4321, unread["total"])
+        self.assertNotIn("active", unread)
+        for name in ("active", "total"):
+            self.assertNotIn(name, none)
 
 
 class MetricTests(SynchronousTestCase):
@@ -198,7 +201,8 @@ class MetricTests(SynchronousTestCase):
 
         totals = {(Protocol.TCP, "total"): 1234, (Protocol.TCP, "received"): 2048}
         registry = MetricRegistry()
-        registry.add(METRICS, lambda: ProxyStats(Figures, health, [WELL, ILL, NONE], totals))
+        carried = [WELL, ILL, NONE]
+        registry.add(METRICS, lambda: ProxyStats(Figures, health, carried, totals))
         health.queued()
         health.begun()
         health.queued([0.5])
@@ -229,3 +233,7 @@ class MetricTests(SynchronousTestCase):
             "kubeproxy_network_programming_duration_seconds_sum 0.5",
         ):
             self.assertIn(line, lines)
+        carried.append(BY_KERNEL)
+        self.assertIn('yurtproxy_connections{protocol="TCP"} 13', exposition(registry).decode())
+        carried.append(UNREAD)
+        self.assertNotIn("yurtproxy_connections{", exposition(registry).decode())

@@ -21,6 +21,7 @@ from yurttunnel.proxy.interfaces import (
     IDesiredStateSource,
     IProxySockets,
     IRules,
+    KernelStats,
 )
 from yurttunnel.proxy.kernel.availability import kernel_mode_available
 from yurttunnel.proxy.kernel.forwarding import Forwarding, forwards
@@ -159,9 +160,9 @@ class _Kernel:
         """See :class:`IKernel`."""
         return self._mode.ejections.endpoints(service.key.protocol, service.endpoints)
 
-    def connections(self, service: VirtualService) -> int | None:
+    def stats(self, service: VirtualService) -> KernelStats | None:
         """See :class:`IKernel`."""
-        return self._mode.counts.of(service.key)
+        return self._mode.counts.of(service)
 
     def totals(self) -> Mapping[Protocol, int]:
         """See :class:`IKernel`."""

@@ -99,6 +99,16 @@ class SocketStats:
     """Bytes to clients."""
 
 
+@dataclass(frozen=True, slots=True)
+class KernelStats:
+    """What the kernel has carried for one virtual service, as of the last reading."""
+
+    active: int | None
+    """``None`` where it is not known."""
+    total: int
+    """Attempts each."""
+
+
 class IProxySocket(Interface):
     """The local listener of one virtual service, led to by its portals."""
 

@@ -38,11 +38,13 @@ class ProxyStats:
         return [("objects", every - own), ("node", own)]
 
     def active(self) -> Iterable[tuple[str, int]]:
-        """Return by protocol how many connections there are."""
+        """Return by protocol how many connections there are; nothing where that is not known."""
         found = dict.fromkeys(Protocol, 0)
         for each in self.carried:
-            if each.stats is not None:
-                found[each.service.key.protocol] += each.stats.active
+            active = 0 if each.stats is None else each.stats.active
+            if active is None:
+                return []
+            found[each.service.key.protocol] += active
         return [(protocol.value, count) for protocol, count in found.items()]
 
 
@@ -109,7 +111,8 @@ METRICS: tuple[Metric[ProxyStats], ...] = (
     ),
     gauge(
         "yurtproxy_connections",
-        "Connections and UDP clients of the moment in user mode, by protocol.",
+        "Connections and UDP clients of the moment, by protocol; in kernel mode as of some 10 s"
+        " ago, and absent where the kernel's table has too many to be read.",
         lambda stats: stats.active(),
         "protocol",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import asdict
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -21,7 +22,7 @@ from yurttunnel.ops.status.markup import (
 )
 from yurttunnel.ops.status.sections import NO_MATCH, MakeSection, Moment, Section, listing
 from yurttunnel.proxy.health import SyncHealth
-from yurttunnel.proxy.interfaces import EndpointStats
+from yurttunnel.proxy.interfaces import EndpointStats, SocketStats
 from yurttunnel.proxy.placement import Carried
 from yurttunnel.proxy.proxier import Proxier
 from yurttunnel.proxy.state.virtual_services import Endpoint, Problem
@@ -31,8 +32,6 @@ MOST_SHOWN = 100
 
 MOST_ENDPOINTS = 10
 """Of one service, those with failures first."""
-
-_COUNTERS = ("active", "total", "failed", "received", "sent")
 
 
 def services_page(clock: IReactorTime, carried: Callable[[], Iterable[Carried]]) -> JsonPage:
@@ -161,24 +160,27 @@ def _endpoint(endpoint: Endpoint, stats: EndpointStats | None, now: float) -> Co
 def _connections(each: Carried) -> Content:
     stats = each.stats
     if stats is None:
-        return "" if each.connections is None else f"{each.connections:,} in all"
-    refused = element("small", f"{stats.failed:,} without endpoint") if stats.failed else ""
+        return ""
+    if stats.active is None:
+        return f"{stats.total:,} in all"
+    failed = stats.failed if isinstance(stats, SocketStats) else 0
+    refused = element("small", f"{failed:,} without endpoint") if failed else ""
     return joined(f"{stats.active:,} of {stats.total:,}", refused)
 
 
 def _activity(each: Carried) -> float:
-    return (each.connections or 0) if each.stats is None else each.stats.active
+    return 0 if each.stats is None else each.stats.active or 0
 
 
 def _bytes(each: Carried) -> str:
     stats = each.stats
-    if stats is None:
+    if not isinstance(stats, SocketStats):
         return ""
     return f"{words.size(stats.received)} in, {words.size(stats.sent)} out"
 
 
 def _received(each: Carried) -> float:
-    return 0 if each.stats is None else each.stats.received
+    return each.stats.received if isinstance(each.stats, SocketStats) else 0
 
 
 def _lines(contents: Iterable[Content]) -> list[Markup]:
@@ -214,9 +216,8 @@ def _as_json(each: Carried, now: float) -> dict[str, object]:
 
 
 def _counts(each: Carried) -> dict[str, int]:
-    if each.stats is not None:
-        return {name: getattr(each.stats, name) for name in _COUNTERS}
-    return {} if each.connections is None else {"total": each.connections}
+    known = {} if each.stats is None else asdict(each.stats)
+    return {name: count for name, count in known.items() if count is not None}
 
 
 def _endpoint_json(

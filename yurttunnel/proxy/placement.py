@@ -18,6 +18,7 @@ from yurttunnel.proxy.interfaces import (
     ILoadBalancer,
     IProxySocket,
     IProxySockets,
+    KernelStats,
     Placed,
     SocketStats,
 )
@@ -51,25 +52,24 @@ class IKernel(Interface):
     def endpoints(service: VirtualService) -> Sequence[EndpointStats]:
         """Return what is known of the endpoints, for the page."""
 
-    def connections(service: VirtualService) -> int | None:
-        """Return how many it has had, attempts each; ``None`` where that is not known yet."""
+    def stats(service: VirtualService) -> KernelStats | None:
+        """Return what it has carried for a service; ``None`` where that is not known yet."""
 
     def totals() -> Mapping[Protocol, int]:
-        """Return those since the start by protocol, also of services that are gone."""
+        """Return all attempts since the start by protocol, also of services that are gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
     """A virtual service as the page shows it.
 
-    ``stats`` are ``None`` where the kernel carries, which counts ``connections`` alone.
+    ``stats`` are ``None`` where it is not known yet what the kernel has carried.
     """
 
     service: VirtualService
     port: int | None
     endpoints: Sequence[EndpointStats]
-    stats: SocketStats | None
-    connections: int | None = None
+    stats: SocketStats | KernelStats | None
 
 
 class _Open:
@@ -159,8 +159,8 @@ class Placement:
             yield Carried(each.service, each.socket.port, each.picker.endpoints(), stats)
         for service in list(self._by_kernel.values()):
             if self._kernel is not None:
-                known, count = self._kernel.endpoints(service), self._kernel.connections(service)
-                yield Carried(service, None, known, None, count)
+                known = self._kernel.endpoints(service)
+                yield Carried(service, None, known, self._kernel.stats(service))
 
     def totals(self) -> Generator[str, None, Mapping[tuple[Protocol, str], int]]:
         """Return what was counted since the start, by the names of :data:`COUNTED`.

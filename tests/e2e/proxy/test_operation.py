@@ -136,6 +136,37 @@ class KernelTests(ProxyTestCase):
 
         await self.eventually(are_counted, "10 connections more are counted", 2 * PERIOD)
 
+    async def test_connections_of_the_moment(self) -> None:
+        """They are shown while they last, by the page and the metrics, some seconds later."""
+        self.serve(*REMOTE)
+        await self.start_cloud()
+        self.objects.service("web")
+        self.objects.endpoints("web", *REMOTE)
+        proxy = await self.start_proxy()
+        for version in BOTH:
+            await self.eventually_by(REMOTE, self.objects.address("web", version))
+        callers = [
+            self.dial(self.objects.address("web", version), stays=True)
+            for version, count in zip(BOTH, (3, 2), strict=True)
+            for _ in range(count)
+        ]
+        for caller in callers:
+            await caller.greeted
+
+        async def are_shown(*numbers: int) -> bool:
+            _, body = await proxy.get("/services")
+            shown = {each["version"]: each.get("active") for each in json.loads(body)}
+            all_in_all = await proxy.metric("yurtproxy_connections", protocol="TCP")
+            return [shown[each] for each in BOTH] == [*numbers] and all_in_all == sum(numbers)
+
+        await self.eventually(lambda: are_shown(3, 2), "five connections are shown", 3 * PERIOD)
+        for caller in callers[1:]:
+            caller.finish()
+            await caller.answered
+        await self.eventually(lambda: are_shown(1, 0), "one is left", 3 * PERIOD)
+        callers[0].finish()
+        await callers[0].answered
+
 
 class WithoutRulesTests(ProxyTestCase):
     """``--proxy-backend none``: clients speak to the proxy's own ports."""

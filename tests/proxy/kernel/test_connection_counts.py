@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import fail, succeed
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.proxy.services import key
-from yurttunnel.proxy.kernel.connection_counts import AGAIN, PERIOD, ConnectionCounts
+from tests.proxy.services import key, service
+from yurttunnel.proxy.interfaces import KernelStats
+from yurttunnel.proxy.kernel.connection_counts import (
+    AGAIN,
+    PERIOD,
+    RESTS,
+    ConnectionCounts,
+    Reading,
+)
 from yurttunnel.proxy.kernel.parts import counter_name
 from yurttunnel.proxy.state.virtual_services import Protocol
 from yurttunnel.steering.interfaces import SteeringFailed
 
 WEB, DNS = key("web"), key("dns", Protocol.UDP)
+
+
+class Active:
+    """Connections of the moment, as many of each service."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def of(self, service):
+        """Return them."""
+        return self.number
 
 
 class ConnectionCountsTests(SynchronousTestCase):
@@ -22,7 +40,8 @@ class ConnectionCountsTests(SynchronousTestCase):
     def setUp(self):
         """Begin to read."""
         self.clock = Clock()
-        self.result = succeed({})
+        self.active = None
+        self.result = self.read({})
         self.readings = 0
         self.counts = ConnectionCounts(self.clock, self.run_job, (4, 6))
         self.counts.startService()
@@ -31,12 +50,22 @@ class ConnectionCountsTests(SynchronousTestCase):
     def run_job(self, job):
         """Return what a test has set in place of what the kernel says."""
         self.readings += 1
+        self.asked = job
         return self.result
+
+    def read(self, counted):
+        """Return a reading."""
+        return succeed(Reading(counted, self.active))
+
+    def total(self, its, counts=None):
+        """Return how many a service has had."""
+        stats = (counts or self.counts).of(service([1], key=its))
+        return None if stats is None else stats.total
 
     def count(self, **counted):
         """Have counters, by the names of services, and the next reading."""
         keys = {"web": WEB, "dns": DNS}
-        self.pass_period(succeed({counter_name(keys[name]): n for name, n in counted.items()}))
+        self.pass_period(self.read({counter_name(keys[name]): n for name, n in counted.items()}))
 
     def pass_period(self, result):
         """Have a reading with a result."""
@@ -45,18 +74,18 @@ class ConnectionCountsTests(SynchronousTestCase):
 
     def test_by_service_and_by_protocol(self):
         """Each as of the last reading; a service of which nothing was read has none."""
-        self.assertIsNone(self.counts.of(WEB))
+        self.assertIsNone(self.total(WEB))
         self.assertEqual({}, self.counts.totals())
         self.count(web=3, dns=1)
         self.count(web=5, dns=1)
-        self.assertEqual((5, 1), (self.counts.of(WEB), self.counts.of(DNS)))
+        self.assertEqual((5, 1), (self.total(WEB), self.total(DNS)))
         self.assertEqual({Protocol.TCP: 5, Protocol.UDP: 1}, self.counts.totals())
 
     def test_a_service_goes(self):
         """Totals only grow, also when it comes back, whose counter begins at 0."""
         self.count(web=3, dns=1)
         self.count(dns=2)
-        self.assertIsNone(self.counts.of(WEB))
+        self.assertIsNone(self.total(WEB))
         self.count(web=2, dns=2)
         self.assertEqual({Protocol.TCP: 5, Protocol.UDP: 2}, self.counts.totals())
 
@@ -64,22 +93,22 @@ class ConnectionCountsTests(SynchronousTestCase):
         """As where somebody has removed the table: what it has by then comes on top."""
         self.count(web=3)
         self.count(web=2)
-        self.assertEqual(2, self.counts.of(WEB))
+        self.assertEqual(2, self.total(WEB))
         self.assertEqual({Protocol.TCP: 5}, self.counts.totals())
 
     def test_a_change_amid_a_reading(self):
         """What was read before stays, and it is read again soon."""
         self.count(web=3)
-        self.pass_period(succeed(None))
-        self.assertEqual(3, self.counts.of(WEB))
-        before, self.result = self.readings, succeed({counter_name(WEB): 4})
+        self.pass_period(self.read(None))
+        self.assertEqual(3, self.total(WEB))
+        before, self.result = self.readings, self.read({counter_name(WEB): 4})
         self.clock.advance(AGAIN)
-        self.assertEqual((before + 1, 4), (self.readings, self.counts.of(WEB)))
+        self.assertEqual((before + 1, 4), (self.readings, self.total(WEB)))
         self.assertEqual({Protocol.TCP: 4}, self.counts.totals())
 
     def test_counters_of_somebody_else(self):
         """They are nobody's connections."""
-        self.pass_period(succeed({"mine": 100, counter_name(WEB): 3}))
+        self.pass_period(self.read({"mine": 100, counter_name(WEB): 3}))
         self.assertEqual({Protocol.TCP: 3}, self.counts.totals())
 
     def test_a_kernel_that_does_not_say(self):
@@ -90,9 +119,33 @@ class ConnectionCountsTests(SynchronousTestCase):
                 self.pass_period(fail(SteeringFailed("not permitted")))
         (warning,) = logged
         self.assertIn("not counted", warning["log_format"])
-        self.assertEqual(3, self.counts.of(WEB))
+        self.assertEqual(3, self.total(WEB))
         self.count(web=4)
-        self.assertEqual(4, self.counts.of(WEB))
+        self.assertEqual(4, self.total(WEB))
+
+    def test_those_of_the_moment(self):
+        """They are what the kernel's table had; where it had too many, that is not known."""
+        self.active = Active(2)
+        self.count(web=3)
+        self.assertEqual(KernelStats(2, 3), self.counts.of(service([1], key=WEB)))
+        self.active = None
+        self.count(web=4)
+        self.assertEqual(KernelStats(None, 4), self.counts.of(service([1], key=WEB)))
+
+    def test_a_table_that_takes_long(self):
+        """It is read less often, and what it had stays meanwhile; counters are read as ever."""
+        self.active = Active(2)
+        slow = Deferred()
+        self.pass_period(slow)
+        self.clock.advance(0.5)
+        slow.callback(Reading({counter_name(WEB): 3}, self.active))
+        self.active = None
+        for number in range(int(RESTS * 0.5 / PERIOD) - 1):
+            self.count(web=4 + number)
+            self.assertEqual(KernelStats(2, 4 + number), self.counts.of(service([1], key=WEB)))
+            self.assertFalse(self.asked.args[-1])
+        self.count(web=9)
+        self.assertTrue(self.asked.args[-1])
 
     def test_a_former_process(self):
         """A service has what it had before, and totals begin at 0, as a process's do."""
@@ -100,7 +153,7 @@ class ConnectionCountsTests(SynchronousTestCase):
         later = ConnectionCounts(self.clock, self.run_job, (4, 6))
         later.startService()
         self.addCleanup(later.stopService)
-        self.assertEqual((3, {}), (later.of(WEB), later.totals()))
+        self.assertEqual((3, {}), (self.total(WEB, later), later.totals()))
         self.count(web=5, dns=1)
         self.assertEqual({Protocol.TCP: 2, Protocol.UDP: 1}, later.totals())
 

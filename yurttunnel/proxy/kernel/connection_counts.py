@@ -1,8 +1,8 @@
-"""How many connections the kernel has led to endpoints, by its own counters.
+"""How many connections the kernel has led to endpoints, and how many of them there are.
 
 The rule that chooses an endpoint counts, which sees one packet of each connection: no other packet
-costs anything. So there is neither a number of bytes nor one of connections that have not ended,
-and an attempt that is led to another endpoint counts once more.
+costs anything. So there is no number of bytes, and an attempt that is led to another endpoint
+counts once more. Those of the moment are in the kernel's table.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from functools import partial
+from typing import NamedTuple
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
@@ -18,9 +19,11 @@ from twisted.logger import Logger
 
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.reconciler import Reconciler
+from yurttunnel.proxy.interfaces import KernelStats
+from yurttunnel.proxy.kernel.active_connections import ActiveConnections, active_connections
 from yurttunnel.proxy.kernel.parts import counted_protocol, counter_name
 from yurttunnel.proxy.rules.nftables.table import NAME
-from yurttunnel.proxy.state.virtual_services import Key, Protocol
+from yurttunnel.proxy.state.virtual_services import Protocol, VirtualService
 from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.netlink.generation import nft_generation
 from yurttunnel.steering.netlink.named_counters import counted_packets
@@ -31,6 +34,16 @@ PERIOD = 10.0
 
 AGAIN = 1.0
 """Seconds after one amid which rules were changed."""
+
+RESTS = 100
+"""So many times as long as the kernel's table took to be read it is not read again."""
+
+
+class Reading(NamedTuple):
+    """What a reading has given; ``counted`` is ``None`` where rules were changed meanwhile."""
+
+    counted: Mapping[str, int] | None
+    active: ActiveConnections | None
 
 
 class ConnectionCounts(Service):
@@ -44,11 +57,14 @@ class ConnectionCounts(Service):
     _log = Logger()
 
     def __init__(self, clock: IReactorTime, run: Run, versions: Collection[int]) -> None:
+        self._clock = clock
         self._run = run
         self._versions = tuple(versions)
         self._limited = RateLimitedLog(clock, self._log)
         self._counted: Mapping[str, int] | None = None
         self._totals: Counter[Protocol] = Counter()
+        self._active: ActiveConnections | None = None
+        self._table_due = clock.seconds()
         self._reading = Reconciler(clock, PERIOD, "counting connections", self._read, settle=AGAIN)
 
     def startService(self) -> None:
@@ -60,24 +76,33 @@ class ConnectionCounts(Service):
         super().stopService()
         return self._reading.stopService()
 
-    def of(self, key: Key) -> int | None:
+    def of(self, service: VirtualService) -> KernelStats | None:
         """Return those of a service; ``None`` before there are any rules for it."""
-        return None if self._counted is None else self._counted.get(counter_name(key))
+        total = (self._counted or {}).get(counter_name(service.key))
+        if total is None:
+            return None
+        return KernelStats(None if self._active is None else self._active.of(service), total)
 
     def totals(self) -> Mapping[Protocol, int]:
         """Return those since the start by protocol, also of services that are gone."""
         return self._totals
 
     async def _read(self) -> bool:
+        began = self._clock.seconds()
+        is_due = began >= self._table_due
         try:
-            counted = await self._run(partial(_counted, self._versions))
+            read = await self._run(partial(_read, self._versions, is_due))
         except SteeringFailed as error:
             self._limited.warn("Connections of kernel mode are not counted: {error}", error=error)
             return False
-        if counted is None:
+        if is_due:
+            self._active = read.active
+            now = self._clock.seconds()
+            self._table_due = now + RESTS * (now - began)
+        if read.counted is None:
             self._reading.trigger()
         else:
-            self._take(counted)
+            self._take(read.counted)
         return True
 
     def _take(self, counted: Mapping[str, int]) -> None:
@@ -90,6 +115,10 @@ class ConnectionCounts(Service):
             if count != before and protocol is not None:
                 # One that somebody has removed, and that was made again, has begun at 0.
                 self._totals[protocol] += count - before if count >= before else count
+
+
+def _read(versions: Collection[int], reads_table: bool) -> Reading:
+    return Reading(_counted(versions), active_connections(versions) if reads_table else None)
 
 
 def _counted(versions: Collection[int]) -> Mapping[str, int] | None:

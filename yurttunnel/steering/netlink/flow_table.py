@@ -30,13 +30,18 @@ from yurttunnel.steering.netlink.messages import NESTED, attribute, attributes, 
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 # CTA_* of linux/netfilter/nfnetlink_conntrack.h: of a connection, a tuple, its parts.
-_TUPLE_ORIG, _TUPLE_REPLY, _STATUS, _MARK, _ZONE, _MARK_MASK, _STATUS_MASK = 1, 2, 3, 8, 18, 21, 26
+_TUPLE_ORIG, _TUPLE_REPLY, _STATUS, _STATES, _MARK, _ZONE = 1, 2, 3, 4, 8, 18
+_MARK_MASK, _STATUS_MASK = 21, 26
 _TUPLE_IP, _TUPLE_PROTO = 1, 2
 _SOURCES, _DESTINATIONS = {4: 1, 6: 3}, {4: 2, 6: 4}
 _PROTO_NUM, _PROTO_SRC_PORT, _PROTO_DST_PORT = 1, 2, 3
 
-_SEEN_REPLY = 1 << 1
-"""``IPS_SEEN_REPLY`` of linux/netfilter/nf_conntrack_common.h."""
+_TCP, _TCP_STATE = 1, 1
+_OVER = (7, 8)
+"""``TCP_CONNTRACK_TIME_WAIT`` and ``_CLOSE`` of linux/netfilter/nf_conntrack_tcp.h."""
+
+_SEEN_REPLY, _TRANSLATED = 1 << 1, 1 << 5
+"""``IPS_SEEN_REPLY`` and ``IPS_DST_NAT`` of linux/netfilter/nf_conntrack_common.h."""
 
 _GENERIC_HEADER_SIZE = 4
 """Of ``struct nfgenmsg``."""
@@ -58,8 +63,9 @@ class Entry:
     """A connection in the table, by TCP or UDP, with addresses packed.
 
     It goes from ``source`` and ``source_port`` to ``destination`` and ``port``; the answers come
-    from ``answering`` and ``answering_port``, once there are any. ``identity`` are the attributes
-    that the kernel knows it by: its tuple, and its zone.
+    from ``answering`` and ``answering_port``, once there are any. ``is_translated`` means that it
+    is led to another destination, and ``is_over`` that it is kept for late packets alone.
+    ``identity`` are the attributes that the kernel knows it by: its tuple, and its zone.
     """
 
     protocol: int
@@ -70,6 +76,8 @@ class Entry:
     answering: bytes
     answering_port: int
     is_answered: bool
+    is_translated: bool
+    is_over: bool
     identity: bytes
 
 
@@ -135,16 +143,26 @@ class FlowTable:
         IPv6 Linux 6.18 chooses all the others.)
         """
         bits = _NUMBER.pack(mark)
-        content = (
-            attribute(_MARK, bits)
-            + attribute(_MARK_MASK, bits)
-            + attribute(_STATUS, _NUMBER.pack(0))
-            + attribute(_STATUS_MASK, _NUMBER.pack(_SEEN_REPLY))
-        )
-        asked = _message(version, IPCTNL_MSG_CT_GET, DUMP, content)
-        for entry in self._dumped(asked, version, lambda its, port: True):
+        content = attribute(_MARK, bits) + attribute(_MARK_MASK, bits)
+        for entry in self._with_status(version, 0, _SEEN_REPLY, content):
             if not entry.is_answered:
                 yield entry
+
+    def translated(self, version: int) -> Iterator[Entry]:
+        """Yield the connections that are led to another destination.
+
+        An old kernel yields all: see :attr:`Entry.is_translated`. So whoever counts what he reads
+        knows what it costs.
+        """
+        return self._with_status(version, _TRANSLATED, _TRANSLATED)
+
+    def _with_status(
+        self, version: int, status: int, mask: int, more: bytes = b""
+    ) -> Iterator[Entry]:
+        content = attribute(_STATUS, _NUMBER.pack(status))
+        content += attribute(_STATUS_MASK, _NUMBER.pack(mask))
+        asked = _message(version, IPCTNL_MSG_CT_GET, DUMP, more + content)
+        return self._dumped(asked, version, lambda its, port: True)
 
     def answered_so(self, version: int, answers: Answers) -> Entry | None:
         """Return the connection with these answers; ``None`` where there is none.
@@ -238,8 +256,15 @@ def _entry(body: bytes, version: int, wanted: _Wanted) -> Entry | None:
         answering=answering_ends[_SOURCES[version]],
         answering_port=answering_port,
         is_answered=bool(status & _SEEN_REPLY),
+        is_translated=bool(status & _TRANSLATED),
+        is_over=_STATES in known and _is_over(known[_STATES]),
         identity=identity,
     )
+
+
+def _is_over(states: bytes) -> bool:
+    of_tcp = dict(attributes(states)).get(_TCP)
+    return of_tcp is not None and dict(attributes(of_tcp))[_TCP_STATE][0] in _OVER
 
 
 def _tuple(content: bytes) -> tuple[dict[int, bytes], dict[int, bytes]]:
