@@ -37,7 +37,8 @@ def identity_of(state: str) -> Identity:
     """The certificate and key that an agent keeps in its state directory, in whichever files."""
     certificates, keys = [], []
     for path in sorted(Path(state).rglob("*")):
-        if not path.is_file():
+        # What is being written has another name in a moment.
+        if not path.is_file() or path.name.startswith(".new-"):
             continue
         content = path.read_bytes()
         if b"BEGIN CERTIFICATE" in content:

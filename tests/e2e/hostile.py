@@ -91,7 +91,9 @@ class SlowCrowd:
             connection = _connected(self._where)
             if self._context is not None:
                 connection = self._context.wrap_socket(connection)
-            connection.sendall(self._start)
+            # It may have been refused already.
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(self._start)
             connection.setblocking(False)
             self._open.add(connection)
 

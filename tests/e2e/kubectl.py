@@ -21,7 +21,7 @@ from twisted.internet.task import deferLater
 
 from benchmarks.ports import free_ports
 from tests.e2e.programs import ROOT, Program
-from tests.e2e.stopwatch import Deadline
+from tests.e2e.stopwatch import Deadline, Stopwatch
 from yurttunnel.quickstart.options import PORT_COUNT
 
 FOLDERS = ("/usr/lib/google-cloud-sdk/bin", os.path.expanduser("~/google-cloud-sdk/bin"))
@@ -250,7 +250,17 @@ class Running(ProcessProtocol):
 
     async def finished(self, seconds: float = 60.0) -> Finished:
         """Wait for the end; it is killed, and an error, when that does not come."""
-        timer = self._reactor.callLater(seconds, self.kill)
+        watch = Stopwatch(self._reactor)
+
+        def look() -> None:
+            nonlocal timer
+            left = seconds - watch.seconds()
+            if left <= 0:
+                self.kill()
+            else:
+                timer = self._reactor.callLater(left, look)
+
+        timer = self._reactor.callLater(seconds, look)
         status = await self._ended
         if timer.active():
             timer.cancel()

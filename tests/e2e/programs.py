@@ -168,7 +168,7 @@ class Program:
         page = _Page(path)
         endpoint = TCP4ClientEndpoint(self._reactor, self.meta_host, self.meta_port, timeout=3)
         await endpoint.connect(Factory.forProtocol(lambda: page))
-        return await page.done.addTimeout(5, self._reactor)
+        return await page.done.addTimeout(20, self._reactor)
 
     async def listed(self, seconds: float = READY_SECONDS) -> None:
         """Wait until the server has an agent."""

@@ -113,7 +113,9 @@ class DebugTests(DiagnoseTestCase):
         again = tunnel.another_agent(token_path=None)
         again.start()
         await again.ready()
-        self.assertIn("connected from", tunnel.server.log[len(before) :])
+        await self.eventually(
+            lambda: "connected from" in tunnel.server.log[len(before) :], "it is told"
+        )
 
     async def test_other_addresses_than_loopback_are_refused(self) -> None:
         """With the meta port on every address, /debug still answers loopback alone."""

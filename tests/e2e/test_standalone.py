@@ -285,7 +285,7 @@ class DrainTests(EndToEndTestCase):
 
     async def drained(self, which: str) -> None:
         """Stop one of the programs during a download that a bandwidth limit makes last."""
-        size = 6_000_000
+        size = 60_000_000
         target = self.listen(lambda: Source(size))
         slow = self.fault_proxy(target.port)
         slow.down.bandwidth = 3_000_000
@@ -298,6 +298,7 @@ class DrainTests(EndToEndTestCase):
             await self.pause(1)
             (await self.connected(tunnel, slow, Question())).drop()
             self.assertIsNone(download.lost_reason)
+        slow.down.bandwidth = None
         await self.within(15, download.when_lost(), "the download ends")
         self.assertTrue(download.clean, download.lost_reason)
         self.assertEqual(download.received, size)

@@ -450,6 +450,8 @@ class HistoryTests(CommandCase, BrowserTestCase):
             return "Why" in await page.text("#disconnections")
 
         await self.eventually(noted, "the page shows the disconnection", SEEN)
+        back = "back, its session goes on"
+        await self.eventually(lambda: back in server.log, "the agent is back")
         await tunnel.agent.stop()
         first = EnrolmentOnly(reactor, server.agent_port)
         first.start()

@@ -43,13 +43,16 @@ class IdentityTests(ClusterTestCase):
             return described if "NotApproved" in described else None
 
         self.assertIn("edge-2", await self.eventually(told, "an event says why", 20, 0.5))
+        # Whoever approves says it once, also where that becomes another one.
         lines = [
-            line
+            [
+                line
+                for line in server.log.splitlines()
+                if "left alone" in line and "edge-2" in line and "yurt-tunnel-agent" in line
+            ]
             for server in self.servers
-            for line in server.log.splitlines()
-            if "left alone" in line and "edge-2" in line and "yurt-tunnel-agent" in line
         ]
-        self.assertEqual(len(lines), 1, lines)
+        self.assertEqual(max(map(len, lines)), 1, lines)
         self.assertIn("approve", (await impostor.get("/readyz"))[1])
 
     async def test_another_nodes_name(self):

@@ -94,13 +94,13 @@ class HubTestCase(EndToEndTestCase):
         except ConnectionRefusedError:
             return False
 
-    async def settled(self, hub: Hub) -> None:
+    async def settled(self, hub: Hub, seconds: float = 10.0) -> None:
         """Wait until everything that has passed is on the disk."""
 
         async def written() -> bool:
             return await hub.metric("yurthub_cache_waiting_bytes") == 0
 
-        await self.eventually(written, "the cache is written")
+        await self.eventually(written, "the cache is written", seconds)
 
     async def _end_hub(self, hub: Hub) -> None:
         status = await hub.stop(20) if hub.running else 0

@@ -8,6 +8,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from tests.e2e.hub.clients import JSON, contents
 from tests.e2e.hub.cloud import KINDS, NODE
 from tests.e2e.hub.node_requests import NODE_PATH, NODE_PODS, SERVICES
+from tests.e2e.hub.programs import QUICK
 from tests.e2e.hub.support import HubTestCase
 from tests.e2e.stopwatch import Stopwatch
 
@@ -50,7 +51,7 @@ class BlackHoleTests(HubTestCase):
 
     async def test_a_write_is_not_sent_twice(self) -> None:
         """What may have been done is not tried elsewhere: the client is told that nobody knows."""
-        cloud, hub = await self.start()
+        cloud, hub = await self.start(*QUICK)
         await self.client(hub).get(NODE_PATH)
         cloud.fall_silent()
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "new"}}
@@ -60,7 +61,7 @@ class BlackHoleTests(HubTestCase):
 
     async def test_the_cloud_is_back_after_two_good_renewals(self) -> None:
         """One is not enough; then what the kubelet says of its node arrives."""
-        cloud, hub = await self.start()
+        cloud, hub = await self.start(*QUICK)
         kubelet = self.client(hub)
         await kubelet.get(NODE_PATH)
         cloud.fall_silent()

@@ -145,9 +145,8 @@ class OfflineTests(KubectlTestCase):
         through = self.through(cloud, hub)
         # It is known by the name of its file.
         kept = {"cache_agents": os.path.basename(through.path)}
-        cloud.add("configmaps", "yurt-hub-cfg", "kube-system", data=kept)
-
         written = await hub.metric("yurthub_cache_objects_total", result="written")
+        cloud.add("configmaps", "yurt-hub-cfg", "kube-system", data=kept)
 
         async def is_kept() -> bool:
             await through.output("get", "pods", "-o", "json")

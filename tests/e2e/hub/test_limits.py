@@ -6,7 +6,6 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from tests.e2e.hub.clients import status_of
 from tests.e2e.hub.node_requests import ALL_PODS, LEASE, NODE_PATH, SLICES
-from tests.e2e.hub.programs import PATIENT
 from tests.e2e.hub.support import HubTestCase
 
 WATCHES = 300
@@ -23,7 +22,7 @@ class LimitTests(HubTestCase):
         """Of 300 watches 50 are told to come again, and as many more as the hub has of its own;
         reads, health and leases go on.
         """
-        _, hub = await self.start("--max-watches", str(LIMIT), *PATIENT)
+        _, hub = await self.start("--max-watches", str(LIMIT))
         client = self.client(hub, "flanneld")
         asked = [
             Deferred.fromCoroutine(client.send(f"{ALL_PODS}?watch=true")) for _ in range(WATCHES)

@@ -7,8 +7,8 @@ import random
 from pathlib import Path
 
 from tests.e2e.configuration_file import ConfigurationFile
+from tests.e2e.hub.canned import Streamed
 from tests.e2e.hub.node_requests import ALL_PODS, NODE_PATH, NODE_PODS
-from tests.e2e.hub.programs import PATIENT
 from tests.e2e.hub.support import HubTestCase
 from yurttunnel.hub.process import DATABASE
 
@@ -33,19 +33,19 @@ class LiveLimitsTests(HubTestCase):
         """
         file = ConfigurationFile(self.directory)
         file.write("max-watches = 1000\nmax-requests-in-flight = 250\n")
-        cloud, hub = await self.start(*file.flags, *PATIENT)
+        cloud, hub = await self.start(*file.flags)
         client = self.client(hub, "flanneld")
         standing = await client.watch(ALL_PODS)
         await file.use(self, hub, "max-watches = 1\nmax-requests-in-flight = 1\n", *LIMITS)
         refused = await client.ask(f"{ALL_PODS}?watch=true")
         self.assertEqual(refused.status, 429, refused.text)
-        cloud.fall_silent()
+        held = cloud.answers[NODE_PATH] = Streamed()
         await client.send(NODE_PATH)
+        await self.eventually(lambda: held.exchanges, "the cloud is asked")
         refused = await client.ask(NODE_PATH)
         self.assertEqual(refused.status, 429, refused.text)
         await file.use(self, hub, "max-watches = 999\nmax-requests-in-flight = 99\n", *LIMITS)
-        cloud.return_()
-        await self.sees(hub, online=True)
+        del cloud.answers[NODE_PATH]
         self.assertEqual((await client.ask(NODE_PATH)).status, 200)
         await client.watch(ALL_PODS)
         self.assertFalse(standing.ended)
@@ -84,7 +84,8 @@ class LiveLimitsTests(HubTestCase):
         await self.eventually(lambda: FULL in hub.log, "the hub says that the cache is full")
         self.assertLessEqual(Path(hub.cache, DATABASE).stat().st_size, LEAST_CACHE)
         await file.use(self, hub, 'cache-max-bytes = "1Gi"\n', "cache-max-bytes")
-        await self.settled(hub)
+        # Pauses between tries have grown to 30 s at most.
+        await self.settled(hub, 45)
         await self.lose(cloud, hub)
         for name in names:
             await kubelet.get(f"{ALL_CONFIG_MAPS}/{name}")

@@ -9,6 +9,7 @@ from tests.e2e.hub.canned import Canned, Streamed
 from tests.e2e.hub.clients import JSON, PROTOBUF, PROTOBUF_FIRST
 from tests.e2e.hub.cloud import Cloud
 from tests.e2e.hub.node_requests import ALL_PODS
+from tests.e2e.hub.programs import QUICK
 from tests.e2e.hub.support import HubTestCase
 from tests.hub.media.encoding import body, frame, message, varint
 from tests.hub.media.goldens import PODS as SOME_PODS
@@ -252,7 +253,7 @@ class ProtobufTests(HubTestCase):
 
     async def test_a_black_hole(self) -> None:
         """What is asked in its first moment is answered from the cache."""
-        cloud, hub = await self.start()
+        cloud, hub = await self.start(*QUICK)
         self.furnish(cloud)
         kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
         await kubelet.ask(ALL_PODS)

@@ -7,7 +7,6 @@ from kubernetes.client.exceptions import ApiException
 from twisted.internet.threads import deferToThread
 
 from tests.apiserver.bootstrap_roles import rule
-from tests.e2e.hub.programs import PATIENT
 from tests.e2e.hub.support import HubTestCase
 
 USER_AGENT = "coredns/1.11 (python)"
@@ -27,7 +26,7 @@ class PythonClientTests(HubTestCase):
 
     async def test_objects_are_written_and_watched_online(self) -> None:
         """Create, patch, watch and delete do what they do without the hub."""
-        cloud, hub = await self.start(*PATIENT)
+        cloud, hub = await self.start()
         cloud.grant("system:nodes", rule("*", "", "configmaps"))
         api = self.api(hub)
 
@@ -52,7 +51,7 @@ class PythonClientTests(HubTestCase):
 
     async def test_objects_are_read_offline(self) -> None:
         """Lists, selections, single objects and pages are there; a write says why not."""
-        cloud, hub = await self.start(*PATIENT)
+        cloud, hub = await self.start()
         for number in range(7):
             cloud.add_pod(f"web-{number}", labels={"odd": str(number % 2)})
         api = self.api(hub)

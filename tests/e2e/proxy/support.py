@@ -65,7 +65,7 @@ class ProxyTestCase(EndToEndTestCase):
         if self.legacy:
             # What tells which of the two firewalls kubelet uses.
             for program in ("iptables-legacy", "ip6tables-legacy"):
-                run(program, "-t", "mangle", "-N", "KUBE-KUBELET-CANARY")
+                run(program, "-w", "20", "-t", "mangle", "-N", "KUBE-KUBELET-CANARY")
         self.streams: dict[tuple[Pod, int, int], StreamEndpoint] = {}
         self.datagrams: dict[tuple[Pod, int, int], DatagramEndpoint] = {}
         self._ports: dict[tuple[Pod, int], list] = {}

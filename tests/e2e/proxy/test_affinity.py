@@ -86,14 +86,15 @@ class Affinity:
 
         One that a busy machine has made come too late may get another one.
         """
+        before = reactor.seconds()
         kept = (await self.served(host)).endpoint
         for _ in range(4):
-            before = reactor.seconds()
             await self.pause(SHORT / 2)
+            again = reactor.seconds()
             found = (await self.served(host)).endpoint
             if reactor.seconds() - before < 0.9 * SHORT:
                 self.assertEqual(found, kept)
-            kept = found
+            before, kept = again, found
 
     async def it_ends(self, host: str, source: str = "") -> None:
         """Require that a client which stays away for long is treated as a new one."""

@@ -83,9 +83,12 @@ class HealthTests(ProxyTestCase):
         self.objects.service("late")
         self.objects.endpoints("late", *REMOTE)
         await self.healthy(503, eligible=True)
-        status, body = await proxy.get("/readyz")
-        self.assertEqual(status, 503)
-        self.assertIn("out of order", body)
+
+        async def says_why() -> bool:
+            status, body = await proxy.get("/readyz")
+            return status == 503 and "out of order" in body
+
+        await self.eventually(says_why, "/readyz says why")
         await self.eventually_by(REMOTE, self.objects.address("web", 4))
         broken.unlink()
         await self.eventually_by(REMOTE, self.objects.address("late", 4), seconds=40)

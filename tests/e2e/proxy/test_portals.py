@@ -199,7 +199,8 @@ class Portals:
         kind = "legacy" if self.legacy else "nft"
         for family, version in (("iptables", 4), ("ip6tables", 6)):
             for command in KUBE_PROXY:
-                run(f"{family}-{kind}", *shlex.split(command.format(gone=hosts[version])))
+                words = shlex.split(command.format(gone=hosts[version]))
+                run(f"{family}-{kind}", "-w", "20", *words)
             self.assertEqual((await self.call(hosts[version])).problem, REFUSED)
         proxy = await self.start_proxy()
         for host in hosts.values():
@@ -215,7 +216,7 @@ class Portals:
         kind = "legacy" if self.legacy else "nft"
         for family in ("iptables", "ip6tables"):
             for table, chain in (("nat", "PREROUTING"), ("filter", "INPUT")):
-                run(f"{family}-{kind}", "-t", table, "-A", chain, *rule)
+                run(f"{family}-{kind}", "-w", "20", "-t", table, "-A", chain, *rule)
         run("nft", "add", "table", "inet", FOREIGN)
 
     def delete_rules(self) -> None:
@@ -263,11 +264,11 @@ class IptablesPortals(Portals):
     def delete_rules(self) -> None:
         """Flush a chain, and delete a jump."""
         kind = "legacy" if self.legacy else "nft"
-        run(f"iptables-{kind}", "-t", "nat", "-F", "KUBE-PORTALS-CONTAINER")
+        run(f"iptables-{kind}", "-w", "20", "-t", "nat", "-F", "KUBE-PORTALS-CONTAINER")
         jump = [line for line in self.saved(6) if line.startswith("-A PREROUTING")
                 and "KUBE-PORTALS-CONTAINER" in line]  # fmt: skip
         self.assertEqual(len(jump), 1, self.saved(6))
-        run(f"ip6tables-{kind}", "-t", "nat", "-D", "PREROUTING", "1")
+        run(f"ip6tables-{kind}", "-w", "20", "-t", "nat", "-D", "PREROUTING", "1")
 
 
 class IptablesNftTests(IptablesPortals, ProxyTestCase):

@@ -11,6 +11,7 @@ from twisted.internet.defer import gatherResults
 from tests.e2e.clients import Latencies
 from tests.e2e.proxy.network import version_of
 from tests.e2e.proxy.objects import BOTH, Pod
+from tests.e2e.proxy.programs import Proxy
 from tests.e2e.proxy.support import REMOTE, ProxyTestCase, spread
 from tests.e2e.proxy.traffic import CLOSED, Answer, Caller
 
@@ -97,7 +98,7 @@ class Retry:
         await self.eventually_by(REMOTE, host)
         callers: list[Caller] = []
         while len(callers) < MANY:
-            batch = [self.dial(host, stays=True) for _ in range(DIALS_AT_ONCE)]
+            batch = [self.dial(host, stays=True, patience=60) for _ in range(DIALS_AT_ONCE)]
             await gatherResults([caller.greeted for caller in batch], consumeErrors=True)
             callers += batch
         killed, removed, _ = REMOTE
@@ -121,15 +122,16 @@ class UserRetry(Retry):
 
     async def found_out(self, version: int, clients: Sequence[Answer]) -> None:
         """Each fails in two dials in a row, beside those that are under way by then."""
-        self.failed_dials = await self.failures(version)
         self.failed_at = reactor.seconds()
+        self.failed_dials = await self.failures(version)
         self.assertGreaterEqual(min(self.failed_dials), 2)
         self.assertLessEqual(max(self.failed_dials), 2 + AT_ONCE)
 
     async def left_out(self, version: int, clients: Sequence[Answer]) -> None:
         """One client tries each again when its time is over."""
+        failed = await self.failures(version)
         tries = 1 + (reactor.seconds() - self.failed_at) // LEFT_OUT_SECONDS
-        for before, after in zip(self.failed_dials, await self.failures(version), strict=True):
+        for before, after in zip(self.failed_dials, failed, strict=True):
             self.assertLessEqual(after - before, tries)
 
     async def failures(self, version: int) -> list[int]:
@@ -209,7 +211,7 @@ class KernelTests(Retry, ProxyTestCase):
         self.serve(*REMOTE)
         self.objects.service("web")
         self.objects.endpoints("web", *REMOTE)
-        await self.start_proxy()
+        proxy = await self.start_proxy()
         for machine in ("clients", "outside"):
             self.network.run(machine, "nft", "-f", "-", stdin=LOST_RESETS)
         pods = list(REMOTE)
@@ -218,8 +220,7 @@ class KernelTests(Retry, ProxyTestCase):
             await self.eventually_by(pods, host)
             pod, port = await self.break_off(host)
             await self.end(pod)
-            again = await self.served(host, source_port=port)
-            self.assertEqual(again.attempts, 2)
+            await self.goes_elsewhere(proxy, host, port)
             self.serve(pod)
             await self.eventually_by(pods, host)
             pod, port = await self.break_off(host)
@@ -227,8 +228,16 @@ class KernelTests(Retry, ProxyTestCase):
             pods.remove(pod)
             self.objects.endpoints("web", *pods)
             await self.eventually_by(pods, host)
-            again = await self.served(host, source_port=port)
-            self.assertEqual(again.attempts, 2)
+            await self.goes_elsewhere(proxy, host, port)
+
+    async def goes_elsewhere(self, proxy: Proxy, host: str, port: int) -> None:
+        """Require that a client's next packet is led elsewhere; where others had the processors for
+        most of the second until then, it may be the one after that.
+        """
+        before = proxy.waited()
+        again = await self.served(host, source_port=port)
+        is_late = proxy.waited() - before > 0.5
+        self.assertIn(again.attempts, (2, 3) if is_late else (2,))
 
     async def break_off(self, host: str) -> tuple[Pod, int]:
         """Begin a call and reset it; return who has answered, and the client's port."""

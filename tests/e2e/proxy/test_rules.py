@@ -70,7 +70,7 @@ class IptablesRules:
         self.objects.endpoints("web", *REMOTE)
         await self.eventually_by(REMOTE, self.objects.address("web", 4))
         before = {version: await self.proxy_port(version) for version in BOTH}
-        standing = self.dial(self.objects.address("web", 4), stays=True)
+        standing = self.dial(self.objects.address("web", 4), stays=True, patience=60)
         await standing.greeted
         self.write(NODE_PORT + 1, sessionAffinity="ClientIP", externalIPs=[])
         for version in BOTH:

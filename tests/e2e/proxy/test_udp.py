@@ -185,7 +185,7 @@ class UserTests(Datagrams, ProxyTestCase):
         """They do not exhaust descriptors, the last is served as the first was, and what they held
         is given back after the idle time.
         """
-        await self.prepare("--udp-timeout", "1s", "--udp-first-timeout", "1s")
+        await self.prepare("--udp-timeout", "3s", "--udp-first-timeout", "3s")
         hosts = [self.objects.address("dns", version) for version in BOTH]
         before = len(self.proxy.descriptors())
         problems: Counter[str] = Counter()

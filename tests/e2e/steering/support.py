@@ -176,7 +176,8 @@ class SteeringTestCase(ClusterTestCase):
             ):
                 table, change, chain, *rest = rule
                 jump = ("-j", "KUBE-SERVICES") if chain == "OUTPUT" else ()
-                self.network.run("cloud", program, "-t", table, change, chain, *rest, *jump)
+                words = ("-t", table, change, chain, *rest, *jump)
+                self.network.run("cloud", program, "-w", "20", *words)
 
     def rules(self, program: str = "iptables") -> str:
         """Return the nat table of the cloud's machine, without what changes by itself."""

@@ -107,7 +107,9 @@ class DnsTests(SteeringTestCase):
         ):
             page = await self.curl(
                 f"https://{cluster_ip}:10250{path}",
-                *("--insecure", *self.world.caller_flags(), "--max-time", "3", "--request", "POST"),
+                *("--insecure", *self.world.caller_flags(), "--request", "POST"),
+                # An upgrade goes on until then.
+                *("--max-time", "8" if status == 101 else "15"),
                 *("--header", "Connection: Upgrade", "--header", "Upgrade: SPDY/3.1"),
                 *("--header", "X-Stream-Protocol-Version: v4.channel.k8s.io"),
                 *("--header", "Host: edge-9:10250"),

@@ -174,7 +174,7 @@ class LifeCycleTests(SteeringTestCase):
 
     def flush(self, backend: str) -> None:
         """Remove all rules of the nat table, as somebody by hand."""
-        self.network.run("cloud", f"iptables-{backend}", "-t", "nat", "-F")
+        self.network.run("cloud", f"iptables-{backend}", "-w", "20", "-t", "nat", "-F")
 
     def edge_set(self) -> str:
         """Return the set of edge addresses, as it is listed."""
@@ -200,7 +200,7 @@ class LifeCycleTests(SteeringTestCase):
         server.start()
 
         async def asked():
-            return await world.client.list(CERTIFICATE_SIGNING_REQUESTS)
+            return (await world.client.list(CERTIFICATE_SIGNING_REQUESTS))["items"]
 
         await self.eventually(asked, "it asks for certificates", 30)
 

@@ -148,5 +148,5 @@ class PolicyTests(TestCase):
         self.assertEqual("", run("nft", "list", "ruleset"))
         run("ip6tables-nft", "-P", "FORWARD", "DROP")
         self.assertEqual({6}, await dropping_versions(Programs(reactor)))
-        run("iptables-legacy", "-P", "FORWARD", "DROP")
+        run("iptables-legacy", "-w", "20", "-P", "FORWARD", "DROP")
         self.assertEqual({4, 6}, await dropping_versions(Programs(reactor)))

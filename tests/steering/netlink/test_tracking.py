@@ -28,7 +28,7 @@ SECONDS = 5.0
 
 FLUSHES = {
     "nft": (("{} -t nat -F", "{} -t nat -X"), ("nft flush ruleset",)),
-    "legacy": (("{} -t nat -F", "{} -t nat -X"),),
+    "legacy": (("{} -w 20 -t nat -F", "{} -w 20 -t nat -X"),),
 }
 """How somebody removes all rules there are, those of the server among them, by the back end."""
 
