@@ -13,6 +13,7 @@ from tests.proxy.services import service
 from tests.proxy.test_options import parse
 from yurttunnel.proxy import carrying
 from yurttunnel.proxy.carrying import NodePorts, find_carrier
+from yurttunnel.proxy.interfaces import KernelStats
 from yurttunnel.proxy.kernel.forwarding import Forwarding
 from yurttunnel.proxy.kernel.mode import KernelMode
 from yurttunnel.proxy.placement import IKernel
@@ -70,7 +71,7 @@ class CarrierTests(SynchronousTestCase):
         self.assertTrue(found.kernel.carries(service([1])))
         self.assertFalse(found.kernel.carries(service([1], proxy_protocol=1)))
         self.assertEqual(1, len(found.kernel.endpoints(service([1]))))
-        self.assertIsNone(found.kernel.stats(service([1])))
+        self.assertEqual(KernelStats(None, None), found.kernel.stats(service([1])))
         self.assertEqual({}, found.kernel.totals())
         (problem,) = found.kernel.problems(service([1], least_connections=True))
         self.assertIn("--mode user", problem.text)

@@ -160,7 +160,7 @@ class _Kernel:
         """See :class:`IKernel`."""
         return self._mode.ejections.endpoints(service.key.protocol, service.endpoints)
 
-    def stats(self, service: VirtualService) -> KernelStats | None:
+    def stats(self, service: VirtualService) -> KernelStats:
         """See :class:`IKernel`."""
         return self._mode.counts.of(service)
 

@@ -104,9 +104,9 @@ class KernelStats:
     """What the kernel has carried for one virtual service, as of the last reading."""
 
     active: int | None
-    """``None`` where it is not known."""
-    total: int
-    """Attempts each."""
+    """``None`` where the kernel's table of connections has not been read."""
+    total: int | None
+    """Each attempt counts; ``None`` before there have been rules for it."""
 
 
 class IProxySocket(Interface):

@@ -41,10 +41,9 @@ class ProxyStats:
         """Return by protocol how many connections there are; nothing where that is not known."""
         found = dict.fromkeys(Protocol, 0)
         for each in self.carried:
-            active = 0 if each.stats is None else each.stats.active
-            if active is None:
+            if each.stats.active is None:
                 return []
-            found[each.service.key.protocol] += active
+            found[each.service.key.protocol] += each.stats.active
         return [(protocol.value, count) for protocol, count in found.items()]
 
 
@@ -111,8 +110,8 @@ METRICS: tuple[Metric[ProxyStats], ...] = (
     ),
     gauge(
         "yurtproxy_connections",
-        "Connections and UDP clients of the moment, by protocol; in kernel mode as of some 10 s"
-        " ago, and absent where the kernel's table has too many to be read.",
+        "Connections and UDP clients of the moment, by protocol; in kernel mode as of some 10 to"
+        " 30 s ago, and absent where the kernel's table cannot be read or is too large for that.",
         lambda stats: stats.active(),
         "protocol",
     ),

@@ -159,7 +159,7 @@ def _endpoint(endpoint: Endpoint, stats: EndpointStats | None, now: float) -> Co
 
 def _connections(each: Carried) -> Content:
     stats = each.stats
-    if stats is None:
+    if stats.total is None:
         return ""
     if stats.active is None:
         return f"{stats.total:,} in all"
@@ -169,7 +169,8 @@ def _connections(each: Carried) -> Content:
 
 
 def _activity(each: Carried) -> float:
-    return 0 if each.stats is None else each.stats.active or 0
+    stats = each.stats
+    return (stats.total or 0) if stats.active is None else stats.active
 
 
 def _bytes(each: Carried) -> str:
@@ -216,8 +217,7 @@ def _as_json(each: Carried, now: float) -> dict[str, object]:
 
 
 def _counts(each: Carried) -> dict[str, int]:
-    known = {} if each.stats is None else asdict(each.stats)
-    return {name: count for name, count in known.items() if count is not None}
+    return {name: count for name, count in asdict(each.stats).items() if count is not None}
 
 
 def _endpoint_json(

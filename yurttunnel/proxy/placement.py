@@ -52,8 +52,8 @@ class IKernel(Interface):
     def endpoints(service: VirtualService) -> Sequence[EndpointStats]:
         """Return what is known of the endpoints, for the page."""
 
-    def stats(service: VirtualService) -> KernelStats | None:
-        """Return what it has carried for a service; ``None`` where that is not known yet."""
+    def stats(service: VirtualService) -> KernelStats:
+        """Return what it has carried for a service."""
 
     def totals() -> Mapping[Protocol, int]:
         """Return all attempts since the start by protocol, also of services that are gone."""
@@ -61,15 +61,12 @@ class IKernel(Interface):
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A virtual service as the page shows it.
-
-    ``stats`` are ``None`` where it is not known yet what the kernel has carried.
-    """
+    """A virtual service as the page shows it; ``stats`` are those of who carries it."""
 
     service: VirtualService
     port: int | None
     endpoints: Sequence[EndpointStats]
-    stats: SocketStats | KernelStats | None
+    stats: SocketStats | KernelStats
 
 
 class _Open:

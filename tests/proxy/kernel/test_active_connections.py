@@ -28,7 +28,7 @@ class ActiveConnectionsTests(SynchronousTestCase):
     """Which of them are a service's."""
 
     def test_of(self):
-        """Those to its portals, of its protocol and family; a node port has any address."""
+        """Those to its portals, of its protocol and family; a node port is at own addresses."""
         other, third = (ip_address(text).packed for text in ("10.96.0.2", "fd00::1"))
         counted = {
             (6, ip_address(PORTAL).packed, 80): 3,
@@ -39,14 +39,15 @@ class ActiveConnectionsTests(SynchronousTestCase):
             (6, third, 30080): 8,
             (6, third, 80): 9,
         }
-        active = ActiveConnections(counted)
+        active = ActiveConnections(counted, {other, third})
         for expected, version, protocol, *portals in (
             (3, 4, Protocol.TCP, portal(PORTAL)),
             (4, 4, Protocol.UDP, portal(PORTAL)),
             (0, 4, Protocol.TCP, portal(PORTAL, 81)),
-            (13, 4, Protocol.TCP, portal(None, 30080)),
+            (6, 4, Protocol.TCP, portal(None, 30080)),
             (8, 6, Protocol.TCP, portal(None, 30080)),
-            (16, 4, Protocol.TCP, portal(PORTAL), portal(None, 30080)),
+            (9, 4, Protocol.TCP, portal(PORTAL), portal(None, 30080)),
+            (13, 4, Protocol.TCP, portal(PORTAL, 30080), portal(None, 30080)),
             (9, 6, Protocol.TCP, portal("fd00::1")),
             (0, 4, Protocol.TCP),
         ):
@@ -80,7 +81,7 @@ class KernelTableTests(KernelTestCase):
         over.close()
         accepted[2].close()
         self.assertEqual((1, 1), self.counted())
-        self.assertIsNone(active_connections((4, 6), most=2))
+        self.assertIsNone(active_connections((4, 6), most_seconds=0.0))
         for each in clients:
             each.close()
 

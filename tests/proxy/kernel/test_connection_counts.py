@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import fail, succeed
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
@@ -15,6 +15,7 @@ from yurttunnel.proxy.kernel.connection_counts import (
     RESTS,
     ConnectionCounts,
     Reading,
+    Table,
 )
 from yurttunnel.proxy.kernel.parts import counter_name
 from yurttunnel.proxy.state.virtual_services import Protocol
@@ -40,7 +41,7 @@ class ConnectionCountsTests(SynchronousTestCase):
     def setUp(self):
         """Begin to read."""
         self.clock = Clock()
-        self.active = None
+        self.table = Table(None, 0.0)
         self.result = self.read({})
         self.readings = 0
         self.counts = ConnectionCounts(self.clock, self.run_job, (4, 6))
@@ -55,12 +56,11 @@ class ConnectionCountsTests(SynchronousTestCase):
 
     def read(self, counted):
         """Return a reading."""
-        return succeed(Reading(counted, self.active))
+        return succeed(Reading(counted, self.table))
 
     def total(self, its, counts=None):
         """Return how many a service has had."""
-        stats = (counts or self.counts).of(service([1], key=its))
-        return None if stats is None else stats.total
+        return (counts or self.counts).of(service([1], key=its)).total
 
     def count(self, **counted):
         """Have counters, by the names of services, and the next reading."""
@@ -125,27 +125,35 @@ class ConnectionCountsTests(SynchronousTestCase):
 
     def test_those_of_the_moment(self):
         """They are what the kernel's table had; where it had too many, that is not known."""
-        self.active = Active(2)
+        self.table = Table(Active(2), 0.0)
         self.count(web=3)
         self.assertEqual(KernelStats(2, 3), self.counts.of(service([1], key=WEB)))
-        self.active = None
+        self.table = Table(None, 0.0)
         self.count(web=4)
         self.assertEqual(KernelStats(None, 4), self.counts.of(service([1], key=WEB)))
 
     def test_a_table_that_takes_long(self):
         """It is read less often, and what it had stays meanwhile; counters are read as ever."""
-        self.active = Active(2)
-        slow = Deferred()
-        self.pass_period(slow)
-        self.clock.advance(0.5)
-        slow.callback(Reading({counter_name(WEB): 3}, self.active))
-        self.active = None
+        self.table = Table(Active(2), 0.5)
+        self.count(web=3)
+        self.table = None
         for number in range(int(RESTS * 0.5 / PERIOD) - 1):
             self.count(web=4 + number)
-            self.assertEqual(KernelStats(2, 4 + number), self.counts.of(service([1], key=WEB)))
             self.assertFalse(self.asked.args[-1])
+            self.assertEqual(KernelStats(2, 4 + number), self.counts.of(service([1], key=WEB)))
+        self.table = Table(Active(1), 0.0)
         self.count(web=9)
         self.assertTrue(self.asked.args[-1])
+        self.assertEqual(KernelStats(1, 9), self.counts.of(service([1], key=WEB)))
+
+    def test_a_table_that_cannot_be_read(self):
+        """It is told, and counters are read all the same."""
+        self.table = Table(None, 0.0, SteeringFailed("not permitted"))
+        with capturedLogs() as logged:
+            self.count(web=3)
+        (warning,) = logged
+        self.assertIn("of the moment", warning["log_format"])
+        self.assertEqual(KernelStats(None, 3), self.counts.of(service([1], key=WEB)))
 
     def test_a_former_process(self):
         """A service has what it had before, and totals begin at 0, as a process's do."""

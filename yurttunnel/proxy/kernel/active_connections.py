@@ -5,37 +5,49 @@ Its table is read for that: rules see how connections begin, and not how they en
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import errno
+import time
+from collections import Counter
 from collections.abc import Collection, Mapping
 
-from pyroute2.netlink import NETLINK_NETFILTER
+from pyroute2.netlink import NETLINK_NETFILTER, NETLINK_ROUTE
 
 from yurttunnel.proxy.state.virtual_services import VirtualService
 from yurttunnel.steering.netlink.conversation import Conversation
-from yurttunnel.steering.netlink.flow_table import FlowTable
+from yurttunnel.steering.netlink.flow_table import FlowTable, own_addresses
 from yurttunnel.steering.netlink.refusals import as_steering_failed
 
-MOST_READ = 50_000
-"""Entries of the table that are read, which takes a thread about a second."""
+MOST_SECONDS = 0.25
+"""How long the table is read, which is some 20,000 entries. Whatever else waits for the kernel
+waits for that, too: attempts at dead endpoints have to be forgotten within half a second."""
+
+_LACKING = (
+    "this kernel does not give its table of connections; load the module nf_conntrack_netlink"
+)
+_MEANINGS = {errno.EINVAL: _LACKING, errno.EOPNOTSUPP: _LACKING}
 
 Dialled = tuple[int, bytes, int]
 """A protocol by its number, a packed address, and a port."""
 
 
 class ActiveConnections:
-    """How many there are, by the destinations that were ``dialled``."""
+    """How many there are, by the destinations that were ``dialled``.
 
-    def __init__(self, dialled: Mapping[Dialled, int]) -> None:
+    ``own`` are the addresses of this machine, packed, at which node ports are.
+    """
+
+    def __init__(self, dialled: Mapping[Dialled, int], own: Collection[bytes]) -> None:
         self._dialled = dialled
-        self._by_port: defaultdict[tuple[int, int, int], int] = defaultdict(int)
+        self._by_port: Counter[tuple[int, int, int]] = Counter()
         for (protocol, address, port), count in dialled.items():
-            self._by_port[protocol, len(address), port] += count
+            if address in own:
+                self._by_port[protocol, len(address), port] += count
 
     def of(self, service: VirtualService) -> int:
-        """Return those to the portals of a service; a node port is one at any address."""
+        """Return those to the portals of a service."""
         protocol, length = service.key.protocol.number, 4 if service.key.version == 4 else 16
         return sum(
-            self._by_port.get((protocol, length, portal.port), 0)
+            self._by_port[protocol, length, portal.port]
             if portal.address is None
             else self._dialled.get((protocol, portal.address.packed, portal.port), 0)
             for portal in service.portals
@@ -43,25 +55,26 @@ class ActiveConnections:
 
 
 def active_connections(
-    versions: Collection[int], most: int = MOST_READ
+    versions: Collection[int], most_seconds: float = MOST_SECONDS
 ) -> ActiveConnections | None:
     """Return those in the table of the network namespace of the thread that asks.
 
-    A connection by UDP is there for as long as it may be answered. ``None`` where more than
-    ``most`` entries would have to be read. Raises
-    :class:`~yurttunnel.steering.interfaces.SteeringFailed`.
+    A connection by UDP is there for as long as it may be answered. ``None`` where the table is so
+    large that it takes longer. Raises :class:`~yurttunnel.steering.interfaces.SteeringFailed`.
     """
+    until = time.monotonic() + most_seconds
     dialled: Counter[Dialled] = Counter()
-    read = 0
+    own: set[bytes] = set()
     with (
-        as_steering_failed("cannot read the table of connections", {}),
+        as_steering_failed("cannot read the table of connections", _MEANINGS),
+        Conversation(NETLINK_ROUTE) as routes,
         Conversation(NETLINK_NETFILTER) as kernel,
     ):
         for version in versions:
+            own |= own_addresses(routes, version)
             for entry in FlowTable(kernel).translated(version):
-                read += 1
-                if read > most:
-                    return None
                 if entry.is_translated and not entry.is_over:
                     dialled[entry.protocol, entry.destination, entry.port] += 1
-    return ActiveConnections(dialled)
+                if time.monotonic() > until:
+                    return None
+    return ActiveConnections(dialled, own)

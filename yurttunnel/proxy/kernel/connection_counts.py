@@ -7,6 +7,7 @@ counts once more. Those of the moment are in the kernel's table.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Collection, Mapping
 from functools import partial
@@ -36,14 +37,28 @@ AGAIN = 1.0
 """Seconds after one amid which rules were changed."""
 
 RESTS = 100
-"""So many times as long as the kernel's table took to be read it is not read again."""
+"""The kernel's table is not read again for this many times as long as its last reading took."""
+
+
+class Table(NamedTuple):
+    """What reading the kernel's table has given, in so many seconds.
+
+    ``active`` is ``None`` where it is too large, or cannot be read, and then why.
+    """
+
+    active: ActiveConnections | None
+    seconds: float
+    problem: SteeringFailed | None = None
 
 
 class Reading(NamedTuple):
-    """What a reading has given; ``counted`` is ``None`` where rules were changed meanwhile."""
+    """What a reading has given.
+
+    ``counted`` is ``None`` where rules were changed meanwhile, and ``table`` where it rests.
+    """
 
     counted: Mapping[str, int] | None
-    active: ActiveConnections | None
+    table: Table | None
 
 
 class ConnectionCounts(Service):
@@ -64,7 +79,7 @@ class ConnectionCounts(Service):
         self._counted: Mapping[str, int] | None = None
         self._totals: Counter[Protocol] = Counter()
         self._active: ActiveConnections | None = None
-        self._table_due = clock.seconds()
+        self._table_due = 0.0
         self._reading = Reconciler(clock, PERIOD, "counting connections", self._read, settle=AGAIN)
 
     def startService(self) -> None:
@@ -76,34 +91,37 @@ class ConnectionCounts(Service):
         super().stopService()
         return self._reading.stopService()
 
-    def of(self, service: VirtualService) -> KernelStats | None:
-        """Return those of a service; ``None`` before there are any rules for it."""
-        total = (self._counted or {}).get(counter_name(service.key))
-        if total is None:
-            return None
-        return KernelStats(None if self._active is None else self._active.of(service), total)
+    def of(self, service: VirtualService) -> KernelStats:
+        """Return those of a service."""
+        active = None if self._active is None else self._active.of(service)
+        return KernelStats(active, (self._counted or {}).get(counter_name(service.key)))
 
     def totals(self) -> Mapping[Protocol, int]:
         """Return those since the start by protocol, also of services that are gone."""
         return self._totals
 
     async def _read(self) -> bool:
-        began = self._clock.seconds()
-        is_due = began >= self._table_due
+        is_due = self._clock.seconds() >= self._table_due
         try:
-            read = await self._run(partial(_read, self._versions, is_due))
+            reading = await self._run(partial(_read, self._versions, is_due))
         except SteeringFailed as error:
             self._limited.warn("Connections of kernel mode are not counted: {error}", error=error)
             return False
-        if is_due:
-            self._active = read.active
-            now = self._clock.seconds()
-            self._table_due = now + RESTS * (now - began)
-        if read.counted is None:
+        if reading.table is not None:
+            self._take_table(reading.table)
+        if reading.counted is None:
             self._reading.trigger()
         else:
-            self._take(read.counted)
+            self._take(reading.counted)
         return True
+
+    def _take_table(self, table: Table) -> None:
+        self._active = table.active
+        self._table_due = self._clock.seconds() + RESTS * table.seconds
+        if table.problem is not None:
+            self._limited.warn(
+                "Connections of the moment are not counted: {error}", error=table.problem
+            )
 
     def _take(self, counted: Mapping[str, int]) -> None:
         former, self._counted = self._counted, counted
@@ -118,7 +136,18 @@ class ConnectionCounts(Service):
 
 
 def _read(versions: Collection[int], reads_table: bool) -> Reading:
-    return Reading(_counted(versions), active_connections(versions) if reads_table else None)
+    return Reading(_counted(versions), _table(versions) if reads_table else None)
+
+
+def _table(versions: Collection[int]) -> Table:
+    began = time.monotonic()
+    active, problem = None, None
+    try:
+        active = active_connections(versions)
+    except SteeringFailed as error:
+        # The counters are there all the same.
+        problem = error
+    return Table(active, time.monotonic() - began, problem)
 
 
 def _counted(versions: Collection[int]) -> Mapping[str, int] | None:

@@ -151,8 +151,7 @@ class FlowTable:
     def translated(self, version: int) -> Iterator[Entry]:
         """Yield the connections that are led to another destination.
 
-        An old kernel yields all: see :attr:`Entry.is_translated`. So whoever counts what he reads
-        knows what it costs.
+        An old kernel yields all: see :attr:`Entry.is_translated`.
         """
         return self._with_status(version, _TRANSLATED, _TRANSLATED)
 
