@@ -155,6 +155,14 @@ class TogetherTests(ShareTests):
         self.assertEqual([*ports, ports[1]], [attempt.key for attempt in self.attempts])
         self.assertEqual(1, self.pool.statistics.waiting)
 
+    def test_refused_ports_are_forgotten(self):
+        """One that is asked for while all places are taken leaves nothing behind."""
+        for _ in range(1024):
+            self.begin(self.new(lasting=True))
+        for port in range(10):
+            self.failureResultOf(self.ask(("edge-1", port), lasting=True), PoolBusy)
+        self.assertEqual(1, len(self.pool._origins))
+
     def test_the_end_while_several_ports_are_waited_for(self):
         """Nobody is given a place that the end has freed."""
         self.begin(self.new())

@@ -415,6 +415,7 @@ class _Origin:
 
     def _refuse(self, text: str) -> Deferred[ClientConnection]:
         self.pool.counters.refusals += 1
+        self.forget_if_empty()
         return fail(PoolBusy(text))
 
     def _make_room(self, wish: _Wish) -> bool:
