@@ -149,7 +149,7 @@ class KernelTests(ProxyTestCase):
         for version in BOTH:
             await self.eventually_by(REMOTE, self.objects.address("web", version))
         callers = [
-            self.dial(self.objects.address("web", version), stays=True)
+            self.dial(self.objects.address("web", version), stays=True, patience=120)
             for version, count in zip(BOTH, (3, 2), strict=True)
             for _ in range(count)
         ]

@@ -275,10 +275,10 @@ class Carrying:
         """Return how many connections the service has had, as another process reads it."""
         counts = ConnectionCounts(reactor, KernelWorker(reactor).run, (4, 6))
         counts.startService()
-        the_key = self.service(**service).key
-        await self.until(lambda: counts.of(the_key) is not None)
+        the_service = self.service(**service)
+        await self.until(lambda: counts.of(the_service).total is not None)
         await counts.stopService()
-        return counts.of(the_key)
+        return counts.of(the_service).total
 
     async def test_the_other_mode(self):
         """It takes the table over, and nothing of this one is left."""
