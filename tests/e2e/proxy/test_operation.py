@@ -114,8 +114,8 @@ class KernelTests(ProxyTestCase):
     mode = "kernel"
     backend = "nftables"
 
-    async def test_connections(self) -> None:
-        """The page and the metrics have as many as endpoints have had, some seconds later."""
+    async def prepare(self) -> Proxy:
+        """Serve one Service."""
         self.serve(*REMOTE)
         await self.start_cloud()
         self.objects.service("web")
@@ -123,6 +123,11 @@ class KernelTests(ProxyTestCase):
         proxy = await self.start_proxy()
         for version in BOTH:
             await self.eventually_by(REMOTE, self.objects.address("web", version))
+        return proxy
+
+    async def test_connections(self) -> None:
+        """The page and the metrics have as many as endpoints have had, some seconds later."""
+        proxy = await self.prepare()
         accepted = sum(each.total for each in self.streams.values())
 
         async def are_shown() -> bool:
@@ -141,13 +146,7 @@ class KernelTests(ProxyTestCase):
 
     async def test_connections_of_the_moment(self) -> None:
         """They are shown while they last, by the page and the metrics, some seconds later."""
-        self.serve(*REMOTE)
-        await self.start_cloud()
-        self.objects.service("web")
-        self.objects.endpoints("web", *REMOTE)
-        proxy = await self.start_proxy()
-        for version in BOTH:
-            await self.eventually_by(REMOTE, self.objects.address("web", version))
+        proxy = await self.prepare()
         callers = [
             self.dial(self.objects.address("web", version), stays=True, patience=120)
             for version, count in zip(BOTH, (3, 2), strict=True)
