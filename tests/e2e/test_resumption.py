@@ -343,7 +343,8 @@ class KilledProgramTests(LeakTestCase):
 
         await self.eventually(is_missed, "the server misses the agent")
         left = told[0]["waits_for_seconds"] if told else 0.0
-        self.assertLessEqual(left, waits)
+        # A short grace is longer by some round trips.
+        self.assertLess(left, most)
         # It cannot have been missed before it was killed.
         self.assertGreater(reactor.seconds() + left, killed + waits - 0.1)
         self.assertLess(await self.within(most + 5, lost, "all three streams end"), most)
