@@ -21,7 +21,7 @@ from twisted.internet.task import deferLater
 
 from benchmarks.ports import free_ports
 from tests.e2e.programs import ROOT, Program
-from tests.e2e.stopwatch import Deadline, Stopwatch
+from tests.e2e.stopwatch import Alarm, Deadline
 from yurttunnel.quickstart.options import PORT_COUNT
 
 FOLDERS = ("/usr/lib/google-cloud-sdk/bin", os.path.expanduser("~/google-cloud-sdk/bin"))
@@ -250,20 +250,10 @@ class Running(ProcessProtocol):
 
     async def finished(self, seconds: float = 60.0) -> Finished:
         """Wait for the end; it is killed, and an error, when that does not come."""
-        watch = Stopwatch(self._reactor)
-
-        def look() -> None:
-            nonlocal timer
-            left = seconds - watch.seconds()
-            if left <= 0:
-                self.kill()
-            else:
-                timer = self._reactor.callLater(left, look)
-
-        timer = self._reactor.callLater(seconds, look)
+        alarm = Alarm(self._reactor, seconds, self.kill)
         status = await self._ended
-        if timer.active():
-            timer.cancel()
+        alarm.cancel()
+        if not alarm.has_rung:
             return Finished(bytes(self.out), bytes(self.error), status)
         raise KubectlFailed(
             f"{' '.join(self.command[1:])}: not over in {seconds} s"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 from weakref import WeakSet
@@ -77,6 +77,31 @@ class Deadline:
         """Whether they are over; it is only looked at who has waited once they could be."""
         by_the_clock = self._clock.seconds() - self._began
         return by_the_clock > self._seconds and self._watch.seconds() > self._seconds
+
+
+class Alarm:
+    """Calls ``ring`` once programs could run for some seconds, unless it is cancelled before."""
+
+    def __init__(self, clock: IReactorTime, seconds: float, ring: Callable[[], object]) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._ring = ring
+        self._watch = Stopwatch(clock)
+        self._timer = clock.callLater(seconds, self._look)
+        self.has_rung = False
+
+    def cancel(self) -> None:
+        """Leave it; it may have rung already."""
+        if self._timer.active():
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        left = self._seconds - self._watch.seconds()
+        if left <= 0:
+            self.has_rung = True
+            self._ring()
+        else:
+            self._timer = self._clock.callLater(left, self._look)
 
 
 def _all_waited() -> Iterator[tuple[int, float]]:

@@ -17,7 +17,7 @@ from twisted.trial.unittest import SkipTest, TestCase
 from tests.e2e.clients import ConnectAnswer, Peer, Question, Target, connect, connect_directly
 from tests.e2e.faults import FaultProxy
 from tests.e2e.programs import Program, Tunnel
-from tests.e2e.stopwatch import Deadline, Stopwatch
+from tests.e2e.stopwatch import Alarm, Deadline
 from tests.e2e.turns import Turn, turn
 
 TURNS = {"tests.e2e.alone.quiet.": Turn.QUIET, "tests.e2e.alone.": Turn.ALONE}
@@ -183,24 +183,12 @@ class EndToEndTestCase(TestCase):
         """
         if hasattr(awaitable, "send"):
             awaitable = Deferred.fromCoroutine(awaitable)
-        watch, overdue = Stopwatch(reactor), False
-
-        def look() -> None:
-            nonlocal timer, overdue
-            left = seconds - watch.seconds()
-            overdue = left <= 0
-            if overdue:
-                awaitable.cancel()
-            else:
-                timer = reactor.callLater(left, look)
-
-        timer = reactor.callLater(seconds, look)
+        alarm = Alarm(reactor, seconds, awaitable.cancel)
         try:
             return await awaitable
         finally:
-            if timer.active():
-                timer.cancel()
-            if overdue:
+            alarm.cancel()
+            if alarm.has_rung:
                 raise self.failureException(f"not within {seconds} s: {what}")
 
 

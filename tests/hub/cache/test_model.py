@@ -330,4 +330,4 @@ class ModelTests(SynchronousTestCase):
             run_state_machine_as_test(CacheMachine, settings=tried)
         except Exception as error:
             # Hypothesis notes the steps, and trial tells no notes.
-            self.fail("\n".join([repr(error), *error.__notes__]))
+            self.fail("\n".join([repr(error), *getattr(error, "__notes__", ())]))

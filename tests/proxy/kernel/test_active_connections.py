@@ -9,6 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.services import key, service
 from tests.steering.netlink.support import KernelTestCase, command
+from yurttunnel.proxy.kernel import active_connections as module
 from yurttunnel.proxy.kernel.active_connections import ActiveConnections, active_connections
 from yurttunnel.proxy.state.virtual_services import Portal, PortalKind, Protocol
 
@@ -81,7 +82,8 @@ class KernelTableTests(KernelTestCase):
         over.close()
         accepted[2].close()
         self.assertEqual((1, 1), self.counted())
-        self.assertIsNone(active_connections((4, 6), most_seconds=0.0))
+        self.patch(module, "MOST_SECONDS", 0.0)
+        self.assertIsNone(active_connections((4, 6)))
         for each in clients:
             each.close()
 

@@ -5,13 +5,13 @@ Its table is read for that: rules see how connections begin, and not how they en
 
 from __future__ import annotations
 
-import errno
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
 
 from pyroute2.netlink import NETLINK_NETFILTER, NETLINK_ROUTE
 
+from yurttunnel.proxy.kernel.connections import MEANINGS
 from yurttunnel.proxy.state.virtual_services import VirtualService
 from yurttunnel.steering.netlink.conversation import Conversation
 from yurttunnel.steering.netlink.flow_table import FlowTable, own_addresses
@@ -20,11 +20,6 @@ from yurttunnel.steering.netlink.refusals import as_steering_failed
 MOST_SECONDS = 0.25
 """How long the table is read, which is some 20,000 entries. Whatever else waits for the kernel
 waits for that, too: attempts at dead endpoints have to be forgotten within half a second."""
-
-_LACKING = (
-    "this kernel does not give its table of connections; load the module nf_conntrack_netlink"
-)
-_MEANINGS = {errno.EINVAL: _LACKING, errno.EOPNOTSUPP: _LACKING}
 
 Dialled = tuple[int, bytes, int]
 """A protocol by its number, a packed address, and a port."""
@@ -54,19 +49,18 @@ class ActiveConnections:
         )
 
 
-def active_connections(
-    versions: Collection[int], most_seconds: float = MOST_SECONDS
-) -> ActiveConnections | None:
+def active_connections(versions: Collection[int]) -> ActiveConnections | None:
     """Return those in the table of the network namespace of the thread that asks.
 
     A connection by UDP is there for as long as it may be answered. ``None`` where the table is so
-    large that it takes longer. Raises :class:`~yurttunnel.steering.interfaces.SteeringFailed`.
+    large that reading takes longer than :data:`MOST_SECONDS`. Raises
+    :class:`~yurttunnel.steering.interfaces.SteeringFailed`.
     """
-    until = time.monotonic() + most_seconds
+    until = time.monotonic() + MOST_SECONDS
     dialled: Counter[Dialled] = Counter()
     own: set[bytes] = set()
     with (
-        as_steering_failed("cannot read the table of connections", _MEANINGS),
+        as_steering_failed("cannot read the table of connections", MEANINGS),
         Conversation(NETLINK_ROUTE) as routes,
         Conversation(NETLINK_NETFILTER) as kernel,
     ):

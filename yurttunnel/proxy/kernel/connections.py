@@ -26,7 +26,8 @@ _LACKING = (
     "this kernel does not give its table of connections; load the module nf_conntrack_netlink, else"
     " endpoints that do not answer are not noticed in kernel mode"
 )
-_MEANINGS = {errno.EINVAL: _LACKING, errno.EOPNOTSUPP: _LACKING}
+MEANINGS = {errno.EINVAL: _LACKING, errno.EOPNOTSUPP: _LACKING}
+"""What the kernel's refusals mean where its table is asked for."""
 
 
 class Connections:
@@ -41,7 +42,7 @@ class Connections:
 
     def start(self) -> None:
         """Open a socket. Raises :class:`SteeringFailed`."""
-        with as_steering_failed(_ASKING, _MEANINGS):
+        with as_steering_failed(_ASKING, MEANINGS):
             self._kernel = Conversation(NETLINK_NETFILTER)
 
     def stop(self) -> None:
@@ -57,7 +58,7 @@ class Connections:
         """
         if self._kernel is None:
             return None
-        with as_steering_failed(_ASKING, _MEANINGS):
+        with as_steering_failed(_ASKING, MEANINGS):
             found = _find(self._kernel, attempt)
         return None if found is None else found.is_answered
 
@@ -68,7 +69,7 @@ class Connections:
         """
         if self._kernel is None:
             return
-        with as_steering_failed(_FORGETTING, _MEANINGS):
+        with as_steering_failed(_FORGETTING, MEANINGS):
             found = _find(self._kernel, attempt)
             if found is not None:
                 version = attempt.target.endpoint.address.version
@@ -85,7 +86,7 @@ class Connections:
 
 def check() -> None:
     """Raise :class:`SteeringFailed` where the kernel does not give the table."""
-    with as_steering_failed(_ASKING, _MEANINGS), Conversation(NETLINK_NETFILTER) as kernel:
+    with as_steering_failed(_ASKING, MEANINGS), Conversation(NETLINK_NETFILTER) as kernel:
         for _ in FlowTable(kernel).unanswered(4, RETRIED):
             break
 
@@ -104,7 +105,7 @@ def _find(kernel: Conversation, attempt: Attempt) -> Entry | None:
 
 def _forget_unanswered(targets: Collection[Target], mark: int) -> int:
     with (
-        as_steering_failed(_FORGETTING, _MEANINGS),
+        as_steering_failed(_FORGETTING, MEANINGS),
         Conversation(NETLINK_NETFILTER) as kernel,
     ):
         table = FlowTable(kernel)
