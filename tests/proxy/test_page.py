@@ -109,9 +109,14 @@ class StatusTests(PageTestCase):
         self.assertEqual(["the kernel", "", ""], none[3:])
 
     def test_by_the_kernel(self):
-        """It has counted connections, and no bytes; where it has too many, not those of now."""
-        self.carried = [UNREAD, BY_KERNEL]
-        unread, known = self.render().rows["services"]
+        """It has counted connections, and no bytes; where it has too many, not those of now.
+
+        A portal may have some of which another service has the total.
+        """
+        served_elsewhere = Carried(service([1], key=key("local")), None, (), KernelStats(7, None))
+        self.carried = [UNREAD, BY_KERNEL, served_elsewhere]
+        unread, known, elsewhere = self.render().rows["services"]
+        self.assertEqual(["the kernel", "7", ""], elsewhere[3:])
         self.assertEqual(["the kernel", "12 of 4,321", ""], known[3:])
         self.assertEqual(["the kernel", "4,321 in all", ""], unread[3:])
 

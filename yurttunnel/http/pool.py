@@ -149,8 +149,7 @@ class ConnectionPool(Generic[Key]):
         """
         origin = self._origins.get(key)
         if origin is None:
-            origin = _Origin(self, key, self._places(key), lambda: self._origins.pop(key, None))
-            self._origins[key] = origin
+            origin = self._origins[key] = _Origin(self, key, self._places(key))
         use = _Use.SHORT
         if upload:
             use = _Use.UPLOAD
@@ -200,6 +199,11 @@ class ConnectionPool(Generic[Key]):
         self.close_all(lambda key: True, "the server is stopping")
         for deadlines in (self.idle, self.short, self.waiting):
             deadlines.stop()
+
+    def forget(self, origin: _Origin) -> None:
+        """Keep an origin no more that has nothing; another may have its key by now."""
+        if self._origins.get(origin.key) is origin:
+            del self._origins[origin.key]
 
     def _places(self, key: Key) -> _SharedPlaces:
         """Return the places of all that belong together with ``key``."""
@@ -279,13 +283,7 @@ class _Origin:
     with those of the origins that belong together with this one.
     """
 
-    def __init__(
-        self,
-        pool: ConnectionPool[Any],
-        key: Hashable,
-        in_use: _SharedPlaces,
-        on_empty: Callable[[], object],
-    ) -> None:
+    def __init__(self, pool: ConnectionPool[Any], key: Any, in_use: _SharedPlaces) -> None:
         self.pool = pool
         self.key = key
         self.members: set[_Member] = set()
@@ -301,7 +299,6 @@ class _Origin:
         """Those of this origin whose use is to be over before others may have it; the order is that
         in which those who wait are served."""
         self.waiters = {use: _Queue(settings.max_waiting) for use in self.bounded}
-        self._on_empty = on_empty
         self._attempts: set[Deferred[ClientConnection]] = set()
 
     def take(self, wish: _Wish) -> Deferred[ClientConnection] | ClientConnection:
@@ -365,7 +362,7 @@ class _Origin:
 
     def forget_if_empty(self) -> None:
         if not (self.members or self._attempts or self in self.in_use.waited_for):
-            self._on_empty()
+            self.pool.forget(self)
 
     def close_idle(self) -> None:
         for member in list(self.idle):

@@ -104,9 +104,11 @@ class KernelStats:
     """What the kernel has carried for one virtual service, as of the last reading."""
 
     active: int | None
-    """``None`` where the kernel's table of connections has not been read."""
+    """Those to its portals; ``None`` where the kernel's table of connections has not been read."""
     total: int | None
-    """Each attempt counts; ``None`` before there have been rules for it."""
+    """Each attempt at one of its endpoints; ``None`` before there have been rules for it. Clients
+    within the cluster of an external portal with a local traffic policy are led to the endpoints
+    of the service's cluster IP, and count there."""
 
 
 class IProxySocket(Interface):

@@ -160,7 +160,7 @@ def _endpoint(endpoint: Endpoint, stats: EndpointStats | None, now: float) -> Co
 def _connections(each: Carried) -> Content:
     stats = each.stats
     if stats.total is None:
-        return ""
+        return f"{stats.active:,}" if stats.active else ""
     if stats.active is None:
         return f"{stats.total:,} in all"
     failed = stats.failed if isinstance(stats, SocketStats) else 0

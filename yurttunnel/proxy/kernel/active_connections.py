@@ -39,7 +39,7 @@ class ActiveConnections:
                 self._by_port[protocol, len(address), port] += count
 
     def of(self, service: VirtualService) -> int:
-        """Return those to the portals of a service."""
+        """Return those to the portals of a service, also where a sibling's endpoints serve them."""
         protocol, length = service.key.protocol.number, 4 if service.key.version == 4 else 16
         return sum(
             self._by_port[protocol, length, portal.port]
@@ -60,15 +60,20 @@ def active_connections(versions: Collection[int]) -> ActiveConnections | None:
     dialled: Counter[Dialled] = Counter()
     own: set[bytes] = set()
     with (
-        as_steering_failed("cannot read the table of connections", MEANINGS),
+        as_steering_failed("cannot read this machine's addresses", {}),
         Conversation(NETLINK_ROUTE) as routes,
-        Conversation(NETLINK_NETFILTER) as kernel,
     ):
         for version in versions:
             own |= own_addresses(routes, version)
+    with (
+        as_steering_failed("cannot read the table of connections", MEANINGS),
+        Conversation(NETLINK_NETFILTER) as kernel,
+    ):
+        for version in versions:
             for entry in FlowTable(kernel).translated(version):
                 if entry.is_translated and not entry.is_over:
                     dialled[entry.protocol, entry.destination, entry.port] += 1
                 if time.monotonic() > until:
                     return None
-    return ActiveConnections(dialled, own)
+    # The kernel may have been looking for long, and found few.
+    return None if time.monotonic() > until else ActiveConnections(dialled, own)

@@ -105,6 +105,8 @@ class ConnectionCounts(Service):
         try:
             reading = await self._run(partial(_read, self._versions, is_due))
         except SteeringFailed as error:
+            # The table has not been read either: those of the moment would be of any age.
+            self._active = None
             self._limited.warn("Connections of kernel mode are not counted: {error}", error=error)
             return False
         if reading.table is not None:

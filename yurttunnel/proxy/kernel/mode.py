@@ -83,7 +83,7 @@ class KernelMode(Service):
             reactor, self._connections.forget, prober.probe, self._suspicion
         )
         self.counts = ConnectionCounts(reactor, run, versions)
-        """How many connections each service has had."""
+        """How many connections each service has, and has had."""
         self._packets = PacketLog(reactor, GROUP, COPIED, self._take)
         self._dropping = dropped_refusals(run, self._drop_by_rules)
         self._rules_drop = False

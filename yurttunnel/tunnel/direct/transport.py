@@ -239,9 +239,6 @@ class SocketTransport:
     def doWrite(self) -> Any:
         """Send what waits, then do what was to be done after it."""
         waiting = self._waiting
-        if not waiting or self._failed:
-            # The same event said that there was something to read, and the protocol aborted.
-            return None
         data = waiting[0] if len(waiting) == 1 else self._join_waiting()
         try:
             sent = self._send(data)
