@@ -104,6 +104,20 @@ class PrintedTests(SynchronousTestCase):
             beside.getvalue(),
         )
 
+    def test_no_forward_at_a_terminal(self) -> None:
+        """The note follows the headings, also where what is printed is gathered."""
+        process, terminal = Answering(forwards={"forwards": []}), io.BytesIO()
+        self.patch(ClientOptions, "process", lambda options, program: process)
+        gathered = io.TextIOWrapper(terminal)
+        with (
+            contextlib.redirect_stdout(gathered),
+            contextlib.redirect_stderr(io.TextIOWrapper(terminal, write_through=True)),
+        ):
+            list_forwards(ForwardListOptions())
+            gathered.flush()
+            shown = terminal.getvalue()
+        self.assertEqual([b"LISTEN", b"no"], [line.split()[0] for line in shown.splitlines()])
+
     def test_a_diagnosis_without_a_file(self) -> None:
         """What is wrong is said by the command, as by all others."""
         process = SimpleNamespace(pid=os.getpid)

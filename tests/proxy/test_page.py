@@ -209,7 +209,11 @@ class MetricTests(SynchronousTestCase):
             own_problems = 1
             flows_forgotten = 7
 
-        totals = {(Protocol.TCP, "total"): 1234, (Protocol.TCP, "received"): 2048}
+        totals = {
+            (Protocol.TCP, "total"): 1234,
+            (Protocol.TCP, "failed"): 5,
+            (Protocol.TCP, "received"): 2048,
+        }
         registry = MetricRegistry()
         carried = [WELL, ILL, NONE]
         registry.add(METRICS, lambda: ProxyStats(Figures, health, carried, totals))
@@ -234,6 +238,7 @@ class MetricTests(SynchronousTestCase):
             'yurtproxy_connections{protocol="TCP"} 1',
             'yurtproxy_connections{protocol="UDP"} 0',
             'yurtproxy_accepted_connections_total{protocol="TCP"} 1234',
+            'yurtproxy_failed_connections_total{protocol="TCP"} 5',
             'yurtproxy_received_bytes_total{protocol="TCP"} 2048',
             'yurtproxy_received_bytes_total{protocol="UDP"} 0',
             "yurtproxy_forgotten_flows_total 7",
