@@ -55,12 +55,20 @@ class Stopwatch:
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
         self._began = clock.seconds()
-        self._waited = dict(_all_waited())
+        self._before = dict(_all_waited())
+        self._now = dict(self._before)
 
     def seconds(self) -> float:
-        """The seconds since it was started; a program that has ended meanwhile hides its own."""
-        waits = sum(now - self._waited.get(pid, 0.0) for pid, now in _all_waited())
-        return self._clock.seconds() - self._began - waits
+        """The seconds since it was started."""
+        return self._clock.seconds() - self._began - self.waited()
+
+    def waited(self) -> float:
+        """The seconds for which they have waited meanwhile, all added up.
+
+        What a program that has ended waited counts up to when this was asked before.
+        """
+        self._now.update(_all_waited())
+        return sum(now - self._before.get(pid, 0.0) for pid, now in self._now.items())
 
 
 class Deadline:

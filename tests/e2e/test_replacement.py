@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import NamedTuple
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
@@ -14,7 +15,7 @@ from twisted.internet.task import deferLater
 
 from tests.e2e.clients import Echo, EchoClient, Incomplete
 from tests.e2e.programs import Agent, Program, Tunnel
-from tests.e2e.stopwatch import Stopwatch, waited
+from tests.e2e.stopwatch import Stopwatch
 from tests.e2e.support import EndToEndTestCase, copy_state
 from yurttunnel.server.node_session import RETURN_PATIENCE
 
@@ -31,16 +32,24 @@ BUSY_SECONDS = 30.0
 """What so many dials may take on a busy machine; on another it is two."""
 
 
-class Dials:
-    """Dials without pause until :meth:`end`; ``succeeded`` and ``failed`` are their times.
+class Dial(NamedTuple):
+    """When one was answered, and how long programs had waited for a processor by then."""
 
-    ``cut`` are those of streams that ended before their first echo.
+    at: float
+    waited: float
+
+
+class Dials:
+    """Dials without pause until :meth:`end`, by whether they ``succeeded`` or ``failed``.
+
+    ``cut`` are the times of streams that ended before their first echo.
     """
 
     def __init__(self, case: EndToEndTestCase, tunnel: Tunnel, port: int) -> None:
-        self.succeeded: list[float] = []
-        self.failed: list[float] = []
+        self.succeeded: list[Dial] = []
+        self.failed: list[Dial] = []
         self.cut: list[float] = []
+        self._watch = Stopwatch(reactor)
         self._case = case
         self._tunnel = tunnel
         self.port = port
@@ -51,8 +60,8 @@ class Dials:
         while self._running:
             client = EchoClient(reactor)
             answer = await self._case.connect(self._tunnel, f"127.0.0.1:{self.port}", client)
-            times = self.failed if answer.peer is None else self.succeeded
-            times.append(reactor.seconds())
+            dials = self.failed if answer.peer is None else self.succeeded
+            dials.append(Dial(reactor.seconds(), self._watch.waited()))
             if answer.peer is not None:
                 try:
                     await client.round_trip()
@@ -68,12 +77,12 @@ class Dials:
             lambda: len(self.succeeded) >= desired, "dials succeed", BUSY_SECONDS
         )
 
-    async def soon(self, after: float) -> float:
-        """Wait for the first that succeeds after a time, which is to be soon; when that was."""
+    async def soon(self, after: float) -> Dial:
+        """Wait for the first that succeeds after a time, which is to be soon; return it."""
         await self._case.eventually(
-            lambda: self.succeeded and self.succeeded[-1] > after, "a dial succeeds", UNREACHABLE
+            lambda: self.succeeded and self.succeeded[-1].at > after, "a dial succeeds", UNREACHABLE
         )
-        return min(time for time in self.succeeded if time > after)
+        return min(dial for dial in self.succeeded if dial.at > after)
 
     async def end(self) -> None:
         """Make no more, and wait for the last one."""
@@ -180,26 +189,28 @@ class ReplacedAgentTests(EndToEndTestCase):
         """As a DaemonSet does it: a second at most is without dials, which the old one serves for
         as long as it drains.
 
-        The second is without what the new process waited for a processor, which beside other tests
-        may be longer. By the clock a start is the affair of `alone.test_start`.
+        The second is without what programs waited for a processor, which beside other tests may be
+        longer. By the clock a start is the affair of `alone.test_start`.
         """
         drain = 3.0
         tunnel, stream, dials = await self.held(drain)
         began, watch = reactor.seconds(), Stopwatch(reactor)
         tunnel.agent.signal(signal.SIGTERM)
         self.assertIn(await tunnel.agent.ended(drain + 10), (0, -signal.SIGTERM))
-        ended = reactor.seconds()
-        # What the server and this process waited for a processor.
-        late = ended - began - watch.seconds()
+        ended, late = reactor.seconds(), watch.waited()
         self.assertGreater(ended - began, drain - 0.5, "it has waited for its stream")
         last = dials.succeeded[-1]
-        self.assertGreater(last - began, drain - UNREACHABLE - late)
+        self.assertGreater(last.at - began, drain - UNREACHABLE - late)
         await self.within(1, stream.when_ended(), "the stream ends")
         successor = await self.successor(tunnel)
         back = await dials.soon(after=ended)
-        busy = waited(successor.pid)
-        print(f"\nunreachable for {back - last:.2f} s, in which the agent waited {busy:.2f} s")
-        self.assertLess(back - last - busy, UNREACHABLE)
+        away, busy = back.at - last.at, back.waited - last.waited
+        told = (
+            f"unreachable for {away:.2f} s, {ended - last.at:.2f} s of them before the end of the"
+            f" old one, in which programs waited {busy:.2f} s for a processor"
+        )
+        print(f"\n{told}")
+        self.assertLess(away - busy, UNREACHABLE, told)
         await dials.more()
         await dials.end()
         await self.within(UNREACHABLE, successor.stop(), "an agent without streams ends")
