@@ -37,16 +37,22 @@ programs: WeakSet[Measured] = WeakSet()
 def waited(pid: int) -> float:
     """The seconds for which the threads of a process had no processor, as others had it.
 
+    Those of threads that have ended are not known any more.
+    """
+    return sum(seconds for _, seconds in waits_by_thread(pid))
+
+
+def waits_by_thread(pid: int) -> Iterator[tuple[str, float]]:
+    """Yield for each thread of a process, by its id, how long it had no processor.
+
     The second field of ``schedstat`` (Documentation/scheduler/sched-stats.rst), in nanoseconds.
     """
-    total = 0
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             # It may have ended meanwhile.
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 fields = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
-                total += int(fields[1])
-    return total / 1e9
+                yield thread, int(fields[1]) / 1e9
 
 
 class Stopwatch:
@@ -65,10 +71,10 @@ class Stopwatch:
     def waited(self) -> float:
         """The seconds for which they have waited meanwhile, all added up.
 
-        What a program that has ended waited counts up to when this was asked before.
+        What threads and programs that have ended waited counts up to when this was asked before.
         """
         self._now.update(_all_waited())
-        return sum(now - self._before.get(pid, 0.0) for pid, now in self._now.items())
+        return sum(now - self._before.get(thread, 0.0) for thread, now in self._now.items())
 
 
 class Deadline:
@@ -112,6 +118,6 @@ class Alarm:
             self._timer = self._clock.callLater(left, self._look)
 
 
-def _all_waited() -> Iterator[tuple[int, float]]:
-    pids = [os.getpid(), *(each.pid for each in programs if each.running)]
-    return ((pid, waited(pid)) for pid in pids)
+def _all_waited() -> Iterator[tuple[str, float]]:
+    for pid in (os.getpid(), *(each.pid for each in programs if each.running)):
+        yield from waits_by_thread(pid)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+from itertools import pairwise
 from typing import NamedTuple
 
 from twisted.internet import reactor
@@ -205,9 +206,12 @@ class ReplacedAgentTests(EndToEndTestCase):
         successor = await self.successor(tunnel)
         back = await dials.soon(after=ended)
         away, busy = back.at - last.at, back.waited - last.waited
+        answers = [last.at, *(dial.at for dial in dials.failed if dial.at > last.at), back.at]
+        silent = max(after - before for before, after in pairwise(answers))
         told = (
             f"unreachable for {away:.2f} s, {ended - last.at:.2f} s of them before the end of the"
-            f" old one, in which programs waited {busy:.2f} s for a processor"
+            f" old one, in which programs waited {busy:.2f} s for a processor, and no dial was"
+            f" answered for {silent:.2f} s"
         )
         print(f"\n{told}")
         self.assertLess(away - busy, UNREACHABLE, told)

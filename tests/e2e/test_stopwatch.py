@@ -24,8 +24,13 @@ class StopwatchTests(EndToEndTestCase):
         self.one = SimpleNamespace(running=True, pid=1001)
         self.other = SimpleNamespace(running=False, pid=1002)
         self.patch(stopwatch, "programs", [self.one, self.other])
-        self.patch(stopwatch, "waited", self.waits.__getitem__)
+        self.ended_threads = set()
+        self.patch(stopwatch, "waits_by_thread", self.waits_by_thread)
         return super().setUp()
+
+    def waits_by_thread(self, pid):
+        """Return what a program's only thread has waited, if it has not ended."""
+        return [] if pid in self.ended_threads else [(str(pid), self.waits[pid])]
 
     def test_what_programs_run_counts(self):
         """It is the time that has passed where nobody had to wait."""
@@ -48,6 +53,15 @@ class StopwatchTests(EndToEndTestCase):
         self.clock.advance(3)
         self.one.running = False
         self.assertEqual(3.0, watch.seconds())
+
+    def test_what_a_thread_that_has_ended_had_waited_still_counts(self):
+        """Else a program that ends one would have waited less than nothing."""
+        watch = Stopwatch(self.clock)
+        self.clock.advance(3)
+        self.waits[1001] += 1
+        self.assertEqual(1.0, watch.waited())
+        self.ended_threads.add(1001)
+        self.assertEqual((1.0, 2.0), (watch.waited(), watch.seconds()))
 
     def test_a_deadline_is_over_by_the_clock_and_by_what_programs_run(self):
         """Whichever of them takes longer."""
@@ -73,6 +87,7 @@ class StopwatchTests(EndToEndTestCase):
         """As long as it was waited for them."""
         answer = Deferred()
         watched = iter((5.0, 65.0, 65.0))
-        self.patch(stopwatch, "waited", lambda pid: next(watched) if pid == os.getpid() else 0.0)
+        own = lambda pid: [("own", next(watched))] if pid == os.getpid() else []  # noqa: E731
+        self.patch(stopwatch, "waits_by_thread", own)
         reactor.callLater(0.15, answer.callback, "late")
         self.assertEqual("late", await self.within(0.1, answer, "the answer"))
