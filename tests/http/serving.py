@@ -55,6 +55,11 @@ class ServerTestCase(SynchronousTestCase):
             self.clock.advance(0.25)
             self.settle()
 
+    def take_nothing(self, seconds):
+        """Let time pass in which the client takes nothing of what is sent to it."""
+        for _ in range(round(seconds * 4)):
+            self.clock.advance(0.25)
+
     @property
     def exchange(self):
         """The newest exchange."""

@@ -480,6 +480,16 @@ class DrainTests(ServerTestCase):
         settle(self.clock, self.client, busy, fresh)
         self.successResultOf(drained)
 
+    def test_an_answer_that_is_not_taken_yet(self):
+        """Who takes it has as long as for any other, though no exchange lasts any more."""
+        self.handler.answer = lambda exchange: exchange.respond(200, [], bytes(300_000))
+        self.client.receive(request())
+        self.server.factory.drain()
+        self.take_nothing(79.75)
+        self.assertFalse(self.client.aborted)
+        self.take_nothing(0.5)
+        self.assertTrue(self.client.aborted)
+
     def test_nothing_to_drain(self):
         """Without connections it is over at once."""
         self.client.receive_end()

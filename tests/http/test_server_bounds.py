@@ -232,6 +232,16 @@ class HalfCloseTests(ServerTestCase):
         self.assertEqual(b"close", self.responses()[0][1][b"connection"])
         self.assertIsInstance(self.client.closed_with, ConnectionDone)
 
+    def test_behind_an_answer(self):
+        """Who has ended its direction by then has as long as others to take the answer."""
+        self.handler.answer = lambda exchange: exchange.respond(200, [], bytes(300_000))
+        self.client.receive(request())
+        self.client.receive_end()
+        self.take_nothing(79.75)
+        self.assertFalse(self.client.aborted)
+        self.take_nothing(0.5)
+        self.assertTrue(self.client.aborted)
+
     def test_for_good(self):
         """After ten seconds it is taken for one that has left."""
         self.send(request())

@@ -129,7 +129,7 @@ class ServerConnection(HTTPConnection):
 
     def _head_incomplete(self) -> None:
         if self._input_ended:
-            self._close(False)
+            self._close(True)
         elif self._deadlines is not self._factory.heads:
             self._await(self._factory.heads)
 
@@ -290,7 +290,7 @@ class ServerConnection(HTTPConnection):
             if self._factory.settings.single_request:
                 self.abort()
             else:
-                self._close(False)
+                self._close(True)
 
     def input_ended(self) -> None:
         """The client has ended its direction."""
@@ -300,7 +300,7 @@ class ServerConnection(HTTPConnection):
             self.transport.loseConnection()
         elif exchange is None:
             if not self._held:
-                self._close(False)
+                self._close(True)
         elif self._body is not None and not self._held:
             exchange.end(ExchangeFailed("the client broke off its request"))
             self.abort()
