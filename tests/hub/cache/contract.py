@@ -153,22 +153,37 @@ class CacheContract:
         self.take_list(5, pod("a"))
         self.cache.upsert(PODS, POD, pod("b", 8))
         self.assertEqual(Read(["a", "b"], "5", True), await self.read())
-        self.cache.see(Scope(PODS), "8")
+        self.cache.see(Scope(PODS), "5", "8")
         self.assertEqual(Read(["a", "b"], "8", True), await self.read())
 
     async def test_bookmarks(self):
         """A list is at the version up to which a watch has told of everything."""
-        self.cache.see(Scope(PODS), "3")
+        self.cache.see(Scope(PODS), "1", "3")
         self.assertIsNone(await self.read())
         self.take_list(5, pod("a"))
-        self.cache.see(Scope(PODS), "9")
-        self.cache.see(Scope(PODS), "7")
+        self.cache.see(Scope(PODS), "5", "9")
+        self.cache.see(Scope(PODS), "5", "7")
         self.assertEqual(Read(["a"], "9", True), await self.read())
+
+    async def test_watches_that_began_later(self):
+        """What a watch tells makes a list newer only if that is known up to the watch's start."""
+        self.take_list(10, pod("a"), pod("gone"))
+        self.cache.see(Scope(PODS), "20", "30")
+        self.assertEqual(Read(["a", "gone"], "10", True), await self.read())
+        # Two that are told of at once, each by the one before it.
+        self.cache.see(Scope(PODS), "10", "15")
+        self.cache.see(Scope(PODS), "15", "18")
+        self.cache.see(Scope(PODS), "19", "30")
+        self.cache.see(Scope(PODS), "10", "16")
+        self.assertEqual("18", (await self.read()).version)
+        self.take_list(20, pod("a"))
+        self.cache.see(Scope(PODS), "20", "30")
+        self.assertEqual(Read(["a"], "30", True), await self.read())
 
     async def test_versions_never_go_back(self):
         """The version of a list is the largest that it ever had."""
         self.take_list(5, pod("a"))
-        self.cache.see(Scope(PODS), "9")
+        self.cache.see(Scope(PODS), "5", "9")
         self.take_list(7, pod("a"))
         self.assertEqual(Read(["a"], "9", True), await self.read())
 
@@ -177,15 +192,15 @@ class CacheContract:
         everything, own, other = Scope(PODS), Scope(PODS, "n"), Scope(PODS, "m")
         self.take_list(100, pod("a"), scope=own)
         self.take_list(100, scope=other)
-        self.cache.see(other, "5000")
-        self.cache.see(everything, "6000")
+        self.cache.see(other, "100", "5000")
+        self.cache.see(everything, "100", "6000")
         self.cache.upsert(PODS, POD, pod("b", 7000, namespace="m"))
         self.take_list(8000, scope=Scope(PODS, "n", "app=web"))
         self.assertEqual(Read(["a"], "100", True), await self.read(own))
         self.assertEqual(Read(["b"], "5000", True), await self.read(other))
         self.take_list(9000, pod("a"), pod("b", 7000, namespace="m"))
         self.assertEqual(Read(["a"], "9000", True), await self.read(own))
-        self.cache.see(own, "9001")
+        self.cache.see(own, "100", "9001")
         self.assertEqual("9001", (await self.read(own)).version)
         self.assertEqual("9000", (await self.read(other)).version)
 

@@ -88,12 +88,12 @@ class MemoryCache:
             if collection[:2] == (client, resource):
                 self.remove(collection, namespace, name, version)
 
-    def see(self, scope, version):
+    def see(self, scope, since, version):
         """See ``ICache``."""
         objects = self._collections.get(scope.collection)
         if objects:
             objects.version = max(objects.version, int(version))
-            if scope in objects.listed:
+            if objects.listed.get(scope, -1) >= int(since):
                 objects.listed[scope] = max(objects.listed[scope], int(version))
 
     def use(self, collection):

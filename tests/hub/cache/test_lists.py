@@ -79,7 +79,7 @@ class ReplaceTests(CacheTestCase):
         """What is told behind a list is behind it, as if its items had been cut at once."""
         listing = self.cache.begin_list(ALL, "")
         listing.lag(1000, True)
-        self.cache.see(ALL, "20")
+        self.cache.see(ALL, "6", "20")
         self.cache.upsert(PODS, POD, item("c", 7))
         self.cache.forget_object("kubelet", "pods.v1.core", "default", "b")
         behind = self.cache.begin_list(ALL, "")
@@ -163,12 +163,19 @@ class ReplaceTests(CacheTestCase):
         tell_list(self.cache, [item("a", 9)], 10)
         tell_list(self.cache, [item("a", 9)], 7)
         self.assertEqual("10", self.read()[0].version)
-        self.cache.see(ALL, "12")
+        self.cache.see(ALL, "10", "12")
         self.assertEqual("12", self.read()[0].version)
-        self.cache.see(ALL, "15")
-        self.cache.see(ALL, "14")
+        self.cache.see(ALL, "12", "15")
+        self.cache.see(ALL, "12", "14")
         self.restart()
         self.assertEqual("15", self.read()[0].version)
+
+    def test_watches_whose_versions_are_no_numbers(self) -> None:
+        """What cannot be compared with the version of a watch's start counts as known up to it."""
+        for known, since, version in ((10, "b", "11"), ("c", "5", "12"), ("d", "e", "f")):
+            tell_list(self.cache, [item("a")], known)
+            self.cache.see(ALL, since, version)
+            self.assertEqual(version, self.read()[0].version)
 
     def test_columns(self) -> None:
         """The columns of a Table are given as the last list had them."""

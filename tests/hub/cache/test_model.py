@@ -158,11 +158,12 @@ class CacheMachine(RuleBasedStateMachine):
             else:
                 cache.upsert(PODS, POD, changed)
 
-    @rule(scope=st.sampled_from(SCOPES), late=st.integers(0, 5))
-    def bookmark(self, scope, late) -> None:
-        """A watch says up to where it has told of all, perhaps late."""
+    @rule(scope=st.sampled_from(SCOPES), late=st.integers(0, 5), earlier=st.integers(0, 5))
+    def bookmark(self, scope, late, earlier=0) -> None:
+        """A watch that began earlier says up to where it has told of all, perhaps late."""
+        version = max(0, self.cluster.version - late)
         for cache in (self.cache, self.model):
-            cache.see(scope, str(max(0, self.cluster.version - late)))
+            cache.see(scope, str(max(0, version - earlier)), str(version))
 
     @rule(
         target=pages, scope=st.sampled_from(SCOPES), limit=st.integers(1, 3), late=st.integers(0, 5)

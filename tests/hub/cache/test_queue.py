@@ -6,7 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hub.cache.caches import NODES, POD, PODS, item
 from yurttunnel.hub.cache import queue
-from yurttunnel.hub.cache.interfaces import Collection
+from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.cache.queue import WriteQueue
 from yurttunnel.hub.cache.writes import OVERHEAD, Change, Key, Statements
 
@@ -53,6 +53,15 @@ class BoundTests(SynchronousTestCase):
         self.queue.done(self.queue.take())
         self.assertFalse(self.queue.is_lacking(PODS))
         self.assertFalse(self.queue.is_busy)
+
+    def test_what_is_seen(self) -> None:
+        """What watches have told of takes memory for each version at which one of them began."""
+        self.queue.see(Scope(PODS), 1, 2)
+        one = self.queue.size
+        self.queue.see(Scope(PODS), 1, 3)
+        self.assertEqual(one, self.queue.size)
+        self.queue.see(Scope(PODS), "x" * 100, 3)
+        self.assertEqual(2 * one + 99, self.queue.size)
 
     def test_mark_behind_lists_that_have_too_much_behind_them(self) -> None:
         """Who waits for lists that are being cut goes on waiting when what is behind them is told.

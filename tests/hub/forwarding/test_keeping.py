@@ -398,10 +398,10 @@ class WatchTests(World):
         self.tell(event("DELETED", pod("one", "4")))
         self.assertIsNone(self.kept("one"))
 
-    def list(self):
-        """Have pods listed, at version 9."""
+    def list(self, *pods, version="9", fields=()):
+        """Have pods listed, at a version."""
         self.ask(PODS, KUBELET, JSON)
-        self.answer_json(pod_list(pod("one")))
+        self.answer_json(pod_list(*pods or [pod("one")], version=version), b"200 OK", -1, *fields)
 
     def version(self):
         """Return that of the list that is kept."""
@@ -428,6 +428,21 @@ class WatchTests(World):
             self.client = self.server.connect()
             self.watch(query, event("ADDED", pod("two", "11")), event("BOOKMARK", BOOKMARK))
             self.assertEqual("9", self.version())
+
+    def test_versions_behind_a_list_that_is_not_kept(self):
+        """A watch that began with such a list does not make the one before it newer."""
+        self.list(pod("one"), pod("gone", "2"), version="10")
+        self.list(version="20", fields=[b"Content-Encoding: br"])
+        later = BOOKMARK | {"metadata": {"resourceVersion": "30"}}
+        self.watch("&resourceVersion=20", event("BOOKMARK", later))
+        self.assertEqual("10", self.version())
+        self.client = self.server.connect()
+        self.list(version="20")
+        self.tell(event("BOOKMARK", later))
+        self.assertEqual((["one"], "20"), (self.kept_list(), self.version()))
+        self.client = self.server.connect()
+        self.watch("&resourceVersion=20", event("BOOKMARK", later))
+        self.assertEqual("30", self.version())
 
     def test_leaving_a_selection(self):
         """What leaves the selection of one watch is there for another."""
@@ -472,6 +487,7 @@ class WatchTests(World):
         self.assertEqual(["one"], self.kept_list())
         self.tell(event("ADDED", pod("two", "10")))
         self.assertEqual(["one", "two"], sorted(self.kept_list()))
+        self.assertEqual("10", self.version())
 
 
 class FilterTests(World):

@@ -145,11 +145,14 @@ class ICache(Interface):
         The texts are those of :class:`Collection`; ``version`` is as that of :meth:`remove`.
         """
 
-    def see(scope: Scope, version: str) -> None:
+    def see(scope: Scope, since: str, version: str) -> None:
         """Take it that a watch of a scope has told of all that happened in it up to ``version``.
 
-        If the scope was listed, what is read of it then has no version from before that. If nothing
-        is known of its collection, whether this counts is open.
+        The watch began at the version ``since``. If lists and watches of just this scope have told
+        of all up to there, what is read of it then has no version from before ``version``; else
+        what happened before the watch may be missing, and this does not count. Versions that are no
+        numbers cannot be compared: of a scope that was listed it counts then. If nothing is known
+        of the collection, whether it counts is open.
         """
 
     def use(collection: Collection) -> None:

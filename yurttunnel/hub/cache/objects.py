@@ -79,12 +79,18 @@ def see(connection: Connection, collection: int, version: Version) -> None:
     connection.execute(f"UPDATE collections {_SEEN} AND id = ?2", (version, collection))
 
 
-def see_scope(connection: Connection, collection: int, scope: Scope, version: Version) -> None:
-    """Take it that all of a scope is known up to ``version``, if it was listed."""
+def see_scope(
+    connection: Connection, collection: int, scope: Scope, since: Version, version: Version
+) -> None:
+    """Take it that all of a scope is known up to ``version``, if it was up to ``since``.
+
+    What cannot be compared is taken for known.
+    """
     connection.execute(
         f"UPDATE scopes {_SEEN} AND collection = ?2"
-        " AND namespace = ?3 AND label_selector = ?4 AND field_selector = ?5",
-        (version, collection, *scope[1:]),
+        " AND namespace = ?3 AND label_selector = ?4 AND field_selector = ?5"
+        " AND (typeof(?6) = 'text' OR version >= ?6)",
+        (version, collection, *scope[1:], since),
     )
 
 
@@ -198,7 +204,8 @@ def mark_listed(
         " ON CONFLICT DO UPDATE SET id = (SELECT max(id) + 1 FROM scopes)",
         (collection, *scope[1:]),
     )
-    see_scope(connection, collection, scope, version)
+    # Before a list nothing has to be known.
+    see_scope(connection, collection, scope, "", version)
     connection.execute(
         "DELETE FROM scopes WHERE collection = ?1 AND id NOT IN"
         f" (SELECT id FROM scopes WHERE collection = ?1 ORDER BY {_IS_COVERED}, id DESC LIMIT ?2)",

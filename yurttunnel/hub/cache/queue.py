@@ -111,14 +111,16 @@ class WriteQueue:
             self.size += changes.size
             self._bound()
 
-    def see(self, scope: Scope, version: Version) -> None:
-        """Take it that a scope is known up to a version, by all that waits before."""
-        self._stand_in_line(partial(self._see, scope, version))
+    def see(self, scope: Scope, since: Version, version: Version) -> None:
+        """Take it that all from one version to another is known of a scope, by all that waits
+        before.
+        """
+        self._stand_in_line(partial(self._see, scope, since, version))
 
-    def _see(self, scope: Scope, version: Version) -> None:
+    def _see(self, scope: Scope, since: Version, version: Version) -> None:
         changes = self._last()
         self.size -= changes.size
-        changes.see(scope, version)
+        changes.see(scope, since, version)
         self.size += changes.size
         self._bound()
 

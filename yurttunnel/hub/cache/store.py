@@ -157,9 +157,9 @@ class Cache(Service):
         write = clients.forget_object(client, resource, namespace, name, version)
         self._writing.put(write, self._writing.queue(client))
 
-    def see(self, scope: Scope, version: str) -> None:
+    def see(self, scope: Scope, since: str, version: str) -> None:
         """See :class:`ICache`."""
-        self._writing.see(scope, version_of(version))
+        self._writing.see(scope, version_of(since), version_of(version))
 
     def use(self, collection: Collection) -> None:
         """See :class:`ICache`."""

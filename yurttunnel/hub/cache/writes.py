@@ -95,11 +95,14 @@ class Change(NamedTuple):
 
 @dataclass
 class Changes:
-    """Changes of single objects, the last one of each, and up to which versions those are all."""
+    """Changes of single objects, the last one of each, and of which versions those are all.
+
+    ``seen`` has from where to where, as it was told: each counts only by those before it.
+    """
 
     size: int = 0
     of: dict[Key, Change] = field(default_factory=dict)
-    seen: dict[Scope, Version] = field(default_factory=dict)
+    seen: dict[Scope, list[tuple[Version, Version]]] = field(default_factory=dict)
 
     def put(self, key: Key, change: Change) -> None:
         """Take one, in place of the one before.
@@ -112,11 +115,15 @@ class Changes:
         self.size += change.size - (0 if before is None else before.size)
         self.of[key] = change
 
-    def see(self, scope: Scope, version: Version) -> None:
-        """Take it that a scope is known up to a version."""
-        before = self.seen.get(scope)
-        self.size += size_of_scope(scope) if before is None else 0
-        self.seen[scope] = version if before is None else newest([before, version])
+    def see(self, scope: Scope, since: Version, version: Version) -> None:
+        """Take it that all from one version to another is known of a scope."""
+        told = self.seen.setdefault(scope, [])
+        if told and told[-1][0] == since:
+            _, before = told.pop()
+            version = newest([before, version])
+        else:
+            self.size += size_of_scope(scope) + len(str(since))
+        told.append((since, version))
 
     def drop_oldest(self) -> Collection:
         """Drop the one that has waited for longest."""
@@ -133,11 +140,13 @@ class Changes:
             _change(connection, collection, changes)
             for collection, changes in by_collection.items()
         ]
-        for scope, version in self.seen.items():
+        for scope, told in self.seen.items():
             row = objects.find(connection, scope.collection)
-            if row is not None:
+            if row is None:
+                continue
+            for since, version in told:
                 objects.see(connection, row, version)
-                objects.see_scope(connection, row, scope, version)
+                objects.see_scope(connection, row, scope, since, version)
         return Done(sum(each.written for each in done), sum(each.unchanged for each in done))
 
     def drop(self) -> Iterable[Collection]:

@@ -145,9 +145,9 @@ class Writing:
         self.queue(key.collection.client).change(key, change)
         self._loop.trigger()
 
-    def see(self, scope: Scope, version: Version) -> None:
-        """Take it that a scope is known up to a version."""
-        self.queue(scope.collection.client).see(scope, version)
+    def see(self, scope: Scope, since: Version, version: Version) -> None:
+        """Take it that all from one version to another is known of a scope."""
+        self.queue(scope.collection.client).see(scope, since, version)
         self._loop.trigger()
 
     async def settled(self, *queues: WriteQueue, seconds: float = BARRIER) -> bool:

@@ -185,10 +185,12 @@ class Answers:
             if change is not None:
                 changed = changed_list(items, change)
         elif request.verb == "watch":
-            initial = request.options.send_initial_events
-            anywhere = not initial and request.options.resource_version in ("", "0")
+            initial, since = request.options.send_initial_events, request.options.resource_version
+            if initial or since == "0":
+                # It begins with what there is, or anywhere.
+                since = ""
             reader = media.watch_reader(MAX_ITEM)
-            keeper = events = WatchKeeper(reader, cache, scope, wanted, initial, anywhere)
+            keeper = events = WatchKeeper(reader, cache, scope, wanted, initial, since)
             if change is not None:
                 changed = changed_watch(events, media, change)
         else:

@@ -87,7 +87,8 @@ class WatchKeeper:
     """Follows a watch of a scope; ``cache`` is ``None`` where nothing is kept.
 
     One that begins with all objects there are (``sendInitialEvents``, KEP-3157) begins with a list.
-    One that has ``no_beginning`` does not say what has gone before it.
+    ``since`` is the version from which on it tells of all, empty where that is not known yet, or
+    never will be.
     """
 
     def __init__(
@@ -97,12 +98,12 @@ class WatchKeeper:
         scope: Scope,
         wanted: Wanted | None,
         begins_with_list: bool,
-        no_beginning: bool,
+        since: str,
     ) -> None:
         self._reader = reader
         self._cache = cache
         self._scope = scope
-        self._no_beginning = no_beginning
+        self._since = since
         self._wanted = wanted
         self._listing: IListing | None = None
         if cache is not None:
@@ -117,8 +118,8 @@ class WatchKeeper:
             for event in events:
                 self._keep(self._cache, event)
             versions = [event.item.version for event in events if event.item is not None]
-            if versions and self._listing is None and not self._no_beginning:
-                self._cache.see(self._scope, versions[-1])
+            if versions and self._since:
+                self._cache.see(self._scope, self._since, versions[-1])
         return events
 
     def _keep(self, cache: ICache, event: WatchEvent) -> None:
@@ -129,6 +130,7 @@ class WatchKeeper:
             if event.initial_events_end and self._listing is not None:
                 self._listing.complete(ListMeta(event.meta, item.version))
                 self._listing = None
+                self._since = item.version
         elif event.type == "DELETED":
             cache.remove(self._scope.collection, item.namespace, item.name, item.version)
         elif self._wanted is None or self._wanted(item):
