@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+from pathlib import Path
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import ConnectionLost
 
+from tests.hub.cache.caches import make_cache
 from tests.hub.forwarding.world import (
     JSON,
     KUBELET,
@@ -488,6 +490,47 @@ class WatchTests(World):
         self.tell(event("ADDED", pod("two", "10")))
         self.assertEqual(["one", "two"], sorted(self.kept_list()))
         self.assertEqual("10", self.version())
+
+
+class RoomTests(World):
+    """What watches that break off leave in a cache on the disk, whose memory is bounded."""
+
+    def make_cache(self):
+        """Have such a cache."""
+        cache = make_cache(Path(self.mktemp()), self.clock)
+        cache.startService()
+        return cache
+
+    def end(self):
+        """Stop it, too."""
+        stopped = self.cache.stopService()
+        self.pass_time(1)
+        self.successResultOf(stopped)
+        super().end()
+
+    def lose_server(self):
+        """Have the server break off."""
+        self.connections.played[-1].break_off(ConnectionLost())
+
+    def change_filters(self):
+        """Have filters change."""
+        [end] = self.filters.ends
+        end()
+
+    def test_amid_their_first_list(self):
+        """What has come of it takes no room any more, though their clients see an end as any."""
+        query = "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+        self.filters.change = lambda obj: obj
+        for break_off in (self.lose_server, self.change_filters):
+            before = self.cache.stats.waiting
+            self.client = self.server.connect()
+            self.ask(f"{PODS}?watch=1{query}", KUBELET, JSON)
+            self.answer(CHUNKED + chunk(event("ADDED", pod("one", text="x" * 1000))))
+            self.assertLess(before + 1000, self.cache.stats.waiting)
+            break_off()
+            self.pass_time(1)
+            self.assertEqual(200, self.answered()[0][0])
+            self.assertEqual(before, self.cache.stats.waiting)
 
 
 class FilterTests(World):

@@ -155,7 +155,7 @@ class World(SynchronousTestCase):
             self.connections.close_server,
             HealthSettings(10, 2, 1, 2, 40),
         )
-        self.cache = MemoryCache(self.clock)
+        self.cache = self.make_cache()
         self.users = {}
         self.reviewed = []
         self.offline = Offline()
@@ -195,6 +195,10 @@ class World(SynchronousTestCase):
     def make_filters(self):
         """Have none, until the test says otherwise."""
         return FakeFilters()
+
+    def make_cache(self):
+        """Have one in memory, until the test says otherwise."""
+        return MemoryCache(self.clock)
 
     def begin(self):
         """Start the checks."""

@@ -326,7 +326,10 @@ class Forwarding(DelegatedExchange):
             self._answer_begins(0)
         self._end_attempt()
         plan, self._plan = self._plan, None
-        if error is not None and plan is not None and plan.keeper is not None:
+        # A watch that broke off ends in good order, too.
+        # A list may still be read behind its client.
+        is_left = error is not None or self._call.request.verb == "watch"
+        if is_left and plan is not None and plan.keeper is not None:
             plan.keeper.abandon()
 
     # -- without the API -----------------------------------------------------------------------
