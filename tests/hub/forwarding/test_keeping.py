@@ -569,6 +569,16 @@ class FilterTests(World):
         self.assertEqual({"seen": "yes"}, item["metadata"]["labels"])
         self.assertEqual(["hidden", "one"], sorted(self.kept_list()))
 
+    def test_tables(self):
+        """Who asks for a Table first, as kubectl does, gets what is left of the list itself."""
+        table = b"Accept: application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+        self.ask(PODS, KUBELET, table)
+        self.answer_json(pod_list(pod("hidden"), pod("one")))
+        ((_, body),) = self.answered()
+        (item,) = json.loads(body)["items"]
+        self.assertEqual({"seen": "yes"}, item["metadata"]["labels"])
+        self.assertEqual(["hidden", "one"], sorted(self.kept_list()))
+
     def test_object(self):
         """So it is with one object; one that is hidden is cut off."""
         self.ask(ONE, KUBELET, JSON)

@@ -41,7 +41,7 @@ from yurttunnel.hub.forwarding.repeats import Repeats
 from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.media.forms import media_for
 from yurttunnel.hub.media.interfaces import IMedia, Item
-from yurttunnel.hub.request.accept import answered_form, document_form
+from yurttunnel.hub.request.accept import answered_form, document_form, json_forms
 from yurttunnel.hub.request.dry_run import is_dry_run
 from yurttunnel.hub.request.requests import Form, HubCall
 from yurttunnel.kube.protobuf_fields import BadBody
@@ -129,7 +129,9 @@ class Answers:
                 document = DocumentKeeper(self._cache, call.request.path, form, text)
                 return fields, self._read_along(plan, document, codings, source)
             return fields, source
-        form_found = answered_form(types[0], call.forms)
+        # What filters change was asked for as they can look into it.
+        forms = call.forms if plan.change is None else json_forms(call.forms)
+        form_found = answered_form(types[0], forms)
         media = None if form_found is None else media_for(form_found)
         if form_found is None or media is None:
             return fields, source
