@@ -666,6 +666,16 @@ class TokenTests(World):
         self.get(b"401 Unauthorized")
         self.assertIsNone(self.owner())
 
+    def test_refused_once(self):
+        """One that is accepted again after that is asked about within a minute."""
+        self.users["abc"] = ACCOUNT
+        self.get()
+        self.get(b"401 Unauthorized")
+        self.pass_time(UNKNOWN_SECONDS, step=10)
+        self.get()
+        self.assertEqual(ACCOUNT, self.owner())
+        self.assertEqual(["abc"] * 2, self.reviewed)
+
     def test_failures(self):
         """An API that fails has not looked at it."""
         self.users["abc"] = ACCOUNT

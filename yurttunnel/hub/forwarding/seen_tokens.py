@@ -154,6 +154,7 @@ class SeenTokens:
     def _refused(self, token: str, seen: _Seen) -> None:
         digest = read_token(token).digest
         seen.owner = ""
+        seen.due = min(seen.due, self._clock.seconds() + UNKNOWN_SECONDS)
         self._remember(digest, seen)
         self._cache.refuse_token(digest)
 
