@@ -20,6 +20,7 @@ from tests.hub.forwarding.world import (
     pod,
 )
 from yurttunnel.http.errors import RequestFailed
+from yurttunnel.hub.upstream.connections import POOL
 
 WATCHING = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -197,6 +198,48 @@ class LostServerTests(World):
         self.silent.add(self.api_servers[0])
         self.pass_time(4.9)
         self.assertIn("Host: b:443", self.asked())
+
+    def write_in_line(self):
+        """Have a write wait for a connection, behind as many requests as there may be."""
+        for _ in range(POOL.max_per_key):
+            self.client = self.server.connect()
+            self.ask("/version")
+        self.client = self.server.connect()
+        self.ask("/api/v1/namespaces/x/events", KUBELET, method=b"POST", body=b"{}")
+        self.assertEqual(POOL.max_per_key, len(self.connections.played))
+
+    def lose(self, server):
+        """Have a server be found to be lost."""
+        self.ill.add(server)
+        self.health.suspect(server)
+        self.pass_time(2)
+        self.assertFalse(server.healthy)
+
+    def test_in_line(self):
+        """What waited for a connection to a lost server goes to another one, also a write."""
+        self.write_in_line()
+        self.lose(self.api_servers[0])
+        asked = self.asked(POOL.max_per_key)
+        self.assertIn("Host: b:443", asked)
+        self.assertIn("POST /api/v1/namespaces/x/events", asked)
+        self.answer(OK, POOL.max_per_key)
+        self.assertEqual([(200, b"ok")], self.answered("POST"))
+
+    def test_in_line_everywhere(self):
+        """With no server left it is answered here, as what was never sent."""
+        self.lose(self.api_servers[1])
+        self.write_in_line()
+        self.lose(self.api_servers[0])
+        self.assertEqual([(200, b"from the cache")], self.answered("POST"))
+        [call] = [call for call in self.offline.calls if call.request.verb == "create"]
+        self.assertEqual(b"{}", call.body)
+
+    def test_in_line_for_too_long(self):
+        """A server that only has too much to do is not lost: who waits for it is told."""
+        self.write_in_line()
+        self.pass_time(POOL.waiting_timeout + 1)
+        self.assertEqual(503, self.answered("POST")[0][0])
+        self.assertEqual(POOL.max_per_key, len(self.connections.played))
 
     def test_watch(self):
         """A watch on a lost server ends at once, in good order, so that its client comes again."""

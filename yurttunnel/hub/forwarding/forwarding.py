@@ -202,7 +202,7 @@ class Forwarding(DelegatedExchange):
             # The connection that failed was closed since the server is lost.
             return fail(RequestFailed(502, f"{server} is lost"))
         caller = self._call.caller
-        return self._forwarder.connections.take(
+        taken = self._forwarder.connections.take(
             server,
             caller.local and not caller.token,
             fresh=fresh,
@@ -211,6 +211,16 @@ class Forwarding(DelegatedExchange):
             upgrade=upgrade,
             caller=self._call.holder,
         )
+        return taken.addErrback(self._not_taken, server) if isinstance(taken, Deferred) else taken
+
+    def _not_taken(self, failure: Failure, server: Server) -> Failure:
+        """Note that nothing was sent to a server that is lost, as when it was waited for in line.
+
+        One that is well may only have too much to do: then the client is told to come again.
+        """
+        if not server.healthy:
+            self._unsent = True
+        return failure
 
     def _describe(self, failure: Failure) -> tuple[int, str]:
         self._unsent = True
