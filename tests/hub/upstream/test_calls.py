@@ -7,6 +7,7 @@ import json
 from twisted.internet.error import ConnectionLost
 
 from tests.hub.upstream.test_node_lease import PlayedServers
+from yurttunnel.hub.cache.interfaces import KeptEvent
 from yurttunnel.hub.upstream.calls import TokenRefused
 
 REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -15,6 +16,31 @@ REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 def review(**user):
     """Make a SelfSubjectReview that was answered."""
     return json.dumps({"kind": "SelfSubjectReview", "status": {"userInfo": user}}).encode()
+
+
+class OwnerTests(PlayedServers):
+    """Whether the node may send a kept Event whose token has expired."""
+
+    event = KeptEvent(
+        1,
+        "/api/v1/namespaces/x/events",
+        "application/json",
+        b"{}",
+        "abc",
+        "system:serviceaccount:x:web",
+    )
+
+    def test_not_said_now(self):
+        """An API that cannot say so now is asked again later; one that refuses to say is not."""
+        for answered, status in ((429, None), (500, None), (503, None), (403, 401), (404, 401)):
+            sent = self.calls.send_event(self.event)
+            self.settle()
+            self.answer(401, number=0)
+            self.assertEqual(
+                "POST /apis/authorization.k8s.io/v1/subjectaccessreviews", self.asked()[0]
+            )
+            self.answer(answered)
+            self.assertEqual(status, self.successResultOf(sent), answered)
 
 
 class UserTests(PlayedServers):

@@ -84,7 +84,8 @@ class ApiCalls:
         """Send an Event that was kept; return the answer's status, ``None`` if nobody answered.
 
         When its token is not accepted any more, as after an outage that was longer than tokens
-        last, the node sends it, if the API says that the token's owner may create it.
+        last, the node sends it, if the API says that the token's owner may create it; that it
+        cannot say so now is no answer.
         """
         return Deferred.fromCoroutine(self._send_event(event))
 
@@ -93,7 +94,8 @@ class ApiCalls:
         answer = await self._post(path, event.body, content_type, event.token)
         if answer is not None and answer.status == 401 and event.owner:
             allowed = await self._review(_AUTHORIZATION, "SubjectAccessReview", _access(event))
-            if allowed is None:
+            if allowed is None or allowed.status == 429 or allowed.status >= 500:
+                # It is said neither that he may nor that he may not.
                 return None
             if _status(allowed).get("allowed") is True:
                 answer = await self._post(path, event.body, content_type)
