@@ -332,6 +332,16 @@ class RevocationTests(ListenerTests):
         self.assertEqual(Code.REVOKED, user.reasons[0].value.code)
         self.assertFalse(waiting.session.connected)
 
+    def test_all_that_are(self):
+        """Whichever they are, as when a server has learned it after it let them in."""
+        agents = {node: self.connected(node) for node in ("edge-1", "edge-2", "edge-3")}
+        self.revoked.update(node.encode().hex() for node in ("edge-1", "edge-3"))
+        self.listener.revoke_all()
+        self.network.settle()
+        ends = {node: [code for code, _ in agent.ends] for node, agent in agents.items()}
+        gone = [Code.REVOKED]
+        self.assertEqual({"edge-1": gone, "edge-2": [], "edge-3": gone}, ends)
+
     def test_others(self):
         """Other nodes, and the node's session of a newer enrolment, go on."""
         other = self.connected("edge-2")

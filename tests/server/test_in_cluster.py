@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 from cryptography.hazmat.primitives.serialization import Encoding
 from twisted.internet.address import IPv4Address
@@ -15,7 +17,7 @@ from tests.cluster.fakes import EDGE, FakeInformers, node
 from tests.fakes import FakeSession
 from tests.server.frontends.kubelet.fakes import head, request
 from tests.tunnel.certificates import ThrowAwayAuthority
-from yurttunnel.cluster.nodes import Node
+from yurttunnel.cluster.nodes import NODES_SPEC, Node
 from yurttunnel.kube.resources import NODES
 from yurttunnel.server import in_cluster
 from yurttunnel.server.frontends.kubelet.middleware import chain
@@ -96,6 +98,27 @@ class FiguresTests(PartsTestCase):
         findings = self.process.readiness.findings()
         required = {each.name for each in findings if each.required}
         self.assertEqual({"listeners", "certificates", "caches"}, required)
+
+
+class UnknownNodesTests(PartsTestCase):
+    """Agents that come before the API has told which nodes there are."""
+
+    def test_a_node_that_was_deleted_before_the_start(self):
+        """It is let in, and ended once it is known that it is not there."""
+        agents = mock.Mock()
+        for part in ("cloud_end", "Siblings", "StoppedInTurn", "Trust"):
+            self.patch(in_cluster, part, mock.Mock())
+        self.patch(in_cluster, "agent_listener", lambda *_: agents)
+        self.patch(self.server, "_trust", mock.Mock())
+        nodes = self.informers.informer(NODES_SPEC)
+        nodes.synced = False
+        self.server._second_phase()
+        gone = SimpleNamespace(node="edge-9")
+        self.assertFalse(self.server._is_gone(gone))
+        agents.revoke_all.assert_not_called()
+        nodes.complete()
+        self.assertTrue(self.server._is_gone(gone))
+        agents.revoke_all.assert_called_once_with()
 
 
 class ClaimsTests(PartsTestCase):

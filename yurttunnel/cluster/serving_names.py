@@ -30,9 +30,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from yurttunnel.cluster.nodes import NODES_SPEC, Node
 from yurttunnel.cluster.services import (
@@ -43,6 +41,7 @@ from yurttunnel.cluster.services import (
     service_spec,
 )
 from yurttunnel.http.authority import Address, BadAuthority, canonical_host
+from yurttunnel.kube.informer import once_synced
 from yurttunnel.kube.interfaces import IInformer, IInformers
 
 log = Logger()
@@ -102,7 +101,7 @@ class ServingNames:
             (self._nodes, self._node_changed),
         ):
             informer.add_handler(changed)
-            _ = informer.when_synced().addCallbacks(lambda _: self._update(), _not_synced)
+            once_synced(informer, self._update)
 
     def current(self) -> ServingSANs | None:
         """Return the names; ``None`` before the API has been asked for all of them."""
@@ -257,8 +256,3 @@ def _canonical(text: str) -> Address | str:
 def _described(informer: IInformer) -> str:
     spec = informer.spec
     return f"{spec.resource.plural} {spec.name}" if spec.name else str(spec.resource.plural)
-
-
-def _not_synced(failure: Failure) -> None:
-    """Let the informers end before they were complete."""
-    failure.trap(CancelledError)

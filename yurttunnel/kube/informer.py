@@ -156,5 +156,10 @@ async def _all_synced(informers: tuple[Informer, ...]) -> None:
         await informer.when_synced()
 
 
+def once_synced(informer: IInformer, call: Callable[[], object]) -> None:
+    """Have ``call()`` called once an informer is complete, unless it is stopped before."""
+    _ = informer.when_synced().addCallbacks(lambda _: call(), _ignore_cancellation)
+
+
 def _ignore_cancellation(failure: Failure) -> None:
     failure.trap(CancelledError)

@@ -188,6 +188,11 @@ class AgentListener(Factory):
                 self._log.info("{text}; its session is ended", text=_revoked(node), node=node)
                 session.tunnel.close(Code.REVOKED, _revoked(node))
 
+    def revoke_all(self) -> None:
+        """End the sessions of all such nodes, as when it has not been known before which are."""
+        for node in {session.node for session in self._sessions.values()}:
+            self.revoke(node)
+
     # -- Factory, ConnectionOwner --------------------------------------------------------------
 
     def buildProtocol(self, addr: IAddress | None) -> SessionConnection:

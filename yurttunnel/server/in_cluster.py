@@ -22,7 +22,7 @@ from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.cluster.serving_names import ServingNames
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.events import EventRecorder
-from yurttunnel.kube.informer import Informers
+from yurttunnel.kube.informer import Informers, once_synced
 from yurttunnel.kube.lease import LeaderElection
 from yurttunnel.kube.loading import load_configuration
 from yurttunnel.ops.configuration.following import Following
@@ -310,7 +310,10 @@ class ClusterServer:
             [siblings],
             self._steering.passthrough,
         )
-        self._informers.informer(NODES_SPEC).add_handler(partial(_revoke_deleted, agents))
+        nodes = self._informers.informer(NODES_SPEC)
+        nodes.add_handler(partial(_revoke_deleted, agents))
+        # Of nodes that were deleted before the start nothing tells but that they are not there.
+        once_synced(nodes, agents.revoke_all)
         process.readiness.add("kubelet trust", trust.kubelet_problem, required=False)
         process.readiness.add("siblings", siblings.problem, required=False)
         process.metrics.add(SIBLING_METRICS, siblings.stats)

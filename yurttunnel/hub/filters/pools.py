@@ -12,10 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from twisted.internet.defer import CancelledError
-from twisted.python.failure import Failure
-
 from yurttunnel.cluster.fields import mapping, objects, text, texts
+from yurttunnel.kube.informer import once_synced
 from yurttunnel.kube.interfaces import IInformer, IInformers, InformerSpec
 from yurttunnel.kube.resources import NODES, Object, Resource
 
@@ -104,7 +102,7 @@ class Pools:
             self._following[spec.resource] = informer = self._informers.informer(spec)
             informer.add_handler(lambda old, new: self._review())
             # That there is nothing is known only then.
-            _ = informer.when_synced().addCallbacks(lambda none: self._review(), _ended)
+            once_synced(informer, self._review)
         return informer
 
     def _review(self) -> None:
@@ -115,7 +113,3 @@ class Pools:
         if found != before:
             for callback in self.on_changed:
                 callback()
-
-
-def _ended(failure: Failure) -> None:
-    failure.trap(CancelledError)
