@@ -20,7 +20,7 @@ from yurttunnel.agent.connection_group import ClientSettings
 from yurttunnel.agent.dialer import Dialer
 from yurttunnel.agent.policy import DestinationPolicy
 from yurttunnel.agent.process import server_endpoint
-from yurttunnel.agent.resolver import NodeResolver
+from yurttunnel.agent.resolver import NodeResolver, system_lookups
 from yurttunnel.agent.servers import ServerSet
 from yurttunnel.pki.authority import Authority, request_certificate
 from yurttunnel.pki.contexts import ClientContexts
@@ -95,7 +95,7 @@ class EvictingSet:
         dialer = Dialer(
             reactor,
             DestinationPolicy("many", [LOOPBACK]),
-            NodeResolver(reactor.nameResolver, names),
+            NodeResolver(system_lookups(reactor), names),
             "many",
             counters.dial_durations,
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from ipaddress import ip_address
 
-from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import (
-    IAddress,
     IHostnameResolver,
     IHostResolution,
     IProtocol,
@@ -14,6 +15,7 @@ from twisted.internet.interfaces import (
 )
 from zope.interface import implementer
 
+from yurttunnel.http.authority import Address
 from yurttunnel.tunnel.interfaces import IStreamRequest
 from yurttunnel.wire.codes import Code
 
@@ -84,6 +86,27 @@ class FakeRequest:
             raise AssertionError("the request was answered twice")
 
 
+class FakeLookups:
+    """Name servers that answer the dialer when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Deferred[list[Address]]]] = []
+
+    def __call__(self, name: str) -> Deferred[list[Address]]:
+        """Keep the question."""
+        answer: Deferred[list[Address]] = Deferred()
+        self.asked.append((name, answer))
+        return answer
+
+    def answer(self, *addresses: str) -> None:
+        """Answer the oldest question."""
+        self.asked.pop(0)[1].callback([ip_address(address) for address in addresses])
+
+    def fail(self, error: OSError) -> None:
+        """Have the system be unable to answer it."""
+        self.asked.pop(0)[1].errback(error)
+
+
 @implementer(IHostResolution)
 class FakeResolution:
     """A lookup in progress, as the system has it."""
@@ -98,10 +121,10 @@ class FakeResolution:
 
 @implementer(IHostnameResolver)
 class FakeNameResolver:
-    """Name servers that answer when the test says so."""
+    """Name servers that answer Twisted's endpoints when the test says so."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, IResolutionReceiver]] = []
+        self.asked: list[IResolutionReceiver] = []
 
     def resolveHostName(
         self,
@@ -112,20 +135,13 @@ class FakeNameResolver:
         transportSemantics: str = "TCP",
     ) -> FakeResolution:
         """Keep the question."""
-        self.asked.append((hostName, resolutionReceiver))
+        self.asked.append(resolutionReceiver)
         resolution = FakeResolution(hostName)
         resolutionReceiver.resolutionBegan(resolution)
         return resolution
 
-    def answer(self, *addresses: str) -> None:
+    def answer(self, address: str) -> None:
         """Answer the oldest question."""
-        _, receiver = self.asked.pop(0)
-        for address in addresses:
-            receiver.addressResolved(_endpoint(address))
+        receiver = self.asked.pop(0)
+        receiver.addressResolved(IPv4Address("TCP", address, 0))
         receiver.resolutionComplete()
-
-
-def _endpoint(address: str) -> IAddress:
-    if ":" in address:
-        return IPv6Address("TCP", address, 0)
-    return IPv4Address("TCP", address, 0)

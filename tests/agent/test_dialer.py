@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from tests.agent.fakes import FakeNameResolver, FakeRequest
+from tests.agent.fakes import FakeLookups, FakeRequest
 from yurttunnel.agent.attempts import interleave_families
 from yurttunnel.agent.dialed_ends import KEPT_SECONDS
 from yurttunnel.agent.dialer import Dialer, DialLimits
@@ -49,7 +49,7 @@ class DialerTests(SynchronousTestCase):
     def setUp(self) -> None:
         """Let it reach its node, a domain and two networks."""
         self.reactor = MemoryReactorClock()
-        self.names = FakeNameResolver()
+        self.names = FakeLookups()
         self.resolver = NodeResolver(
             self.names,
             {"edge-1": [ip_address("10.0.0.5")], "localhost": [ip_address("127.0.0.1")]},
@@ -487,6 +487,14 @@ class NameTests(DialerTests):
         self.names.answer("192.0.2.1")
         self.assertFalse(self.ask("db.example.org").answered)
         self.assertEqual(self.resolver.lookups, 2)
+
+    def test_a_lookup_that_the_system_cannot_make_says_so(self) -> None:
+        """It is over, so that its place is free for others."""
+        request, other = self.ask("db.example.org"), self.ask("db.example.org")
+        self.names.fail(OSError(errno.EMFILE, "Too many open files"))
+        for each in (request, other):
+            self.assert_failed(each, Code.OVERLOADED, "not be looked up: Too many open files")
+        self.assertEqual(self.resolver.lookups, 0)
 
     def test_a_zone_that_is_no_interface_is_unreachable(self) -> None:
         """The reactor finds that out before anything is tried, by raising."""

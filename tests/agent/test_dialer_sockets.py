@@ -9,7 +9,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from tests.agent.fakes import FakeNameResolver, FakeRequest
+from tests.agent.fakes import FakeLookups, FakeRequest
 from tests.black_hole import BlackHole
 from tests.descriptors import no_descriptor_left
 from tests.e2e.network.namespaces import Namespace
@@ -49,7 +49,7 @@ class KernelErrors:
         policy = DestinationPolicy(
             "edge-1", [ip_address("127.0.0.1")], [parse_pattern("fe80::/10")]
         )
-        resolver = NodeResolver(FakeNameResolver(), {})
+        resolver = NodeResolver(FakeLookups(), {})
         self.dialer = Dialer(
             with_transports(reactor, self.transports),
             policy,

@@ -256,6 +256,9 @@ class _Dial:
         """Answer why there are no addresses, unless it was this dial that gave the lookup up."""
         if isinstance(reason.value, TooManyLookups):
             self.fail_connect(Code.OVERLOADED, str(reason.value))
+        elif isinstance(reason.value, OSError):
+            why = reason.value.strerror or str(reason.value)
+            self.fail_connect(Code.OVERLOADED, f"the name could not be looked up: {why}")
         elif not (self.answered and isinstance(reason.value, CancelledError)):
             self._broke(reason)
 

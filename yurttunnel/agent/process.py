@@ -16,7 +16,7 @@ from yurttunnel.agent.connection_group import MOST_SERVERS, ClientSettings
 from yurttunnel.agent.connector import EndpointWithDeadline
 from yurttunnel.agent.dialer import Dialer
 from yurttunnel.agent.policy import DestinationPolicy
-from yurttunnel.agent.resolver import NodeResolver
+from yurttunnel.agent.resolver import NodeResolver, system_lookups
 from yurttunnel.agent.server_addresses import IServerAddresses
 from yurttunnel.agent.servers import METRICS as SERVER_METRICS
 from yurttunnel.agent.servers import ServerSet
@@ -128,7 +128,7 @@ class AgentProcess:
             settings.keep_default_destinations,
             meta_port=settings.meta_port,
         )
-        resolver = NodeResolver(reactor.nameResolver, settings.own_names)
+        resolver = NodeResolver(system_lookups(reactor), settings.own_names)
         dialer = Dialer(reactor, policy, resolver, settings.node_name, counters.dial_durations)
         context = SessionContext(reactor, counters, budget, dialer)
 

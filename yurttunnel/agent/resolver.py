@@ -2,29 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
+from typing import Any
 
-from twisted.internet.address import IPv4Address as IPv4Endpoint
-from twisted.internet.address import IPv6Address as IPv6Endpoint
 from twisted.internet.defer import Deferred, fail
-from twisted.internet.interfaces import (
-    IAddress,
-    IHostnameResolver,
-    IHostResolution,
-    IResolutionReceiver,
-)
-from zope.interface import implementer
+from twisted.internet.threads import deferToThreadPool
+from twisted.python.failure import Failure
 
 from yurttunnel.http.authority import Address
+from yurttunnel.tunnel.reactor import IReactor
 
 MOST_LOOKUPS = 64
 """Lookups in flight. The system's resolver works in threads that cannot be interrupted, so a
 lookup counts until it ends, even when nobody waits for it any longer."""
 
+LookUp = Callable[[str], Deferred[list[Address]]]
+"""Fires with the addresses of a name, none where it has none; fails with ``OSError``."""
+
 
 class TooManyLookups(Exception):
     """No lookup was begun, because :data:`MOST_LOOKUPS` others have not ended."""
+
+
+def system_lookups(reactor: IReactor) -> LookUp:
+    """Return what asks the system's resolver, in a thread of the reactor's pool.
+
+    That of Twisted says nothing more once the system has an error (twisted/internet/_resolver.py,
+    ``GAIResolver``, which knows ``gaierror`` alone).
+    """
+    return lambda name: deferToThreadPool(reactor, reactor.getThreadPool(), addresses_of, name)
+
+
+def addresses_of(name: str) -> list[Address]:
+    """Return the addresses of a name in the order in which the system prefers them; it blocks.
+
+    Raises ``OSError`` where the system could not look, as without a free descriptor.
+    """
+    try:
+        answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError):
+        # It has none, or is none: a label is empty or too long.
+        return []
+    return list(dict.fromkeys(_address(end) for *_, end in answers))
+
+
+def _address(end: tuple[Any, ...]) -> Address:
+    """Return that of a ``sockaddr``, with the zone of a link-local one."""
+    host, *_, scope = end if len(end) > 2 else (*end, 0)
+    zone = f"%{scope}" if scope and "%" not in host else ""
+    return ip_address(f"{host}{zone}")
 
 
 class NodeResolver:
@@ -37,11 +65,11 @@ class NodeResolver:
 
     def __init__(
         self,
-        name_resolver: IHostnameResolver,
+        look_up: LookUp,
         own_names: Mapping[str, Sequence[Address]],
         most_lookups: int = MOST_LOOKUPS,
     ) -> None:
-        self._name_resolver = name_resolver
+        self._look_up = look_up
         self._own_names = dict(own_names)
         self._most_lookups = most_lookups
         self.lookups = 0
@@ -56,8 +84,8 @@ class NodeResolver:
 
         Those who ask for the same name at a time share a lookup. Fires with the addresses in the
         order in which the system prefers them, none when the name has none; fails with
-        :class:`TooManyLookups`. There is no deadline here: whoever waits cancels the Deferred when
-        time is up.
+        :class:`TooManyLookups`, or ``OSError`` where the system could not look. There is no
+        deadline here: whoever waits cancels the Deferred when time is up.
         """
         shared = self._shared.get(name)
         if shared is not None:
@@ -67,7 +95,7 @@ class NodeResolver:
         self.lookups += 1
         lookup = self._shared[name] = _Lookup(self, name)
         found = lookup.wait()
-        self._name_resolver.resolveHostName(lookup, name)
+        _ = self._look_up(name).addBoth(lookup.ended)
         return found
 
     def ended(self) -> None:
@@ -80,7 +108,6 @@ class NodeResolver:
             del self._shared[name]
 
 
-@implementer(IResolutionReceiver)
 class _Lookup:
     """One lookup, and those who wait for it."""
 
@@ -88,7 +115,6 @@ class _Lookup:
         self._resolver = resolver
         self._name = name
         self._waiting: list[Deferred[list[Address]]] = []
-        self._addresses: list[Address] = []
 
     def wait(self) -> Deferred[list[Address]]:
         """Return what fires with the addresses; cancelling it leaves the others as they are."""
@@ -96,26 +122,15 @@ class _Lookup:
         self._waiting.append(found)
         return found
 
-    def resolutionBegan(self, resolution: IHostResolution) -> None:
-        """Do nothing: there is nothing to cancel in a thread."""
-
-    def addressResolved(self, address: IAddress) -> None:
-        if isinstance(address, IPv4Endpoint | IPv6Endpoint):
-            scope = getattr(address, "scopeID", 0)
-            zone = f"%{scope}" if scope and "%" not in address.host else ""
-            answer = ip_address(address.host + zone)
-            if answer not in self._addresses:
-                self._addresses.append(answer)
-
-    def resolutionComplete(self) -> None:
-        """Hand the addresses over to those who still wait for them."""
+    def ended(self, outcome: list[Address] | Failure) -> None:
+        """Hand the addresses, or why there are none, over to those who still wait for them."""
         self._resolver.ended()
         self._resolver.share_no_more(self._name, self)
         waiting, self._waiting = self._waiting, []
         for found in waiting:
             # Whoever was called before may have had this one give up.
             if not found.called:
-                found.callback(list(self._addresses))
+                found.callback(outcome)
 
     def _given_up(self, found: Deferred[list[Address]]) -> None:
         if found in self._waiting:

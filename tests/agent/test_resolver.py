@@ -1,0 +1,66 @@
+"""What the system's resolver says of names."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from ipaddress import ip_address
+
+from twisted.internet import reactor
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from yurttunnel.agent import resolver
+from yurttunnel.agent.resolver import NodeResolver, addresses_of, system_lookups
+
+
+class AddressesTests(SynchronousTestCase):
+    """The answers of ``getaddrinfo``."""
+
+    def answer(self, *ends) -> None:
+        """Have the system answer with socket addresses."""
+
+        def answered(name, port, type=0):
+            return [(socket.AF_UNSPEC, type, 6, "", end) for end in ends]
+
+        self.patch(resolver.socket, "getaddrinfo", answered)
+
+    def refuse(self, error: Exception) -> None:
+        """Have the system raise."""
+
+        def refused(name, port, type=0):
+            raise error
+
+        self.patch(resolver.socket, "getaddrinfo", refused)
+
+    def test_order(self) -> None:
+        """Each address once, as the system prefers them, with its zone."""
+        self.answer(
+            ("fe80::1", 0, 0, 3), ("fe80::2%3", 0, 0, 3), ("192.0.2.1", 0), ("192.0.2.1", 0)
+        )
+        expected = [ip_address(text) for text in ("fe80::1%3", "fe80::2%3", "192.0.2.1")]
+        self.assertEqual(expected, addresses_of("x"))
+
+    def test_no_address(self) -> None:
+        """A name that nobody knows has none, nor has one that cannot be."""
+        self.refuse(socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
+        self.assertEqual([], addresses_of("x"))
+        self.refuse(UnicodeError("label empty or too long"))
+        self.assertEqual([], addresses_of("a..b"))
+
+    def test_the_system_cannot_look(self) -> None:
+        """That says nothing of the name."""
+        self.refuse(OSError(errno.EMFILE, "Too many open files"))
+        self.assertRaises(OSError, addresses_of, "x")
+
+
+class SystemTests(TestCase):
+    """The system's own resolver."""
+
+    async def test_lookups(self) -> None:
+        """Its answers are those that it gives; afterwards all places are free."""
+        names = NodeResolver(system_lookups(reactor), {})
+        found = await names.look_up("localhost")
+        self.assertTrue(all(each.is_loopback for each in found), found)
+        self.assertTrue(found)
+        self.assertEqual([], await names.look_up("a..b"))
+        self.assertEqual(0, names.lookups)
