@@ -6,11 +6,14 @@ import errno
 import hashlib
 import os
 import socket
+import struct
 from ipaddress import ip_address
 from pathlib import Path
 from unittest import mock
 
+from twisted.internet.error import ConnectionLost
 from twisted.logger import capturedLogs, formatEvent
+from twisted.python.failure import Failure
 from zope.interface.verify import verifyObject
 
 from tests.e2e.network.namespaces import wait_for_ipv6
@@ -417,6 +420,66 @@ class RefusedTests(UdpTestCase):
         self.assertEqual([b"?"], [data for data, _ in self.at(endpoint)])
 
 
+class RouterTests(UdpTestCase, KernelTestCase):
+    """What routers tell of a datagram, by ICMPv6: the kernel makes its checksum."""
+
+    version = 6
+
+    def setUp(self):
+        """Have two endpoints, and a client whose first datagram has come to one of them."""
+        KernelTestCase.setUp(self)
+        wait_for_ipv6()
+        UdpTestCase.setUp(self)
+        self.both = [self.endpoint(), self.endpoint()]
+        self.serve(*self.both)
+        self.client = self.make()
+        self.say(self.client, b"1")
+        [(self.first, self.source)] = self.asked()
+
+    def asked(self):
+        """Return the endpoints that datagrams have come to, and from where."""
+        return [(each, source) for each in self.both for _, source in self.at(each)]
+
+    def tell(self, kind, code, value=0):
+        """Have a router tell something of the datagram that has been sent last."""
+        one = ip_address("::1").packed
+        udp = struct.pack("!HHHH", self.source[1], self.first.port, 9, 0) + b"1"
+        about = struct.pack("!IHBB", 6 << 28, len(udp), socket.IPPROTO_UDP, 64) + one + one + udp
+        with socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6) as router:
+            router.sendto(struct.pack("!BBHI", kind, code, 0, value) + about, ("::1", 0))
+
+    def failures(self):
+        """Return what is held against the endpoints."""
+        return [each.failures for each in self.picker.endpoints()]
+
+    def test_too_big(self):
+        """The client keeps its endpoint and its port, whoever meets the error: the event of its
+        socket, a reply that is read, or its next datagram, which alone is lost.
+        """
+        self.tell(2, 0, 1280)
+        self.turn()
+        self.tell(2, 0, 1280)
+        self.endpoints[self.first].sendto(b"!", self.source)
+        self.turn()
+        self.tell(2, 0, 1280)
+        self.say(self.client, b"2")
+        self.say(self.client, b"3")
+        self.assertEqual({(self.first, self.source)}, set(self.asked()))
+        self.assertEqual([b"!"], [data for data, _ in received(self.client)])
+        self.assertEqual(([0, 0], 1), (self.failures(), self.proxy.stats().total))
+
+    def test_prohibited(self):
+        """As with IPv4, the endpoint is blamed, and the datagram sent again to another one."""
+        for code in (1, 5, 6):
+            self.tell(1, code)
+            self.turn()
+            self.assertEqual([0, 1], sorted(self.failures()))
+            [(other, _)] = self.asked()
+            self.assertNotEqual(self.first, other)
+            self.end()
+            self.setUp()
+
+
 class UpdateTests(UdpTestCase):
     """Endpoints that come and go."""
 
@@ -662,7 +725,7 @@ class StopTests(UdpTestCase):
         self.serve(self.endpoint())
         self.say(self.make(), b"?")
         before = self.descriptors_open()
-        self.descriptors.connectionLost(None)
+        self.descriptors.connectionLost(Failure(ConnectionLost()))
         self.assertLess(self.descriptors_open(), before)
         self.assertIsNone(self.successResultOf(self.proxy.stop(5)))
         self.pass_time(1)

@@ -7,6 +7,7 @@ import os
 import socket
 from typing import Any, Protocol
 
+from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IReadWriteDescriptor
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -22,6 +23,7 @@ MOST_DATAGRAMS = 64
 
 _UNREACHABLE = frozenset(
     {
+        errno.EACCES,
         errno.ECONNREFUSED,
         errno.EHOSTDOWN,
         errno.EHOSTUNREACH,
@@ -32,8 +34,8 @@ _UNREACHABLE = frozenset(
     }
 )
 """What ICMP messages about a datagram become (``icmp_err_convert`` of net/ipv4/icmp.c,
-``tab_unreach`` of net/ipv6/icmp.c), and what a missing route does. Everything else, no room or a
-firewall's EPERM, loses a datagram, as the network may."""
+``tab_unreach`` of net/ipv6/icmp.c), and what a missing route does. Everything else, no room, a
+firewall's EPERM or one too large for the way (EMSGSIZE), loses a datagram, as the network may."""
 
 Key = tuple[Any, bytes]
 """The address of a client as the socket module has it, and that of this machine, packed."""
@@ -177,7 +179,7 @@ class UdpClient:
                 self._expected = max(1, taken)
                 return
             except OSError as error:
-                self._failed(error.errno or 0)
+                self._failed(error.errno)
                 return
             if self.used != table.tick:
                 table.touch(self)
@@ -196,6 +198,11 @@ class UdpClient:
 
     def connectionLost(self, reason: Failure) -> None:
         """Find out what the reactor reports of the descriptor, or be told that it stops."""
+        if reason.check(ConnectionDone) is None:
+            self.end()
+            return
+        self._owner.descriptors.addReader(self)
+        # None is left where a datagram that was sent in the meantime has met it.
         self._failed(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
 
     # -- for the table -------------------------------------------------------------------------
@@ -226,9 +233,7 @@ class UdpClient:
         try:
             self._socket.send(data)
         except OSError as error:
-            if error.errno in _UNREACHABLE:
-                self._owner.unreachable(self, _text(error.errno))
-                return False
+            return not self._failed(error.errno)
         return True
 
     def _first_reply(self) -> None:
@@ -236,11 +241,12 @@ class UdpClient:
         if not self.answered:
             self._table.reply_came(self)
 
-    def _failed(self, number: int) -> None:
-        if number in _UNREACHABLE:
+    def _failed(self, number: int | None) -> bool:
+        """Have another endpoint where the error tells of this one; return whether it does."""
+        is_unreachable = number in _UNREACHABLE
+        if is_unreachable:
             self._owner.unreachable(self, _text(number))
-        else:
-            self.end()
+        return is_unreachable
 
     def _keep_no_more(self) -> None:
         if self.first is not None:
