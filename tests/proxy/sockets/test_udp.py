@@ -649,6 +649,57 @@ class LimitTests(UdpTestCase):
         self.assertEqual([b"4"], [data for data, _ in self.at(endpoint)])
 
 
+class SourceTests(UdpTestCase, KernelTestCase):
+    """From which address of this machine endpoints are sent to."""
+
+    def setUp(self):
+        """Have a network beside loopback."""
+        KernelTestCase.setUp(self)
+        command("ip", "link", "add", "near", "type", "veth", "peer", "name", "far")
+        for link in ("near", "far"):
+            command("ip", "link", "set", link, "up")
+        command("ip", "address", "add", "10.5.0.1/24", "dev", "near")
+        UdpTestCase.setUp(self)
+
+    def test_after_another_endpoint(self):
+        """It is the one that leads there, not that which has led to the first endpoint."""
+        dead, away = self.dead(), Endpoint(ip_address("10.5.0.2"), 53)
+        self.serve(dead, away)
+        before = self.descriptors_open()
+        for _ in range(2):
+            self.say(self.make(), b"?")
+        clients = list(self.proxy.clients.values())
+        self.assertEqual([away] * 2, [each.endpoint for each in clients])
+        sources = [each._socket.getsockname()[0] for each in clients]
+        self.assertEqual(["10.5.0.1"] * 2, sources)
+        self.assertEqual(
+            {away: False, dead: True},
+            {each.endpoint: each.failures > 0 for each in self.picker.endpoints()},
+        )
+        self.assertEqual(before + 4, self.descriptors_open())
+
+    def test_no_socket_is_left(self):
+        """The endpoint is not blamed, and the client ends."""
+        self.serve(self.dead(), self.dead())
+        made, opened = socket.socket, []
+
+        def socket_of_few(*arguments, **more):
+            opened.append(arguments)
+            if len(opened) == 2:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return made(*arguments, **more)
+
+        client = self.make()
+        self.patch(socket, "socket", socket_of_few)
+        with capturedLogs() as told:
+            self.say(client, b"?")
+        [text] = map(formatEvent, told)
+        self.assertIn("is served by no endpoint: no socket: Too many open files", text)
+        self.assertEqual((0, 1), (self.proxy.stats().active, self.proxy.stats().failed))
+        self.assertEqual([0, 1], sorted(each.failures for each in self.picker.endpoints()))
+        self.assertEqual([0, 0], [each.active for each in self.picker.endpoints()])
+
+
 class KernelLimitTests(UdpTestCase, KernelTestCase):
     """Limits of the kernel."""
 

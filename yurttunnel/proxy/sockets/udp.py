@@ -17,7 +17,7 @@ from yurttunnel.proxy.interfaces import IEndpointPicker, IProxySocket, IProxySoc
 from yurttunnel.proxy.sockets.dialing import LOOP, PLAN
 from yurttunnel.proxy.sockets.local_address import SPACE, ask_for_local_address, local_address
 from yurttunnel.proxy.sockets.ports import PortAllocator
-from yurttunnel.proxy.sockets.udp_client import MOST_DATAGRAMS, Key, UdpClient
+from yurttunnel.proxy.sockets.udp_client import MOST_DATAGRAMS, Key, UdpClient, socket_to_endpoint
 from yurttunnel.proxy.sockets.udp_shares import UdpShares
 from yurttunnel.proxy.sockets.udp_table import MOST_ENDED, UdpClientTable
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol, VirtualService
@@ -214,10 +214,9 @@ class UdpProxySocket:
 
     def _open(self) -> socket.socket | None:
         """Return a socket for a client, at the cost of another one if there must be no more."""
-        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
         for _ in range(2):
             with contextlib.suppress(OSError):
-                return socket.socket(self.listener.family, kind)
+                return socket_to_endpoint(self.listener.family)
             self.table.shares.evict()
         return None
 
@@ -230,11 +229,12 @@ class UdpProxySocket:
             try:
                 is_loop = self._allocator.is_loop(Protocol.UDP, endpoint)
                 why = LOOP if is_loop else client.dial(endpoint)
-            except BlockingIOError:
-                # No local port is left, for which the endpoint is not to blame.
+            except OSError as error:
+                # This machine has no more, for which the endpoint is not to blame.
                 self._picker.ended(endpoint)
                 self.table.shares.evict()
-                why_not = "no local port is left"
+                is_port = isinstance(error, BlockingIOError)
+                why_not = "no local port is left" if is_port else f"no socket: {error.strerror}"
                 break
             if why is None:
                 self._of_endpoint.setdefault(endpoint, {})[client] = None

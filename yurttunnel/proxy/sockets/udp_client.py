@@ -134,8 +134,11 @@ class UdpClient:
     def dial(self, endpoint: Endpoint) -> str | None:
         """Send to ``endpoint`` from now on; return why that cannot be.
 
-        Raises ``BlockingIOError`` where no local port is left.
+        Raises ``BlockingIOError`` where no local port is left, and another ``OSError`` where no
+        socket can be opened.
         """
+        if self.tried:
+            self._renew()
         try:
             self._socket.connect((str(endpoint.address), endpoint.port))
         except BlockingIOError:
@@ -228,6 +231,15 @@ class UdpClient:
 
     # -- helpers -------------------------------------------------------------------------------
 
+    def _renew(self) -> None:
+        """Have another socket: one that has been connected keeps the source address that leads to
+        its first endpoint, which may lead to no other.
+        """
+        self._owner.descriptors.remove(self)
+        self._socket.close()
+        self._socket = socket_to_endpoint(self._socket.family)
+        self._receive = self._socket.recv_into
+
     def _is_taken(self, data: bytes | memoryview) -> bool:
         """Send; return whether the endpoint is still the same."""
         try:
@@ -252,6 +264,11 @@ class UdpClient:
         if self.first is not None:
             self._table.keep_no_more(len(self.first))
             self.first = None
+
+
+def socket_to_endpoint(family: int) -> socket.socket:
+    """Open a socket for a client."""
+    return socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
 
 
 def _text(number: int | None) -> str:
