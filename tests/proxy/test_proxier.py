@@ -43,6 +43,7 @@ from yurttunnel.proxy.state.virtual_services import (
     PortalKind,
     Problem,
     Protocol,
+    Scope,
 )
 
 SETTINGS = SyncSettings(period=30.0, least=1.0, drain=5.0, removes_rules=False)
@@ -482,6 +483,33 @@ class KernelTests(FlowTests):
             self.set(service(numbers, key=DNS, portals=(self.portal,)))
             self.assertEqual(expected, [each for _, each in self.forgotten()], numbers)
             self.clock.advance(1)
+
+    def test_endpoints_within_the_cluster(self):
+        """Clients within it are led to endpoints of another scope by external portals: flows by
+        those to one that is gone are forgotten, too, and no flows to one that still serves there.
+        """
+        inside, outside = replace(DNS, scope=Scope.INTERNAL), replace(DNS, scope=Scope.EXTERNAL)
+        balancer = Portal(PortalKind.LOAD_BALANCER_IP, ip_address("192.0.2.7"), 53)
+
+        def served(within, here):
+            return (
+                service(within, key=inside, portals=(self.portal,)),
+                service(here, key=outside, portals=(balancer, NODE_PORT), keeps_source=True),
+            )
+
+        self.set(*served([1, 2], [1]))
+        self.forgotten()
+        self.clock.advance(1)
+        self.set(*served([1, 3], [1]))
+        ports = (("10.96.0.10", 53), ("192.0.2.7", 53), (None, 30080))
+        self.assertEqual(
+            {(4, StaleFlows(Protocol.UDP, *port, endpoint(2))) for port in ports},
+            set(self.forgotten()),
+        )
+        self.clock.advance(1)
+        self.set(*served([3], [1]))
+        gone = StaleFlows(Protocol.UDP, "10.96.0.10", 53, endpoint(1))
+        self.assertEqual([(4, gone)], self.forgotten())
 
     def test_rules_know_the_endpoints(self):
         """They are in no socket."""

@@ -7,10 +7,20 @@ A UDP flow has no end as long as the client sends, and would lead where it once 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from yurttunnel.proxy.interfaces import Placed, StaleFlows
-from yurttunnel.proxy.state.virtual_services import Endpoint, Key, Portal, Protocol
+from yurttunnel.proxy.state.virtual_services import (
+    Endpoint,
+    Key,
+    Portal,
+    Protocol,
+    ServicePortName,
+)
+
+_Identity = tuple[ServicePortName, int]
+"""Of the virtual services of all scopes."""
 
 
 def stale_flows(
@@ -21,30 +31,49 @@ def stale_flows(
     What is not in ``before`` may have been led by a former process, or not at all, which lasts
     just as long.
     """
+    gone = _gone(before, after)
     found: dict[int, set[StaleFlows]] = {4: set(), 6: set()}
     for key in before.keys() | after.keys():
         if key.protocol is Protocol.UDP:
-            found[key.version].update(_of_service(before.get(key), after.get(key)))
+            flows = _of_service(before.get(key), after.get(key), gone[_identity(key)])
+            found[key.version].update(flows)
     return {version: flows for version, flows in found.items() if flows}
 
 
-def _of_service(old: Placed | None, new: Placed | None) -> Iterator[StaleFlows]:
-    if old is new:
-        return
+def _gone(
+    before: Mapping[Key, Placed], after: Mapping[Key, Placed]
+) -> Mapping[_Identity, set[Endpoint]]:
+    """Return the endpoints that are gone, of whichever scope: from external portals clients within
+    the cluster are led to those of another one (:mod:`yurttunnel.proxy.rules.within_cluster`).
+    """
+    found: dict[_Identity, set[Endpoint]] = defaultdict(set)
+    for key, old in before.items():
+        new = after.get(key)
+        if key.protocol is Protocol.UDP and (new is None or new.service is not old.service):
+            left = () if new is None else new.service.endpoints
+            found[_identity(key)].update(set(old.service.endpoints).difference(left))
+    return found
+
+
+def _identity(key: Key) -> _Identity:
+    return key.name, key.version
+
+
+def _of_service(
+    old: Placed | None, new: Placed | None, gone: set[Endpoint]
+) -> Iterator[StaleFlows]:
     former = () if old is None else old.service.portals
     portals = () if new is None else new.service.portals
     for portal in former:
         if portal not in portals:
             yield _flows(portal)
     kept = old is not None and new is not None and _is_kept(old, new)
-    gone: set[Endpoint] = set()
-    if old is not None and new is not None:
-        gone = set(old.service.endpoints).difference(new.service.endpoints)
+    own = () if new is None else new.service.endpoints
     for portal in portals:
         if not kept or portal not in former:
             yield _flows(portal)
         else:
-            for endpoint in gone:
+            for endpoint in gone.difference(own):
                 yield _flows(portal, endpoint)
 
 
