@@ -88,15 +88,32 @@ class ElementsTests(SynchronousTestCase):
 
     def test_source_ranges(self):
         """A load balancer's portal is restricted to them, as few as they can be."""
-        nets = [ip_network(each) for each in ("10.0.0.0/8", "10.1.0.0/16", "192.0.2.7/32")]
+        nets = [ip_network(each) for each in ("10.8.0.0/16", "10.8.1.0/24", "192.0.2.7/32")]
         nets.append(ip_network("fd00::/8"))
         lb = portal(PortalKind.LOAD_BALANCER_IP, 4, 80, tuple(nets))
         found = elements(tables()([placed(portals=[lb])]))
         self.assertEqual({"192.0.2.1 . tcp . 80": ""}, found["restricted"])
         self.assertEqual(
-            {"192.0.2.1 . tcp . 80 . 10.0.0.0/8", "192.0.2.1 . tcp . 80 . 192.0.2.7"},
+            {"192.0.2.1 . tcp . 80 . 10.8.0.0/16", "192.0.2.1 . tcp . 80 . 192.0.2.7"},
             found["allowed"].keys(),
         )
+
+    def test_source_ranges_with_this_machine(self):
+        """Where its address is in a range it may, from that of the load balancer, too: so it is
+        when its address has changed.
+        """
+        hosts = dict(HOSTS)
+        make = Tables((4,), user_part, hosts.get, Networks())
+        lb = portal(PortalKind.LOAD_BALANCER_IP, 4, 80, (ip_network("10.0.0.0/8"),))
+        for host, allowed in (
+            ("10.0.0.1", {"10.0.0.0/8", "192.0.2.1"}),
+            ("11.1.1.1", {"10.0.0.0/8"}),
+        ):
+            hosts[4] = ip_address(host)
+            found = elements(make([placed(portals=[lb])]))
+            self.assertEqual(
+                {f"192.0.2.1 . tcp . 80 . {each}" for each in allowed}, found["allowed"].keys()
+            )
 
     def test_nobody_serves(self):
         """Clients are refused, or get nothing, as the service says."""
@@ -147,9 +164,9 @@ class ElementsTests(SynchronousTestCase):
         """Only the part of a service that is another one is asked for."""
         asked = []
 
-        def part(one, internal):
+        def part(one, internal, host):
             asked.append(str(one.service.key.name))
-            return user_part(one, internal)
+            return user_part(one, internal, host)
 
         make = tables(part=part)
         both = [placed("one"), placed("two")]

@@ -138,6 +138,14 @@ class Packets:
                 connecting = connect(self.lab.client, EXTERNAL[self.version], timeout=0.3)
                 await self.assertFailure(connecting, error)
 
+    async def test_source_ranges_with_this_machine(self):
+        """Where the load balancer's address is its own, that is what its packets come from."""
+        address = EXTERNAL[self.version]
+        self.lab.node.run("ip", "address", "add", address, "dev", "lo")
+        portal = self.portal(PortalKind.LOAD_BALANCER_IP, (ip_network(NODE[self.version]),))
+        await self.apply(self.placed(portal, port=self.port))
+        self.assertEqual(("proxy", address), await self.served(self.lab.node, EXTERNAL))
+
 
 class PacketsTests(Packets, TestCase):
     """IPv4."""

@@ -19,6 +19,7 @@ from yurttunnel.proxy.rules.nftables.parts import Led, Part, elements, socket_of
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, Chain, chain
 from yurttunnel.proxy.rules.nftables.tables import SERVICES
 from yurttunnel.proxy.state.virtual_services import (
+    Address,
     Endpoint,
     Key,
     Network,
@@ -88,11 +89,11 @@ class KernelParts:
         self._numbers = EndpointNumbers()
         self._clients = ClientsSets()
 
-    def __call__(self, placed: Placed, internal: Placed | None) -> Part:
+    def __call__(self, placed: Placed, internal: Placed | None, host: Address | None) -> Part:
         """Return the part of a service that the kernel carries, or that has a proxy socket."""
         service = placed.service
         found = elements(
-            placed, internal, lambda served, portal: self._lead(placed, served, portal)
+            placed, internal, host, lambda served, portal: self._lead(placed, served, portal)
         )
         chains: dict[str, Chain] = {}
         # It has counted what there was also where it has no endpoints now.

@@ -10,6 +10,7 @@ from ipaddress import collapse_addresses, ip_network
 
 from yurttunnel.proxy.interfaces import Placed
 from yurttunnel.proxy.rules.iptables import chains
+from yurttunnel.proxy.rules.sources import allowed_sources
 from yurttunnel.proxy.rules.within_cluster import WithinCluster
 from yurttunnel.proxy.state.virtual_services import (
     Address,
@@ -153,14 +154,9 @@ class _ServiceRules:
 
     def _restrict(self, portal: Portal) -> None:
         """Drop what comes from elsewhere than the portal's sources, wherever it is led to."""
-        if portal.sources is None or portal.address is None:
+        sources = allowed_sources(portal, self._host)
+        if sources is None or portal.address is None or _is_everything(sources):
             return
-        sources = _of_version(self._key.version, portal.sources)
-        if _is_everything(sources):
-            return
-        if self._host is not None and any(self._host in source for source in sources):
-            # Where the address is this machine's own, that is what its packets come from.
-            sources = _of_version(self._key.version, [*sources, _whole(portal.address)])
         match = (
             f"-p {self._protocol} {self._name} -m conntrack"
             f" --ctorigdst {address(portal.address.packed)} --ctorigdstport {portal.port}"

@@ -5,12 +5,18 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from ipaddress import collapse_addresses
 from typing import Protocol as Interface
 
 from yurttunnel.proxy.interfaces import Placed
 from yurttunnel.proxy.rules.nftables.table import Chain
-from yurttunnel.proxy.state.virtual_services import NobodyServes, Portal, PortalKind
+from yurttunnel.proxy.rules.sources import allowed_sources
+from yurttunnel.proxy.state.virtual_services import (
+    Address,
+    Network,
+    NobodyServes,
+    Portal,
+    PortalKind,
+)
 
 RESTRICTED, ALLOWED = "restricted", "allowed"
 """Sets: portals that have source ranges, and those with each of the networks."""
@@ -56,17 +62,18 @@ class Part:
 class Parts(Interface):
     """Makes the part of a service."""
 
-    def __call__(self, placed: Placed, internal: Placed | None, /) -> Part:
+    def __call__(self, placed: Placed, internal: Placed | None, host: Address | None, /) -> Part:
         """Return it; ``internal`` serves clients within the cluster by its portals.
 
-        That is ``None`` where it does so itself.
+        That is ``None`` where it does so itself. ``host`` is the address of this machine.
         """
         ...
 
 
-def user_part(placed: Placed, internal: Placed | None) -> Part:
+def user_part(placed: Placed, internal: Placed | None, host: Address | None) -> Part:
     """Return the part of a service whose connections are all led to proxy sockets."""
-    return Part(elements=dict(elements(placed, internal, lambda served, _: socket_of(served))))
+    found = elements(placed, internal, host, lambda served, _: socket_of(served))
+    return Part(elements=dict(found))
 
 
 class Lead(Interface):
@@ -86,7 +93,7 @@ def socket_of(served: Placed) -> Led:
 
 
 def elements(
-    placed: Placed, internal: Placed | None, lead: Lead
+    placed: Placed, internal: Placed | None, host: Address | None, lead: Lead
 ) -> Iterator[tuple[tuple[str, str], str]]:
     """Yield the elements for all portals of a service."""
     served = {Way.ARRIVING: placed, Way.OWN: internal if internal is not None else placed}
@@ -100,16 +107,14 @@ def elements(
             led = lead(by, portal)
             name = f"{way.value}-{led.map}{NODE_PORTS if is_node_port else ''}"
             yield (name, key), led.data
-        if portal.sources is not None and not is_node_port:
+        sources = allowed_sources(portal, host)
+        if sources is not None:
             yield (RESTRICTED, key), ""
-            for network in _collapsed(portal):
-                yield (ALLOWED, f"{key} . {network}"), ""
+            for network in sources:
+                yield (ALLOWED, f"{key} . {_as_shown(network)}"), ""
 
 
-def _collapsed(portal: Portal) -> Iterator[str]:
-    """Yield the networks as nft shows them: it takes no two that overlap."""
-    assert portal.sources is not None and portal.address is not None
-    fitting = [net for net in portal.sources if net.version == portal.address.version]
-    for network in collapse_addresses(fitting):  # type: ignore[type-var]
-        whole = network.prefixlen == network.max_prefixlen
-        yield str(network.network_address) if whole else str(network)
+def _as_shown(network: Network) -> str:
+    """Return it as nft shows it."""
+    whole = network.prefixlen == network.max_prefixlen
+    return str(network.network_address) if whole else str(network)

@@ -20,7 +20,7 @@ from yurttunnel.proxy.rules.nftables.parts import (
 )
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, FORMAT, Chain, Table, chain
 from yurttunnel.proxy.rules.within_cluster import WithinCluster
-from yurttunnel.proxy.state.virtual_services import Key, Network
+from yurttunnel.proxy.state.virtual_services import Address, Key, Network
 
 SERVICES = "services"
 """Maps to chains of services, which the kernel carries."""
@@ -68,7 +68,7 @@ class Tables:
         self._host_address = host_address
         self._networks = networks
         self._more = more
-        self._made: dict[Key, tuple[Placed, Placed | None, Part]] = {}
+        self._made: dict[Key, tuple[Placed, Placed | None, Address | None, Part]] = {}
 
     def __call__(self, placed: Sequence[Placed]) -> list[Table]:
         """Return the tables for these services; where two have the same portal, the first has it.
@@ -77,17 +77,19 @@ class Tables:
         """
         within = WithinCluster(placed)
         former, self._made = self._made, {}
-        tables = {version: self._base(version) for version in self._versions}
+        hosts = {version: self._host_address(version) for version in self._versions}
+        tables = {version: self._base(version, host) for version, host in hosts.items()}
         for each in placed:
             key = each.service.key
             internal = within.instead_of(each)
+            host = hosts.get(key.version)
             made = former.get(key)
-            if made is None or made[0] != each or made[1] != internal:
-                made = (each, internal, self._parts(each, internal))
+            if made is None or made[:3] != (each, internal, host):
+                made = (each, internal, host, self._parts(each, internal, host))
             self._made[key] = made
             table = tables.get(key.version)
             if table is not None:
-                _add(table, made[2])
+                _add(table, made[3])
         return [
             Table(version, part.chains, part.maps, part.elements)
             for version, part in tables.items()
@@ -98,7 +100,7 @@ class Tables:
         for key in keys:
             self._made.pop(key, None)
 
-    def _base(self, version: int) -> Part:
+    def _base(self, version: int, host: Address | None) -> Part:
         more = self._more(version)
         chains = {FORMAT: Chain(), REFUSE: _refuse(), **more.chains}
         for way, hook in ((Way.ARRIVING, "prerouting"), (Way.OWN, "output")):
@@ -106,7 +108,7 @@ class Tables:
                 *self._filter(version, way), hook=f"type filter hook {hook} priority -110;"
             )
             chains[f"nat-{hook}"] = chain(
-                *self._nat(version, way), hook=f"type nat hook {hook} priority -100;"
+                *self._nat(version, way, host), hook=f"type nat hook {hook} priority -100;"
             )
         return Part(chains, {**_maps(version), **more.maps}, dict(more.elements))
 
@@ -121,12 +123,12 @@ class Tables:
             local = self._local(version)
             yield f"{clients}{local} {_PORT} vmap @{by.value}-{NOBODY}{NODE_PORTS}"
 
-    def _nat(self, version: int, way: Way) -> Iterator[str]:
+    def _nat(self, version: int, way: Way, host: Address | None) -> Iterator[str]:
         """Yield the rules that lead connections; node ports are the last, as any address has them.
 
         Where a load balancer's address is this machine's, a service may have the same port there.
         """
-        to = self._to(version, way)
+        to = _to(host if way is Way.OWN else None)
         portal = f"{FAMILIES[version]} daddr . {_PORT}"
         local = self._local(version)
         ways = list(self._ways(version, way))
@@ -138,17 +140,6 @@ class Tables:
             yield f"{clients}{local} {_TRANSPORT} {to}:{_PORT} map {node_ports}"
             others = f"{FAMILIES[version]} daddr != {_LOOPBACK[version]}"
             yield f"{clients}{local} {others} {_PORT} vmap @{by.value}-{SERVICES}{NODE_PORTS}"
-
-    def _to(self, version: int, way: Way) -> str:
-        """Return the statement that leads to a proxy port, which follows a colon.
-
-        To redirect a program's own packet leads to the loopback address, while its source stays
-        another one: the replies would go astray.
-        """
-        address = self._host_address(version) if way is Way.OWN else None
-        if address is None:
-            return "redirect to "
-        return f"dnat to [{address}]" if version == 6 else f"dnat to {address}"
 
     def _ways(self, version: int, way: Way) -> Iterator[tuple[Way, str]]:
         """Yield whose maps to look at for what comes by one hook, and for which clients."""
@@ -175,6 +166,18 @@ def _add(table: Part, part: Part) -> None:
     table.maps.update(part.maps)
     for place, data in part.elements.items():
         table.elements.setdefault(place, data)
+
+
+def _to(host: Address | None) -> str:
+    """Return the statement that leads to a proxy port, which follows a colon; ``host`` is the
+    address of this machine for its own packets.
+
+    To redirect a program's own packet leads to the loopback address, while its source stays
+    another one: the replies would go astray.
+    """
+    if host is None:
+        return "redirect to "
+    return f"dnat to [{host}]" if host.version == 6 else f"dnat to {host}"
 
 
 def _refuse() -> Chain:
