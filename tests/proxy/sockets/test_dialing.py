@@ -128,6 +128,41 @@ class DialingTests(SynchronousTestCase):
         self.assertEqual(len(self.dialed), 3)
         self.assertFalse(client.read().reset)
 
+    def refused_late(self, *left: Endpoint):
+        """Have a client whose first endpoint refuses when little is left of the step; return it
+        with the picker, and the second endpoint, which is silent then.
+        """
+        refuses, slow = self.lab.black_hole(), self.lab.black_hole()
+        opened, picker = self.lab.open(refuses.endpoint, slow.endpoint, *left)
+        client = self.lab.client(opened)
+        self.until(lambda: self.lab.descriptors.writers())
+        (dialing,) = opened._dialings
+        self.lab.reactor.advance(PLAN[0] * 0.8)
+        outcomes = [errno.ECONNREFUSED, None]
+        with mock.patch.object(self.lab.context.dialer, "outcome", side_effect=outcomes):
+            dialing.doWrite()
+        self.assertEqual(self.dialed, [refuses.endpoint, slow.endpoint])
+        self.assertEqual(picker.failures, [(refuses.endpoint, "Connection refused")])
+        return client, picker, slow.endpoint
+
+    def test_one_that_was_begun_amid_a_step_has_not_failed(self) -> None:
+        """It had too little time; the next step has another one, no later than by the plan."""
+        alive = self.lab.backend()
+        client, picker, _ = self.refused_late(alive.endpoint)
+        self.lab.reactor.advance(PLAN[0] * 0.2)
+        self.lab.accepted(alive)
+        self.assertEqual(self.lab.reactor.seconds(), PLAN[0])
+        self.assertEqual((len(picker.failures), picker.counted), (1, 1))
+        self.assertFalse(client.read().reset)
+
+    def test_one_that_is_silent_for_a_step_of_its_own_has_failed(self) -> None:
+        """Also where it was first tried amid one."""
+        _, picker, slow = self.refused_late()
+        picker.endpoints.reverse()
+        self.lab.reactor.advance(PLAN[0] * 0.2)
+        self.lab.reactor.advance(PLAN[1])
+        self.assertEqual(picker.failures[1:], [(slow, "no answer within 0.5 s")])
+
     def test_all_refuse_and_the_client_is_reset_within_four_seconds(self) -> None:
         """Each has been tried once in each step, and no client before has waited for it."""
         dead = [self.lab.refusing() for _ in range(3)]

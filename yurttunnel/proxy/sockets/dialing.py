@@ -1,8 +1,9 @@
 """From a client to a connected endpoint: the attempts, and when the next one begins.
 
-A refusal is an answer: the next endpoint is tried at once. Silence takes the time of a step of the
-plan, and the next step has another endpoint. When all endpoints have refused, what is left of the
-step is waited for, since pods restart, and all are tried again in the next.
+A refusal is an answer: the next endpoint is tried at once, in what is left of the step. Silence
+takes the time of a step of the plan, and the next step has another endpoint; one that was begun
+amid a step has not had its time, and has not failed. When all endpoints have refused, what is left
+of the step is waited for, since pods restart, and all are tried again in the next.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Dialing:
     __slots__ = (
         "_endpoint",
         "_has_refused",
+        "_is_amid",
         "_is_over",
         "_owner",
         "_server",
@@ -95,6 +97,8 @@ class Dialing:
         # The attempt that is waited for; neither while none is.
         self._server: socket.socket | None = None
         self._endpoint: Endpoint | None = None
+        # Whether it was begun amid this step.
+        self._is_amid = False
 
     def try_endpoints(self) -> None:
         """Try one after the other until one has to be waited for."""
@@ -203,6 +207,7 @@ class Dialing:
             self._drop_attempt()
             return self._note_failure(endpoint, os.strerror(number))
         owner.descriptors.addWriter(self)
+        self._is_amid = self._timer is not None
         self._wait_for_end_of_step()
         return True
 
@@ -258,7 +263,11 @@ class Dialing:
             self._look()
             return
         endpoint = self._drop_attempt()
-        if endpoint is not None:
+        if endpoint is not None and self._is_amid:
+            self._why = f"{endpoint}: no answer within the rest of a step"
+            self._tried.append(endpoint)
+            self._owner.picker.ended(endpoint)
+        elif endpoint is not None:
             self._note_failure(endpoint, f"no answer within {PLAN[self._step]:g} s")
         self._step += 1
         self._has_refused = False
