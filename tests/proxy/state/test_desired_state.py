@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.objects import HERE, endpoint, endpoint_slice, port, service, shown, taken, told
 from yurttunnel.proxy.state.desired_state import Memory, desired_state
-from yurttunnel.proxy.state.virtual_services import NobodyServes, Scope
+from yurttunnel.proxy.state.virtual_services import NobodyServes, Protocol, Scope
 
 
 def of(*objects, node=HERE):
@@ -389,6 +389,39 @@ class LoopTests(SynchronousTestCase):
         slices = endpoint_slice("192.0.2.7", "192.0.2.8", ports=[port(30080)])
         (made,) = of(web, slices, node=node).services.values()
         self.assertEqual(["192.0.2.8:30080"], [str(each) for each in made.endpoints])
+
+    def test_other_protocol(self):
+        """What is a portal by another protocol is an endpoint like others."""
+        node = replace(HERE, addresses=frozenset({ip_address("192.0.2.7")}))
+        tcp = port(80, nodePort=30053)
+        udp = port(53, protocol="UDP")
+        for address, number in (("192.0.2.7", 30053), ("10.96.0.1", 80), ("192.0.2.1", 80)):
+            state = of(
+                service("web", "10.96.0.1", ports=[tcp], external=["192.0.2.1"]),
+                service("rtp", "10.96.0.2", ports=[udp], external=["192.0.2.2"]),
+                endpoint_slice(address, of="rtp", ports=[port(number, protocol="UDP")]),
+                endpoint_slice("192.0.2.2", of="web", name="b", ports=[port(53)]),
+                node=node,
+            )
+            expected = {
+                "default/web TCP IPv4": ["192.0.2.2:53"],
+                "default/rtp UDP IPv4": [f"{address}:{number}"],
+            }
+            self.assertEqual(expected, {name: led for name, (_, led) in shown(state).items()})
+            self.assertEqual([], told(state))
+
+    def test_both_protocols(self):
+        """Of a Service with both the endpoint is left out by the one by which it is a portal."""
+        web = service(ports=[port(80, "a", nodePort=30080), port(80, "b", protocol="UDP")])
+        slices = endpoint_slice(
+            "192.0.2.7", ports=[port(30080, "a"), port(30080, "b", protocol="UDP")]
+        )
+        node = replace(HERE, addresses=frozenset({ip_address("192.0.2.7")}))
+        made = of(web, slices, node=node).services.values()
+        self.assertEqual(
+            {Protocol.TCP: 0, Protocol.UDP: 1},
+            {each.key.protocol: len(each.endpoints) for each in made},
+        )
 
     def test_around(self):
         """So are those by which Services lead to external portals of one another, and back; one

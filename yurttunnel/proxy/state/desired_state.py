@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 
 from yurttunnel.proxy.state.endpoint_slices import EndpointSlice
-from yurttunnel.proxy.state.service_state import Claim, Place, ServiceState, service_state
+from yurttunnel.proxy.state.service_state import (
+    Claim,
+    Loop,
+    Place,
+    ServiceState,
+    Ways,
+    service_state,
+)
 from yurttunnel.proxy.state.services import Service
 from yurttunnel.proxy.state.virtual_services import (
     Address,
@@ -26,6 +33,9 @@ from yurttunnel.proxy.state.virtual_services import (
 _Name = tuple[str, str]
 """Namespace and name of a Service."""
 
+_NO_WAYS = Ways()
+"""Of a Service without ports of a protocol."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
@@ -34,7 +44,7 @@ class _Remembered:
     service: Service
     slices: tuple[EndpointSlice, ...]
     place: Place
-    loops: frozenset[Endpoint]
+    loops: frozenset[Loop]
     state: ServiceState
 
 
@@ -54,7 +64,7 @@ class Memory:
         service: Service,
         slices: tuple[EndpointSlice, ...],
         place: Place,
-        loops: frozenset[Endpoint] = frozenset(),
+        loops: frozenset[Loop] = frozenset(),
     ) -> ServiceState:
         """Return :func:`~yurttunnel.proxy.state.service_state.service_state` of these."""
         key = (service.namespace, service.name), bool(loops)
@@ -113,7 +123,7 @@ def desired_state(
         (each, tuple(grouped.get((each.namespace, each.name), ())), place) for each in ordered
     ]
     states = [memory.state(*each) for each in inputs]
-    for index, loops in _loops(states, node.addresses):
+    for index, loops in _loops(states, node.addresses).items():
         states[index] = memory.state(*inputs[index], loops)
     return replace(_merged(ordered, states), triggered=memory.take_triggered())
 
@@ -125,10 +135,21 @@ def _by_service(slices: Iterable[EndpointSlice]) -> dict[_Name, list[EndpointSli
     return found
 
 
-def _loops(
-    states: Sequence[ServiceState], own: Collection[Address]
-) -> list[tuple[int, frozenset[Endpoint]]]:
-    """Return for each state that has them the endpoints that are portals of others or its own.
+def _loops(states: Sequence[ServiceState], own: Collection[Address]) -> dict[int, frozenset[Loop]]:
+    """Return for each state that has them the endpoints that are portals of others or its own."""
+    found: dict[int, frozenset[Loop]] = {}
+    for protocol in Protocol:
+        ways = [state.ways.get(protocol, _NO_WAYS) for state in states]
+        for index, loops in _loops_of_protocol(ways, own):
+            its = frozenset((protocol, each) for each in loops)
+            found[index] = found.get(index, frozenset()) | its
+    return found
+
+
+def _loops_of_protocol(
+    states: Sequence[Ways], own: Collection[Address]
+) -> Iterator[tuple[int, frozenset[Endpoint]]]:
+    """Yield those of one protocol.
 
     An address of this machine with a node port is one, too. Cluster IPs are no endpoints by the
     API's documentation (Services without selectors). External portals of others may be, where
@@ -137,7 +158,6 @@ def _loops(
     virtual = frozenset[Endpoint]().union(*(state.virtual for state in states))
     node_ports = frozenset[int]().union(*(state.node_ports for state in states))
     around = _around(states)
-    found = []
     for index, state in enumerate(states):
         loops = state.endpoints & virtual | around.get(index, frozenset())
         if not state.endpoint_ports.isdisjoint(node_ports):
@@ -145,11 +165,10 @@ def _loops(
                 each for each in state.endpoints if each.port in node_ports and each.address in own
             }
         if loops:
-            found.append((index, loops))
-    return found
+            yield index, loops
 
 
-def _around(states: Sequence[ServiceState]) -> dict[int, frozenset[Endpoint]]:
+def _around(states: Sequence[Ways]) -> dict[int, frozenset[Endpoint]]:
     """Return the endpoints by which states lead to external portals of others, and back."""
     # Of several that want the same portal the first one gets it.
     owners = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from yurttunnel.proxy.state.endpoint_slices import Condition, EndpointSlice, SliceEndpoint
@@ -29,6 +29,9 @@ from yurttunnel.proxy.state.virtual_services import (
 Claim = tuple[Protocol, Address | None, int]
 """What only one Service can have: a port of an address, or with ``None`` of this machine."""
 
+Loop = tuple[Protocol, Endpoint]
+"""An endpoint that is a portal of the same protocol."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -53,31 +56,40 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Ways:
+    """From where to where one Service leads by one protocol.
+
+    ``endpoints`` are all that serve it, with ``endpoint_ports``. None of them may be an address
+    and a port that is ``virtual``, a portal of a cluster IP, or one of this machine's
+    ``node_ports``. Those that are ``external`` are portals of external and load-balancer IPs.
+    """
+
+    virtual: frozenset[Endpoint] = frozenset()
+    external: frozenset[Endpoint] = frozenset()
+    node_ports: frozenset[int] = frozenset()
+    endpoints: frozenset[Endpoint] = frozenset()
+    endpoint_ports: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceState:
     """What one Service asks for.
 
     ``claims`` are those of its portals and of its ``healthCheckNodePort``, with its name.
-    ``endpoints`` are all that serve it, with ``endpoint_ports``. None of them may be an address
-    and a port that is ``virtual``, a portal of a cluster IP, or one of this machine's
-    ``node_ports``. Those that are ``external`` are portals of external and load-balancer IPs.
     """
 
     services: dict[Key, VirtualService]
     health_check: HealthCheckNodePort | None
     problems: tuple[Problem, ...]
     claims: dict[Claim, str]
-    virtual: frozenset[Endpoint]
-    external: frozenset[Endpoint]
-    node_ports: frozenset[int]
-    endpoints: frozenset[Endpoint]
-    endpoint_ports: frozenset[int]
+    ways: Mapping[Protocol, Ways]
 
 
 def service_state(
     service: Service,
     slices: Iterable[EndpointSlice],
     place: Place,
-    loops: Collection[Endpoint] = (),
+    loops: Collection[Loop] = (),
 ) -> ServiceState:
     """Return what is to be served of ``service``, whose ``slices`` may come in any order.
 
@@ -86,13 +98,14 @@ def service_state(
     slices = sorted(slices, key=lambda each: each.name)
     problems = Problems(str(service))
     services: dict[Key, VirtualService] = {}
-    endpoints: set[Endpoint] = set()
+    endpoints: dict[Protocol, set[Endpoint]] = {each.protocol: set() for each in service.ports}
     for port in service.ports:
         name = ServicePortName(service.namespace, service.name, port.name)
+        its_loops = [endpoint for protocol, endpoint in loops if protocol is port.protocol]
         for version in dict.fromkeys(address.version for address in service.cluster_ips):
             candidates = _candidates(service, port, version, slices)
-            _leave_out(loops, place, candidates, str(name), problems)
-            endpoints.update(candidates)
+            _leave_out(its_loops, place, candidates, str(name), problems)
+            endpoints[port.protocol].update(candidates)
             for made in _virtual_services(service, port, name, version, candidates, place):
                 services[made.key] = made
     portals = [(key.protocol, portal) for key, made in services.items() for portal in made.portals]
@@ -103,20 +116,27 @@ def service_state(
         health_check=health_check,
         problems=(*service.problems, *of_slices, *problems.all()),
         claims=_claims(str(service), portals, health_check),
+        ways={
+            protocol: _ways([portal for its, portal in portals if its is protocol], found)
+            for protocol, found in endpoints.items()
+        },
+    )
+
+
+def _ways(portals: Collection[Portal], endpoints: Collection[Endpoint]) -> Ways:
+    return Ways(
         virtual=_portal_endpoints(portals, PortalKind.CLUSTER_IP),
         external=_portal_endpoints(portals, PortalKind.EXTERNAL_IP, PortalKind.LOAD_BALANCER_IP),
-        node_ports=frozenset(portal.port for _, portal in portals if portal.address is None),
+        node_ports=frozenset(portal.port for portal in portals if portal.address is None),
         endpoints=frozenset(endpoints),
         endpoint_ports=frozenset(each.port for each in endpoints),
     )
 
 
-def _portal_endpoints(
-    portals: Iterable[tuple[Protocol, Portal]], *kinds: PortalKind
-) -> frozenset[Endpoint]:
+def _portal_endpoints(portals: Iterable[Portal], *kinds: PortalKind) -> frozenset[Endpoint]:
     return frozenset(
         Endpoint(portal.address, portal.port)
-        for _, portal in portals
+        for portal in portals
         if portal.address is not None and portal.kind in kinds
     )
 
