@@ -13,6 +13,7 @@ from pathlib import Path
 
 import yaml
 from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.kube.configuration import BadKubeConfiguration
@@ -103,6 +104,20 @@ class PodTests(ConfigurationTestCase):
         self.assertEqual("token", self.credentials(configuration).token)
         self.assertEqual(b"authorities", configuration.authorities())
 
+    def test_emptied_files(self):
+        """What is emptied stays in use: the API is asked as before, and no other is trusted."""
+        configuration = self.load()
+        self.credentials(configuration)
+        for content in ("", " \n"):
+            self.write("token", content)
+            self.write("ca.crt", content)
+            self.assertEqual("token", self.credentials(configuration).token)
+            self.assertEqual(b"authorities", configuration.authorities())
+        self.write("token", "new")
+        self.write("ca.crt", "more authorities")
+        self.assertEqual("new", self.credentials(configuration).token)
+        self.assertEqual(b"more authorities", configuration.authorities())
+
     def test_address(self):
         """The address can be another, with or without its scheme."""
         for text in ("api.example:6443", "https://api.example:6443", "https://api.example:6443/"):
@@ -124,7 +139,7 @@ class PodTests(ConfigurationTestCase):
         (self.directory / "token").unlink()
         self.assertIn(str(self.directory / "token"), self.refused_pod())
         self.write("token", "\n")
-        self.assertIn("token is empty", self.refused_pod())
+        self.assertIn("token is empty: the pod's service account", self.refused_pod())
 
     def test_no_namespace(self):
         """Without the file of the namespace it is ``default``."""
@@ -248,6 +263,40 @@ class KubeConfigTests(ConfigurationTestCase):
         }
         credentials = self.credentials(self.load())
         self.assertEqual((b"c", b"k"), (credentials.certificate, credentials.key))
+
+    def test_empty_files(self):
+        """A file that is named and empty is refused by its key: it does not mean the default."""
+        del self.cluster["certificate-authority-data"]
+        for section, key in (
+            (self.cluster, "certificate-authority"),
+            (self.user, "client-certificate"),
+            (self.user, "client-key"),
+            (self.user, "tokenFile"),
+        ):
+            section[key] = "empty"
+            for content in ("", " \n"):
+                path = self.write("empty", content)
+                self.assertIn(f"{key}: {path} cannot be read: it is empty", self.refused_file())
+            del section[key]
+
+    def test_emptied_file(self):
+        """One that is emptied later changes nothing, and it is told once."""
+        said = []
+
+        def observer(event):
+            said.append(formatEvent(event))
+
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        del self.cluster["certificate-authority-data"]
+        self.cluster["certificate-authority"] = "ca.pem"
+        path = self.write("ca.pem", "ca")
+        configuration = self.load()
+        path.write_bytes(b"")
+        self.assertEqual([b"ca", b"ca"], [configuration.authorities() for _ in range(2)])
+        [line] = said
+        self.assertIn("what was read before stays in use: ", line)
+        self.assertIn(f"it is empty: {str(path)!r}", line)
 
     def test_token_file(self):
         """A file with a token is read, without its newline, and wins."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -10,11 +11,15 @@ from twisted.logger import Logger
 _State = tuple[int, int, int]
 
 
+class EmptyFile(OSError):
+    """A file has nothing in it, or white space only."""
+
+
 class RereadFile:
     """The content of a file, read again when the file is another.
 
-    A file that was there once and cannot be read is told in the log, and its last content stays
-    in use.
+    A file that was there once and cannot be read, or is empty, is told in the log, and its last
+    content stays in use.
     """
 
     _log = Logger()
@@ -26,12 +31,20 @@ class RereadFile:
         self._told = ""
 
     def read(self) -> bytes:
-        """Return the content; raises ``OSError`` when it never could be read."""
+        """Return the content, which is never empty.
+
+        Raises ``OSError`` when it never could be read, and :class:`EmptyFile` when nothing has
+        been in it yet.
+        """
         try:
             status = os.stat(self.path)
             state = (status.st_mtime_ns, status.st_ino, status.st_size)
             if state != self._state:
-                self._content = self.path.read_bytes()
+                content = self.path.read_bytes()
+                if not content.strip():
+                    # Who writes in place truncates first, and a loss of power leaves such files.
+                    raise EmptyFile(errno.ENODATA, "it is empty", str(self.path))
+                self._content = content
                 self._state = state
                 self._told = ""
         except OSError as error:

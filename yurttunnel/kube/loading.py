@@ -13,7 +13,7 @@ from pathlib import Path
 
 from yurttunnel.kube.configuration import BadKubeConfiguration, KubeConfiguration, checked_host
 from yurttunnel.kube.credentials import FileCredentials
-from yurttunnel.kube.files import RereadFile
+from yurttunnel.kube.files import EmptyFile, RereadFile
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod has what its service account has: ``ca.crt``, ``token`` and ``namespace``."""
@@ -67,14 +67,16 @@ def _pod_configuration(host: str, directory: Path, flag: str) -> KubeConfigurati
     authorities, token = RereadFile(directory / "ca.crt"), RereadFile(directory / "token")
     for file in (authorities, token):
         try:
-            content = file.read()
+            file.read()
+        except EmptyFile:
+            raise BadKubeConfiguration(
+                f"{file.path} is empty: the pod's service account is broken"
+            ) from None
         except OSError as error:
             raise BadKubeConfiguration(
                 f"{file.path} cannot be read ({error.strerror}): run as a pod with"
                 f" automountServiceAccountToken, or give {flag} FILE"
             ) from None
-        if not content.strip():
-            raise BadKubeConfiguration(f"{file.path} is empty: the pod's service account is broken")
     try:
         namespace = (directory / "namespace").read_text().strip()
     except OSError:
