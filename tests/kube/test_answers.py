@@ -25,6 +25,7 @@ from yurttunnel.kube.errors import (
     Expired,
     NotAllowed,
     NotFound,
+    WatchCut,
 )
 from yurttunnel.kube.pages import FIRST_PAGE, PAGE_BYTES
 from yurttunnel.kube.resources import CONFIG_MAPS, NODES, PODS, TOKEN_REVIEWS
@@ -590,10 +591,14 @@ class WatchTests(AnswersTestCase):
         self.failureResultOf(self.watching, ApiUnreachable)
 
     def test_connection_lost(self):
-        """A watch whose connection is lost has failed."""
+        """A watch whose connection is lost has failed; it shows whether it had been answered."""
         self.begin()
         self.network.cut_off()
-        self.failed()
+        self.assertIn("watch of http://api:8001/", str(self.failed(WatchCut)))
+        self.network.refusing = False
+        self.watch()
+        self.network.cut_off()
+        self.assertNotIsInstance(self.failed(), WatchCut)
 
     def test_refused(self):
         """A watch can be refused."""
@@ -613,7 +618,7 @@ class WatchTests(AnswersTestCase):
         self.clock.advance(129)
         self.assertNoResult(self.watching)
         self.clock.advance(1)
-        self.failed()
+        self.assertNotIsInstance(self.failed(), WatchCut)
 
     def test_cancelled(self):
         """A cancelled watch closes its connection."""

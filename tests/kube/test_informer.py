@@ -9,13 +9,14 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.kube.fakes import FakeKubeClient
-from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotAllowed
+from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotAllowed, WatchCut
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.interfaces import IInformer, IInformers, IKubeClient, InformerSpec
 from yurttunnel.kube.reflector import PAGE_OBJECTS
 from yurttunnel.kube.resources import CONFIG_MAPS, NODES, PODS, SERVICES
 
 AWAY = ApiUnreachable("GET https://api:6443/api/v1/pods: connection refused")
+CUT = WatchCut("watch of https://api:6443/api/v1/pods: the connection was lost")
 
 
 def whole(obj):
@@ -511,6 +512,38 @@ class BadTimesTests(InformerTestCase):
             self.clock.advance(0.01)
             self.client.end_watches()
         self.assertIn(self.count("watch"), (2, 3))
+
+    def test_watches_that_are_cut(self):
+        """By a load balancer that cuts what is quiet: the API is not taken to be out of reach."""
+        said = []
+
+        def observer(event):
+            said.append(formatEvent(event))
+
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        informer, _ = self.follow()
+        for cut in range(1, 60):
+            self.pass_time(20)
+            self.assertEqual((cut, 1), (self.count("watch"), len(self.client.watches)))
+            self.client.end_watches(CUT)
+            self.assertEqual((None, None), (informer.error, self.informers.problem()))
+            self.assertEqual([], self.client.watches)
+            self.pass_time(1)
+        self.assertEqual((1, []), (self.count("list"), said))
+
+    def test_watches_that_are_cut_at_once(self):
+        """They are a failure, and followed by pauses that grow."""
+        informer, _ = self.follow()
+        for _ in range(150):
+            self.clock.advance(0.01)
+            self.client.end_watches(CUT)
+        self.assertIs(CUT, informer.error)
+        self.assertIn(self.count("watch"), (2, 3))
+        for _ in range(600):
+            self.pass_time(1)
+            self.client.end_watches(CUT)
+        self.assertLess(self.count("watch"), 90)
 
     def test_watches_that_end_in_order(self):
         """One that was quiet, or short and told something, is followed by the next at once."""

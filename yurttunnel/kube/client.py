@@ -27,7 +27,7 @@ from yurttunnel.http.pool import ConnectionPool, PoolBusy, PoolSettings
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import CredentialsUnavailable
 from yurttunnel.kube.endpoints import ApiEndpoint, host_field
-from yurttunnel.kube.errors import ApiUnreachable
+from yurttunnel.kube.errors import ApiUnreachable, WatchCut
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.pages import PageLimits
 from yurttunnel.kube.resources import Object, Resource
@@ -190,7 +190,10 @@ class KubeClient:
         resource_version: str,
         timeout: float,
     ) -> Deferred[None]:
-        """Follow changes; a watch that nothing is heard of ends with ``ApiUnreachable``."""
+        """Follow changes; a watch that nothing is heard of ends with ``ApiUnreachable``.
+
+        One that has been answered, and then loses its connection, ends with ``WatchCut``.
+        """
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -234,17 +237,18 @@ class KubeClient:
         self, seconds: float, what: str, work: Coroutine[Any, Any, _Result]
     ) -> _Result:
         """Wait for ``work`` at most so long; give all troubles of connections one name."""
+        kind = ApiUnreachable
         try:
             return await Deferred.fromCoroutine(work).addTimeout(seconds, self._reactor)
         except DeferredTimeout:
             problem = f"no answer within {seconds:.0f} s"
         except ApiUnreachable as error:
-            problem = str(error)
+            kind, problem = type(error), str(error)
         except _TROUBLE as error:
             problem = described(error)
         # Those that are kept are mostly dead, too, and each would cost one more call.
         self._drop_connections()
-        raise ApiUnreachable(f"{what}: {problem}")
+        raise kind(f"{what}: {problem}")
 
     async def _answer(self, method: str, target: str, body: Object | None) -> Response:
         """Get an answer that is no error, with its body still to be read.
@@ -345,7 +349,10 @@ def _described(failure: Failure) -> str:
 
 
 async def _read_events(response: Response, events: Events) -> None:
-    await response.read(events.take)
+    try:
+        await response.read(events.take)
+    except ExchangeFailed as error:
+        raise WatchCut(described(error)) from None
     events.end()
 
 

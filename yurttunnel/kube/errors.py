@@ -45,3 +45,7 @@ class NotAllowed(ApiError):
 
 class ApiUnreachable(Exception):
     """The API did not answer; the text says what was asked, where, and what went wrong."""
+
+
+class WatchCut(ApiUnreachable):
+    """The API has answered a watch, and the connection was lost before its end."""

@@ -65,7 +65,8 @@ class IKubeClient(Interface):
 
         ``on_event(type, object)`` is called for ADDED, MODIFIED, DELETED and BOOKMARK; an event
         ERROR fails the ``Deferred`` instead, as an answer that is one does: with ``Expired`` when
-        the version is too old. It fires when the API ends the watch in good order.
+        the version is too old. It fires when the API ends the watch in good order, and fails with
+        ``WatchCut`` when something between cuts off one that the API has answered.
         """
 
 

@@ -17,7 +17,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from yurttunnel.kube.cache import Cache, Key
-from yurttunnel.kube.errors import ApiError, ApiUnreachable, Expired
+from yurttunnel.kube.errors import ApiError, ApiUnreachable, Expired, WatchCut
 from yurttunnel.kube.interfaces import IKubeClient, InformerSpec
 from yurttunnel.kube.resources import Object
 from yurttunnel.ops.backoff import Backoff
@@ -33,7 +33,8 @@ _ANSWER_SECONDS = 35.0
 """A watch that has not failed by then has been answered: a client waits 30 s at most."""
 
 _SHORT_WATCH_SECONDS = 1.0
-"""A watch that ends in good order sooner, and told nothing, is a failure; as in client-go."""
+"""A watch that ends in good order sooner, and told nothing, is a failure, as in client-go; so is
+one that is cut sooner."""
 
 _TRY_AGAIN_STATUSES = frozenset({429, 500, 502, 503})
 """Answers that say nothing against the version from which a watch should go on."""
@@ -157,6 +158,13 @@ class Reflector:
             if not self._events and self._clock.seconds() - began < _SHORT_WATCH_SECONDS:
                 raise ApiUnreachable(f"the watch of {self._what} ended as soon as it had begun")
             self._watch_is_healthy()
+        except WatchCut:
+            if self._clock.seconds() - began < _SHORT_WATCH_SECONDS:
+                raise
+            # As a load balancer does with what is quiet for some seconds: the API has answered.
+            # Many may be cut at once, when the load balancer is restarted: hence the pause.
+            self._watch_is_healthy()
+            await deferLater(self._clock, self._backoff.next())
         finally:
             if answered.active():
                 answered.cancel()
