@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 
 from twisted.internet.defer import CancelledError
-from twisted.internet.error import ProcessDone, ProcessTerminated
+from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
 from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.kube import exec_credentials
+from yurttunnel.kube.client import CALL_SECONDS, KubeClient
+from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import CredentialsUnavailable
+from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.exec_credentials import PLUGIN_SECONDS, ExecCredentials, Plugin
+from yurttunnel.kube.resources import NODES
 
 V1 = "client.authentication.k8s.io/v1"
 
 
 class Process:
-    """A process that runs."""
+    """A process that runs; with ``children`` its outputs stay open when it has ended."""
 
     def __init__(self, protocol, command, arguments, environment):
         self.protocol = protocol
@@ -26,15 +30,33 @@ class Process:
         self.arguments = arguments
         self.environment = environment
         self.signals = []
+        self.children = False
+        self.reason = None
+        self.told = False
 
     def signalProcess(self, signal):
         """Die of it."""
+        if self.reason is not None:
+            raise ProcessExitedAlready
         self.signals.append(signal)
         self.end(ProcessTerminated(signal=signal))
 
     def end(self, reason):
         """End."""
-        self.protocol.processEnded(Failure(reason))
+        self.reason = reason
+        if not self.children:
+            self.tell()
+
+    def loseConnection(self):
+        """Close the outputs at this end."""
+        if self.reason is not None:
+            self.tell()
+
+    def tell(self):
+        """Tell of the end, once."""
+        if not self.told:
+            self.told = True
+            self.protocol.processEnded(Failure(self.reason))
 
 
 class Reactor(MemoryReactorClock):
@@ -177,8 +199,40 @@ class ExecCredentialsTests(SynchronousTestCase):
         """A program that takes too long is ended."""
         asked = self.current()
         self.reactor.advance(PLUGIN_SECONDS)
-        self.assertIn("longer than 60 s", self.unavailable(asked))
+        self.assertIn("longer than 25 s", self.unavailable(asked))
         self.assertEqual(1, len(self.process.signals))
+
+    def test_children(self):
+        """Children that keep the outputs of a program do not hold up those who wait, or the next.
+
+        Whether it has ended by itself, or is killed.
+        """
+        for exits in (True, False):
+            asked = self.current()
+            self.process.children = True
+            if exits:
+                self.end(b"")
+            self.reactor.advance(PLUGIN_SECONDS)
+            self.assertIn("longer than 25 s", self.unavailable(asked))
+            self.assertTrue(self.process.told)
+        asked = self.current()
+        self.process.children = True
+        asked.cancel()
+        self.failureResultOf(asked, CancelledError)
+        asked = self.current()
+        self.assertEqual(4, len(self.reactor.processes))
+        self.answer({"token": "x"})
+        self.assertEqual("x", self.successResultOf(asked).token)
+
+    def test_named_by_calls(self):
+        """A call that waits for a program that takes too long names it in its error."""
+        configuration = KubeConfiguration("https://api", "default", lambda: b"", self.source)
+        client = KubeClient(self.reactor, configuration)
+        asked = client.get(NODES, "n1")
+        self.reactor.advance(CALL_SECONDS - 1)
+        text = str(self.failureResultOf(asked, ApiUnreachable).value)
+        self.assertIn("the credential plugin sh: it took longer", text)
+        self.successResultOf(client.close())
 
     def test_failure(self):
         """A program that fails is told with the end of its complaint, and the hint."""

@@ -21,8 +21,8 @@ from yurttunnel.kube.credentials import Credentials, CredentialsUnavailable, ICr
 from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.tunnel.reactor import IReactor
 
-PLUGIN_SECONDS = 60.0
-"""How long a program may take."""
+PLUGIN_SECONDS = 25.0
+"""How long a program may take; less than a call (``CALL_SECONDS``), whose error then names it."""
 
 MAX_OUTPUT = 1024 * 1024
 """Bytes that a program may write."""
@@ -149,8 +149,11 @@ class _Run(ProcessProtocol):
             try:
                 self.transport.signalProcess(signal.SIGKILL)
             except ProcessExitedAlready:
-                # Its end is about to be told.
-                return
+                # Only one of its children is left, or nothing.
+                pass
+            # Children that have inherited its outputs would hold up the news of its end.
+            self.transport.loseConnection()
+            self._end(self._problem)
 
     def _end(self, problem: str) -> None:
         if self._deadline.active():
