@@ -239,6 +239,12 @@ class KubeConfigTests(ConfigurationTestCase):
         self.assertEqual("kubernetes", configuration.tls_server_name)
         self.assertEqual("https://1.2.3.4/k8s", configuration.host)
 
+    def test_scheme(self):
+        """It may be in capital letters, as for kubectl, and the API is asked with TLS then."""
+        self.cluster["server"] = "HTTPS://Api:6443/K8s/"
+        configuration = self.load()
+        self.assertEqual("https://Api:6443/K8s", configuration.host)
+
     def test_files(self):
         """Files are found from the directory of the kubeconfig, and read again when changed."""
         del self.cluster["certificate-authority-data"]

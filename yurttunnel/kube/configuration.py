@@ -36,7 +36,10 @@ def without_credentials(url: str) -> KubeConfiguration:
 
 
 def checked_host(url: str, where: str) -> str:
-    """Check the URL of an API and return it without a slash at its end."""
+    """Check the URL of an API and return it without a slash at its end.
+
+    The scheme of what is returned is in small letters, by which others tell whether there is TLS.
+    """
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("https", "http") and parts.hostname and parts.port != 0
@@ -44,4 +47,4 @@ def checked_host(url: str, where: str) -> str:
         usable = False
     if not usable:
         raise BadKubeConfiguration(f"{where}: {url!r} is not the URL of an API: https://HOST:PORT")
-    return url.rstrip("/")
+    return parts.geturl().rstrip("/")
