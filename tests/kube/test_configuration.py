@@ -332,7 +332,7 @@ class KubeConfigTests(ConfigurationTestCase):
         credentials = self.load().credentials
         self.assertIsInstance(credentials, ExecCredentials)
         plugin = credentials._plugin
-        self.assertEqual(str(self.directory / "bin" / "plugin"), plugin.command)
+        self.assertEqual(str(self.directory.absolute() / "bin" / "plugin"), plugin.command)
         self.assertEqual((("a", "1"), {"X": "y"}), (plugin.arguments, plugin.environment))
         self.assertEqual(
             {
@@ -346,6 +346,17 @@ class KubeConfigTests(ConfigurationTestCase):
         self.assertEqual("plugin", self.load().credentials._plugin.command)
         self.user["token"] = "secret"
         self.assertEqual("secret", self.credentials(self.load()).token)
+
+    def test_plugin_beside_a_relative_file(self):
+        """A command with a slash is not looked up on the PATH, however the file is named."""
+        version = "client.authentication.k8s.io/v1"
+        self.user = {"exec": {"apiVersion": version, "command": "./date"}}
+        self.file()
+        self.addCleanup(os.chdir, Path.cwd())
+        expected = str(self.directory.absolute() / "date")
+        os.chdir(self.directory)
+        configuration = load_configuration(Path("config"))
+        self.assertEqual(expected, configuration.credentials._plugin.command)
 
     def test_refused(self):
         """What is not served here is refused, with what to do."""

@@ -145,7 +145,8 @@ class _Reading:
             raise BadKubeConfiguration(f"{self._path}: exec needs a command and an apiVersion")
         # A command with a slash is relative to the file, others are on the PATH (KEP-541).
         if os.sep in command:
-            command = str(self._path.parent / command)
+            # Beside "config", "./plugin" would become "plugin", which is looked up on the PATH.
+            command = str(self._path.parent.absolute() / command)
         cluster = None
         if section.get("provideClusterInfo"):
             cluster = self._cluster_info()
