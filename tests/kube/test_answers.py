@@ -266,6 +266,22 @@ class RequestTests(AnswersTestCase):
         error = self.failureResultOf(client.get(NODES, "n1"), ApiUnreachable).value
         self.assertIn("cannot be asked", str(error))
 
+    def test_a_name_that_idna_refuses(self):
+        """Whoever asks is told which it is, and why; certificates are not blamed."""
+        for host, server_name, bad in (
+            ("my_master", "", "my_master"),
+            ("api", "my_master", "my_master"),
+            ("a" * 64, "", "a" * 64),
+        ):
+            configuration = replace(
+                self.configuration, host=f"https://{host}:6443", tls_server_name=server_name
+            )
+            client = KubeClient(self.clock, configuration, self.network)
+            error = self.failureResultOf(client.get(NODES, "n1"), ApiUnreachable).value
+            self.assertRegex(str(error), f"'{bad}' cannot be the name of an API: .")
+            self.assertNotIn("client certificate", str(error))
+            self.successResultOf(client.close())
+
     def test_no_token(self):
         """Without a token none is sent."""
         self.source.token = ""

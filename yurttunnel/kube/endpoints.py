@@ -110,6 +110,7 @@ class ApiEndpoint:
         self, authorities: bytes, certificate: bytes, key: bytes
     ) -> IOpenSSLClientConnectionCreator:
         options: dict[str, Any] = {}
+        name = self._configuration.tls_server_name or self._host
         try:
             trusted = _trust_root(authorities)
             if certificate:
@@ -123,11 +124,16 @@ class ApiEndpoint:
             # nobody could be told.
             ssl.CertificateOptions(trustRoot=trusted, **options).getContext()
             return ssl.optionsForClientTLS(
-                self._configuration.tls_server_name or self._host,
+                name,
                 trustRoot=trusted,
                 acceptableProtocols=[b"http/1.1"],
                 extraCertificateOptions=options,
             )
+        except UnicodeError as error:
+            # Of IDNA, which allows less than DNS does: no underscore, for one.
+            raise CredentialsUnavailable(
+                f"{name!r} cannot be the name of an API: {described(error)}"
+            ) from None
         except (ValueError, TypeError, SSL.Error) as error:
             what = "certificate authorities or the client certificate"
             raise CredentialsUnavailable(f"the {what} cannot be used: {described(error)}") from None
