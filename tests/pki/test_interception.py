@@ -8,7 +8,7 @@ from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from tests.pki.support import Issuer, client_context, exchange, handshake
+from tests.pki.support import Issuer, SteppedClock, client_context, exchange, handshake
 from yurttunnel.pki.authority import CALLER_NAME
 from yurttunnel.pki.contexts import names_in
 from yurttunnel.pki.interception import InterceptionContexts
@@ -116,6 +116,19 @@ class InterceptionContextsTests(SynchronousTestCase):
         self.assertEqual(first, self.shown(b"edge-1"))
         self.issuer.clock.advance(2 * DAY)
         self.assertNotEqual(first, self.shown(b"edge-1"))
+
+    def test_begins_in_the_future(self):
+        """A certificate from a clock that was ahead is replaced once the clock is right."""
+        clock = SteppedClock()
+        self.issuer = Issuer.make(self, clock)
+        self.contexts = InterceptionContexts(clock, self.issuer.authority, [CALLER_NAME])
+        self.caller = self.issuer.caller()
+        clock.ahead = 3600.0
+        first = self.shown(b"edge-1")
+        self.assertEqual(first, self.shown(b"edge-1"))
+        clock.ahead = 0.0
+        begin = self.shown(b"edge-1").not_valid_before_utc
+        self.assertLessEqual(begin.timestamp(), clock.time_of_day())
 
     def test_released(self):
         """After the handshake nothing leads from the connection back to what belongs to it."""

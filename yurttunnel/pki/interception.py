@@ -92,7 +92,7 @@ class InterceptionContexts(CallerContexts):
     def _certificate_for(self, host: str) -> x509.Certificate:
         certificates = self._certificates
         certificate = certificates.get(host)
-        if certificate is None or self._is_late(certificate):
+        if certificate is None or self._is_due(certificate):
             certificate = certificates[host] = self._issue(host)
         certificates.move_to_end(host)
         while len(certificates) > self._max_certificates:
@@ -105,10 +105,13 @@ class InterceptionContexts(CallerContexts):
             return self._authority.sign_server(key, (), [ip_address(host)])
         return self._authority.sign_server(key, [host], ())
 
-    def _is_late(self, certificate: x509.Certificate) -> bool:
+    def _is_due(self, certificate: x509.Certificate) -> bool:
+        """Return whether another is to be issued: near its end, or before it begins, as that of a
+        clock that was ahead.
+        """
         begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
         late: datetime.datetime = begin + (end - begin) * _LATE
-        return utc_now(self._clock) >= late
+        return not begin <= utc_now(self._clock) < late
 
 
 def _wanted_host(connection: SSL.Connection) -> str | None:
