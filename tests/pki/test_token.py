@@ -128,10 +128,22 @@ class TokenStoreTests(TestCase):
         self.assertTrue(all(self.store.find(token) for token in tokens))
 
     def test_bound(self) -> None:
-        """At most 64 tokens are good at once: the oldest give way."""
+        """At most 64 tokens are good at once: of equal ones the oldest give way."""
         tokens = [self.store.issue(60) for _ in range(65)]
         self.assertIsNone(self.store.find(tokens[0]))
         self.assertIsNotNone(self.store.find(tokens[1]))
+
+    def test_bound_of_unequal_ones(self) -> None:
+        """Those give way that end first, and the new one is good however soon it ends."""
+        lasting = self.store.issue(600)
+        tokens = [self.store.issue(60) for _ in range(64)]
+        self.assertIsNone(self.store.find(tokens[0]))
+        for token in (lasting, *tokens[1:]):
+            self.assertIsNotNone(self.store.find(token))
+        self.assertIsNotNone(self.store.find(self.store.issue(1)))
+        created = [each.created for each in self.store.good()]
+        self.assertEqual(64, len(created))
+        self.assertEqual(sorted(created), created)
 
     def test_broken_file(self) -> None:
         """A file that is not ours is an error that names it and the fix."""
@@ -213,6 +225,16 @@ class JoinTokenFileTests(TestCase):
         revoke_node(self.clock, self.directory.path, "edge-1")
         self.revocations.refresh()
         self.assertNotEqual(self.token(), token)
+        self.assertIsNotNone(self.store.find(self.token()))
+
+    def test_many_revocations(self) -> None:
+        """However many nodes are revoked, a token that was made for longer stays good."""
+        token = self.store.issue(30 * 86400)
+        for number in range(64):
+            revoke_node(self.clock, self.directory.path, f"edge-{number}")
+            self.revocations.refresh()
+            self.clock.advance(1)
+        self.assertIsNotNone(self.store.find(token))
         self.assertIsNotNone(self.store.find(self.token()))
 
     def test_revocation_in_the_future(self) -> None:

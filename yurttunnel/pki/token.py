@@ -106,7 +106,8 @@ class TokenStore:
         """Make a token that is good for ``lifetime`` seconds.
 
         It counts as newer than ``after``, a revocation, even when the clock has been set back.
-        The oldest of those that have expired are forgotten.
+        The oldest of those that have expired are forgotten, and when too many are good, those
+        that end first.
         """
         now = utc_now(self._clock)
         token = JoinToken(secrets.token_hex(8), secrets.token_hex(16), self._pin)
@@ -118,8 +119,11 @@ class TokenStore:
         )
         known = [replace(t, ended=t.ended or now >= t.expires) for t in self._tokens.values()]
         ended = [t for t in known if t.ended][-_MAX_EXPIRED:]
-        good = [t for t in known if not t.ended][-(MAX_TOKENS - 1) :]
-        self._save([*ended, *good, issued])
+        good = [t for t in known if not t.ended]
+        # Each revocation has one made: an operator's, for longer, is not to end by them.
+        too_many = max(0, len(good) - (MAX_TOKENS - 1))
+        ending = sorted(good, key=lambda t: t.expires)[:too_many]
+        self._save([*ended, *(t for t in good if t not in ending), issued])
         return token
 
     def check(self, token_id: str, secret: str) -> IssuedToken:
