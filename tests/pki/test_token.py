@@ -241,10 +241,34 @@ class JoinTokenFileTests(TestCase):
         """When the clock is set back behind a revocation, the token is replaced once."""
         self.test_revocation_replaces_it()
         self.clock.rightNow -= 86400
+        self.service.refresh()
         token = self.token()
         for _ in range(3):
             self.service.refresh()
         self.assertEqual(self.token(), token)
+
+    def test_made_by_a_clock_that_was_ahead(self) -> None:
+        """A token that would be good for longer than it may is ended, and replaced; no other is."""
+        self.service.stopService()
+        self.directory.remove("join-token")
+        self.clock.advance(365 * 86400)
+        self.start()
+        ahead, explicit = self.token(), self.store.issue(3600)
+        self.clock.rightNow -= 365 * 86400
+        self.service.refresh()
+        for store in (self.store, TokenStore(self.clock, self.directory, PIN)):
+            self.assertIsNone(store.find(ahead))
+            self.assertIsNotNone(store.find(explicit))
+            issued = store.find(self.token())
+            assert issued is not None
+            self.assertLessEqual(issued.expires.timestamp(), self.clock.seconds() + 3601)
+
+    def test_clock_a_little_ahead(self) -> None:
+        """What two clocks may differ by ends no token."""
+        token = self.token()
+        self.clock.rightNow -= 240
+        self.service.refresh()
+        self.assertEqual(token, self.token())
 
     def test_trouble_is_logged(self) -> None:
         """A file that cannot be written is logged, and written when it can be."""

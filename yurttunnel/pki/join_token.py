@@ -8,13 +8,14 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.ops.reconciler import Reconciler
-from yurttunnel.pki.authority import utc_now
+from yurttunnel.pki.authority import BACKDATED, utc_now
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.revocation import Revocations
 from yurttunnel.pki.token import (
     DEFAULT_TOKEN_LIFETIME,
     JOIN_TOKEN_FILE,
     BadToken,
+    IssuedToken,
     JoinToken,
     TokenStore,
 )
@@ -26,7 +27,8 @@ class JoinTokenFile(Reconciler):
     """Writes ``join-token``, and replaces it when two thirds of its life are over.
 
     It is also replaced at once when a node has been revoked, because older tokens do not
-    enroll that node again. ``lifetime`` is in seconds.
+    enroll that node again. One that would be good for longer than ``lifetime``, in seconds, is
+    revoked as well.
     """
 
     _log = Logger()
@@ -47,13 +49,20 @@ class JoinTokenFile(Reconciler):
         self._directory = directory
         self._tokens = tokens
         self._revocations = revocations
-        self._lifetime = lifetime
+        self._lifetime = datetime.timedelta(seconds=lifetime)
         revocations.on_revoked(self._node_revoked)
 
     def refresh(self) -> None:
         """Replace the token if it is time; raises ``StateError``."""
-        if not self._is_good():
-            token = self._tokens.issue(self._lifetime, after=self._revocations.last_revocation())
+        issued = self._issued()
+        if issued is not None and self._left(issued) > self._lifetime + BACKDATED:
+            # A clock that was ahead has made it: whoever has a copy could use it for years.
+            self._tokens.revoke(issued.token_id)
+            issued = None
+        if issued is None or not self._is_good(issued):
+            token = self._tokens.issue(
+                self._lifetime.total_seconds(), after=self._revocations.last_revocation()
+            )
             self._directory.write(JOIN_TOKEN_FILE, f"{token}\n".encode())
 
     def _node_revoked(self, node: str) -> None:
@@ -76,13 +85,15 @@ class JoinTokenFile(Reconciler):
         except BadToken:
             return None
 
-    def _is_good(self) -> bool:
+    def _issued(self) -> IssuedToken | None:
         token = self.read()
-        issued = None if token is None else self._tokens.find(token)
-        if issued is None:
-            return False
+        return None if token is None else self._tokens.find(token)
+
+    def _is_good(self, issued: IssuedToken) -> bool:
         revoked = self._revocations.last_revocation()
         if revoked is not None and revoked >= issued.created:
             return False
-        left = issued.expires - utc_now(self._clock)
-        return left > datetime.timedelta(seconds=self._lifetime) / 3
+        return self._left(issued) > self._lifetime / 3
+
+    def _left(self, issued: IssuedToken) -> datetime.timedelta:
+        return issued.expires - utc_now(self._clock)
