@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
+from unittest import mock
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
-from twisted.trial.unittest import TestCase
+from twisted.logger import LogLevel, capturedLogs
+from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.apiserver.kinds import CERTIFICATE_SIGNING_REQUESTS
 from tests.hub.cluster import SERVICE_ADDRESS, TOKEN, Cluster
-from tests.pki.support import Issuer
+from tests.pki.support import Issuer, clock_now, state_directory
+from yurttunnel.hub.identity.authorities import ClusterAuthorities
 from yurttunnel.hub.identity.identity import HubIdentity
 from yurttunnel.hub.settings import BootstrapMode, BootstrapSettings
+from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.certificate_store import CertificateStore
 from yurttunnel.pki.credentials import certificates_to_pem, new_key
-from yurttunnel.pki.directory import StateDirectory
+from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.discovery import BootstrapToken
 from yurttunnel.pki.issuer import IssuedCertificate
 
@@ -116,6 +121,39 @@ class JoiningTests(IdentityTestCase):
             (self.root / "pki" / "ca.crt").read_bytes(),
         )
 
+    async def test_file_stays_without_authorities(self):
+        """The file with the token is there until the authorities, too, are kept for a restart."""
+        file = self.root.with_suffix(".conf")
+        self.cluster.identities.kubeconfig(file, "https://unused:6443", token=TOKEN)
+        settings = BootstrapSettings(file=file)
+        write = StateDirectory.write
+
+        def without_authorities(directory, name, content):
+            if name == "ca.crt":
+                raise StateError("no room")
+            write(directory, name, content)
+
+        with mock.patch.object(StateDirectory, "write", without_authorities):
+            identity = self.make(settings)
+            identity.startService()
+            await identity.certificate.when_ready()
+            self.assertIn("no room", identity.warning())
+            await identity.stopService()
+        self.flushLoggedErrors()
+        self.assertTrue(file.exists())
+        self.assertIsNotNone(self.current())
+
+        with mock.patch.object(StateDirectory, "write", without_authorities):
+            again = self.start(settings)
+            await again.certificate.when_ready()
+        self.assertTrue(file.exists())
+        for each in again.services:
+            if isinstance(each, Reconciler):
+                each.trigger()
+        await self.until(lambda: not file.exists())
+        self.assertIsNone(again.warning())
+        self.assertIsNone(self.make(BootstrapSettings(), servers=[NOBODY]).problem())
+
     async def test_file_without_authorities(self):
         """A file that names no authority needs pins, and says so."""
         file = self.root.with_suffix(".conf")
@@ -155,6 +193,34 @@ class JoiningTests(IdentityTestCase):
         """Without any of that the hub says what to give it."""
         identity = self.start(BootstrapSettings())
         await self.until(lambda: "/v1/token" in (identity.problem() or ""))
+
+
+class AuthoritiesTests(SynchronousTestCase):
+    """``ca.crt``."""
+
+    def test_written_again(self):
+        """What could not be written is tried again, said once, and followed from then on."""
+        used = []
+        clock = clock_now()
+        kept = ClusterAuthorities(clock, state_directory(self), (), used.append)
+        kept.startService()
+        self.addCleanup(kept.stopService)
+        found = (Issuer.make(self).authority.certificate,)
+        full = OSError(errno.ENOSPC, "full")
+        with mock.patch("os.fsync", side_effect=full), capturedLogs() as events:
+            kept.take(found)
+            kept.keep()
+        self.assertEqual(1, len([e for e in events if e["log_level"] is LogLevel.error]))
+        self.assertIn("not kept for a restart", kept.warning())
+        self.assertFalse(kept.is_stored)
+        kept.keep()
+        self.assertIsNone(kept.warning())
+        self.assertTrue(kept.is_stored)
+        self.assertEqual(certificates_to_pem(found), kept.path.read_bytes())
+        other = (Issuer.make(self).authority.certificate,)
+        kept.path.write_bytes(certificates_to_pem(other))
+        clock.advance(60)
+        self.assertEqual([found, other], used)
 
 
 class RestartTests(IdentityTestCase):

@@ -48,6 +48,11 @@ class ClusterAuthorities(MultiService):
         """Where they are."""
         return self._directory.path / CA_FILE
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether those in use will be there after a restart."""
+        return self._not_stored is None
+
     def pem(self) -> bytes:
         """Return them in PEM form."""
         return certificates_to_pem(self.current)
@@ -57,21 +62,29 @@ class ClusterAuthorities(MultiService):
         if authorities == self.current:
             return
         self._change(authorities)
-        try:
-            self._directory.write(CA_FILE, self.pem())
-        except StateError as error:
-            self._not_stored = (
-                f"the cluster's authorities are in use but not kept for a restart: {error}"
-            )
-            self._log.error("{problem}", problem=self._not_stored)
-            return
-        self._not_stored = None
-        if self._bundle is None:
-            self._follow()
+        self._store()
+
+    def keep(self) -> None:
+        """Store what could not be stored before."""
+        if not self.is_stored:
+            self._store()
 
     def warning(self) -> str | None:
         """Return what is wrong with the file while those from before do."""
         return self._not_stored or (None if self._bundle is None else self._bundle.problem)
+
+    def _store(self) -> None:
+        try:
+            self._directory.write(CA_FILE, self.pem())
+        except StateError as error:
+            problem = f"the cluster's authorities are in use but not kept for a restart: {error}"
+            if problem != self._not_stored:
+                self._log.error("{problem}", problem=problem)
+            self._not_stored = problem
+        else:
+            self._not_stored = None
+            if self._bundle is None:
+                self._follow()
 
     def _change(self, authorities: Authorities) -> None:
         if authorities != self.current:

@@ -18,6 +18,7 @@ from yurttunnel.hub.identity.issuer import HubIssuer
 from yurttunnel.hub.identity.joining import Joining
 from yurttunnel.hub.interfaces import IIdentity
 from yurttunnel.hub.settings import BootstrapSettings
+from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.authorities import Authorities
 from yurttunnel.pki.callers import HTTP_PROTOCOL, OptionalCallerContexts
 from yurttunnel.pki.certificate_store import DatedStore, open_certificate_directory
@@ -39,6 +40,9 @@ from yurttunnel.tunnel.reactor import IReactor
 
 PKI_DIRECTORY = "pki"
 """Within ``--root-dir``, as upstream has it."""
+
+_KEPT_AGAIN = 60.0
+"""Seconds between two attempts to keep the authorities for a restart."""
 
 EXPECTED = Expected(
     "an authority of this node's cluster (ca.crt of --root-dir). If --server-addr leads to another"
@@ -88,6 +92,8 @@ class HubIdentity(MultiService):
             reactor, directory, bootstrap.pins, self._use_authorities
         )
         self._joining = Joining(reactor, bootstrap, self._authorities)
+        # A certificate has come, and what it was got with is still there.
+        self._is_new = False
 
         def renewal(
             name: str,
@@ -127,7 +133,8 @@ class HubIdentity(MultiService):
         )
         self.certificate.on_change.append(lambda _: self._certificate_changed())
         self.serving_certificate.on_change.append(lambda _: self._use())
-        for part in (self._authorities, self.certificate, self.serving_certificate):
+        keeping = Reconciler(reactor, _KEPT_AGAIN, "keeping the cluster's authorities", self._keep)
+        for part in (self._authorities, self.certificate, self.serving_certificate, keeping):
             part.setServiceParent(self)
         self._use()
 
@@ -172,7 +179,18 @@ class HubIdentity(MultiService):
 
     def _certificate_changed(self) -> None:
         self._use()
-        if self.certificate.not_stored is None:
+        self._is_new = True
+        self._give_up_joining()
+
+    async def _keep(self) -> None:
+        self._authorities.keep()
+        self._give_up_joining()
+
+    def _give_up_joining(self) -> None:
+        """Remove what the node has joined with, once nobody needs it after a restart."""
+        is_kept = self.certificate.not_stored is None and self._authorities.is_stored
+        if self._is_new and is_kept:
+            self._is_new = False
             self._joining.joined()
 
     def _use_authorities(self, authorities: Authorities) -> None:

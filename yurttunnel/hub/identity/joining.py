@@ -64,7 +64,7 @@ class Joining:
         return FileCredentials(token=token.bearer)
 
     def joined(self) -> None:
-        """Take it that there is a certificate that will be there after a restart, too."""
+        """Take it that certificate and authorities will be there after a restart, too."""
         self._token = None
         file = self._settings.file
         if file is None or self._settings.mode is not BootstrapMode.TOKEN:
