@@ -19,8 +19,9 @@ from yurttunnel.pki.authority import (
     BadRequest,
     key_of_request,
     request_certificate,
+    utc_now,
 )
-from yurttunnel.pki.credentials import is_issued_by, new_key, pin_of
+from yurttunnel.pki.credentials import is_issued_by, key_to_pem, new_key, pin_of
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.identity import BadIdentity, identity_from_certificate
 
@@ -91,9 +92,33 @@ class AuthorityStateTests(TestCase):
 
     def test_expired(self) -> None:
         """An authority that has expired is an error that says what to do."""
-        self.open()
+        authority = self.open()
         self.clock.advance(11 * 365 * 86400)
-        self.assertIn("ca.crt has expired", str(self.assertRaises(StateError, self.open)))
+        said = str(self.assertRaises(StateError, self.open))
+        self.assertIn(f"ca.crt ended at {authority.certificate.not_valid_after_utc:%F %T}", said)
+        self.assertIn(f"the clock of this machine says {utc_now(self.clock):%F %T} UTC", said)
+        self.assertIn("If the clock is wrong, set it", said)
+
+    def test_made_by_no_clock(self) -> None:
+        """None is made by a clock that nobody has set: it would have ended by the right time."""
+        right = self.clock.seconds()
+        for begun in (False, True):
+            self.clock.rightNow = 10.0
+            said = str(self.assertRaises(StateError, self.open))
+            self.assertIn("the clock of this machine says 1970-01-01 00:00:10 UTC", said)
+            self.assertIn("set it", said)
+            self.clock.rightNow = right
+            if not begun:
+                self.assertEqual([], self.directory.names())
+                # As a start leaves it that was killed between the two.
+                self.directory.write("ca.key", key_to_pem(new_key()))
+        self.assertGreater(self.open().certificate.not_valid_after_utc, utc_now(self.clock))
+
+    def test_loaded_by_no_clock(self) -> None:
+        """What is there is used, whatever the clock says: it is set later."""
+        authority = self.open()
+        self.clock.rightNow = 10.0
+        self.assertEqual(authority.certificate, self.open().certificate)
 
 
 class SigningTests(TestCase):

@@ -52,6 +52,10 @@ _AUTHORITY_LIFETIME = 10 * 365 * DAY
 BACKDATED = datetime.timedelta(minutes=5)
 """How long before its issue a certificate is valid: how far two machines' clocks may differ."""
 
+_NEVER_BEFORE = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+"""This program was made later: a clock that says less has never been set, and an authority that
+lives ten years from 1970 on would have ended once it is."""
+
 _RSA_BITS = range(2048, 4096 + 1)
 """Weaker keys protect nothing, and stronger ones cost the server time to check."""
 _CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
@@ -125,12 +129,17 @@ class Authority:
         certificates = load_certificates(directory, AUTHORITY_CERTIFICATE)
         key = load_key(directory, AUTHORITY_KEY)
         path = directory.path
-        if certificates is None and key is not None:
-            # The key is written first: the process died between the two.
-            certificates = cls._make_certificate(clock, directory, key)
-        elif certificates is None:
-            key = new_key()
-            directory.write(AUTHORITY_KEY, key_to_pem(key))
+        now = utc_now(clock)
+        if certificates is None:
+            if now < _NEVER_BEFORE:
+                raise StateError(
+                    f"no authority is made in {path} while the clock of this machine says"
+                    f" {now:%F %T} UTC: set it first"
+                )
+            if key is None:
+                # It is written first: a process may have died between the two.
+                key = new_key()
+                directory.write(AUTHORITY_KEY, key_to_pem(key))
             certificates = cls._make_certificate(clock, directory, key)
         if key is None:
             raise StateError(
@@ -143,9 +152,11 @@ class Authority:
                 f"{path / AUTHORITY_KEY} does not belong to {AUTHORITY_CERTIFICATE}:"
                 " restore the pair from a backup"
             )
-        if utc_now(clock) >= certificate.not_valid_after_utc:
+        end = certificate.not_valid_after_utc
+        if now >= end:
             raise StateError(
-                f"{path / AUTHORITY_CERTIFICATE} has expired:"
+                f"{path / AUTHORITY_CERTIFICATE} ended at {end:%F %T} UTC, and the clock of this"
+                f" machine says {now:%F %T} UTC. If the clock is wrong, set it. If it is right,"
                 " move the directory away and enroll all nodes again"
             )
         return cls(clock, certificate, key)
