@@ -3,21 +3,103 @@
 from __future__ import annotations
 
 import errno
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from cryptography import x509
 from OpenSSL import SSL
 from twisted.logger import LogLevel, capturedLogs, formatEvent
+from twisted.trial.unittest import SynchronousTestCase
 
 from tests.pki.standalone import DAY, World
-from tests.pki.support import client_context, dial, handshake, peer_serial
+from tests.pki.support import client_context, clock_now, dial, handshake, peer_serial
 from yurttunnel.pki.authorities import BadBundle
-from yurttunnel.pki.contexts import ClientContexts
+from yurttunnel.pki.contexts import ClientContexts, names_in
 from yurttunnel.pki.credentials import Credentials, certificates_from_pem, key_from_pem, pin_of
 from yurttunnel.pki.directory import StateError
+from yurttunnel.pki.issuer import Address
 from yurttunnel.pki.kubelets import KubeletVerification
+from yurttunnel.server import standalone_trust
 from yurttunnel.server.standalone_trust import StandaloneServerTrust
+
+
+class AddressesTests(SynchronousTestCase):
+    """The machine's addresses in the certificate of a server that listens on all of them."""
+
+    def setUp(self) -> None:
+        """Have a machine with one address, and a server that is started there first."""
+        self.clock = clock_now()
+        self.state = self.mktemp()
+        self.own = {ip_address("127.0.0.1"), ip_address("203.0.113.10")}
+        self.looks = 0
+        self.patch(standalone_trust, "own_addresses", self.addresses)
+        self.open()
+
+    def addresses(self) -> set[Address]:
+        """Return those that there are now."""
+        self.looks += 1
+        return set(self.own)
+
+    def open(self) -> None:
+        """Start the server, as it does each time."""
+        self.trust = StandaloneServerTrust(self.clock, self.state, ["0.0.0.0"])
+        self.trust.startService()
+        self.addCleanup(self.trust.stopService)
+
+    def names(self) -> list[str]:
+        """Return what the certificate in use is for."""
+        return names_in(self.certificate())
+
+    def certificate(self) -> x509.Certificate:
+        """Return it."""
+        assert self.trust.serving.current is not None
+        return self.trust.serving.current.certificate
+
+    def pass_days(self, days: int) -> None:
+        """Let time pass."""
+        for _ in range(days * 24):
+            self.clock.advance(3600)
+
+    def test_started_without_address(self) -> None:
+        """A renewal has the address that came after the start, and none costs another one."""
+        self.trust.stopService()
+        first = self.certificate()
+        self.own = {ip_address("127.0.0.1")}
+        self.open()
+        self.own |= {ip_address("203.0.113.10"), ip_address("203.0.113.11")}
+        self.pass_days(30)
+        self.assertEqual(first, self.certificate())
+        self.pass_days(32)
+        self.assertNotEqual(first, self.certificate())
+        self.assertLessEqual({"203.0.113.10", "203.0.113.11", "127.0.0.1"}, set(self.names()))
+        self.assertIsNone(self.trust.serving.warning())
+        second = self.certificate()
+        self.own = {ip_address("127.0.0.1")}
+        self.pass_days(30)
+        self.assertEqual(second, self.certificate())
+
+    def test_address_that_has_gone(self) -> None:
+        """A renewal does without an address that the machine had at the start."""
+        self.own = {ip_address("127.0.0.1")}
+        self.pass_days(62)
+        self.assertNotIn("203.0.113.10", self.names())
+        self.assertIsNone(self.trust.serving.problem())
+        self.assertIsNone(self.trust.serving.warning())
+
+    def test_new_address_at_start(self) -> None:
+        """One that the certificate lacks at a start is in it at once."""
+        self.trust.stopService()
+        self.own.add(ip_address("203.0.113.11"))
+        self.open()
+        self.assertIn("203.0.113.11", self.names())
+
+    def test_seldom_read(self) -> None:
+        """The kernel is not asked for addresses with each look."""
+        before = self.looks
+        self.clock.pump([1] * 100)
+        self.assertEqual(before, self.looks)
 
 
 class ServerTrustTests(World):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from cryptography import x509
 from twisted.internet.interfaces import IReactorTime
@@ -11,9 +12,17 @@ from yurttunnel.pki.authority import Authority, key_of_request
 from yurttunnel.pki.certificate_store import CertificateStore
 from yurttunnel.pki.credentials import is_issued_by
 from yurttunnel.pki.directory import StateError
-from yurttunnel.pki.issuer import EXTENDED_USAGES, CertificateTemplate, Chain
+from yurttunnel.pki.issuer import EXTENDED_USAGES, Chain, Template
 from yurttunnel.pki.renewal import CertificateRenewal
 from yurttunnel.pki.renewal_schedule import STANDALONE_SCHEDULE
+
+
+class OwnTemplate(Template, Protocol):
+    """What a certificate of this process is to be like, and its usage, which stays the same."""
+
+    @property
+    def usage(self) -> str:
+        """One of ``SERVER_AUTH`` and ``CLIENT_AUTH``."""
 
 
 class EmbeddedIssuer:
@@ -44,7 +53,7 @@ def own_certificate(
     clock: IReactorTime,
     authority: Authority,
     name: str,
-    template: CertificateTemplate,
+    template: OwnTemplate,
     store: CertificateStore,
     lifetime: float,
 ) -> CertificateRenewal:

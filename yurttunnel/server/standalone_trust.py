@@ -23,6 +23,7 @@ from yurttunnel.pki.authority import (
 )
 from yurttunnel.pki.certificate_store import CertificateStore, PairStore
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
+from yurttunnel.pki.credentials import PrivateKey
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.embedded_issuer import own_certificate
 from yurttunnel.pki.enrolment_server import EnrolmentFactory
@@ -34,7 +35,7 @@ from yurttunnel.pki.identity import (
     identity_from_certificate,
 )
 from yurttunnel.pki.interception import InterceptionContexts
-from yurttunnel.pki.issuer import CLIENT_AUTH, SERVER_AUTH, CertificateTemplate
+from yurttunnel.pki.issuer import CLIENT_AUTH, SERVER_AUTH, CertificateTemplate, Template
 from yurttunnel.pki.join_token import JoinTokenFile
 from yurttunnel.pki.kubelets import EMBEDDED_AUTHORITY, KubeletVerification
 from yurttunnel.pki.ownership import Ownership
@@ -102,7 +103,7 @@ class StandaloneServerTrust(ServerTrust):
                 clock,
                 authority,
                 "certificate of the server",
-                server_template(bind_addresses, names),
+                ServerTemplate(bind_addresses, names),
                 CertificateStore(directory, SERVER_FILE),
                 SERVER_LIFETIME,
             ),
@@ -169,6 +170,39 @@ def _make_token(directory: StateDirectory, join_token: JoinTokenFile) -> None:
     except StateError as error:
         if not error.disk_is_full or directory.fingerprint(JOIN_TOKEN_FILE) is None:
             raise
+
+
+class ServerTemplate:
+    """What the server's certificate is to be like: each is asked for with the addresses that the
+    machine has then.
+
+    They may come after the start, by DHCP or with a virtual address. None that comes or goes makes
+    a certificate be replaced: it is measured by those of the start, or of when it was asked for.
+    Raises :class:`StateError` for a name that none can have.
+    """
+
+    usage = SERVER_AUTH
+
+    def __init__(self, bind_addresses: Iterable[str], names: Iterable[str]) -> None:
+        self._bind_addresses = tuple(bind_addresses)
+        self._names = tuple(names)
+        self._template = self._now()
+
+    def request(self, key: PrivateKey) -> bytes:
+        """Make the request, for what agents may dial now."""
+        self._template = self._now()
+        return self._template.request(key)
+
+    def problem(self, certificate: x509.Certificate) -> str | None:
+        """Complete "the certificate ..." when it is not what is asked for; extra names are fine."""
+        return self._template.problem(certificate)
+
+    def covers(self, other: Template) -> bool:
+        """Return whether it is the same: there is one for each server."""
+        return other is self
+
+    def _now(self) -> CertificateTemplate:
+        return server_template(self._bind_addresses, self._names)
 
 
 def server_template(bind_addresses: Iterable[str], names: Iterable[str]) -> CertificateTemplate:
