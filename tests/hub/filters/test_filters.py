@@ -261,6 +261,11 @@ class InClusterConfigTests(FilterTestCase):
             asking("watch", "configmaps", namespace="default"),
         )
 
+    def test_no_host(self):
+        """Where pods do not reach the hub kube-proxy keeps the way that it has."""
+        self.filter = Site(host="").make(inclusterconfig.maker)
+        self.assertApplies(False, asking("list", "configmaps"))
+
 
 class NodePortIsolationTests(FilterTestCase):
     """Node ports."""

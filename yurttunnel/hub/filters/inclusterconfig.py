@@ -24,16 +24,16 @@ _LINE = re.compile(r"^([ \t]*)(kubeconfig[ \t]*:)", re.MULTILINE)
 
 @implementer(IFilter)
 class InClusterConfig:
-    """The filter."""
+    """The filter; it does nothing where pods do not reach the hub."""
 
     hides = False
 
     def __init__(self, site: FilterSite, changed: Callable[[], object]) -> None:
-        """Need nothing."""
+        self._host = site.host
 
     def applies(self, request: ApiRequest) -> bool:
         """Return whether it is about that ConfigMap; kubelet asks for each by its name."""
-        return asks_for(request, "", {"configmaps"}, READING, CONFIG_MAP)
+        return bool(self._host) and asks_for(request, "", {"configmaps"}, READING, CONFIG_MAP)
 
     def change(self, obj: Object) -> Object:
         """Make the line a comment."""
