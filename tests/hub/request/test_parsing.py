@@ -85,6 +85,16 @@ class PathTests(SynchronousTestCase):
         }.items():
             self.assertEqual(expected, read(target), target)
 
+    def test_a_watch_of_one_object(self):
+        """By the old prefix it selects the name, with what else it selects."""
+        watched = "/api/v1/watch/namespaces/n/pods/p"
+        for query, selected in {
+            "": "metadata.name=p",
+            "?fieldSelector=metadata.name%3Dp": "metadata.name=p",
+            "?fieldSelector=status.phase%3DRunning": "metadata.name=p,status.phase=Running",
+        }.items():
+            self.assertEqual(selected, parse(watched + query).options.field_selector, query)
+
     def test_a_selected_name(self):
         """A list or a watch of what has a certain name is about that object."""
         for query in (

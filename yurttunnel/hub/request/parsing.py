@@ -9,6 +9,7 @@ request is. What could be read in two ways is refused: the API has nothing by su
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote, unquote_plus
@@ -16,7 +17,7 @@ from urllib.parse import unquote, unquote_plus
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import RequestHead
 from yurttunnel.hub.request.requests import ApiRequest, ListOptions, ResourceType
-from yurttunnel.kube.selectors import BadSelector, field_terms
+from yurttunnel.kube.selectors import BadSelector, FieldTerm, field_terms
 
 LONGEST_SEGMENT = 253
 """Bytes of one name in a path (``DNS1123SubdomainMaxLength`` of k8s.io/apimachinery)."""
@@ -93,7 +94,12 @@ def _parse(method: bytes, target: bytes) -> ApiRequest:
         options, watch = _list_options(query)
         if verb == "get":
             verb = "watch" if watch else "list"
-        name = name or _selected_name(options.field_selector)
+        if name:
+            # A watch of one object, by the old prefix (ListResource of k8s.io/apiserver
+            # pkg/endpoints/handlers/get.go).
+            options = replace(options, field_selector=_selecting(name, options.field_selector))
+        else:
+            name = _selected_name(options.field_selector)
     elif not name and verb == "delete":
         verb = "deletecollection"
     resource = ResourceType(group, version, first)
@@ -187,6 +193,12 @@ def _decoded_value(parameter: str, text: str) -> str:
         return unquote_plus(text, errors="strict")
     except UnicodeDecodeError:
         raise bad from None
+
+
+def _selecting(name: str, field_selector: str) -> str:
+    """Return a selector that demands a name beside what it demands already."""
+    term = str(FieldTerm("metadata.name", True, name))
+    return term if field_selector in ("", term) else f"{term},{field_selector}"
 
 
 def _selected_name(field_selector: str) -> str:
