@@ -264,6 +264,8 @@ class ListTests(OfflineTestCase):
         self.assertEqual(["ResourceVersionTooLarge"], [cause["reason"] for cause in causes])
         self.assertEqual(["a"], self.names("/api/v1/services?resourceVersion=5"))
         self.assertEqual(["a"], self.names("/api/v1/services?resourceVersion=0"))
+        # No API server has such a version, and a number of so many digits is none to Python.
+        self.assertEqual(["a"], self.names(f"/api/v1/services?resourceVersion={'9' * 5000}"))
         target = "/api/v1/services?resourceVersion=4&resourceVersionMatch=Exact"
         self.assert_status(410, "Expired", "", target)
 

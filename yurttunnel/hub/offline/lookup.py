@@ -18,6 +18,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.hub.cache.interfaces import Collection, ICache, IListed, Scope
 from yurttunnel.hub.cache.selectors import PODS, scope_of
+from yurttunnel.hub.cache.versions import version_of
 from yurttunnel.hub.filters.interfaces import IFilters
 from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
@@ -196,7 +197,8 @@ def _scope_of_object(collection: Collection, namespace: str, name: str) -> Scope
 
 def _number(version: str) -> int:
     """Return a version as a number; those that are none are all the same."""
-    return int(version) if version.isdecimal() else 0
+    found = version_of(version)
+    return found if isinstance(found, int) else 0
 
 
 def _is_shown(source: Source, columns: bytes) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.http.interfaces import IExchange
+from yurttunnel.hub.cache.versions import is_older, version_of
 from yurttunnel.hub.media.interfaces import ListMeta
 from yurttunnel.hub.offline.lookup import FoundList, Lookup
 from yurttunnel.hub.offline.pace import Pace
@@ -49,7 +50,7 @@ def check_version(options: ListOptions, meta: ListMeta, refusals: Refusals) -> N
     asked, known = options.resource_version, meta.version
     if options.resource_version_match == "Exact" and asked != known:
         raise refusals.expired(f"version {asked} is not kept here, only {known}")
-    if asked.isdecimal() and known.isdecimal() and int(asked) > int(known):
+    if is_older(version_of(known), version_of(asked)):
         raise refusals.too_new(asked, known)
 
 
