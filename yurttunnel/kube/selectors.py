@@ -59,10 +59,16 @@ def label_test(text: str) -> LabelTest:
 
 
 def field_terms(text: str) -> tuple[FieldTerm, ...]:
-    """Read a field selector; an empty one has no terms. Raises :class:`BadSelector`."""
+    """Read a field selector; empty terms say nothing (``parseSelector`` of pkg/fields).
+
+    Raises :class:`BadSelector`.
+    """
     found: list[FieldTerm] = []
     position = 0
     while position < len(text):
+        if text[position] == ",":
+            position += 1
+            continue
         match = _FIELD.match(text, position)
         if match is None:
             raise BadSelector(f"invalid selector: {text!r}; can't understand {text[position:]!r}")

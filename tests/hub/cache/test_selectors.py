@@ -44,6 +44,16 @@ class ScopeTests(SynchronousTestCase):
         self.assertEqual("metadata.name=p", found.field_selector)
         self.assertEqual(("", "a=1,b=2"), split_fields("b==2,a=1,b=2", False))
 
+    def test_empty_terms(self):
+        """They say nothing, as with the API (parseSelector of k8s.io/apimachinery pkg/fields)."""
+        for fields in (
+            ",metadata.namespace!=x",
+            "metadata.namespace!=x,,",
+            ",,metadata.namespace!=x,",
+        ):
+            self.assertEqual(("metadata.namespace!=x", ""), split_fields(fields, False), fields)
+        self.assertEqual(("", ""), split_fields(",", False))
+
     def test_nodes_of_other_things(self):
         """spec.nodeName is known of pods only."""
         found = self.scope(ResourceType("x", "v1", "things"), field_selector="spec.nodeName=a")

@@ -569,6 +569,22 @@ class FilterTests(World):
         self.assertEqual({"seen": "yes"}, item["metadata"]["labels"])
         self.assertEqual(["hidden", "one"], sorted(self.kept_list()))
 
+    def test_selectors_that_cannot_be_read(self):
+        """What the API selects is filtered all the same; nothing of it is kept."""
+        self.ask(f"{PODS}?labelSelector=a+b", KUBELET, JSON)
+        self.answer_json(pod_list(pod("hidden"), pod("one")))
+        ((_, listed),) = self.answered()
+        self.client = self.server.connect()
+        self.ask(f"{PODS}?labelSelector=a+b&watch=1", KUBELET, JSON)
+        self.answer(CHUNKED + chunk(event("ADDED", pod("hidden", "1"))) + b"0\r\n\r\n")
+        ((_, watched),) = self.answered()
+        self.assertEqual(
+            ["one"], [item["metadata"]["name"] for item in json.loads(listed)["items"]]
+        )
+        self.assertEqual("DELETED", json.loads(watched)["type"])
+        self.assertIsNone(self.kept_list())
+        self.assertIsNone(self.kept("hidden"))
+
     def test_tables(self):
         """Who asks for a Table first, as kubectl does, gets what is left of the list itself."""
         table = b"Accept: application/json;as=Table;v=v1;g=meta.k8s.io,application/json"

@@ -43,7 +43,7 @@ from yurttunnel.hub.media.forms import media_for
 from yurttunnel.hub.media.interfaces import IMedia, Item
 from yurttunnel.hub.request.accept import answered_form, document_form, json_forms
 from yurttunnel.hub.request.dry_run import is_dry_run
-from yurttunnel.hub.request.requests import Form, HubCall
+from yurttunnel.hub.request.requests import Form, HubCall, ListOptions
 from yurttunnel.kube.protobuf_fields import BadBody
 from yurttunnel.metrics import Metric, counter
 from yurttunnel.ops.log import RateLimitedLog
@@ -139,11 +139,7 @@ class Answers:
             self._not_found(plan)
         if status not in _KEPT_STATUS:
             return fields, source
-        try:
-            keeper, changed, listing = self._objects(plan, form_found, media)
-        except RequestFailed:
-            # Selectors that the API has taken, and that cannot be read here.
-            return fields, source
+        keeper, changed, listing = self._objects(plan, form_found, media)
         if changed is None:
             return fields, self._read_along(plan, keeper, codings, source, listing)
         plan.keeper = keeper
@@ -171,8 +167,13 @@ class Answers:
     ) -> tuple[IKeeper, Between | None, IListing | None]:
         """Return what reads objects of that form, what changes them, and where a list is kept."""
         request, change = plan.call.request, plan.change
-        scope = scope_of(plan.client, request, form)
-        is_kept = plan.client and len(scope.collection.view) <= LONGEST_VIEW
+        try:
+            scope = scope_of(plan.client, request, form)
+        except RequestFailed:
+            # The API has taken selectors that cannot be read here: what they select is nobody's to
+            # keep, but filters look into it.
+            scope = scope_of("", replace(request, options=ListOptions()), form)
+        is_kept = scope.collection.client and len(scope.collection.view) <= LONGEST_VIEW
         cache = self._cache if is_kept else None
         # A pod that has no node yet may be the successor of the one that runs here.
         kubelet = plan.call.caller.component == "kubelet"
