@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from tests.http.support import request
+from tests.hub.cache.memory import Listed
 from tests.hub.offline.world import OfflineTestCase, collection, item
 from yurttunnel.hub.cache.interfaces import Scope
 from yurttunnel.hub.media.forms import media_for
@@ -13,13 +15,14 @@ from yurttunnel.kube.protobuf_fields import bytes_form
 
 TABLE = b"Accept: application/json;as=Table;v=v1;g=meta.k8s.io, application/json"
 PARTIAL = b"Accept: application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+PARTIAL_PROTOBUF = PARTIAL.replace(b"json", b"vnd.kubernetes.protobuf")
 PROTOBUF = b"Accept: application/vnd.kubernetes.protobuf,application/json"
 
 
-def protobuf_item(name, version="1"):
+def protobuf_item(name, version="1", more=b""):
     """Make an item in protobuf."""
     metadata = bytes_form(1, name.encode()) + bytes_form(3, b"n") + bytes_form(6, version.encode())
-    return Item("n", name, version, {}, "", bytes_form(1, metadata))
+    return Item("n", name, version, {}, "", bytes_form(1, metadata) + more)
 
 
 class GetTests(OfflineTestCase):
@@ -373,6 +376,38 @@ class TransformTests(OfflineTestCase):
         self.assertEqual((200, "PartialObjectMetadataList"), (status, content["kind"]))
         (one,) = content["items"]
         self.assertEqual({"metadata"}, one.keys())
+
+    def test_metadata_in_protobuf(self):
+        """Such a list is made of objects in protobuf, with all that it has and its length."""
+        spec = bytes_form(2, b"x" * 300)
+        whole = [protobuf_item("a", more=spec), protobuf_item("b", more=spec)]
+        self.keep("services.v1.core", *whole, form="protobuf", version=7)
+        status, fields, body = self.ask("/api/v1/services", PARTIAL_PROTOBUF)
+        self.assertEqual((200, len(body)), (status, int(fields[b"content-length"])))
+        reader = media_for(Form("protobuf", "PartialObjectMetadata", "v1")).list_reader(1000)
+        found = reader.feed(body)
+        self.assertEqual(["a", "b"], [one.name for one in found])
+        self.assertNotIn(spec, body)
+        meta = reader.finish()
+        expected = TypeMeta("meta.k8s.io/v1", "PartialObjectMetadata"), "7"
+        self.assertEqual(expected, (meta.type, meta.version))
+
+    def test_clients_that_leave_metadata(self):
+        """Nothing more is made for a client that has gone."""
+        spec = bytes_form(2, b"x" * 1000)
+        many = [protobuf_item(f"s{number:04}", more=spec) for number in range(3000)]
+        self.keep("services.v1.core", *many, form="protobuf")
+        connection = self.server.connect()
+        reads, read = [], Listed.read
+
+        def leaving(listed):
+            reads.append(listed)
+            connection.abortConnection()
+            return read(listed)
+
+        self.patch(Listed, "read", leaving)
+        connection.receive(request(b"/api/v1/services", b"User-Agent: kubelet", PARTIAL_PROTOBUF))
+        self.assertEqual((1, 0), (len(reads), self.cache.listed))
 
     def test_kubectl(self):
         """kubectl, which never asked before, sees what kubelet knows, and is warned."""

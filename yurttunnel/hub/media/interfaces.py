@@ -97,6 +97,9 @@ class IMedia(Interface):
 
     content_type: bytes = Attribute("`bytes`: of objects and lists.")
     watch_content_type: bytes = Attribute("`bytes`: of watches.")
+    lists_need_sizes: bool = Attribute(
+        "`bool`: a list says first how long it is, so that the sizes of its items have to be known."
+    )
 
     def list_reader(max_item: int) -> IListReader:
         """Return a reader of one list; an item of more bytes than ``max_item`` is a bad body."""

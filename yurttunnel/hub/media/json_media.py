@@ -27,6 +27,7 @@ class JsonMedia:
 
     content_type = b"application/json"
     watch_content_type = b"application/json"
+    lists_need_sizes = False
 
     def __init__(self, shape: Objects) -> None:
         self._shape = shape

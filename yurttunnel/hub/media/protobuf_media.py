@@ -101,6 +101,7 @@ class ProtobufMedia:
 
     content_type = MEDIA_TYPE.encode()
     watch_content_type = content_type + b";stream=watch"
+    lists_need_sizes = True
 
     def __init__(self, transform: str = "") -> None:
         self._transform = transform

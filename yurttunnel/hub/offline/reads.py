@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
+
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.http.interfaces import IExchange
@@ -11,6 +14,7 @@ from yurttunnel.hub.offline.lookup import FoundList, Lookup
 from yurttunnel.hub.offline.pace import Pace
 from yurttunnel.hub.offline.paging import NotContinued, Page
 from yurttunnel.hub.offline.refusals import Refusals
+from yurttunnel.hub.offline.sources import Source
 from yurttunnel.hub.request.requests import HubCall, ListOptions
 
 
@@ -59,22 +63,51 @@ async def _send(exchange: IExchange, found: FoundList, page: Page) -> None:
     fields = [(b"Content-Type", source.media.content_type)]
     if found.warning:
         fields.append(warning_field(found.warning))
-    # Only bodies that are as they are kept have a length before they are read.
-    sizes = page.sizes if source.is_as_kept else ()
-    writer = source.media.list_writer(source.meta(page.meta), sizes)
-    if source.is_as_kept:
+    pace = Pace(exchange)
+    bodies = _Bodies(source, page)
+    if source.media.lists_need_sizes and not source.is_as_kept:
+        await bodies.make(pace)
+    writer = source.media.list_writer(source.meta(page.meta), bodies.sizes or ())
+    if bodies.sizes is not None:
         fields.append((b"Content-Length", b"%d" % writer.length))
     # What cannot be read is better told before the head than by breaking off.
-    items = await page.next()
+    piece = await bodies.next()
     exchange.send_head(200, fields)
-    pace = Pace(exchange)
     exchange.write(writer.head)
-    while items and not pace.ended:
-        exchange.write(writer.items(source.bodies(items)))
+    while piece is not None and not pace.ended:
+        exchange.write(writer.items(piece))
         await pace.ready()
-        items = await page.next()
+        piece = await bodies.next()
     exchange.write(writer.tail)
     exchange.finish()
+
+
+class _Bodies:
+    """The items of a page as the client gets them, in pieces.
+
+    ``sizes`` are those of all, ``None`` where they are not known before the items are read.
+    """
+
+    def __init__(self, source: Source, page: Page) -> None:
+        self._source = source
+        self._page = page
+        self._made: deque[list[bytes]] | None = None
+        self.sizes: Sequence[int] | None = page.sizes if source.is_as_kept else None
+
+    async def make(self, pace: Pace) -> None:
+        """Make all of them for their sizes; only metadata are made so, which are small."""
+        made: deque[list[bytes]] = deque()
+        while not pace.ended and (items := await self._page.next()):
+            made.append(self._source.bodies(items))
+        self._made = made
+        self.sizes = [len(body) for piece in made for body in piece]
+
+    async def next(self) -> list[bytes] | None:
+        """Return those of the next piece, of which all may be hidden; ``None`` at the end."""
+        if self._made is not None:
+            return self._made.popleft() if self._made else None
+        items = await self._page.next()
+        return self._source.bodies(items) if items else None
 
 
 def warning_field(text: str) -> tuple[bytes, bytes]:
