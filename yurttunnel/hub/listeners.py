@@ -49,6 +49,8 @@ class LaterPort(Reconciler):
         super().__init__(reactor, INTERVAL, f"listening on {what}", self._look)
         self._may_listen = may_listen
         self._listen = listen
+        self.on_tried: list[Callable[[], object]] = []
+        """Who is told after each attempt to listen, whatever came of it."""
         self._port: IListeningPort | None = None
         self._problem = ""
 
@@ -79,11 +81,13 @@ class LaterPort(Reconciler):
                 self._log.warn("{error}; it is tried again", error=error)
         else:
             self._problem = ""
+        for callback in self.on_tried:
+            callback()
 
 
 class HubListeners(MultiService):
     """All of them; ``local`` and ``foreign`` are the handlers of clients that are, or are not, the
-    node's own.
+    node's own. ``reached`` is told whether pods reach the one by TLS, as soon as that is known.
 
     Those on loopback are there when the service starts, or the process ends with a sentence.
     """
@@ -96,6 +100,7 @@ class HubListeners(MultiService):
         foreign: IRequestHandler,
         identity: HubIdentity,
         interface: NodeInterface | None,
+        reached: Callable[[bool], object],
     ) -> None:
         super().__init__()
         self._reactor = reactor
@@ -115,7 +120,7 @@ class HubListeners(MultiService):
                 lambda: interface.problem() is None,
                 partial(listen, "--dummy-if-ip", host, settings.proxy_port, pods),
             )
-        self._add(
+        secured = self._add(
             f"{host}, port {settings.secure_port}",
             lambda: (
                 identity.serving is not None and (interface is None or interface.problem() is None)
@@ -124,16 +129,17 @@ class HubListeners(MultiService):
                 "--proxy-secure-port", host, settings.secure_port, self._secured(identity, pods)
             ),
         )
-        ready = (
-            [identity.on_serving]
-            if interface is None
-            else [
-                identity.on_serving,
-                interface.on_ready,
-            ]
-        )
-        for callbacks in ready:
-            callbacks.append(self._try)
+
+        def tell() -> None:
+            # It listens on when the interface is disturbed, which is repaired: to lead pods to and
+            # fro would have their containers started anew.
+            reached(secured.listens)
+
+        secured.on_tried.append(tell)
+        identity.on_serving.append(self._try)
+        if interface is not None:
+            interface.on_ready.append(self._try)
+            interface.on_refused.append(tell)
 
     def problem(self) -> str | None:
         """Return where pods do not find the hub."""
@@ -153,10 +159,11 @@ class HubListeners(MultiService):
 
     def _add(
         self, what: str, may_listen: Callable[[], bool], listen: Callable[[], IListeningPort]
-    ) -> None:
+    ) -> LaterPort:
         port = LaterPort(self._reactor, what, may_listen, listen)
         port.setServiceParent(self)
         self._later[what] = port
+        return port
 
     def _secured(self, identity: HubIdentity, factory: HTTPFactory) -> IProtocolFactory:
         assert identity.serving is not None  # it is asked before

@@ -22,6 +22,7 @@ from yurttunnel.hub.filters.chain import METRICS as FILTER_METRICS
 from yurttunnel.hub.filters.chain import Filters, chosen_makers, installed_makers
 from yurttunnel.hub.filters.interfaces import FilterSite
 from yurttunnel.hub.filters.pools import Pools
+from yurttunnel.hub.filters.reach import Reach
 from yurttunnel.hub.filters.watches import FilteredWatches
 from yurttunnel.hub.forwarding.answers import METRICS as ANSWER_METRICS
 from yurttunnel.hub.forwarding.answers import Answers
@@ -130,10 +131,12 @@ def build(
         is_guest=policy.is_guest,
     )
     pools = Pools(informers, settings.node_name, settings.node_pool, settings.pool_topology)
+    reach = Reach(identity.serving is not None)
     site = FilterSite(
         settings.node_name,
         "" if listeners.interface is None else str(listeners.interface.address),
         listeners.secure_port,
+        reach,
         pools,
         informers,
     )
@@ -181,7 +184,13 @@ def build(
         interface = NodeInterface(reactor, listeners.interface, kernel.run)
         readiness.add("interface for pods", interface.problem, required=False)
     ports = HubListeners(
-        reactor, listeners, Entrance(hub, True), Entrance(hub, False), identity, interface
+        reactor,
+        listeners,
+        Entrance(hub, True),
+        Entrance(hub, False),
+        identity,
+        interface,
+        reach.tell,
     )
     readiness.add("certificate", identity.problem)
     readiness.add("certificate renewal", identity.warning, required=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.cluster.fakes import FakeInformers, node
 from yurttunnel.hub.filters.interfaces import FilterSite
 from yurttunnel.hub.filters.pools import BUCKET_LABEL, NODE_BUCKETS, NODE_LABEL, NODE_POOLS, Pools
+from yurttunnel.hub.filters.reach import Reach
 from yurttunnel.kube.resources import NODES, SERVICES
 
 
@@ -14,7 +15,8 @@ class Site:
     def __init__(self, pool="", buckets=False, host="169.254.2.1", synced=True):
         self.informers = FakeInformers(synced)
         self.pools = Pools(self.informers, "edge-1", pool, buckets)
-        self.site = FilterSite("edge-1", host, 10268, self.pools, self.informers)
+        self.reach = Reach(bool(host))
+        self.site = FilterSite("edge-1", host, 10268, self.reach, self.pools, self.informers)
         self.changes = 0
 
     def make(self, maker):

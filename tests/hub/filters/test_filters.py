@@ -527,6 +527,33 @@ class ServiceTopologyTests(FilterTestCase):
         self.assertApplies(False, asking("list", "services"), asking("list", "endpointslices"))
 
 
+class ReachTests(SynchronousTestCase):
+    """The filters that lead pods to the hub, while pods do not reach it."""
+
+    objects = {
+        forwardkubesvctraffic: named(
+            "kubernetes", addressType="IPv4", endpoints=[{"addresses": ["192.0.2.1"]}]
+        ),
+        inclusterconfig: named("kube-proxy", "kube-system", data={"config.conf": CONFIG}),
+        masterservice: named("kubernetes", spec={"clusterIP": "10.96.0.1"}),
+        serviceenvupdater: named(
+            "web",
+            spec={"containers": [{"env": [{"name": "KUBERNETES_SERVICE_HOST", "value": "api"}]}]},
+        ),
+    }
+
+    def test_led_while_it_is_reached(self):
+        """What pods have stays until they reach the hub; each change is told, once."""
+        for module, obj in self.objects.items():
+            site = Site()
+            site.reach.tell(False)
+            made = site.make(module.maker)
+            for reached, changes in ((False, 0), (True, 1), (True, 1), (False, 2)):
+                site.reach.tell(reached)
+                shown = made.change(copy.deepcopy(obj))
+                self.assertEqual((reached, changes), (shown != obj, site.changes), module.__name__)
+
+
 # Values for any member: half of what a filter looks at is then of another type.
 KEYS = """
 metadata spec data name namespace labels annotations type ports port nodePort clusterIP clusterIPs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.hub.filters.site import Site
-from tests.hub.forwarding.world import KUBELET, World, chunk, event
+from tests.hub.forwarding.world import JSON, KUBELET, World, chunk, event
 from tests.hub.test_configuration import hub_config_map
 from yurttunnel.hub.configuration import HubConfiguration
 from yurttunnel.hub.filters.chain import ORDER, Filters, chosen_makers, installed_makers
@@ -123,6 +123,34 @@ class ThroughHubTests(World):
         self.pass_time(INTERVAL + SPREAD)
         self.assertTrue(client.connected)
         self.assertNotIn(b"410", client.sent)
+
+    def test_reach(self):
+        """Once pods reach the hub, kubelet lists again, and is shown it as the API."""
+        self.site.reach.tell(False)
+        services = "/api/v1/services?fieldSelector=metadata.name%3Dkubernetes"
+        kubernetes = {
+            "metadata": {"namespace": "default", "name": "kubernetes", "resourceVersion": "5"},
+            "spec": {"clusterIP": "10.96.0.1"},
+        }
+
+        def addresses():
+            self.client = self.server.connect()
+            self.ask(services, KUBELET, JSON)
+            found = {"kind": "ServiceList", "apiVersion": "v1"}
+            metadata = {"resourceVersion": "9"}
+            self.answer_json({**found, "metadata": metadata, "items": [kubernetes]})
+            ((_, body),) = self.answered()
+            return [item["spec"]["clusterIP"] for item in json.loads(body)["items"]]
+
+        self.assertEqual(["10.96.0.1"], addresses())
+        self.client = client = self.server.connect()
+        self.ask(f"{services}&watch=1&resourceVersion=9", KUBELET, JSON)
+        self.answer(HEAD)
+        self.site.reach.tell(True)
+        self.settle_filters()
+        [(last, told)] = self.events(client)
+        self.assertEqual(("ERROR", 410), (last, told["code"]))
+        self.assertEqual(["169.254.2.1"], addresses())
 
     def test_configuration(self):
         """A client that a filter is now for is cut off its watch, and told when it comes again."""

@@ -185,6 +185,8 @@ class LifeTests(SynchronousTestCase):
         self.interface = NodeInterface(self.clock, SETTINGS, self.run_job)
         self.ready: list[int] = []
         self.interface.on_ready.append(lambda: self.ready.append(1))
+        self.refused: list[int] = []
+        self.interface.on_refused.append(lambda: self.refused.append(1))
         self.told: list[str] = []
         globalLogPublisher.addObserver(observer := self.observe)
         self.addCleanup(globalLogPublisher.removeObserver, observer)
@@ -211,8 +213,20 @@ class LifeTests(SynchronousTestCase):
         self.result = ["169.254.2.1 added"]
         self.clock.advance(INTERVAL)
         self.assertEqual([1, 1], self.ready)
+        self.assertEqual([], self.refused)
         self.successResultOf(self.interface.stopService())
         self.assertEqual(["ensure", "ensure", "ensure", "remove"], self.jobs)
+
+    def test_lost(self) -> None:
+        """What cannot be repaired is told once, until it is back."""
+        self.interface.startService()
+        self.result = SteeringFailed("not permitted")
+        self.clock.pump([INTERVAL] * 3)
+        self.assertEqual(([1], [1]), (self.ready, self.refused))
+        self.result = []
+        self.clock.advance(INTERVAL)
+        self.assertEqual(([1, 1], [1]), (self.ready, self.refused))
+        self.successResultOf(self.interface.stopService())
 
     def test_refused(self) -> None:
         """What cannot be had is told once, and tried again."""
@@ -226,7 +240,7 @@ class LifeTests(SynchronousTestCase):
         self.result = ["made"]
         self.clock.advance(INTERVAL)
         self.assertIsNone(self.interface.problem())
-        self.assertEqual([1], self.ready)
+        self.assertEqual(([1], [1]), (self.ready, self.refused))
         self.result = SteeringFailed("cannot be removed")
         self.successResultOf(self.interface.stopService())
         self.assertEqual(

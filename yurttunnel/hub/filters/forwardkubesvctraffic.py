@@ -18,12 +18,13 @@ from yurttunnel.hub.request.requests import ApiRequest
 
 @implementer(IFilter)
 class ForwardKubeSvcTraffic:
-    """The filter; it does nothing where pods do not reach the hub."""
+    """The filter; it does nothing while pods do not reach the hub."""
 
     hides = False
 
     def __init__(self, site: FilterSite, changed: Callable[[], object]) -> None:
         self._site = site
+        site.reach.on_changed.append(changed)
         self._family = "IPv6" if ":" in site.host else "IPv4"
 
     def applies(self, request: ApiRequest) -> bool:
@@ -34,7 +35,9 @@ class ForwardKubeSvcTraffic:
 
     def change(self, obj: Object) -> Object:
         """Show the hub's address and its port for TLS; a slice of the other family stays."""
-        if name_of(obj) != KUBERNETES or obj.get("addressType") != self._family:
+        if name_of(obj) != KUBERNETES or not self._site.reach.reached:
+            return obj
+        if obj.get("addressType") != self._family:
             return obj
         obj["endpoints"] = [{"addresses": [self._site.host], "conditions": {"ready": True}}]
         for port in members(obj, "ports"):

@@ -24,21 +24,24 @@ _LINE = re.compile(r"^([ \t]*)(kubeconfig[ \t]*:)", re.MULTILINE)
 
 @implementer(IFilter)
 class InClusterConfig:
-    """The filter; it does nothing where pods do not reach the hub."""
+    """The filter; it does nothing while pods do not reach the hub."""
 
     hides = False
 
     def __init__(self, site: FilterSite, changed: Callable[[], object]) -> None:
-        self._host = site.host
+        self._site = site
+        site.reach.on_changed.append(changed)
 
     def applies(self, request: ApiRequest) -> bool:
         """Return whether it is about that ConfigMap; kubelet asks for each by its name."""
-        return bool(self._host) and asks_for(request, "", {"configmaps"}, READING, CONFIG_MAP)
+        return bool(self._site.host) and asks_for(request, "", {"configmaps"}, READING, CONFIG_MAP)
 
     def change(self, obj: Object) -> Object:
         """Make the line a comment."""
+        if name_of(obj) != CONFIG_MAP or not self._site.reach.reached:
+            return obj
         data = member(obj, "data")
-        if name_of(obj) == CONFIG_MAP and isinstance(data.get(_KEY), str):
+        if isinstance(data.get(_KEY), str):
             data[_KEY] = _LINE.sub(r"\1#\2", data[_KEY])
         return obj
 

@@ -15,6 +15,7 @@ from zope.interface import Attribute, Interface
 
 if TYPE_CHECKING:
     from yurttunnel.hub.filters.pools import Pools
+    from yurttunnel.hub.filters.reach import Reach
     from yurttunnel.hub.request.requests import ApiRequest, Caller
     from yurttunnel.kube.interfaces import IInformers
 
@@ -36,14 +37,16 @@ class Change(NamedTuple):
 class FilterSite:
     """What a filter can know of its node.
 
-    ``host`` and ``secure_port`` are where pods reach the hub by TLS; ``host`` is empty where they
-    do not. ``informers`` follow the API through the hub's own port, so that they have what was
-    last seen when a node boots without the cloud.
+    ``host`` and ``secure_port`` are where pods reach the hub by TLS, and ``reach`` says whether
+    they do at this moment; ``host`` is empty where they never do. ``informers`` follow the API
+    through the hub's own port, so that they have what was last seen when a node boots without the
+    cloud.
     """
 
     node: str
     host: str
     secure_port: int
+    reach: Reach
     pools: Pools
     informers: IInformers
 

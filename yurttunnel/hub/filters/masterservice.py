@@ -25,12 +25,13 @@ from yurttunnel.hub.request.requests import ApiRequest
 
 @implementer(IFilter)
 class MasterService:
-    """The filter; it does nothing where pods do not reach the hub."""
+    """The filter; it does nothing while pods do not reach the hub."""
 
     hides = False
 
     def __init__(self, site: FilterSite, changed: Callable[[], object]) -> None:
         self._site = site
+        site.reach.on_changed.append(changed)
 
     def applies(self, request: ApiRequest) -> bool:
         """Return whether it is about that Service."""
@@ -38,7 +39,7 @@ class MasterService:
 
     def change(self, obj: Object) -> Object:
         """Show the hub's address and its port for TLS."""
-        if name_of(obj) != KUBERNETES:
+        if name_of(obj) != KUBERNETES or not self._site.reach.reached:
             return obj
         spec = member(obj, "spec")
         spec["clusterIP"] = self._site.host

@@ -20,12 +20,13 @@ from yurttunnel.hub.request.requests import ApiRequest
 
 @implementer(IFilter)
 class ServiceEnvUpdater:
-    """The filter; it does nothing where pods do not reach the hub."""
+    """The filter; it does nothing while pods do not reach the hub."""
 
     hides = False
 
     def __init__(self, site: FilterSite, changed: Callable[[], object]) -> None:
-        self._host = site.host
+        self._site = site
+        site.reach.on_changed.append(changed)
         self._values = {
             "KUBERNETES_SERVICE_HOST": site.host,
             "KUBERNETES_SERVICE_PORT": str(site.secure_port),
@@ -33,12 +34,14 @@ class ServiceEnvUpdater:
 
     def applies(self, request: ApiRequest) -> bool:
         """Return whether it is about pods; patches of their status are answered with them, too."""
-        return bool(self._host) and asks_for(
+        return bool(self._site.host) and asks_for(
             request, "", {"pods"}, READING | {"patch"}, subresources=("", "status")
         )
 
     def change(self, obj: Object) -> Object:
         """Change the variables that are set."""
+        if not self._site.reach.reached:
+            return obj
         spec = member(obj, "spec")
         for kind in ("initContainers", "containers"):
             for container in members(spec, kind):

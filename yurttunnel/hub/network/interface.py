@@ -60,6 +60,8 @@ class NodeInterface(Reconciler):
         self._problem: str | None = "nobody has looked yet"
         self.on_ready: list[Callable[[], object]] = []
         """Who is told each time that the address has come."""
+        self.on_refused: list[Callable[[], object]] = []
+        """Who is told when it cannot be had, each time that this has another reason."""
 
     def problem(self) -> str | None:
         """Return why pods cannot find the hub at the address, if they cannot."""
@@ -88,6 +90,8 @@ class NodeInterface(Reconciler):
                     error=error,
                     address=settings.address,
                 )
+                for callback in self.on_refused:
+                    callback()
             return
         if changes:
             log.info("{name}: {changes}", name=settings.name, changes=", ".join(changes))
