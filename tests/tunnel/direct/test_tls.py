@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from hypothesis import given
 from hypothesis import strategies as st
 from OpenSSL import SSL
@@ -85,17 +87,67 @@ class Plain:
         self.paused = False
 
 
+class Keys:
+    """What the peer of a link protects its records with: pyOpenSSL cannot have them changed.
+
+    The peer itself can send nothing once this has.
+    """
+
+    def __init__(self, is_client: bool) -> None:
+        self._label = f"{'CLIENT' if is_client else 'SERVER'}_TRAFFIC_SECRET_0".encode()
+        # A server has sent two tickets.
+        self._number = 0 if is_client else 2
+
+    def change(self) -> bytes:
+        """Return a record that changes the keys, and demands as much of the other side."""
+        record = self.seal(22, b"\x18\0\0\1\1")
+        self._begin(self._expand(b"traffic upd", 48))
+        self._number = 0
+        return record
+
+    def seal(self, kind: int, data: bytes) -> bytes:
+        """Return the next record."""
+        header = b"\x17\x03\x03" + (len(data) + 17).to_bytes(2, "big")
+        nonce = (int.from_bytes(self._vector, "big") ^ self._number).to_bytes(12, "big")
+        self._number += 1
+        return header + self._cipher.encrypt(nonce, data + bytes([kind]), header)
+
+    def note(self, connection: SSL.Connection, line: bytes) -> None:
+        """Take a line of OpenSSL's log of keys."""
+        label, _, secret = line.split()
+        if label == self._label:
+            assert connection.get_cipher_name() == "TLS_AES_256_GCM_SHA384"
+            self._begin(bytes.fromhex(secret.decode()))
+
+    def _begin(self, secret: bytes) -> None:
+        self._secret = secret
+        self._cipher = AESGCM(self._expand(b"key", 32))
+        self._vector = self._expand(b"iv", 12)
+
+    def _expand(self, label: bytes, size: int) -> bytes:
+        """Derive from the secret (RFC 8446 section 7.1)."""
+        info = size.to_bytes(2, "big") + bytes([6 + len(label)]) + b"tls13 " + label + b"\0"
+        return HKDFExpand(hashes.SHA384(), size, info).derive(self._secret)
+
+
 class Link:
     """A user above the tested layer, and OpenSSL as its peer."""
 
     def __init__(
-        self, transports: str, is_client: bool = False, creator=None, peer_certificate="edge-1"
+        self,
+        transports: str,
+        is_client: bool = False,
+        creator=None,
+        peer_certificate="edge-1",
+        keys: Keys | None = None,
     ) -> None:
         self.clock = Clock()
         self.user = TLSUser()
         reactor = with_transports(self.clock, transports)
         factory = Factory.forProtocol(lambda: self.user)
         server, client = ServerTLS([b"a"]), ClientTLS([b"a"], peer_certificate)
+        if keys is not None:
+            (server if is_client else client)._context.set_keylog_callback(keys.note)
         if is_client:
             self.peer = server.serverConnectionForTLS(None)
             self.peer.set_accept_state()
@@ -243,6 +295,21 @@ class TLSContract:
             link.layer.dataReceived(piece)
         self.assertEqual(link.user.received, b"x" * 20000 + b"y")
         link.lose(ConnectionLost())
+
+    def test_a_peer_that_changes_its_keys_is_answered(self) -> None:
+        """With the next write, or when it does so again, and what follows is delivered."""
+        for is_client in (False, True):
+            keys = Keys(not is_client)
+            link = self.link(is_client=is_client, keys=keys).start()
+            link.layer.dataReceived(keys.seal(23, b"one ") + keys.change() + keys.seal(23, b"two"))
+            self.assertEqual(link.user.received, b"one two")
+            link.layer.dataReceived(keys.change())
+            link.clock.advance(0)
+            self.assertEqual(27, len(b"".join(link.plain.sent)))
+            link.user.transport.write(b"answer")
+            link.run()
+            self.assertEqual(link.received, b"answer")
+            link.lose(ConnectionLost())
 
     # Ends
 
@@ -509,6 +576,33 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
         link.close_plain()
         link.user.reason.trap(ConnectionAborted)
         self.assertEqual(link.plain.sent, [])
+
+    def test_a_peer_that_changes_its_keys_without_end(self) -> None:
+        """Loses the connection, and has next to nothing kept, whether it reads or not."""
+        for is_client in (False, True):
+            for at_once in (1, 1000):
+                keys = Keys(not is_client)
+                link = self.link(is_client=is_client, keys=keys).start()
+                for _ in range(1000 // at_once):
+                    changes = b"".join(keys.change() for _ in range(at_once))
+                    link.layer.dataReceived(changes + keys.seal(23, b"x"))
+                self.assertTrue(link.plain.aborted)
+                self.assertLessEqual(len(b"".join(link.plain.sent)), 4096)
+                self.assertEqual(len(link.user.received), 152 if at_once == 1 else 0)
+                link.close_plain()
+                link.user.reason.trap(ConnectionLost)
+                self.assertIn("changes keys", str(link.user.reason.value))
+
+    def test_keys_that_are_changed_now_and_then(self) -> None:
+        """Are no flood, however often in all."""
+        keys = Keys(True)
+        link = self.link(keys=keys).start()
+        for _ in range(1000):
+            link.layer.dataReceived(keys.change())
+            link.user.transport.write(b"x")
+        link.layer.dataReceived(keys.seal(23, b"still here"))
+        self.assertEqual(link.user.received, b"still here")
+        link.lose(ConnectionLost())
 
     def test_what_comes_in_one_read_is_delivered_in_one_piece(self) -> None:
         """However many records it has."""

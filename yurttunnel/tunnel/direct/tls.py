@@ -39,6 +39,11 @@ HANDSHAKE_RECORD = 22
 RECORD_EXPANSION = 2048
 """What a record may be longer than its plaintext, bytes (RFC 5246 section 6.2.3)."""
 
+MOST_ANSWERS = 4 * 1024
+"""Bytes that TLS may answer a peer with by itself between two writes of ours: 151 changes of keys,
+27 bytes each, of which honest peers make one in gigabytes. Who takes none of the answers has them
+all kept, and no producer can be paused for them."""
+
 ConnectionMaker = Callable[[Any], SSL.Connection]
 """A method of Twisted's connection creators; they are annotated for Twisted's own layer."""
 
@@ -53,9 +58,10 @@ class TLSTransport(Protocol):
     As with Twisted's layer a close waits for the peer's ``close_notify``; whoever closes bounds
     that by ``abortConnection``.
 
-    Nothing is sent for what is read after the handshake: a ``KeyUpdate`` is answered by OpenSSL
-    in front of the next data, as RFC 8446 section 4.6.3 asks for. Contexts must not allow the
-    renegotiation of TLS 1.2 (``OP_NO_RENEGOTIATION``), which would have to be answered at once.
+    A ``KeyUpdate`` is answered by OpenSSL in front of the next data, as RFC 8446 section 4.6.3 asks
+    for, or when another one comes before; the renegotiation of TLS 1.2, which contexts must not
+    allow (``OP_NO_RENEGOTIATION``), by an alert that refuses it. Both are sent, but a peer that
+    wants more of them than :data:`MOST_ANSWERS` loses the connection.
     """
 
     transport: IHalfCloseableTransport
@@ -76,6 +82,8 @@ class TLSTransport(Protocol):
         self._first: bytes | None = None if is_client else b""
         self._records = RecordCounter()
         self._early: list[bytes] | None = []
+        # How much TLS has answered by itself since the last write, bytes.
+        self._answered = 0
         self._established = False
         # Our close_notify has been sent, the peer's has come, nothing goes in or out any more.
         self._sealed = False
@@ -142,6 +150,7 @@ class TLSTransport(Protocol):
         except SSL.Error as error:
             self._fail(error)
             return
+        self._answered = 0
         if encrypted:
             self.transport.write(encrypted)
 
@@ -266,7 +275,9 @@ class TLSTransport(Protocol):
             self._state.read(records, pieces)
         except SSL.WantReadError:
             # Some records held no data: the handshake's, a key update.
-            pass
+            self._answer()
+            if self._closed:
+                return
         except SSL.ZeroReturnError:
             self._ended = True
         except SSL.Error as failed:
@@ -280,6 +291,18 @@ class TLSTransport(Protocol):
         elif self._ended:
             self._end_tls()
             self._close()
+
+    def _answer(self) -> None:
+        """Send what TLS answers by itself, and end with a peer that wants too much of it."""
+        answers = self._state.produced()
+        self._answered += len(answers)
+        if self._answered > MOST_ANSWERS:
+            text = "the peer changes keys, or renegotiates, more often than an honest one does"
+            self._error = Failure(ConnectionLost(text))
+            # Not closed: that would wait for a peer that may take nothing.
+            self.abortConnection()
+        elif answers:
+            self.transport.write(answers)
 
     def _send_produced(self) -> None:
         """Send what TLS has to say by itself, if anything."""

@@ -57,6 +57,7 @@ from yurttunnel.server.siblings.acceptor import MAX_SESSIONS
 from yurttunnel.server.siblings.feed import MAX_LINE, MAX_NODES
 from yurttunnel.server.siblings.service import LISTED_SECONDS, MAX_SIBLINGS
 from yurttunnel.tunnel.connection import HELLO_TIMEOUT, MAX_UNFINISHED
+from yurttunnel.tunnel.direct.tls import MOST_ANSWERS
 from yurttunnel.tunnel.shares import CALLER, ENTRY, KUBELET_CALLER
 from yurttunnel.wire.credit import RESERVE
 from yurttunnel.wire.hello import Limits
@@ -122,6 +123,7 @@ VALUES = {
     "descriptors of the process": [],
     "the same at an agent": [],
     "connections to the agents' port before": [MAX_UNFINISHED, HELLO_TIMEOUT],
+    "what TLS answers": [MOST_ANSWERS / KIB],
     "connections for enrolment": [MAX_CONNECTIONS, REQUEST_DEADLINE, CLOSE_DEADLINE],
     "streams to a node": [Limits().max_streams, Limits().stream_window / KIB],
     "streams in a process": [
