@@ -12,6 +12,7 @@ from tests.wire.conformance import conformance
 from tests.wire.harness import LIMITS, REQUEST, End, limits, user_of
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
+from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.flood import CANCELS_PER_SECOND, FRAMES_PER_SECOND, OPENINGS_PER_SECOND
 from yurttunnel.wire.session import MAX_ANSWERS, Side
 from yurttunnel.wire.session_events import SessionState
@@ -239,6 +240,50 @@ class FloodTests(SynchronousTestCase):
             number += 2
             self.assertLess(end.session._send_queue.control_size, MAX_ANSWERS + 2000)
         self.assertEqual(Code.FLOOD, end.closed)
+
+    @conformance("C-129", "C-131")
+    def test_answers_that_are_not_acknowledged(self) -> None:
+        """A peer that reads them, and says so to nobody, leaves other sessions their streams."""
+        process = MemoryBudget(4 << 20)
+        end = End(local=limits(max_streams=1), parent_budget=process)
+        end.opened_by_peer(2)
+        number = 4
+        while not end.closed:
+            end.now += 0.001
+            end.feed(F.open_frame(number, REQUEST))
+            end.sent_bytes()
+            number += 2
+            self.assertLess(process.used, process.limit * 15 // 16)
+        self.assertEqual(Code.FLOOD, end.closed)
+        self.assertEqual(0, process.used)
+
+    @conformance("C-131")
+    def test_answers_that_are_acknowledged_while_memory_is_short(self) -> None:
+        """They and credit stop at 192 KiB, and go on with each acknowledgement."""
+        process = MemoryBudget(2 << 20)
+        process.charge(process.limit * 9 // 10)
+        end = End(local=limits(max_streams=1, stream_window=4096), parent_budget=process)
+        stream = end.opened_by_peer(2)
+        received, credit, data, stops = 0, 4096, 0, 0
+        for number in range(4, 60_000, 2):
+            end.now += 0.001
+            end.feed(F.open_frame(number, REQUEST))
+            if data < credit:
+                end.feed(F.frame(F.DATA, 2, bytes(1024)))
+                data += 1024
+            frames_sent = [frame for frame in end.sent() if frame[0] not in (F.ACK, F.PING)]
+            for kind, of_stream, payload in frames_sent:
+                received += F.HEADER_SIZE + len(payload)
+                if (kind, of_stream) == (F.CREDIT, 2):
+                    credit = int.from_bytes(payload, "big")
+            self.assertLess(end.session.kept, 193 * 1024)
+            if not frames_sent:
+                stops += 1
+                end.feed(F.offset_frame(F.ACK, 0, received))
+        self.assertIsNone(end.closed)
+        self.assertGreater(stops, 5)
+        self.assertLess(end.session._send_queue.control_size, 1024)
+        self.assertGreater(len(user_of(stream).data), 10_000 * 1024)
 
 
 class NoiseTests(SynchronousTestCase):

@@ -260,3 +260,29 @@ class BudgetTests(SynchronousTestCase):
         other.acknowledged(other.log.end, 1.0)
         self.assertEqual(0, process.used)
         self.assertNotEqual(b"", one.next_chunk(64 * KIB))
+
+    @conformance("C-131")
+    def test_control_frames_when_used_up(self) -> None:
+        """They stop at a chunk and 64 KiB, until the peer acknowledges some or there is room."""
+        process = MemoryBudget(1024 * KIB)
+        send_queue = SendQueue(PLENTY, 0.0, process)
+        process.charge(900 * KIB)
+        most = 192 * KIB
+        for part in (1, 2):
+            send_queue.put(bytes(most - 1))
+            self.assertEqual(most - 1, len(send_queue.next_chunk(1)))
+            self.assertFalse(send_queue.is_full)
+            send_queue.put(b"x")
+            self.assertEqual(b"x", send_queue.next_chunk(1))
+            self.assertTrue(send_queue.is_full)
+            send_queue.put(b"y")
+            self.assertEqual(b"", send_queue.next_chunk(1))
+            send_queue.acknowledged(send_queue.log.end, float(part))
+            self.assertEqual(b"y", send_queue.next_chunk(1))
+            send_queue.acknowledged(send_queue.log.end, float(part))
+        send_queue.put(bytes(most))
+        send_queue.next_chunk(1)
+        self.assertTrue(send_queue.is_full)
+        process.release(900 * KIB)
+        send_queue.put(b"z")
+        self.assertEqual(b"z", send_queue.next_chunk(1))

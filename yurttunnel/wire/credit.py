@@ -35,8 +35,8 @@ need some for a turn each, while PING sees them idle."""
 
 
 RESERVE: Final = 8
-"""One of so many bytes of memory is only for the windows of streams: peers that acknowledge nothing
-cannot use that up."""
+"""One of so many bytes of memory is only for the windows of streams: of it each peer that
+acknowledges nothing has next to nothing (:attr:`~yurttunnel.wire.send_queue.SendQueue.is_full`)."""
 
 
 class MemoryBudget:

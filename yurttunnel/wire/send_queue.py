@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from yurttunnel.wire import frames
-from yurttunnel.wire.bdp_estimate import MAX_KEPT, BdpEstimate
+from yurttunnel.wire.bdp_estimate import MAX_CHUNK, MAX_KEPT, BdpEstimate
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.round_trip import PROBE_AGAIN, Probe, RoundTrip
 from yurttunnel.wire.scheduler import FairQueue
@@ -18,16 +18,16 @@ from yurttunnel.wire.stream import Buffer
 
 MAX_CONTROL: Final = 64 * 1024
 """No stream is opened while this much of control frames waits to be sent, bytes. It also is
-what control frames may add to :data:`~yurttunnel.wire.bdp_estimate.MAX_KEPT`, so a peer that
-acknowledges nothing costs no more than both."""
+what control frames may add to :data:`~yurttunnel.wire.bdp_estimate.MAX_KEPT`, or to one chunk
+while memory is short, so a peer that acknowledges nothing costs no more than both."""
 
 
 class SendQueue:
     """The sending half of a session.
 
     What is kept until it is acknowledged counts in ``budget``; when that is used up, one chunk
-    at a time is under way. ``payload_limit`` is the credit that the peer has given for all
-    streams together, ``payload_sent`` how much of it is used.
+    at a time is under way, and few control frames. ``payload_limit`` is the credit that the peer
+    has given for all streams together, ``payload_sent`` how much of it is used.
     """
 
     def __init__(self, payload_limit: int, now: float, budget: MemoryBudget | None = None) -> None:
@@ -82,7 +82,10 @@ class SendQueue:
     @property
     def is_full(self) -> bool:
         """Whether nothing may be sent before the peer acknowledges some of what it has got."""
-        return self.log.end - self.log.start >= MAX_KEPT + MAX_CONTROL
+        kept = self.log.end - self.log.start
+        if kept < MAX_CHUNK + MAX_CONTROL:
+            return False
+        return kept >= MAX_KEPT + MAX_CONTROL or self._is_short
 
     def next_chunk(self, limit: int) -> bytes:
         """Return the next new bytes of the session.
@@ -91,7 +94,7 @@ class SendQueue:
         """
         log = self.log
         kept = log.end - log.start
-        if kept >= MAX_KEPT + MAX_CONTROL:
+        if kept >= MAX_CHUNK + MAX_CONTROL and self.is_full:
             return b""
         parts: list[Buffer] = []
         if self.control_size:
@@ -110,9 +113,11 @@ class SendQueue:
         return chunk
 
     def _may_keep_more(self, kept: int) -> bool:
-        if self._budget is not None and self._budget.is_short:
-            return not kept
-        return kept < self.bdp.most_kept
+        return not kept if self._is_short else kept < self.bdp.most_kept
+
+    @property
+    def _is_short(self) -> bool:
+        return self._budget is not None and self._budget.is_short
 
     # -- what is measured of the path ----------------------------------------------------------
 
