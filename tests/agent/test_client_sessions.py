@@ -77,6 +77,30 @@ class SessionTests(ClientTestCase):
         self.assertEqual(1, len(self.listener.sessions()))
         self.assertEqual({Code.SESSION_LOST: 1}, self.closed_with(self.context.counters))
 
+    def test_other_identifiers_for_a_session_that_is_unknown(self):
+        """What was claimed is what the HELLO said with which the new session has begun."""
+        identifiers = ["host=edge-1"]
+        self.settings.identifiers = lambda: identifiers[0]
+        self.connect()
+        self.network.cut()
+        self.start_server()
+        identifiers[0] = ""
+        self.attempt()
+        self.assertEqual("", self.client.claimed)
+        self.assertEqual(
+            "", self.listener.sessions()[0].wire.peer.properties["identifiers"], "at the server"
+        )
+
+    def test_other_identifiers_for_a_session_that_goes_on(self):
+        """What was claimed for it stays, whatever the HELLO says with which it is resumed."""
+        identifiers = ["host=edge-1"]
+        self.settings.identifiers = lambda: identifiers[0]
+        self.connect()
+        self.network.cut()
+        identifiers[0] = ""
+        self.attempt()
+        self.assertEqual("host=edge-1", self.client.claimed)
+
     def test_window_over(self):
         """When the resume window is over the session ends, and a new one begins when it can."""
         self.connect()

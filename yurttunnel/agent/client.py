@@ -99,7 +99,8 @@ class ServerClient(ReconnectingClientFactory):
         self._session: TunnelSession | None = None
         self._leaving: set[TunnelSession] = set()
         self._connection: SessionConnection | None = None
-        self._claimed = ""
+        # The HELLO of this side on the last connection.
+        self._asked: Hello
         self.tells_servers = False
 
     # -- for the command -----------------------------------------------------------------------
@@ -178,7 +179,8 @@ class ServerClient(ReconnectingClientFactory):
     @property
     def claimed(self) -> str | None:
         """The identifiers that the server was told for the session, ``None`` without one."""
-        return None if self._session is None else self._claimed
+        session = self._session
+        return None if session is None else session.wire.local.properties["identifiers"]
 
     @property
     def draining(self) -> bool:
@@ -240,12 +242,11 @@ class ServerClient(ReconnectingClientFactory):
         """Ask for the session to go on, or for a new one."""
         session = self._session
         if session is None:
-            hello = self._settings.hello(held=self._held())
-            self._claimed = hello.properties["identifiers"]
-            connection.send_hello(hello)
+            self._asked = self._settings.hello(held=self._held())
         else:
-            hello = self._settings.hello(session.session_id, session.wire.received, self._held())
-            connection.send_hello(hello)
+            received = session.wire.received
+            self._asked = self._settings.hello(session.session_id, received, self._held())
+        connection.send_hello(self._asked)
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
         """Go on, or end what the server does not know and begin anew."""
@@ -341,9 +342,7 @@ class ServerClient(ReconnectingClientFactory):
         description = PeerDescription(
             local_name=self._settings.node, peer_name=self.server, address=self.server
         )
-        session = TunnelSession(
-            self._context, Side.AGENT, self._settings.hello(), hello, description
-        )
+        session = TunnelSession(self._context, Side.AGENT, self._asked, hello, description)
         session.on_closed.append(lambda code, text: self._session_closed(session, code, text))
         session.on_going_away.append(lambda: self._leave(session))
         session.on_servers_told.append(self._told_meanwhile)
