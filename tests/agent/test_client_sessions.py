@@ -114,6 +114,33 @@ class SessionTests(ClientTestCase):
         self.attempt()
         self.assertTrue(self.client.connected)
 
+    def test_window_over_before_the_answer(self):
+        """A session that ends while the server is asked for it is refused; a new one begins."""
+        self.connect()
+        near, _ = self.stream()
+        old = self.client.sessions()[0]
+        near.transport.write(b"x")
+        self.network.settle()
+        self.network.cut()
+        ready = self.client.connection_ready
+
+        def ask_too_late(connection):
+            ready(connection)
+            old.close(Code.SESSION_LOST, "the peer did not come back in time")
+
+        self.patch(self.client, "connection_ready", ask_too_late)
+        self.attempt()
+        self.assertEqual([], self.client.sessions())
+        self.assertIn("ended here meanwhile", self.client.last_error)
+        ends = {Code.SESSION_LOST: 1}
+        self.assertEqual(ends, self.closed_with(self.server.counters))
+        self.assertEqual(ends, self.closed_with(self.context.counters))
+        self.assertEqual(Code.SESSION_LOST, near.reasons[0].value.code)
+        self.client.connection_ready = ready
+        self.attempt()
+        self.assertTrue(self.client.connected)
+        self.assertNotEqual(old.session_id, self.client.sessions()[0].session_id)
+
     def test_revoked(self):
         """A session that the server ends is over; the client tries to begin another."""
         self.connect()

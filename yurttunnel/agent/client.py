@@ -271,6 +271,9 @@ class ServerClient(ReconnectingClientFactory):
             session.close(Code.SESSION_LOST, "the server does not know the session any more")
         if self._draining:
             raise Violation(Code.GOING_AWAY, "the agent begins no new session here")
+        if hello.session == self._asked.session:
+            # The server's count is of that one, and would not fit a new one.
+            raise Violation(Code.SESSION_LOST, "the session has ended here meanwhile")
         self._begin(connection, hello)
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
