@@ -30,7 +30,8 @@ from yurttunnel.wire.stream import Stream
 
 LINGER = 30.0
 """Seconds that a stream which its user has closed waits for the peer to take what is still to
-be sent, or to end the stream too; they begin anew while the peer goes on taking."""
+be sent, and to end the stream too. They begin anew where more was sent in them, or the session has
+no connection; once all has been sent, with the end, what the peer takes does not count any more."""
 
 
 @implementer(IAddress)
