@@ -71,10 +71,13 @@ class AttributeTests(SynchronousTestCase):
         self.assertEqual((("metadata.name", "a"), ("spec.nodeName", "n")), found.fields)
         found = self.attributes("DELETE", f"{PODS_PATH}?fieldSelector=metadata.name%3Da")
         self.assertEqual(("deletecollection", ""), (found.verb, found.name))
-        for selector in ("metadata.name!%3Da", "metadata.name%3Da,,"):
-            self.assertEqual(
-                "", self.attributes("GET", f"{PODS_PATH}?fieldSelector={selector}").name
-            )
+        for selector, name in (
+            ("metadata.name!%3Da", ""),
+            ("metadata.name%3Da,x", ""),
+            ("metadata.name%3Da,,", "a"),
+        ):
+            found = self.attributes("GET", f"{PODS_PATH}?fieldSelector={selector}")
+            self.assertEqual(name, found.name, selector)
 
     def test_paths(self):
         """What is about no objects has its path, and the method as its verb."""

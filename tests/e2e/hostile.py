@@ -88,7 +88,11 @@ class SlowCrowd:
     def fill(self) -> None:
         """Connect as many as have been ended."""
         for _ in range(self._size - self.open):
-            connection = _connected(self._where)
+            try:
+                connection = _connected(self._where)
+            except ConnectionResetError:
+                # It was refused before this process knew that it was connected.
+                continue
             if self._context is not None:
                 connection = self._context.wrap_socket(connection)
             # It may have been refused already.

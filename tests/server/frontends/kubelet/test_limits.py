@@ -25,6 +25,7 @@ from yurttunnel.http.relay import (
 )
 from yurttunnel.http.server_connection import MAX_DROPPED
 from yurttunnel.kube.events import MAX_MESSAGE, MAX_WAITING
+from yurttunnel.kube.exec_credentials import PLUGIN_SECONDS
 from yurttunnel.kube.responses import MAX_BODY
 from yurttunnel.kube.responses import MAX_LINE as MAX_WATCH_LINE
 from yurttunnel.kube.work_queue import MAX_KEYS
@@ -70,6 +71,7 @@ ANSWER = HeadLimits()
 
 VALUES = {
     "connections of callers": [SETTINGS.max_connections],
+    "time for a credential plugin": [PLUGIN_SECONDS],
     "requests to kubelets under way": [SETTINGS.max_connections, SETTINGS.max_connections / 2],
     "connections besides": [SETTINGS.max_lingering],
     "TLS handshakes at once": [SETTINGS.max_handshakes],
