@@ -107,9 +107,15 @@ class FieldTests(SynchronousTestCase):
 
     def test_nonsense(self):
         """What cannot be read is a BadRequest."""
-        for text in ("metadata.name", "=a", "metadata.name=a=b", ","):
+        for text in ("metadata.name", "=a", "metadata.name=a=b", ",x"):
             error = self.assertRaises(ApiError, field_selector, PODS, text)
             self.assertEqual(400, error.status, text)
+
+    def test_empty_terms(self):
+        """They say nothing."""
+        pods = [{"metadata": {"name": name}} for name in ("a", "b")]
+        for text, selected in ((",", pods), (",metadata.name=a,,", pods[:1])):
+            self.assertEqual(selected, list(filter(field_selector(PODS, text), pods)), text)
 
     def test_both(self):
         """Two selectors together select what both do."""
