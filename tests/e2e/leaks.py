@@ -39,6 +39,7 @@ class Holdings:
 
     descriptors: int
     threads: int
+    """Without those of the reactor's pool: they stay, as many as lookups were made at a time."""
     readers: int
     writers: int
     streams: int
@@ -64,15 +65,16 @@ class Holdings:
 async def holdings_of(program: Program) -> Holdings:
     """Count what a program that runs holds now, the page that is asked for included."""
     stats = json.loads(await page(program, "/debug/reactor"))
+    stacks = await page(program, "/debug/stacks")
     prefix = program.arguments[0].replace("-", "_")
     return Holdings(
         descriptors=len(program.descriptors()),
-        threads=program.threads(),
+        threads=program.threads() - len(re.findall(r"(?m)^thread PoolThread-", stacks)),
         readers=sum(stats["readers"].values()),
         writers=sum(stats["writers"].values()),
         streams=int(await program.metric(f"{prefix}_open_streams")),
         kept_bytes=int(await program.metric(f"{prefix}_memory_budget_used_bytes")),
-        delayed_calls=delayed_calls(await page(program, "/debug/stacks")),
+        delayed_calls=delayed_calls(stacks),
     )
 
 
