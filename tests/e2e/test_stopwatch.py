@@ -87,7 +87,10 @@ class StopwatchTests(EndToEndTestCase):
         """As long as it was waited for them."""
         answer = Deferred()
         watched = iter((5.0, 65.0, 65.0))
-        own = lambda pid: [("own", next(watched))] if pid == os.getpid() else []  # noqa: E731
-        self.patch(stopwatch, "waits_by_thread", own)
+
+        def waits_by_thread(pid):
+            return [("own", next(watched))] if pid == os.getpid() else []
+
+        self.patch(stopwatch, "waits_by_thread", waits_by_thread)
         reactor.callLater(0.15, answer.callback, "late")
         self.assertEqual("late", await self.within(0.1, answer, "the answer"))

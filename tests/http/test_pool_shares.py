@@ -163,6 +163,17 @@ class TogetherTests(ShareTests):
             self.failureResultOf(self.ask(("edge-1", port), lasting=True), PoolBusy)
         self.assertEqual(1, len(self.pool._origins))
 
+    def test_a_port_that_was_forgotten_before(self):
+        """What had it does not have the one forgotten that has it now."""
+        first = self.new()
+        [former] = self.pool._origins.values()
+        first.transport.loseConnection()
+        self.settle()
+        self.assertEqual({}, self.pool._origins)
+        self.begin(self.new())
+        former.forget_if_empty()
+        self.assertEqual(1, len(self.pool._origins))
+
     def test_the_end_while_several_ports_are_waited_for(self):
         """Nobody is given a place that the end has freed."""
         self.begin(self.new())

@@ -18,4 +18,5 @@ def allowed_sources(portal: Portal, host: Address | None) -> tuple[Network, ...]
     found = [each for each in portal.sources if each.version == portal.address.version]
     if host is not None and any(host in each for each in found):
         found.append(ip_network(portal.address))
+    # They are all of one version, which their type does not say.
     return tuple(collapse_addresses(found))  # type: ignore[type-var]
