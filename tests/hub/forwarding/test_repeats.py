@@ -5,8 +5,7 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.hub.forwarding.test_keeping import ONE
-from tests.hub.forwarding.world import JSON, KUBELET, TOKEN, World, pod
+from tests.hub.forwarding.world import JSON, KUBELET, ONE, TOKEN, World, pod
 from yurttunnel.hub.forwarding.repeats import LONGEST, MOMENT, MOST, Repeats
 
 

@@ -35,6 +35,8 @@ from yurttunnel.hub.upstream.servers import Balancer, parse_servers
 KUBELET = b"User-Agent: kubelet/v1.34.0 (linux/amd64)"
 JSON = b"Accept: application/json"
 PODS = "/api/v1/pods"
+ONE = "/api/v1/namespaces/default/pods/one"
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 TOKEN = b"Authorization: Bearer abc"

@@ -1,0 +1,119 @@
+"""Answers that filters change, and what is kept of them."""
+
+from __future__ import annotations
+
+import json
+
+from tests.hub.forwarding.world import (
+    CHUNKED,
+    JSON,
+    KUBELET,
+    ONE,
+    PODS,
+    World,
+    chunk,
+    event,
+    pod,
+    pod_list,
+)
+
+
+class FilterTests(World):
+    """Answers that filters change."""
+
+    def setUp(self):
+        """Hide one pod, and mark the others."""
+        super().setUp()
+
+        def change(obj):
+            if obj["metadata"]["name"] == "hidden":
+                return None
+            obj["metadata"]["labels"] = {"seen": "yes"}
+            return obj
+
+        self.filters.change = change
+
+    def test_what_is_asked_for(self):
+        """The API is asked for JSON, uncompressed."""
+        protobuf = b"Accept: application/vnd.kubernetes.protobuf,application/json"
+        self.ask(PODS, KUBELET, protobuf, b"Accept-Encoding: gzip")
+        self.assertIn("Accept: application/json\r\n", self.asked())
+        self.assertNotIn("Accept-Encoding", self.asked())
+
+    def test_not_json(self):
+        """Who takes no JSON cannot be answered."""
+        self.ask(PODS, KUBELET, b"Accept: application/vnd.kubernetes.protobuf")
+        self.assertEqual(406, self.answered()[0][0])
+
+    def test_list(self):
+        """The client gets what is left; what is kept is as it was."""
+        self.ask(PODS, KUBELET, JSON)
+        self.answer_json(pod_list(pod("hidden"), pod("one")))
+        ((_, body),) = self.answered()
+        (item,) = json.loads(body)["items"]
+        self.assertEqual({"seen": "yes"}, item["metadata"]["labels"])
+        self.assertEqual(["hidden", "one"], sorted(self.kept_list()))
+
+    def test_selectors_that_cannot_be_read(self):
+        """What the API selects is filtered all the same; nothing of it is kept."""
+        self.ask(f"{PODS}?labelSelector=a+b", KUBELET, JSON)
+        self.answer_json(pod_list(pod("hidden"), pod("one")))
+        ((_, listed),) = self.answered()
+        self.client = self.server.connect()
+        self.ask(f"{PODS}?labelSelector=a+b&watch=1", KUBELET, JSON)
+        self.answer(CHUNKED + chunk(event("ADDED", pod("hidden", "1"))) + b"0\r\n\r\n")
+        ((_, watched),) = self.answered()
+        self.assertEqual(
+            ["one"], [item["metadata"]["name"] for item in json.loads(listed)["items"]]
+        )
+        self.assertEqual("DELETED", json.loads(watched)["type"])
+        self.assertIsNone(self.kept_list())
+        self.assertIsNone(self.kept("hidden"))
+
+    def test_tables(self):
+        """Who asks for a Table first, as kubectl does, gets what is left of the list itself."""
+        table = b"Accept: application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+        self.ask(PODS, KUBELET, table)
+        self.answer_json(pod_list(pod("hidden"), pod("one")))
+        ((_, body),) = self.answered()
+        (item,) = json.loads(body)["items"]
+        self.assertEqual({"seen": "yes"}, item["metadata"]["labels"])
+        self.assertEqual(["hidden", "one"], sorted(self.kept_list()))
+
+    def test_object(self):
+        """So it is with one object; one that is hidden is cut off."""
+        self.ask(ONE, KUBELET, JSON)
+        self.answer_json(pod("one"))
+        ((_, body),) = self.answered()
+        self.assertEqual({"seen": "yes"}, json.loads(body)["metadata"]["labels"])
+
+    def test_watch(self):
+        """On a watch, what is hidden is gone."""
+        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+        self.answer(CHUNKED + chunk(event("ADDED", pod("hidden", "1"))))
+        self.answer(chunk(event("ADDED", pod("one", "2"))))
+        self.assertIn(b'"DELETED"', self.client.sent)
+        self.assertIn(b'"seen"', self.client.sent)
+        self.assertEqual("1", self.kept("hidden"))
+
+    def test_what_cannot_be_read(self):
+        """What a filter cannot look into is cut off, since it may have to be hidden."""
+        for target in (PODS, ONE, f"{PODS}?watch=1"):
+            self.client = self.server.connect()
+            self.ask(target, KUBELET, JSON)
+            self.answer(CHUNKED + chunk(b'{"type": 1}\n') + b"0\r\n\r\n")
+            self.assertTrue(self.client.aborted, target)
+
+    def test_broken_filter(self):
+        """So is what a filter fails with."""
+        self.filters.change = lambda obj: obj["nothing"]
+        self.ask(ONE, KUBELET, JSON)
+        self.answer_json(pod("one"))
+        self.assertTrue(self.client.aborted)
+        self.assertEqual(1, len(self.flushLoggedErrors(KeyError)))
+
+    def test_status(self):
+        """A Status is no object that could be changed."""
+        self.ask(ONE, KUBELET, JSON)
+        self.answer_json({"kind": "Status", "apiVersion": "v1", "metadata": {}})
+        self.assertEqual("Status", json.loads(self.answered()[0][1])["kind"])

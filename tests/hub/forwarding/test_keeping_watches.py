@@ -1,0 +1,179 @@
+"""What of watches is kept, and what of those that break off is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.internet.error import ConnectionLost
+
+from tests.hub.cache.caches import make_cache
+from tests.hub.forwarding.world import (
+    CHUNKED,
+    JSON,
+    KUBELET,
+    PODS,
+    World,
+    chunk,
+    event,
+    pod,
+    pod_list,
+)
+from yurttunnel.hub.cache.interfaces import Scope
+
+BOOKMARK = {"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": "77"}}
+
+
+class WatchTests(World):
+    """What watches tell."""
+
+    def watch(self, query="", *events):
+        """Begin a watch."""
+        self.ask(f"{PODS}?watch=1{query}", KUBELET, JSON)
+        self.answer(CHUNKED)
+        for each in events:
+            self.tell(each)
+
+    def tell(self, frame):
+        """Have the watch tell something."""
+        self.answer(chunk(frame))
+
+    def test_events(self):
+        """Each is passed on when it comes, and kept."""
+        self.watch("", event("ADDED", pod("one", "1")), event("ADDED", pod("two", "2")))
+        self.tell(event("MODIFIED", pod("one", "3")))
+        self.assertEqual(("3", "2"), (self.kept("one"), self.kept("two")))
+        self.assertIn(chunk(event("MODIFIED", pod("one", "3"))), self.client.sent)
+        self.tell(event("DELETED", pod("one", "4")))
+        self.assertIsNone(self.kept("one"))
+
+    def list(self, *pods, version="9", fields=()):
+        """Have pods listed, at a version."""
+        self.ask(PODS, KUBELET, JSON)
+        self.answer_json(pod_list(*pods or [pod("one")], version=version), b"200 OK", -1, *fields)
+
+    def version(self):
+        """Return that of the list that is kept."""
+        listed = self.successResultOf(self.cache.list(Scope(self.collection())))
+        listed.close()
+        return listed.meta.version
+
+    def test_versions(self):
+        """A list that is kept is at the version of what its watch has told last."""
+        self.list()
+        self.watch("&resourceVersion=9")
+        for type, obj, version in (
+            ("ADDED", pod("two", "11"), "11"),
+            ("DELETED", pod("two", "12"), "12"),
+            ("BOOKMARK", BOOKMARK, "77"),
+        ):
+            self.tell(event(type, obj))
+            self.assertEqual(version, self.version())
+
+    def test_versions_of_others(self):
+        """A watch of a part, or one that begins anywhere, does not tell of all."""
+        self.list()
+        for query in ("&resourceVersion=9&labelSelector=x%3D1", "", "&resourceVersion=0"):
+            self.client = self.server.connect()
+            self.watch(query, event("ADDED", pod("two", "11")), event("BOOKMARK", BOOKMARK))
+            self.assertEqual("9", self.version())
+
+    def test_versions_behind_a_list_that_is_not_kept(self):
+        """A watch that began with such a list does not make the one before it newer."""
+        self.list(pod("one"), pod("gone", "2"), version="10")
+        self.list(version="20", fields=[b"Content-Encoding: br"])
+        later = BOOKMARK | {"metadata": {"resourceVersion": "30"}}
+        self.watch("&resourceVersion=20", event("BOOKMARK", later))
+        self.assertEqual("10", self.version())
+        self.client = self.server.connect()
+        self.list(version="20")
+        self.tell(event("BOOKMARK", later))
+        self.assertEqual((["one"], "20"), (self.kept_list(), self.version()))
+        self.client = self.server.connect()
+        self.watch("&resourceVersion=20", event("BOOKMARK", later))
+        self.assertEqual("30", self.version())
+
+    def test_leaving_a_selection(self):
+        """What leaves the selection of one watch is there for another."""
+        self.watch("&labelSelector=x%3D1", event("ADDED", pod("one", "1", x="1")))
+        self.client = self.server.connect()
+        self.watch("", event("MODIFIED", pod("one", "2", x="2")))
+        self.answer(chunk(event("DELETED", pod("one", "2", x="1"))), 0)
+        self.assertEqual("2", self.kept("one"))
+
+    def test_end(self):
+        """When it ends, or breaks off, what it told stays."""
+        self.watch("", event("ADDED", pod("one", "1")))
+        self.connections.played[-1].break_off(ConnectionLost())
+        self.settle()
+        self.assertEqual("1", self.kept("one"))
+
+    def test_malformed(self):
+        """What cannot be read is passed on, and nothing that follows is kept."""
+        self.watch("", b'{"type": 1}\n', event("ADDED", pod("one")))
+        self.assertIn(event("ADDED", pod("one")), self.client.sent)
+        self.assertIsNone(self.kept("one"))
+        self.assertEqual(1, self.answers.unreadable)
+
+    def test_initial_events(self):
+        """A watch that begins with all there is takes the place of a list."""
+        self.ask(PODS, KUBELET, JSON)
+        self.answer_json(pod_list(pod("old")))
+        bookmark = {
+            "kind": "Pod",
+            "apiVersion": "v1",
+            "metadata": {
+                "resourceVersion": "9",
+                "annotations": {"k8s.io/initial-events-end": "true"},
+            },
+        }
+        self.watch(
+            "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
+            event("ADDED", pod("one", "3")),
+        )
+        self.assertEqual("1", self.kept("old"))
+        self.tell(event("BOOKMARK", bookmark))
+        self.assertEqual(["one"], self.kept_list())
+        self.tell(event("ADDED", pod("two", "10")))
+        self.assertEqual(["one", "two"], sorted(self.kept_list()))
+        self.assertEqual("10", self.version())
+
+
+class RoomTests(World):
+    """What watches that break off leave in a cache on the disk, whose memory is bounded."""
+
+    def make_cache(self):
+        """Have such a cache."""
+        cache = make_cache(Path(self.mktemp()), self.clock)
+        cache.startService()
+        return cache
+
+    def end(self):
+        """Stop it, too."""
+        stopped = self.cache.stopService()
+        self.pass_time(1)
+        self.successResultOf(stopped)
+        super().end()
+
+    def lose_server(self):
+        """Have the server break off."""
+        self.connections.played[-1].break_off(ConnectionLost())
+
+    def change_filters(self):
+        """Have filters change."""
+        [end] = self.filters.ends
+        end()
+
+    def test_amid_their_first_list(self):
+        """What has come of it takes no room any more, though their clients see an end as any."""
+        query = "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+        self.filters.change = lambda obj: obj
+        for break_off in (self.lose_server, self.change_filters):
+            before = self.cache.stats.waiting
+            self.client = self.server.connect()
+            self.ask(f"{PODS}?watch=1{query}", KUBELET, JSON)
+            self.answer(CHUNKED + chunk(event("ADDED", pod("one", text="x" * 1000))))
+            self.assertLess(before + 1000, self.cache.stats.waiting)
+            break_off()
+            self.pass_time(1)
+            self.assertEqual(200, self.answered()[0][0])
+            self.assertEqual(before, self.cache.stats.waiting)

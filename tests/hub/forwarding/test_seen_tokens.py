@@ -1,0 +1,143 @@
+"""Which tokens the API accepts, as what goes through the hub tells."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred, fail
+
+from tests.hub.forwarding.world import JSON, World
+from tests.hub.request.tokens import service_account_token
+from yurttunnel.hub.forwarding.seen_tokens import ACCEPTED_SECONDS, KNOWN_SECONDS, UNKNOWN_SECONDS
+from yurttunnel.hub.request.callers import read_token
+from yurttunnel.hub.upstream.calls import TokenRefused
+
+ACCOUNT = "system:serviceaccount:n:web"
+
+
+class TokenTests(World):
+    """Which tokens the API accepts."""
+
+    def owner(self, token="abc"):
+        """Return whose a token is, as far as it is known."""
+        return self.successResultOf(self.cache.token_owner(read_token(token).digest))
+
+    def get(self, status=b"200 OK", token="abc"):
+        """Have the API answer."""
+        self.client = self.server.connect()
+        self.ask("/api/v1/nodes", b"Authorization: Bearer " + token.encode(), JSON)
+        self.answer_json({"kind": "Status"}, status)
+
+    def test_accepted(self):
+        """A token is whose the API says that it is when the hub asks."""
+        self.users["abc"] = ACCOUNT
+        self.get()
+        self.assertEqual(ACCOUNT, self.owner())
+
+    def test_forged(self):
+        """No answer to the client says that a token is somebody's."""
+        forged = service_account_token("kube-system", "coredns")
+        for status in (b"200 OK", b"400 Bad Request", b"403 Forbidden", b"404 Not Found"):
+            self.pass_time(UNKNOWN_SECONDS, step=10)
+            self.get(status, forged)
+            self.assertIsNone(self.owner(forged))
+        self.assertEqual([forged] * 4, self.reviewed)
+
+    def test_review_that_is_refused(self):
+        """A token that the API does not accept any more when it is asked about is forgotten."""
+        self.users["abc"] = ACCOUNT
+        self.get()
+        self.users["abc"] = fail(TokenRefused())
+        self.pass_time(KNOWN_SECONDS, step=60)
+        self.get(b"403 Forbidden")
+        self.assertIsNone(self.owner())
+
+    def test_refused(self):
+        """So is one with which a request is refused, and one that never was is not known."""
+        self.get(b"401 Unauthorized")
+        self.assertIsNone(self.owner())
+        self.pass_time(UNKNOWN_SECONDS, step=10)
+        self.users["abc"] = ACCOUNT
+        self.get()
+        self.assertEqual(ACCOUNT, self.owner())
+        self.get(b"401 Unauthorized")
+        self.assertIsNone(self.owner())
+
+    def test_refused_once(self):
+        """One that is accepted again after that is asked about within a minute."""
+        self.users["abc"] = ACCOUNT
+        self.get()
+        self.get(b"401 Unauthorized")
+        self.pass_time(UNKNOWN_SECONDS, step=10)
+        self.get()
+        self.assertEqual(ACCOUNT, self.owner())
+        self.assertEqual(["abc"] * 2, self.reviewed)
+
+    def test_failures(self):
+        """An API that fails has not looked at it."""
+        self.users["abc"] = ACCOUNT
+        self.get(b"503 Service Unavailable")
+        self.assertIsNone(self.owner())
+        self.assertEqual([], self.reviewed)
+
+    def test_how_often(self):
+        """It is asked about once an hour, and once a minute as long as nobody says."""
+        for owner, seconds in (("", UNKNOWN_SECONDS), (ACCOUNT, KNOWN_SECONDS)):
+            self.pass_time(UNKNOWN_SECONDS, step=10)
+            self.users["abc"] = owner
+            self.reviewed.clear()
+            self.get()
+            self.get()
+            self.pass_time(seconds - 30, step=10)
+            self.get()
+            self.assertEqual(["abc"], self.reviewed)
+            self.pass_time(30, step=10)
+            self.get()
+            self.assertEqual(["abc"] * 2, self.reviewed)
+
+    def test_one_at_a_time(self):
+        """A token is asked about once at a time."""
+        self.users["abc"] = Deferred()
+        self.get()
+        self.get()
+        self.assertEqual(["abc"], self.reviewed)
+
+    def test_bound(self):
+        """Tokens that somebody makes up are asked about by so many at a time."""
+        names = [f"made-up-{number}" for number in range(100)]
+        self.users.update((name, Deferred()) for name in names)
+        for name in names:
+            self.get(token=name)
+        self.assertEqual(names[:64], self.reviewed)
+
+    def test_bound_of_one_pod(self):
+        """One pod that makes them up leaves questions to others."""
+        self.local = False
+        names = [f"made-up-{number}" for number in range(100)]
+        self.users.update((name, Deferred()) for name in names)
+        for name in names:
+            self.get(token=name)
+        self.assertEqual(names[:32], self.reviewed)
+        self.local = True
+        self.users["abc"] = ACCOUNT
+        self.get()
+        self.assertEqual(ACCOUNT, self.owner())
+
+    def test_floods(self):
+        """Nor do they push out what is known of another one, however many they are."""
+        self.users["abc"] = ACCOUNT
+        self.get()
+        self.reviewed.clear()
+        for number in range(5_000):
+            self.successResultOf(self.tokens.owner(f"made-up-{number}", None))
+        self.get()
+        self.assertNotIn("abc", self.reviewed)
+
+    def test_ends(self):
+        """A token is accepted until it ends, and for a day at most."""
+        now = self.clock.seconds()
+        for expires in (now + 3600, now + 10 * ACCEPTED_SECONDS):
+            token = service_account_token("n", "web", expires)
+            self.users[token] = ACCOUNT
+            self.get(token=token)
+            self.assertEqual(ACCOUNT, self.owner(token))
+            self.clock.advance(min(expires - now, ACCEPTED_SECONDS))
+            self.assertIsNone(self.owner(token))
