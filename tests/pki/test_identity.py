@@ -188,6 +188,12 @@ def certificate(
     return builder.sign(key, hashes.SHA256())
 
 
+def addresses(count: int) -> list[x509.GeneralName]:
+    """List so many addresses, as a certificate has them."""
+    first = ip_address("10.0.0.1")
+    return [x509.IPAddress(first + n) for n in range(count)]
+
+
 class CertificateTests(TestCase):
     """Identities in certificates."""
 
@@ -242,10 +248,22 @@ class CertificateTests(TestCase):
             "too many names": certificate(
                 names=[edge, *(x509.DNSName(f"h{n}") for n in range(300))]
             ),
+            "one name too many": certificate(names=[edge, *addresses(256)]),
+            "names that are too long": certificate(
+                names=[edge, *(x509.DNSName(f"h{n:0>62}.{'x' * 63}") for n in range(150))]
+            ),
         }.items():
             with self.subTest(case):
                 error = self.assertRaises(BadIdentity, identity_from_certificate, bad)
                 self.assertEqual(len(str(error).splitlines()), 1)
+
+    def test_as_many_as_may_be(self) -> None:
+        """Whatever a certificate names can be written as a list, and read again."""
+        enrolment = x509.UniformResourceIdentifier("yurttunnel:enrolment=c0ffee")
+        names = [x509.DNSName("edge-1"), *addresses(255), enrolment]
+        found = identity_from_certificate(certificate(names=names)).identifiers
+        self.assertEqual(len(found.addresses), 255)
+        self.assertEqual(parse_identifiers(format_identifiers(found)), found)
 
     def test_uncovered(self) -> None:
         """What is claimed beyond the certificate is named item by item."""

@@ -207,6 +207,27 @@ class RotationTests(FileTestCase):
             ["audit-2026-01-31T12-00-00.500.log", "audit-2026-01-31T12-00-00.501.log"],
         )
 
+    def test_after_a_clock_that_was_ahead(self):
+        """What is the newest is kept, and not what has the latest time."""
+        for number in range(6):
+            self.append(*10 * [b"%d" % number + LINE[1:]])
+            self.now += 86400 if number < 3 else 60
+            if number == 3:
+                self.now -= 86400 * 365
+        kept = [(self.directory / name).read_bytes()[:1] for name in self.backups()]
+        self.assertEqual((kept, self.path.read_bytes()[:1]), ([b"3", b"4"], b"5"))
+
+    def test_names_that_are_no_dates(self):
+        """They are somebody else's, and nothing is put behind them."""
+        for name in ("audit-2026-13-31T12-00-00.500.log", "audit-9999-12-31T23-59-59.999.log"):
+            (self.directory / name).touch()
+        strangers = self.backups()
+        for _ in range(4):
+            self.append(*10 * [LINE])
+            self.now += 60
+        self.assertLess(set(strangers), set(self.backups()))
+        self.assertIn("audit-2026-01-31T12-03-00.500.log", self.backups())
+
     def test_links_in_the_place_of_backups(self):
         """A link that leads nowhere takes a name, too; those that are too old are removed."""
         victim = self.directory / "victim"

@@ -42,6 +42,7 @@ from yurttunnel.http.authority import (
     means_every_machine,
     parse_network,
 )
+from yurttunnel.wire.hello import HELLO_LIMIT
 
 NODE_ORGANIZATION = "openyurt:yurttunnel"
 """The organization in every node certificate, the same in all versions of yurttunnel."""
@@ -294,6 +295,11 @@ class _Collected:
         except (ValueError, BadIdentity) as error:
             raise BadIdentifiers(f"{item!r}: {_one_line(error)}") from None
 
+    def count(self) -> int:
+        """Return how many there are."""
+        ways = len(self.hosts) + len(self.addresses) + len(self.networks)
+        return ways + self.default_route
+
     def _add_network(self, network: Network) -> None:
         """Take in a network; one of a single address is that address."""
         if network.prefixlen < network.max_prefixlen:
@@ -327,6 +333,12 @@ def _collect_names(names: x509.SubjectAlternativeName, collected: _Collected) ->
                 collected.add(key, value)
         else:
             raise BadIdentifiers(f"it has a name of an unexpected kind, {type(name).__name__}")
+    # The name that is one more is that of an enrolment. What is read here is told to siblings,
+    # which refuse longer lists, and the session with whoever tells one.
+    if collected.count() > MAX_IDENTIFIERS:
+        raise BadIdentifiers(f"it has more than {MAX_IDENTIFIERS} identifiers")
+    if len(format_identifiers(collected.identifiers())) > HELLO_LIMIT:
+        raise BadIdentifiers(f"its identifiers have more than {HELLO_LIMIT} characters")
 
 
 def _split_uri(uri: str) -> tuple[bool, str, str]:

@@ -22,7 +22,8 @@ _FLAGS = (
     # Not blocking: a FIFO that nobody reads would never be opened, and is refused.
     os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 )
-_TIMESTAMP = r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\.\d{3}"
+_MOMENT = "%Y-%m-%dT%H-%M-%S"
+_TIMESTAMP = r"[12]\d{3}-\d\d-\d\dT\d\d-\d\d-\d\d\.\d{3}"
 _STANDARD_OUTPUT = 1
 
 
@@ -171,29 +172,34 @@ class AuditFile:
     def _rotate(self) -> str:
         """Rename the file, and remove what is too old; return what is the matter, if anything."""
         try:
-            os.rename(self._path, self._backup())
             backups = self._backups()
-            for name in backups[: -self._max_backups] if self._max_backups else ():
-                os.unlink(self._path.parent / name)
+            moment = datetime.datetime.fromtimestamp(self._now(), datetime.UTC)
+            if backups:
+                # Those of a clock that was ahead would be kept for ever in place of newer ones.
+                moment = max(moment, backups[-1] + datetime.timedelta(milliseconds=1))
+            os.rename(self._path, self._backup(moment))
+            for old in backups[: 1 - self._max_backups or None] if self._max_backups else ():
+                os.unlink(self._backup(old))
         except OSError as error:
             return self._reason("cannot be rotated", error)
         return ""
 
-    def _backup(self) -> Path:
-        """Return a free name for the file as it is now."""
-        moment = datetime.datetime.fromtimestamp(self._now(), datetime.UTC)
-        while True:
-            text = moment.strftime("%Y-%m-%dT%H-%M-%S.") + f"{moment.microsecond // 1000:03d}"
-            path = self._path.with_name(f"{self._path.stem}-{text}{self._path.suffix}")
-            if not os.path.lexists(path):
-                return path
-            moment += datetime.timedelta(milliseconds=1)
+    def _backup(self, moment: datetime.datetime) -> Path:
+        """Return the name of the file that was renamed at a moment."""
+        text = moment.strftime(_MOMENT) + f".{moment.microsecond // 1000:03d}"
+        return self._path.with_name(f"{self._path.stem}-{text}{self._path.suffix}")
 
-    def _backups(self) -> list[str]:
-        """List the names of the former files, the oldest first."""
+    def _backups(self) -> list[datetime.datetime]:
+        """List the moments of the former files, the oldest first."""
         stem, suffix = re.escape(self._path.stem), re.escape(self._path.suffix)
-        pattern = re.compile(f"{stem}-{_TIMESTAMP}{suffix}", re.ASCII)
-        return sorted(filter(pattern.fullmatch, os.listdir(self._path.parent)))
+        pattern = re.compile(f"{stem}-({_TIMESTAMP}){suffix}", re.ASCII)
+        moments = []
+        for found in filter(None, map(pattern.fullmatch, os.listdir(self._path.parent))):
+            # What is no date is not ours.
+            with contextlib.suppress(ValueError):
+                moment = datetime.datetime.strptime(found[1], f"{_MOMENT}.%f")
+                moments.append(moment.replace(tzinfo=datetime.UTC))
+        return sorted(moments)
 
     def _cut_off(self, descriptor: int, count: int) -> None:
         """Remove the beginning of a line that could not be written to its end."""

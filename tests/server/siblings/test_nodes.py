@@ -390,7 +390,11 @@ class NodeTests(TwoServersTests):
         self.patch(feed, "encode_entry", lambda entry: b"nonsense\n")
         attempts = len(self.network.attempts)
         self.joined()
-        self.network.pass_time(30)
+        problems = set()
+        for _ in range(30):
+            self.network.pass_time(1)
+            problems.add(self.first.siblings.problem())
+        self.assertIn("a line is not JSON", " ".join(filter(None, problems)))
         self.assertFalse(self.first.knows("edge-1"))
         ends = self.first.siblings.stats().outgoing.session_ends
         self.assertGreater(ends[Code.PROTOCOL], 3)

@@ -285,6 +285,7 @@ class SiblingClient:
             self._current = None
             if code is Code.PROTOCOL:
                 self._failures = LATER
+                self.last_error = text
         sibling.nodes.clear()
         self._log.info(
             "sibling {sibling}: session ended: {text} ({code})",
