@@ -28,13 +28,13 @@ print("the reactor has ended")
 class EndProcessTests(SynchronousTestCase):
     """What the shell sees; each test ends a process of its own."""
 
-    def end(self, body):
-        """Run a program that ends itself; give what it has written to stdout."""
+    def end(self, body, error="the token has expired\n"):
+        """Run a program that ends itself; return what it has written to stdout."""
         program = [sys.executable, "-c", _PROGRAM.format(body=body)]
         result = subprocess.run(program, capture_output=True, text=True, timeout=15, check=False)
         self.assertEqual(70, STATUS)
         self.assertEqual(STATUS, result.returncode, result.stderr)
-        self.assertEqual("the token has expired\n", result.stderr)
+        self.assertEqual(error, result.stderr)
         return result.stdout.splitlines()
 
     def test_while_running(self):
@@ -61,6 +61,16 @@ class EndProcessTests(SynchronousTestCase):
             "end_process(reactor, 'the token has expired')"
         )
         self.assertEqual([], out)
+
+    def test_sentence_that_cannot_be_written(self):
+        """It ends as well where stderr is on a full disk, has no reader any more, or is closed."""
+        for broken in (
+            "sys.__stderr__ = open('/dev/full', 'w')",
+            "import os; r, w = os.pipe(); os.close(r); sys.__stderr__ = open(w, 'w')",
+            "sys.__stderr__ = open('/dev/null', 'w'); sys.__stderr__.close()",
+        ):
+            out = self.end(f"{broken}\nend_process(reactor, 'the token has expired')", error="")
+            self.assertEqual(["services stop", "the reactor has ended"], out)
 
     def test_twice(self):
         """A second call while the first one takes effect does no harm."""

@@ -74,6 +74,11 @@ class SparklineTests(SynchronousTestCase):
         self.assertIn("now 0.25/s", sparkline([0.25], scale))
         self.assertIn("now 40 ms", sparkline([0.04], Scale(1, "s")))
 
+    def test_more_than_the_scale(self) -> None:
+        """What has come since the scale was chosen has the full height, also if that was 0."""
+        for most in (0.0, 20.0):
+            self.assertIn("v-24", sparkline([30], Scale(most, "/s")))
+
     def test_nothing(self) -> None:
         """Without values, or with nothing but nothing, there is an empty chart."""
         for values in ([], [0.0, 0.0]):

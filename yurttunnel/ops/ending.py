@@ -25,10 +25,12 @@ def end_process(reactor: IReactorCore, sentence: str) -> None:
     logged. The exit handler is the last word because handlers run in reverse order of their
     registration, and the standard streams are flushed before it.
     """
-    print(sentence, file=sys.__stderr__, flush=True)
     atexit.register(_exit)
     # Services are started before the reactor runs, and it cannot be stopped until then.
     reactor.callWhenRunning(_stop, reactor)
+    # The end must not depend on a full disk, or on somebody who reads.
+    with contextlib.suppress(OSError, ValueError):
+        print(sentence, file=sys.__stderr__, flush=True)
 
 
 def _stop(reactor: IReactorCore) -> None:

@@ -72,6 +72,9 @@ class FileTests(ConfigurationFile, SynchronousTestCase):
             'node-name = {a = "b"}': "node-name: write one text or number, not a table",
             "node-name = 2026-11-23": "node-name: write one text or number, not a date or time",
             'standalone = "yes"': "standalone: write true or false, not a text",
+            f"node-name = 0x{'f' * 5000}": (
+                "node-name: write one text or number, not a number of more than 64 bits"
+            ),
             "standalone = 1": "standalone: write true or false, not a number",
             'target = "a"': 'target: write an array of texts, as target = ["..."], not a text',
             "target = [[1]]": (
@@ -89,6 +92,7 @@ class FileTests(ConfigurationFile, SynchronousTestCase):
             f"it is longer than {MOST_BYTES} bytes", self.problem("#" * (MOST_BYTES + 1))
         )
         self.assertIn("it is not TOML", self.problem("a = " + "[" * 50_000))
+        self.assertIn("it is not TOML", self.problem("a = " + "1" * 5_000))
         self.path.write_bytes(b"a = '\xff'")
         error = self.assertRaises(UsageError, read_file, self.path, TABLE)
         self.assertEqual(f"{self.path}: it is not UTF-8 from byte 5 on", str(error))

@@ -17,6 +17,9 @@ from yurttunnel.ops.flag_table import Entry, Flag, Repeated, Switch
 MOST_BYTES = 1024 * 1024
 """A file with 10,000 forwards has half of that."""
 
+_BITS = 64
+"""Of a number: TOML promises no more (1.0, "Integer"), and thousands have no text in Python."""
+
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 """A key that needs no quotes."""
 
@@ -73,7 +76,8 @@ def parse_file(path: Path) -> dict[str, object]:
         return tomllib.loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise BadConfiguration(f"{path}: it is not UTF-8 from byte {error.start} on") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    # That of a number that has too many digits for Python is no TOMLDecodeError.
+    except (ValueError, RecursionError) as error:
         raise BadConfiguration(f"{path}: it is not TOML: {error}") from None
 
 
@@ -111,6 +115,8 @@ def _text(value: object) -> str | None:
     match value:
         case bool():
             return ON if value else OFF
+        case int() if value.bit_length() > _BITS:
+            return None
         case int() | float() | str():
             return str(value)
     return None
@@ -123,6 +129,8 @@ def _shown(value: object) -> str:
             return ON if value else OFF
         case str():
             return "a text"
+        case int() if value.bit_length() > _BITS:
+            return f"a number of more than {_BITS} bits"
         case int() | float():
             return "a number"
         case list():

@@ -47,8 +47,9 @@ def sparkline(values: Sequence[float], scale: Scale, what: str = "") -> Markup:
     path, right, down = "", KEPT - len(values) + 0.5, HEIGHT
     for value in values:
         if value > 0:
-            # Something is not nothing, however little it is.
-            height = max(1, round(HEIGHT * min(1.0, value / scale.most)))
+            # Something is not nothing, however little it is; and a page is made in slices: what
+            # has come meanwhile may be more than the scale has as the most.
+            height = max(1, round(HEIGHT * value / scale.most)) if value < scale.most else HEIGHT
             # Relative moves: half of the size of the page is such paths.
             path += f"m{right:g} {down}v-{height}"
             right, down = 0.0, height
