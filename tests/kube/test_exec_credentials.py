@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 
+from twisted.internet import reactor
 from twisted.internet.defer import CancelledError
 from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
 from twisted.internet.testing import MemoryReactorClock
@@ -65,9 +68,12 @@ class Reactor(MemoryReactorClock):
     def __init__(self):
         super().__init__()
         self.processes = []
+        self.full = False
 
     def spawnProcess(self, protocol, command, arguments=(), env=None):
-        """Keep one."""
+        """Keep one, unless no descriptor is left."""
+        if self.full:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         process = Process(protocol, command, arguments, env)
         self.processes.append(process)
         protocol.makeConnection(process)
@@ -250,6 +256,24 @@ class ExecCredentialsTests(SynchronousTestCase):
         self.assertIn("no-such-program-here: it is not installed", text)
         self.assertIn("install it", text)
         self.unavailable(self.current())
+
+    def test_cannot_be_started(self):
+        """Without a descriptor that is told, and nobody waits on; later it is started again."""
+        self.reactor.full = True
+        for _ in range(2):
+            text = self.unavailable(self.current())
+            self.assertIn("plugin sh: it cannot be started: ", text)
+            self.assertIn("Too many open files; install it", text)
+        self.reactor.full = False
+        asked = self.current()
+        asked.cancel()
+        self.failureResultOf(asked, CancelledError)
+        self.assertEqual(1, len(self.process.signals))
+
+    def test_command_that_cannot_be(self):
+        """A NUL in what is given to it is told as well."""
+        asked = ExecCredentials(Plugin("sh", ("a\0b",))).current(reactor)
+        self.assertIn("it cannot be started: embedded null byte", self.unavailable(asked))
 
     def test_too_much(self):
         """A program that writes without end is ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from ipaddress import ip_address, ip_network
 
 from cryptography import x509
@@ -232,6 +233,18 @@ class RecognitionTests(SynchronousTestCase):
             self.assertIsNone(recognize({"spec": {**good["spec"], "request": request}}))
         for csr in ({}, {"spec": None}, {"spec": []}, {"spec": {"signerName": []}}):
             self.assertIsNone(recognize(csr))
+
+    def test_padded(self):
+        """What is within bounds of the API is read in a moment, however it is padded with lines."""
+        good = base64.b64decode(for_agent()["spec"]["request"])
+        beginning, rest = good.split(b"\n", 1)
+        padded = b"%s%s\n%s" % (beginning, b"\n" * 1_000_000, rest)
+        before = time.process_time()
+        self.assertIsNotNone(recognize(signing_request(padded, KUBELET)))
+        for behind in (b"-", b"=", b"\nmore"):
+            self.assertIsNone(recognize(signing_request(padded + behind, KUBELET)))
+        # It was the better part of an hour.
+        self.assertLess(time.process_time() - before, 5)
 
     @given(st.data())
     @settings(deadline=None)

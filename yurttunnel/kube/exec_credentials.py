@@ -120,12 +120,16 @@ class _Run(ProcessProtocol):
         self._deadline = reactor.callLater(
             PLUGIN_SECONDS, self._kill, f"it took longer than {PLUGIN_SECONDS:.0f} s"
         )
-        program = shutil.which(plugin.command, path=environment.get("PATH"))
-        if program is None:
-            self._end("it is not installed, or cannot be run")
-            return
-        arguments = [plugin.command, *plugin.arguments]
-        reactor.spawnProcess(self, program, arguments, env=environment)
+        try:
+            program = shutil.which(plugin.command, path=environment.get("PATH"))
+            if program is None:
+                self._end("it is not installed, or cannot be run")
+                return
+            arguments = [plugin.command, *plugin.arguments]
+            reactor.spawnProcess(self, program, arguments, env=environment)
+        except (OSError, ValueError) as error:
+            # No descriptor, process or memory is left, or what is given to it has a NUL.
+            self._end(f"it cannot be started: {error}")
 
     def outReceived(self, data: bytes) -> None:
         self._output += data

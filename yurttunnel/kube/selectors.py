@@ -14,11 +14,12 @@ LabelTest = Callable[[Mapping[str, str]], bool]
 """Returns whether labels are selected."""
 
 _KEY = r"(?P<key>[A-Za-z0-9./_-]+)"
+# Clients choose the text: two ways to divide its spaces would take the square of its length.
 _REQUIREMENT = re.compile(
     rf"\s*(?:"
     rf"(?P<absent>!)\s*(?P<absent_key>[A-Za-z0-9./_-]+)"
     rf"|{_KEY}\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\)"
-    rf"|{_KEY.replace('key', 'compared')}\s*(?P<operator>==|=|!=|>|<)\s*(?P<value>[A-Za-z0-9._-]*)"
+    rf"|{_KEY.replace('key', 'compared')}\s*(?P<operator>==|=|!=|>|<)\s*+(?P<value>[A-Za-z0-9._-]*)"
     rf"|{_KEY.replace('key', 'present')}"
     rf")\s*(?:,|\Z)"
 )

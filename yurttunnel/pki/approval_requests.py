@@ -37,9 +37,10 @@ from yurttunnel.pki.cluster_identity import AGENT_NAME_PREFIX
 SIGNERS = (SERVING_SIGNER, CLIENT_SIGNER)
 """The signers that the tunnel's certificates come from."""
 
+# What anybody puts there is read, in a time that grows as its length does: nothing is given back.
 _PEM = re.compile(
-    rb"\s*-----BEGIN CERTIFICATE REQUEST-----\s+([A-Za-z0-9+/=\s]+)"
-    rb"-----END CERTIFICATE REQUEST-----\s*"
+    rb"\s*+-----BEGIN CERTIFICATE REQUEST-----\s++([A-Za-z0-9+/=\s]++)"
+    rb"-----END CERTIFICATE REQUEST-----\s*+"
 )
 _LABEL = "[A-Za-z0-9_](?:[-A-Za-z0-9_]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*")

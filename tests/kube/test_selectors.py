@@ -1,0 +1,34 @@
+"""Selectors as clients may write them; what they select is told by the tests of the cache."""
+
+from __future__ import annotations
+
+import time
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.kube.selectors import BadSelector, field_terms, label_test
+
+
+class LongTests(SynchronousTestCase):
+    """A selector may be as long as the head of a request."""
+
+    def test_read_in_a_moment(self):
+        """What cannot be read is refused in a time that grows as its length does."""
+        before = time.process_time()
+        for end in ("!", "in", "("):
+            for part in ("a=", "a!=", "a in (", "a notin", "a", "!", ""):
+                for filling in (" ", "a", "(", "!", ",", "=", "\\"):
+                    text = part + filling * 100_000 + end
+                    for read in (label_test, field_terms):
+                        try:
+                            read(text)
+                        except BadSelector:
+                            continue
+        # One of them alone took half a minute.
+        self.assertLess(time.process_time() - before, 15)
+
+    def test_many_requirements(self):
+        """All that a head has room for are read, and each counts."""
+        test = label_test(",".join(f"key-{number} != x" for number in range(30_000)))
+        self.assertTrue(test({"key-1": "y"}))
+        self.assertFalse(test({"key-29999": "x"}))
