@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import socket
 import tempfile
@@ -11,7 +13,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.cli import finding
-from yurttunnel.cli.client import CommandFailed, Process
+from yurttunnel.cli.client import CommandFailed, NoAnswer, Process
 from yurttunnel.ops.admin.service import SOCKET
 
 TABLE = "Num       RefCount Protocol Flags    Type St Inode Path\n"
@@ -99,12 +101,64 @@ class NoAnswerTests(SynchronousTestCase):
         self.assertEqual(f"{path} is not a directory: name the one that has {SOCKET}", str(error))
 
 
+class SilentTests(SynchronousTestCase):
+    """A process that listens, and hangs."""
+
+    def setUp(self) -> None:
+        """Listen, with room for one connection."""
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = Path(directory.name)
+        self.path = self.directory / SOCKET
+        listening = socket.socket(socket.AF_UNIX)
+        self.addCleanup(listening.close)
+        listening.bind(str(self.path))
+        listening.listen(0)
+        self.process = Process(self.path, 0.1)
+
+    def test_no_answer(self) -> None:
+        """It is not taken for one that does not run."""
+        error = self.assertRaises(NoAnswer, self.process.get, "/v1/process")
+        self.assertEqual(f"{self.path}: it runs, but gave no answer within 0.1 s", str(error))
+
+    def test_no_room(self) -> None:
+        """Nor is one that takes no connection any more, for which nobody waits."""
+        with socket.socket(socket.AF_UNIX) as waiting:
+            waiting.connect(str(self.path))
+            for ask in (self.process.pid, lambda: self.process.get("/v1/process")):
+                error = self.assertRaises(NoAnswer, ask)
+                self.assertEqual(
+                    f"{self.path}: it runs, but does not take the connections that wait",
+                    str(error),
+                )
+
+    def test_the_pid(self) -> None:
+        """The kernel says it all the same."""
+        self.assertEqual(os.getpid(), self.process.pid())
+
+    def test_it_may_be_meant(self) -> None:
+        """Nobody is told to start a second one, but to name it."""
+        error = self.assertRaises(CommandFailed, finding.one, None, "server", [self.process])
+        self.assertEqual(
+            f"what runs in {self.directory} gives no answer: if that is the server, name it with"
+            " --state-dir",
+            str(error),
+        )
+
+
 class OneTests(SynchronousTestCase):
     """The one that is meant."""
 
     def setUp(self) -> None:
         """Have the processes say what they are by their directories."""
-        self.patch(finding, "program_of", lambda process: process.path.parent.name)
+        self.patch(finding, "program_of", self.program_of)
+
+    def program_of(self, process: Process) -> str:
+        """Return it, unless the process is silent."""
+        name = process.path.parent.name
+        if name == "silent":
+            raise NoAnswer(f"{process.path}: it runs")
+        return name
 
     def one(self, *paths: str, state_dir: str | None = None) -> str:
         """Return which server is meant."""
@@ -116,6 +170,15 @@ class OneTests(SynchronousTestCase):
         """It is, beside an agent; a directory that is named counts before all."""
         self.assertEqual("/1/server/s", self.one("/1/server/s", "/1/agent/s"))
         self.assertEqual(f"/x/{SOCKET}", self.one("/1/server/s", state_dir="/x"))
+
+    def test_beside_a_silent_one(self) -> None:
+        """It is, and the other, which may be meant, is named; without it all of those are."""
+        beside = io.StringIO()
+        with contextlib.redirect_stderr(beside):
+            self.assertEqual("/1/server/s", self.one("/2/silent/s", "/1/server/s"))
+        self.assertEqual("passed over: /2/silent/s: it runs\n", beside.getvalue())
+        with self.assertRaisesRegex(CommandFailed, "^what runs in /2/silent, /3/silent gives no"):
+            self.one("/1/agent/s", "/2/silent/s", "/3/silent/s")
 
     def test_none_or_several(self) -> None:
         """It is said what to name."""

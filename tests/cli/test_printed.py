@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.cli import diagnosing, main, output, status, tokens
-from yurttunnel.cli.client import CommandFailed
+from yurttunnel.cli.client import CommandFailed, NoAnswer
 from yurttunnel.cli.forwards import ListOptions as ForwardListOptions
 from yurttunnel.cli.forwards import list_forwards
 from yurttunnel.cli.options import ClientOptions
@@ -45,6 +45,17 @@ class Answering:
     def post(self, page: str, **parameters: str):
         """Answer with what came."""
         return {"page": page, **parameters}
+
+
+class Silent(Answering):
+    """A process that hangs, from its first page on or from the one behind."""
+
+    def get(self, page: str):
+        """Answer with nothing."""
+        try:
+            return super().get(page)
+        except CommandFailed:
+            raise NoAnswer("/silent/yurttunnel.sock: it runs") from None
 
 
 class PrintedTests(SynchronousTestCase):
@@ -167,6 +178,28 @@ class PrintedTests(SynchronousTestCase):
         running.pop()
         with self.assertRaisesRegex(CommandFailed, "nothing of yours runs"):
             self.printed(status.status, StatusOptions())
+
+    def test_status_of_one_that_is_silent(self) -> None:
+        """It is told beside those that answer, and is not ready; nothing is said to be missing."""
+        told = {
+            "program": "yurttunnel-agent", "version": "1", "node": "edge-1", "ready": True,
+            "pid": 7, "since": timestamp(NOW - 60), "status_page": "http://127.0.0.1:10266/",
+            "checks": [],
+        }  # fmt: skip
+        answering = Answering(process=told, agents=[])
+        for running, shown in (
+            ([Silent()], []),
+            ([Silent(process=told)], []),
+            ([Silent(), answering], ["yurttunnel-agent"]),
+            ([answering, Silent(), Answering()], ["yurttunnel-agent"]),
+        ):
+            self.patch(status, "running", lambda running=running: running)
+            beside = io.StringIO()
+            with contextlib.redirect_stderr(beside):
+                printed = self.printed(status.status, StatusOptions(), "-o", "json")
+            self.assertEqual(shown, [each["program"] for each in json.loads(printed)])
+            self.assertEqual("/silent/yurttunnel.sock: it runs\n", beside.getvalue())
+            self.assertEqual(1, self.status)
 
     def test_help(self) -> None:
         """A word with which several commands begin has help of its own, also with more behind."""

@@ -34,6 +34,10 @@ class Missing(CommandFailed):
     """What is asked for is not there."""
 
 
+class NoAnswer(CommandFailed):
+    """A process runs, and is silent."""
+
+
 class _UnixConnection(http.client.HTTPConnection):
     """HTTP to the user of this process, or root, who listens on a Unix socket."""
 
@@ -45,7 +49,7 @@ class _UnixConnection(http.client.HTTPConnection):
         """Connect; raises :class:`CommandFailed` when another user listens there."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
+        _connect(self.sock, self._path)
         user = user_id_behind(self.sock)
         # Root may ask everybody: the directory has been looked at, or named.
         if os.geteuid() not in (0, user) and user != 0:
@@ -64,8 +68,9 @@ class Process:
     def pid(self) -> int:
         """Return its number in this namespace of processes, as the kernel says."""
         with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(self._seconds)
             try:
-                connection.connect(str(self.path))
+                _connect(connection, self.path)
             except OSError as error:
                 raise CommandFailed(f"{self.path}: {error.strerror}") from None
             return peer_credentials(connection)[0]
@@ -109,7 +114,9 @@ class Process:
                 f"{self.path} is another user's: run this as that user or root"
             ) from None
         except TimeoutError:
-            raise CommandFailed(f"{self.path} gave no answer within {self._seconds:g} s") from None
+            raise NoAnswer(
+                f"{self.path}: it runs, but gave no answer within {self._seconds:g} s"
+            ) from None
         except (OSError, http.client.HTTPException) as error:
             why = getattr(error, "strerror", None) or str(error) or repr(error)
             raise CommandFailed(f"{self.path}: {why}") from None
@@ -127,6 +134,14 @@ class Process:
             said = shown(body.decode("utf-8", "replace").strip())
             raise CommandFailed(said or f"{self.path}: it answers with status {response.status}")
         return body
+
+
+def _connect(connection: socket.socket, path: Path) -> None:
+    """Connect it, which has a timeout: without one it waits as long as the queue there is full."""
+    try:
+        connection.connect(str(path))
+    except BlockingIOError:
+        raise NoAnswer(f"{path}: it runs, but does not take the connections that wait") from None
 
 
 def _decoded(page: str, body: bytes) -> Any:

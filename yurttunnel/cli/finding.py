@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from yurttunnel.cli.client import FOUND_SECONDS, CommandFailed, Process
+from yurttunnel.cli.client import FOUND_SECONDS, CommandFailed, NoAnswer, Process
 from yurttunnel.ops.admin.service import SOCKET
 from yurttunnel.ops.usual_directories import SERVICE_DIRECTORIES
 
@@ -28,25 +29,57 @@ def one(state_dir: Path | None, program: str, processes: Sequence[Process]) -> P
     """
     if state_dir is not None:
         return Process((state_dir / SOCKET).absolute())
-    found = [each for each in processes if program_of(each) == program]
+    found, silent = _told_apart(processes, program)
     if len(found) == 1:
+        for each in silent.values():
+            print(f"passed over: {each}", file=sys.stderr)
         return Process(found[0].path)
+    if not found and silent:
+        raise CommandFailed(
+            f"what runs in {_places(silent)} gives no answer: if that is the {program}, name it"
+            " with --state-dir"
+        )
     if not found:
         raise CommandFailed(
             f"no {program} of yours runs on this machine: start one (yurttunnel {program} --help"
             " shows how), name its directory with --state-dir, or run this as its user or root"
         )
-    places = ", ".join(str(each.path.parent) for each in found)
-    raise CommandFailed(f"more than one {program} runs here: choose one with --state-dir: {places}")
+    raise CommandFailed(
+        f"more than one {program} runs here: choose one with --state-dir: {_places(found)}"
+    )
 
 
 def program_of(process: Process) -> str:
-    """Return what a process is, such as ``server``; empty where none answers."""
+    """Return what a process is, such as ``server``; empty where none runs.
+
+    Raises :class:`NoAnswer`.
+    """
     try:
         program = str(process.get("/v1/process").get("program", ""))
+    except NoAnswer:
+        raise
     except CommandFailed:
         return ""
     return program.removeprefix("yurttunnel-").removeprefix("yurt")
+
+
+def _told_apart(
+    processes: Sequence[Process], program: str
+) -> tuple[list[Process], dict[Process, NoAnswer]]:
+    """Return those of ``program``, and those that do not say what they are."""
+    found: list[Process] = []
+    silent: dict[Process, NoAnswer] = {}
+    for each in processes:
+        try:
+            if program_of(each) == program:
+                found.append(each)
+        except NoAnswer as error:
+            silent[each] = error
+    return found, silent
+
+
+def _places(processes: Iterable[Process]) -> str:
+    return ", ".join(str(each.path.parent) for each in processes)
 
 
 def _paths(unix_sockets: Path) -> Iterator[str]:

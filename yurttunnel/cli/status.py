@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from typing import Any
 
 from yurttunnel.cli import output
-from yurttunnel.cli.client import CommandFailed, Process
+from yurttunnel.cli.client import CommandFailed, NoAnswer, Process
 from yurttunnel.cli.cluster import Server
 from yurttunnel.cli.finding import running
 from yurttunnel.cli.options import (
@@ -40,19 +42,22 @@ def status(options: StatusOptions) -> int:
     if options.in_cluster:
         return _of_cluster(options)
     named = options.state_dir
-    processes = running() if named is None else [Process((named / SOCKET).absolute())]
-    told = [_ask(each, silent=named is None) for each in processes]
-    found = [each for each in told if each is not None]
-    if not found:
+    if named is None:
+        found, silent = _ask_all(running())
+    else:
+        found, silent = [_ask(Process((named / SOCKET).absolute()))], []
+    if not found and not silent:
         raise CommandFailed(
             "nothing of yours runs on this machine: start it (yurttunnel --help lists programs),"
             " name its directory with --state-dir, or run this as its user or root"
         )
+    for each in silent:
+        print(each, file=sys.stderr)
     if options.as_json:
         print(output.as_json(found), end="")
     else:
         print("\n".join(_described(each) for each in found), end="")
-    return 0 if all(each["ready"] for each in found) else 1
+    return 0 if not silent and all(each["ready"] for each in found) else 1
 
 
 def _of_cluster(options: StatusOptions) -> int:
@@ -79,15 +84,24 @@ def _pod(told: dict[str, Any]) -> str:
     return "".join(f"{output.shown(line)}\n" for line in lines)
 
 
-def _ask(process: Process, silent: bool) -> dict[str, Any] | None:
-    try:
-        told: dict[str, Any] = process.get("/v1/process")
-        # The others have none.
-        sessions = process.get("/agents") if told["program"] in PEERS else None
-    except CommandFailed:
-        if silent:
-            return None  # It has just ended, or is no process of ours.
-        raise
+def _ask_all(processes: Iterable[Process]) -> tuple[list[dict[str, Any]], list[NoAnswer]]:
+    """Return what those tell that answer, and which do not, though they run."""
+    found: list[dict[str, Any]] = []
+    silent: list[NoAnswer] = []
+    for each in processes:
+        try:
+            found.append(_ask(each))
+        except NoAnswer as error:
+            silent.append(error)
+        except CommandFailed:
+            continue  # It has just ended, or is no process of ours.
+    return found, silent
+
+
+def _ask(process: Process) -> dict[str, Any]:
+    told: dict[str, Any] = process.get("/v1/process")
+    # The others have none.
+    sessions = process.get("/agents") if told["program"] in PEERS else None
     told["directory"] = str(process.path.parent)
     if sessions is not None:
         told["sessions_connected"] = sum(bool(each["connected"]) for each in sessions)
