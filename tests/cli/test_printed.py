@@ -131,7 +131,7 @@ class PrintedTests(SynchronousTestCase):
 
     def test_a_diagnosis_without_a_file(self) -> None:
         """What is wrong is said by the command, as by all others."""
-        process = SimpleNamespace(pid=os.getpid)
+        process = SimpleNamespace(path=Path("/state/yurttunnel.sock"), pid=os.getpid)
         self.patch(ClientOptions, "process", lambda options, program: process)
         self.patch(diagnosing, "own_arguments", lambda program, arguments: [])
         subject = Subject("yurttunnel-server", "127.0.0.1", 1, (), ())

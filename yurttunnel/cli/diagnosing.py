@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import cast
@@ -25,6 +26,10 @@ BUNDLE = Flag(
     "The file to make. [default: one with the time in its name, in the working directory]",
     short="o",
 )
+
+
+_WITH_USUAL_DIRECTORY = ("server", "agent")
+"""Programs whose state directory may depend on their user; their socket is in it."""
 
 
 class DiagnoseOptions(ClientOptions):
@@ -49,21 +54,23 @@ def diagnose(options: DiagnoseOptions) -> int:
 
     program = options.value(PROGRAM)
     bundle = options.optional_value(BUNDLE, None)
-    if bundle is not None:
-        bundle = bundle.absolute()
+    process = options.process(program)
     here = Path.cwd()
-    directory = Path(f"/proc/{options.process(program).pid()}")
+    directory = Path(f"/proc/{process.pid()}")
     try:
         arguments = (directory / "cmdline").read_text("utf-8", "surrogateescape").split("\0")[:-1]
         environment = _environment((directory / "environ").read_text("utf-8", "surrogateescape"))
         # The paths in its flags are relative to where it was started.
         os.chdir(directory / "cwd")
         subject = _subject(program, own_arguments(program, arguments), environment)
+        subject = _with_paths_below(Path(os.readlink(directory / "cwd")), subject)
     except OSError as error:
         raise CommandFailed(f"{error.filename}: {error.strerror}: run this as its user") from None
     finally:
-        if bundle is None:
-            os.chdir(here)
+        os.chdir(here)
+    if program in _WITH_USUAL_DIRECTORY:
+        # The one that is usual for the process is not for root, who may diagnose it, too.
+        subject = replace(subject, directories=(process.path.parent,))
     try:
         return write_diagnosis(subject, bundle, sys.stdout)
     except NotWritten as error:
@@ -91,6 +98,15 @@ def _subject(program: str, arguments: Sequence[str], environment: Mapping[str, s
         return cast(Subject, subject(options.settings))
     except usage.UsageError as error:
         raise CommandFailed(f"the flags of the process are not understood: {error}") from None
+
+
+def _with_paths_below(directory: Path, subject: Subject) -> Subject:
+    """Return ``subject`` with its relative paths as they are from ``directory``."""
+    return replace(
+        subject,
+        directories=tuple(directory / each for each in subject.directories),
+        files=tuple(directory / each for each in subject.files),
+    )
 
 
 DIAGNOSE = ClientCommand(
