@@ -304,17 +304,22 @@ class CacheContract:
 
     async def test_forgotten_clients(self):
         """Components that are kept no longer are forgotten, whoever owned their tokens."""
-        document = KeptDocument("application/json", b"{}")
         for client in ("a", "a owner", "b", "b owner"):
             self.take_list(5, pod(), scope=Scope(PODS._replace(client=client)))
-            self.cache.keep_document(client, "/version", "json", document)
         self.cache.use(PODS._replace(client="a"))
         self.cache.forget(lambda component: component == "b")
         for client, there in (("a", False), ("a owner", False), ("b", True), ("b owner", True)):
             read = await self.read(Scope(PODS._replace(client=client)))
             self.assertEqual(there, read is not None, client)
-            found = await self.cache.document(client, "/version", "json")
-            self.assertEqual(there, found is not None, client)
+
+    async def test_documents_of_all(self):
+        """What all share stays, whichever clients are forgotten."""
+        document = KeptDocument("application/json", b"{}")
+        self.cache.keep_document("", "/version", "json", document)
+        self.take_list(5, pod())
+        self.cache.forget(lambda component: False)
+        self.assertIsNone(await self.read())
+        self.assertEqual(document, await self.cache.document("", "/version", "json"))
 
     # -- documents, events and tokens ----------------------------------------------------------
 

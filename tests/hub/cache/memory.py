@@ -101,9 +101,8 @@ class MemoryCache:
 
     def forget(self, keeps):
         """See ``ICache``."""
-        for kept in (self._collections, self._documents):
-            for key in [key for key in kept if not keeps(key[0].partition(" ")[0])]:
-                del kept[key]
+        for key in [key for key in self._collections if not keeps(key[0].partition(" ")[0])]:
+            del self._collections[key]
 
     def begin_list(self, scope, continue_token):
         """See ``ICache``."""

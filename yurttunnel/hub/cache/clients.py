@@ -82,9 +82,7 @@ class Forget:
 
     def do(self, connection: Connection) -> Done:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
-        rows = connection.execute(
-            "SELECT client FROM collections UNION SELECT client FROM documents"
-        ).fetchall()
+        rows = connection.execute("SELECT DISTINCT client FROM collections").fetchall()
         # A client is its component, and who owns its token if that is not the node.
         gone = [client for (client,) in rows if not self._keeps(client.partition(" ")[0])]
         return _forget(connection, gone)
@@ -214,6 +212,5 @@ def _forget(connection: Connection, clients: Sequence[str]) -> Done:
                 " (SELECT id FROM collections WHERE client = ?)",
                 (client,),
             )
-        for table in ("collections", "documents"):
-            connection.execute(f"DELETE FROM {table} WHERE client = ?", (client,))
+        connection.execute("DELETE FROM collections WHERE client = ?", (client,))
     return Done(forgotten=tuple(clients))

@@ -159,7 +159,7 @@ class ICache(Interface):
         """Take it that its client asks for it: a watch may have nothing to tell for weeks."""
 
     def forget(keeps: Callable[[str], bool]) -> None:
-        """Forget the clients whose component is not one that ``keeps``."""
+        """Forget the clients whose component is not one that ``keeps``; documents stay."""
 
     def begin_list(scope: Scope, continue_token: str) -> IListing:
         """Return where the items of a page go; the token is the request's, empty for the first."""
