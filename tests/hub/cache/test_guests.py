@@ -17,7 +17,7 @@ from tests.hub.cache.caches import (
 from tests.hub.cache.test_trouble import BODY, TroubleTestCase
 from yurttunnel.hub.cache import queue, store
 from yurttunnel.hub.cache.clients import HOUR, MOST_HOURS
-from yurttunnel.hub.cache.interfaces import Scope
+from yurttunnel.hub.cache.interfaces import KeptDocument, Scope
 from yurttunnel.hub.cache.lists import MOST_LISTS
 from yurttunnel.hub.cache.store import MOST_LISTED
 from yurttunnel.hub.cache.writing import COLLECTED
@@ -122,6 +122,65 @@ class RoomTests(GuestTestCase):
             self.clock.advance(COLLECTED)
         self.assertEqual(0, self.number("app a"))
         self.assertGreater(self.cache.stats.forgotten, 0)
+
+
+class DocumentTests(GuestTestCase):
+    """Documents, which anybody can have kept, and all share."""
+
+    def keep_documents(self, number: int, size: int = 30_000) -> None:
+        """Have so many kept."""
+        for each in range(number):
+            document = KeptDocument("application/json", bytes(size))
+            self.cache.keep_document("", f"/openapi/v3/{each}/{size}", "json", document)
+            self.clock.advance(COLLECTED)
+
+    def documents(self, size: int = 30_000) -> list[int]:
+        """Return the numbers of those that are there."""
+        found = {
+            number: self.result(self.cache.document("", f"/openapi/v3/{number}/{size}", "json"))
+            for number in range(40)
+        }
+        return [number for number, document in found.items() if document is not None]
+
+    def test_the_node_first(self) -> None:
+        """They take nothing that the node's own components need, and the newest stay."""
+        self.keep(PROXY, 60)
+        self.keep_documents(40)
+        self.keep("kubelet", 65)
+        self.assertEqual([60, 65], [self.number(each) for each in (PROXY, "kubelet")])
+        self.assertIsNone(self.cache.problem())
+        self.assertEqual([36, 37, 38, 39], self.documents())
+
+    def test_none_left(self) -> None:
+        """They go, all of them if need be, before a component of the node's own does."""
+        self.keep(PROXY, 70)
+        self.keep_documents(40)
+        self.keep("kubelet", 81)
+        self.assertEqual([70, 81], [self.number(each) for each in (PROXY, "kubelet")])
+        self.assertEqual([], self.documents())
+
+    def test_guests(self) -> None:
+        """They are in the half that guests have, who do not push them out."""
+        self.keep_documents(5)
+        for client in ("app a", "app b", "app c"):
+            self.keep(client, 30)
+        self.assertEqual([0, 0, 30], [self.number(f"app {owner}") for owner in "abc"])
+        self.assertEqual([0, 1, 2, 3, 4], self.documents())
+        self.assertLess(self.cache.stats.size, 600_000)
+
+    def test_a_share(self) -> None:
+        """However many there are, a quarter of the file is for other things of guests."""
+        self.keep("app a", 35)
+        self.keep_documents(40)
+        self.assertEqual(35, self.number("app a"))
+        self.assertEqual(list(range(32, 40)), self.documents())
+
+    def test_a_large_one(self) -> None:
+        """One that is larger than all may be is not kept, and no other goes for it."""
+        self.keep_documents(5)
+        self.keep_documents(1, 300_000)
+        self.assertEqual([0, 1, 2, 3, 4], self.documents())
+        self.assertEqual([], self.documents(300_000))
 
 
 class WaitingTests(GuestTestCase):

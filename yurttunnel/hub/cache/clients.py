@@ -1,6 +1,8 @@
 """Which clients go: those that have not asked for long, and some when there is no room for all.
 
 Guests, which are not the node's own components, go before those, and have half of the file at most.
+In that half are the documents, too, which all share: anybody can have many of them kept. Guests do
+not push them out; where the node's own need the room, they go when no guest is left.
 Of guests one of the owner goes who takes most: who has many clients, or says many names, loses by
 it nobody's but his own.
 
@@ -16,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from sqlite3 import Connection
 from typing import NamedTuple
 
-from yurttunnel.hub.cache import objects
+from yurttunnel.hub.cache import documents, objects
 from yurttunnel.hub.cache.interfaces import Collection
 from yurttunnel.hub.cache.versions import version_of
 from yurttunnel.hub.cache.writes import OVERHEAD, Done, Statements
@@ -31,7 +33,7 @@ KUBELET = "kubelet"
 """The client that is not forgotten: kubelet, with the node's identity."""
 
 GUESTS_SHARE = 0.5
-"""Part of the file that all guests may take together."""
+"""Part of the file that all guests may take together, with the documents."""
 
 IsGuest = Callable[[str], bool]
 """Returns whether a client is a guest; called by the thread that writes, too."""
@@ -121,7 +123,8 @@ class CountHour:
 class MakeRoom:
     """Forgets the client that is missed least; for a write of a guest's, none of the node's own.
 
-    Of those that is the one that has not asked for longest, and never kubelet.
+    Of those that is the one that has not asked for longest, and never kubelet. Before any of them
+    go documents, half of what they take at a time.
     """
 
     size = OVERHEAD
@@ -136,8 +139,13 @@ class MakeRoom:
         guests = [each for each in takers if self._is_guest(each.client)]
         if guests:
             return _forget(connection, [_first_to_go(guests).client])
+        if self._for_guest:
+            return Done()
+        gone = documents.bound(connection, documents.size(connection) // 2)
+        if gone:
+            return Done(documents=gone)
         own = [each for each in takers if each.client != KUBELET]
-        if self._for_guest or not own:
+        if not own:
             return Done()
         return _forget(connection, [min(own, key=_Taker.rank).client])
 
@@ -147,19 +155,25 @@ class MakeRoom:
 
 
 class BoundGuests:
-    """Forgets guests until all of them take ``most`` bytes or fewer."""
+    """Forgets guests until all of them take ``most`` bytes or fewer, with the documents.
+
+    Of these the oldest go beyond ``most_documents``.
+    """
 
     size = OVERHEAD
 
-    def __init__(self, is_guest: IsGuest, most: int) -> None:
+    def __init__(self, is_guest: IsGuest, most: int, most_documents: int) -> None:
         self._is_guest = is_guest
         self._most = most
+        self._most_documents = most_documents
 
     def do(self, connection: Connection) -> Done:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
+        documents.bound(connection, self._most_documents)
+        most = self._most - documents.size(connection)
         guests = [each for each in _takers(connection) if self._is_guest(each.client)]
         gone = []
-        while sum(each.size for each in guests) > self._most:
+        while sum(each.size for each in guests) > most:
             first = _first_to_go(guests)
             guests.remove(first)
             gone.append(first.client)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from twisted.python.failure import Failure
 
-from yurttunnel.hub.cache import events, schema
+from yurttunnel.hub.cache import documents, events, schema
 from yurttunnel.hub.cache.clients import GUESTS_SHARE, BoundGuests, IsGuest, MakeRoom
 from yurttunnel.hub.cache.connection import Connect, Connection, uri_of
 from yurttunnel.hub.cache.interfaces import CacheFailed
@@ -111,7 +111,7 @@ class Database(Connection):
                 if error.sqlite_errorcode != sqlite3.SQLITE_FULL or needed < self._most:
                     raise
                 made_room += _in_transaction(connection, [MakeRoom(self._is_guest, of_guests)])
-                if not made_room[-1].forgotten:
+                if made_room[-1] == Done():
                     if of_guests and size:
                         return Written(made_room, (), _contents(connection), refused=True)
                     raise CacheFailed(
@@ -120,9 +120,13 @@ class Database(Connection):
                     ) from error
             else:
                 if of_guests:
-                    most = round(self._most * GUESTS_SHARE)
-                    done += _in_transaction(connection, [BoundGuests(self._is_guest, most)])
+                    done += _in_transaction(connection, [self._bound_guests()])
                 return Written([*made_room, *done], defects, _contents(connection))
+
+    def _bound_guests(self) -> BoundGuests:
+        most = round(self._most * GUESTS_SHARE)
+        most_documents = min(documents.MOST_BYTES, round(self._most * documents.SHARE))
+        return BoundGuests(self._is_guest, most, most_documents)
 
     def _done(
         self, connection: sqlite3.Connection, writes: Sequence[Write]

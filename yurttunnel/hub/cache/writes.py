@@ -31,6 +31,7 @@ class Done(NamedTuple):
 
     ``written`` objects were new, or in another version, ``unchanged`` ones were not. There are so
     many more ``events``, and of those that were there so many are lost. ``forgotten`` are clients.
+    So many ``documents`` went, as there was no room.
     """
 
     written: int = 0
@@ -38,6 +39,7 @@ class Done(NamedTuple):
     events: int = 0
     events_lost: int = 0
     forgotten: tuple[str, ...] = ()
+    documents: int = 0
 
 
 class Write(Protocol):
