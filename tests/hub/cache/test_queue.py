@@ -42,6 +42,17 @@ class BoundTests(SynchronousTestCase):
         self.queue.done(self.queue.take())
         self.assertFalse(self.queue.is_lacking(PODS))
 
+    def test_what_lacks_more_while_it_is_written_down(self) -> None:
+        """A change that is dropped meanwhile is newer than a list that is written with that."""
+        self.lose(PODS)
+        taken = self.queue.take()
+        self.lose(PODS)
+        self.queue.done(taken)
+        self.assertTrue(self.queue.is_lacking(PODS))
+        self.queue.done(self.queue.take())
+        self.assertFalse(self.queue.is_lacking(PODS))
+        self.assertFalse(self.queue.is_busy)
+
     def test_more_that_lack_something_while_it_is_written_down(self) -> None:
         """Where too many do to be known one by one, none of them is forgotten."""
         self.patch(queue, "MOST_LACKING", 1)

@@ -68,6 +68,8 @@ class WriteQueue:
         self._line: deque[Place] = deque()
         self._gone: OrderedDict[Key, int] = OrderedDict()
         self._lacking: set[Collection] = set()
+        # Of these, what has come to lack something since what is being written was taken.
+        self._lacking_anew: set[Collection] = set()
         # With too many of these: another object each time, so that it is known when it is done.
         self._all_lack: Callable[[str], bool] | None = None
         self.size = 0
@@ -153,6 +155,7 @@ class WriteQueue:
             self._open = None
         if self._lacking or self._all_lack is not None:
             # It stands first, since what was dropped is older than all that waits.
+            self._lacking_anew.clear()
             return [Unlist(set(self._lacking), self._all_lack), *self._taken]
         return list(self._taken)
 
@@ -160,7 +163,7 @@ class WriteQueue:
         """Forget what was taken: it is done, or never will be."""
         for write in writes:
             if isinstance(write, Unlist):
-                self._lacking -= write.collections
+                self._lacking -= write.collections - self._lacking_anew
                 if write.of_all is self._all_lack:
                     self._all_lack = None
         taken, self._taken = self._taken, []
@@ -274,9 +277,12 @@ class WriteQueue:
             mark.callback(None)
 
     def _lack(self, collections: Iterable[Collection]) -> None:
-        self._lacking.update(collections)
+        found = set(collections)
+        self._lacking |= found
+        self._lacking_anew |= found
         if len(self._lacking) > MOST_LACKING:
             self._lacking.clear()
+            self._lacking_anew.clear()
             self._all_lack = partial(self._has)
 
     def _bound(self) -> None:
