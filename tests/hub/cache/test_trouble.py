@@ -147,6 +147,23 @@ class SlowDiskTests(TroubleTestCase):
         tell_list(self.cache, [item("a")], 10)
         self.assertTrue(self.read()[1])
 
+    def test_a_token_that_was_dropped(self) -> None:
+        """A token that goes for want of room is kept when it is accepted again."""
+        self.writer.release()
+        self.stop()
+        self.start(most_waiting=100_000)
+        self.assertEqual({"a": "1"}, self.names())
+        self.writer.holds = True
+        self.cache.upsert(PODS, POD, item("a", 9))
+        self.clock.advance(1)
+        self.cache.accept_token(b"digest", "owner", 1000.0)
+        for number in range(20):
+            self.cache.upsert(PODS, POD, item(f"pod-{number:03}", 9, body=BODY))
+        self.writer.release()
+        self.assertIsNone(self.result(self.cache.token_owner(b"digest")))
+        self.cache.accept_token(b"digest", "owner", 1000.0)
+        self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
+
     def test_lists_that_do_not_fit(self) -> None:
         """A list that is larger than the memory for lists leaves what was there."""
         self.writer.release()

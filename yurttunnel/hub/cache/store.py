@@ -225,7 +225,8 @@ class Cache(Service):
         self._accepted[digest] = owner, until
         if len(self._accepted) > _MOST_ACCEPTED:
             self._accepted.popitem(last=False)
-        self._writing.put(tokens.accept(digest, owner, until), self._writing.own)
+        dropped = partial(self._accepted.pop, digest, None)
+        self._writing.put(tokens.accept(digest, owner, until, dropped), self._writing.own)
 
     def token_owner(self, digest: bytes) -> Deferred[str | None]:
         """See :class:`ICache`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from sqlite3 import Connection
 
 from yurttunnel.hub.cache.writes import Statements
@@ -10,8 +11,8 @@ MOST = 10_000
 """Tokens; those go first that end first."""
 
 
-def accept(digest: bytes, owner: str, until: float) -> Statements:
-    """Return what keeps a token."""
+def accept(digest: bytes, owner: str, until: float, dropped: Callable[[], object]) -> Statements:
+    """Return what keeps a token; ``dropped`` is called if that will not be done."""
     return Statements(
         (
             "INSERT INTO tokens VALUES (?, ?, ?)"
@@ -24,6 +25,7 @@ def accept(digest: bytes, owner: str, until: float) -> Statements:
             " (SELECT digest FROM tokens ORDER BY until DESC LIMIT -1 OFFSET ?)",
             (MOST,),
         ),
+        dropped=dropped,
     )
 
 

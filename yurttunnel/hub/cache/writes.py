@@ -57,11 +57,17 @@ class Write(Protocol):
 
 
 class Statements:
-    """Some statements that have nothing to do with objects."""
+    """Some statements that have nothing to do with objects; ``dropped`` is called if they are."""
 
-    def __init__(self, *statements: tuple[str, Sequence[Any]], size: int = OVERHEAD) -> None:
+    def __init__(
+        self,
+        *statements: tuple[str, Sequence[Any]],
+        size: int = OVERHEAD,
+        dropped: Callable[[], object] = lambda: None,
+    ) -> None:
         self.size = size
         self._statements = statements
+        self._dropped = dropped
 
     def do(self, connection: Connection) -> Done:
         """See :class:`Write`."""
@@ -71,6 +77,7 @@ class Statements:
 
     def drop(self) -> Iterable[Collection]:
         """See :class:`Write`."""
+        self._dropped()
         return ()
 
 
