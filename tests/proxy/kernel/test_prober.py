@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from twisted.internet.error import ConnectBindError, NoRouteError
+from twisted.internet.error import ConnectBindError, NoRouteError, getConnectError
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
@@ -93,4 +93,9 @@ class ProbeTests(SynchronousTestCase):
     def test_no_descriptors(self):
         """No endpoint is to blame for that."""
         self.fail(ConnectBindError(errno.EMFILE, "too many open files"))
+        self.assertIs(Outcome.UNKNOWN, self.successResultOf(self.probing))
+
+    def test_no_local_ports(self):
+        """Nor for that, though the kernel says so only when it connects."""
+        self.fail(getConnectError((errno.EADDRNOTAVAIL, "cannot assign requested address")))
         self.assertIs(Outcome.UNKNOWN, self.successResultOf(self.probing))

@@ -276,6 +276,42 @@ class DialingTests(SynchronousTestCase):
             self.assert_reset(opened, self.lab.client(opened))
         self.assertEqual((picker.failures, picker.counted), ([], 0))
 
+    def without_ports(self, *towards: Endpoint):
+        """Have no local port left towards some endpoints."""
+        real = self.lab.context.dialer.dial
+
+        def dial(endpoint: Endpoint) -> socket.socket:
+            if endpoint in towards:
+                self.dialed.append(endpoint)
+                raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+            return real(endpoint)
+
+        return mock.patch.object(self.lab.context.dialer, "dial", dial)
+
+    def test_no_local_port_towards_an_endpoint_leads_on_at_once(self) -> None:
+        """It has not failed, and the next one is reached by the same ports."""
+        full, alive = self.lab.backend(), self.lab.backend()
+        opened, picker = self.lab.open(full.endpoint, alive.endpoint)
+        with self.without_ports(full.endpoint):
+            self.lab.join(opened, alive)
+        self.assertEqual((picker.failures, picker.stand), ([], [alive.endpoint]))
+        self.assertEqual((picker.counted, self.lab.reactor.seconds()), (1, 0))
+
+    def test_no_local_port_towards_any_endpoint_is_waited_for(self) -> None:
+        """Each has been tried once in each step, and none has failed."""
+        full = [self.lab.backend().endpoint for _ in range(2)]
+        opened, picker = self.lab.open(*full)
+        with capturedLogs() as events, self.without_ports(*full):
+            client = self.lab.client(opened)
+            self.until(lambda: self.dialed)
+            self.assertEqual(self.dialed, full)
+            self.lab.reactor.pump(PLAN)
+            self.assert_reset(opened, client)
+        self.assertEqual(self.dialed, full * len(PLAN))
+        self.assertEqual((picker.failures, picker.counted), ([], 0))
+        (told,) = self.warnings_of(events)
+        self.assertIn(f"the last was {full[1]}: Cannot assign requested address", told)
+
     def test_what_cannot_even_be_tried_leads_on_at_once(self) -> None:
         """As an address without a route."""
         alive = self.lab.backend()

@@ -10,7 +10,7 @@ from twisted.internet.interfaces import IAddress, IConnector, IDelayedCall, ITCP
 from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
-from yurttunnel.proxy.sockets.dialing import EXHAUSTED
+from yurttunnel.proxy.sockets.dialing import EXHAUSTED, NO_SOURCE
 from yurttunnel.proxy.state.virtual_services import Endpoint
 from yurttunnel.tunnel.reactor import IReactor
 
@@ -99,7 +99,7 @@ class _Probe(ClientFactory):
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
         """Report why: also where a router says that there is no way."""
-        is_own = getattr(reason.value, "osError", None) in EXHAUSTED
+        is_own = getattr(reason.value, "osError", None) in {*EXHAUSTED, NO_SOURCE}
         self.tell(Outcome.UNKNOWN if is_own else Outcome.REFUSED)
 
     def _wait_a_turn(self) -> None:

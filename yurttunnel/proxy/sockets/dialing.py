@@ -37,6 +37,10 @@ LOOP = "it is this proxy itself, which would be a loop"
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Failures of this machine, of which no endpoint is to blame."""
 
+NO_SOURCE = errno.EADDRNOTAVAIL
+"""What connect(2) says where no local port is left towards an endpoint, or, by IPv6, this machine
+has no address to come from: no endpoint is to blame for that, either, but another may be had."""
+
 
 class DialingOwner(Protocol):
     """Who has a client and wants an endpoint for it."""
@@ -88,7 +92,7 @@ class Dialing:
         self._owner = owner
         self._step = 0
         self._tried: list[Endpoint] = []
-        # Whether an endpoint has refused in this step, and why the last one could not be had.
+        # Whether an endpoint could not be had in this step, and why the last one could not.
         self._has_refused = False
         self._why = ""
         self._is_over = False
@@ -192,10 +196,13 @@ class Dialing:
         try:
             server = owner.dialer.dial(endpoint)
         except OSError as error:
+            why = os.strerror(error.errno or 0)
+            if error.errno == NO_SOURCE:
+                return self._pass_over(endpoint, why)
             if error.errno not in EXHAUSTED:
-                return self._note_failure(endpoint, os.strerror(error.errno or 0))
+                return self._note_failure(endpoint, why)
             owner.picker.ended(endpoint)
-            self._give_up(f"this process cannot open a socket: {os.strerror(error.errno or 0)}")
+            self._give_up(f"this process cannot open a socket: {why}")
             return True
         self._server, self._endpoint = server, endpoint
         # To this machine it is connected by now; to others it mostly is not.
@@ -232,6 +239,14 @@ class Dialing:
         self._owner.picker.failed(endpoint, why)
         return False
 
+    def _pass_over(self, endpoint: Endpoint, why: str) -> bool:
+        """Have another one tried; this one has not failed."""
+        self._has_refused = True
+        self._why = f"{endpoint}: {why}"
+        self._tried.append(endpoint)
+        self._owner.picker.ended(endpoint)
+        return False
+
     def _drop_attempt(self) -> Endpoint | None:
         """Close the socket that is being connected, and return to where it was."""
         server, endpoint = self._server, self._endpoint
@@ -264,9 +279,7 @@ class Dialing:
             return
         endpoint = self._drop_attempt()
         if endpoint is not None and self._is_amid:
-            self._why = f"{endpoint}: no answer within the rest of a step"
-            self._tried.append(endpoint)
-            self._owner.picker.ended(endpoint)
+            self._pass_over(endpoint, "no answer within the rest of a step")
         elif endpoint is not None:
             self._note_failure(endpoint, f"no answer within {PLAN[self._step]:g} s")
         self._step += 1
