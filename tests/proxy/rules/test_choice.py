@@ -18,6 +18,7 @@ from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import BackEnd
 from yurttunnel.steering.interfaces import Applied, SteeringFailed
+from yurttunnel.steering.programs import Finished
 
 
 @implementer(IRules)
@@ -185,3 +186,31 @@ class CleanupTests(SynchronousTestCase):
             Nftables(programs, lambda placed: []),
         )
         self.assertEqual([], self.successResultOf(self.removed(*kinds)))
+
+    def cleaned_of_nftables(self, said, generation=None):
+        """Remove what nftables has where its program ends with a complaint, and the kernel counts
+        changes up to ``generation``, or none.
+        """
+        programs = FakePrograms()
+        programs.programs["nft"] = lambda arguments, given: Finished(1, b"", said)
+        rules = Nftables(programs, lambda placed: [])
+        self.patch(rules, "generation", lambda: generation)
+        return self.removed(rules)
+
+    def test_not_in_the_kernel(self):
+        """A kernel that has no nftables has no rules of it, whatever its program says to that."""
+        for said in (
+            "netlink: Error: cache initialization failed: Invalid argument",
+            "netlink.c:62: Unable to initialize Netlink socket: Protocol not supported",
+            "netlink: Error: cache initialization failed: Operation not supported",
+        ):
+            self.assertEqual([], self.successResultOf(self.cleaned_of_nftables(said)))
+            # Of one that has it that says nothing.
+            failure = self.failureResultOf(self.cleaned_of_nftables(said, 7), SteeringFailed)
+            self.assertIn(said, str(failure.value))
+
+    def test_not_permitted(self):
+        """Who may not ask does not know whether there are rules."""
+        said = "netlink: Error: cache initialization failed: Operation not permitted"
+        failure = self.failureResultOf(self.cleaned_of_nftables(said), SteeringFailed)
+        self.assertIn("NET_ADMIN", str(failure.value))

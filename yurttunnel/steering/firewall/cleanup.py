@@ -18,6 +18,7 @@ from yurttunnel.steering.programs import IPrograms
 
 _NOT_IN_KERNEL = (
     "Protocol not supported",
+    "Could not fetch rule set generation id: Invalid argument",
     "Address family not supported",
     "does not exist",
     "No such file or directory",

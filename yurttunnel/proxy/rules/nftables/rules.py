@@ -25,6 +25,14 @@ _MAX_SAID = 300
 
 _NOT_THERE = "No such file or directory"
 
+_NOT_IN_KERNEL = (
+    "Invalid argument",
+    "Protocol not supported",
+    "Operation not supported",
+)
+"""What the program says, too, where the kernel has no nftables: the first one where it has what
+else speaks by NETLINK_NETFILTER, the second where it has not even that."""
+
 _MEANINGS = {
     "Operation not permitted": "yurtproxy needs the capability NET_ADMIN, as root in the host's"
     " network",
@@ -106,9 +114,15 @@ class Nftables:
             finished = await self._finished("reading", "list", "table", family, NAME)
             if finished.status == 0:
                 found[version] = read(finished.output.decode("utf-8", "replace"), version)
-            elif _NOT_THERE not in finished.errors:
+            elif not self._says_there_is_none(finished.errors):
                 raise _refused("reading", finished)
         return found
+
+    def _says_there_is_none(self, said: str) -> bool:
+        if _NOT_THERE in said:
+            return True
+        # Where the kernel has nftables the same may be said of anything.
+        return self.generation() is None and any(text in said for text in _NOT_IN_KERNEL)
 
     async def _run(self, doing: str, *options: str, given: bytes) -> None:
         finished = await self._finished(doing, *options, given=given)
