@@ -16,6 +16,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.kube.misfits import MISFITS
 from yurttunnel.kube.configuration import BadKubeConfiguration
 from yurttunnel.kube.exec_credentials import ExecCredentials
 from yurttunnel.kube.loading import load_configuration
@@ -390,7 +391,8 @@ class KubeConfigTests(ConfigurationTestCase):
 
     def test_no_kubeconfig(self):
         """What is no kubeconfig is refused by one line that names the file."""
-        for content in ("", "[", "[]", "text", "{}", "current-context: x", "a: b: c", "\x00"):
+        bad = ("", "[", "[]", "text", "{}", "current-context: x", "a: b: c", "\x00", *MISFITS)
+        for content in bad:
             path = self.write("config", content)
             self.assertIn(str(path), self.refused(path))
         self.assertIn("kubectl config use-context", self.refused(self.write("config", "{}")))

@@ -8,6 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.apiserver.bootstrap_tokens import signed
 from tests.hub.cluster import TOKEN, Cluster
+from tests.kube.misfits import MISFITS
 from tests.pki.support import Issuer
 from yurtlab.api.resources import CONFIG_MAPS
 from yurttunnel.pki.discovery import (
@@ -144,7 +145,8 @@ class DiscoveryTests(TestCase):
 
     async def test_unusable(self):
         """A kubeconfig that is signed and says nothing of authorities is told as that."""
-        for kubeconfig in ("", "[]", "clusters: []", "a: b: c", "clusters: [{cluster: {}}]"):
+        wrong = ("", "[]", "clusters: []", "a: b: c", "clusters: [{cluster: {}}]", *MISFITS)
+        for kubeconfig in wrong:
             path = (CONFIG_MAPS, "kube-public", "cluster-info")
             found = self.cluster.store.get(*path)
             signature = signed(kubeconfig, self.token.id, self.token.secret)

@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped] # PyYAML has no types of its own
 from twisted.logger import Logger
 
 from yurttunnel.kube.configuration import (
@@ -19,6 +18,7 @@ from yurttunnel.kube.configuration import (
 from yurttunnel.kube.credentials import FileCredentials, ICredentialsSource
 from yurttunnel.kube.exec_credentials import ExecCredentials, Plugin
 from yurttunnel.kube.files import RereadFile
+from yurttunnel.kube.yaml_documents import yaml_document
 
 _log = Logger()
 
@@ -33,7 +33,7 @@ def read_kube_config(path: Path) -> KubeConfiguration:
     """Return what the current context of a file says; raises :class:`BadKubeConfiguration`."""
     path = path.expanduser()
     try:
-        root = yaml.safe_load(path.read_bytes())
+        root = yaml_document(path.read_bytes())
         if root is None:
             raise FileNotFoundError
         return _Reading(path, root).configuration()
@@ -41,7 +41,7 @@ def read_kube_config(path: Path) -> KubeConfiguration:
         raise BadKubeConfiguration(f"{path}: there is no such kubeconfig, or it is empty") from None
     except OSError as error:
         raise BadKubeConfiguration(f"{path} cannot be read: {error}") from None
-    except (yaml.YAMLError, TypeError, AttributeError, KeyError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
         # Below the sections mappings and lists are taken to be where they belong.
         reason = " ".join(str(error).split())
         raise BadKubeConfiguration(f"{path} is not a kubeconfig: {reason}") from None

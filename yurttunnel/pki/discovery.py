@@ -181,13 +181,13 @@ def is_signed_by(kubeconfig: str, signature: str, token: BootstrapToken) -> bool
 
 def _authorities_in(kubeconfig: str) -> Authorities:
     # PyYAML is not needed again once the hub has its certificate.
-    import yaml  # type: ignore[import-untyped] # PyYAML has no types of its own
+    from yurttunnel.kube.yaml_documents import yaml_document
 
     try:
-        cluster = yaml.safe_load(kubeconfig)["clusters"][0]["cluster"]
+        cluster = yaml_document(kubeconfig)["clusters"][0]["cluster"]
         pem = base64.b64decode(cluster["certificate-authority-data"], validate=True)
         return certificates_from_pem(pem)
-    except (yaml.YAMLError, LookupError, TypeError, ValueError, BadCredentials) as error:
+    except (LookupError, TypeError, ValueError, BadCredentials) as error:
         reason = " ".join(str(error).split())
         raise DiscoveryFailed(
             f"the kubeconfig in the ConfigMap {NAME} cannot be used: {reason}"

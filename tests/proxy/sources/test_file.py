@@ -6,6 +6,7 @@ import json
 
 import yaml
 
+from tests.kube.misfits import MISFITS
 from tests.proxy.objects import endpoint_slice, service
 from tests.proxy.sources.world import WorldCase
 from yurttunnel.kube.resources import SERVICES
@@ -111,6 +112,38 @@ class FileTests(WorldCase):
         self.write("a.yaml", service("a", "10.96.0.2"))
         self.look()
         self.assertEqual({"default/web TCP IPv4", "default/a TCP IPv4"}, self.shown().keys())
+
+    def test_values_that_are_none(self):
+        """What a tag makes of a value may be no value: that is a bad file like any other."""
+        for misfit in MISFITS:
+            self.write("a.yaml", service(), endpoint_slice("10.1.0.1"))
+            self.write("b.yaml", service("b", "10.96.0.2"))
+            self.begin()
+            self.write("a.yaml", misfit)
+            self.write("b.yaml", service("c", "10.96.0.3"))
+            self.look()
+            self.assertEqual({"default/web TCP IPv4", "default/c TCP IPv4"}, self.shown().keys())
+            self.assertIn("a.yaml: it cannot be read, and what", self.sources.problem())
+
+    def test_link_that_leads_nowhere(self):
+        """At the start it is a file that cannot be read; one that was there stays, and one that is
+        removed is gone.
+        """
+        link = self.directory / "a.yaml"
+        link.symlink_to("later")
+        self.write("b.yaml", service())
+        self.begin()
+        self.assertIsNone(self.shown())
+        self.assertIn("a.yaml: it cannot be read: No such file", self.sources.problem())
+        self.write("later", yaml.safe_dump(service("a", "10.96.0.2")))
+        self.look()
+        self.assertEqual({"default/web TCP IPv4", "default/a TCP IPv4"}, self.shown().keys())
+        (self.directory / "later").unlink()
+        self.look()
+        self.assertEqual({"default/web TCP IPv4", "default/a TCP IPv4"}, self.shown().keys())
+        link.unlink()
+        self.look()
+        self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
 
     def test_bad_from_the_start_and_removed(self):
         """A file that is no more is not waited for."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped] # PyYAML has no types of its own
-
 from yurttunnel.cluster.fields import mapping, objects, text
 from yurttunnel.kube.resources import Object
+from yurttunnel.kube.yaml_documents import yaml_documents
 from yurttunnel.proxy.sources.endpoints import as_endpoint_slices
 from yurttunnel.proxy.state.endpoint_slices import EndpointSlice, endpoint_slice_from
 from yurttunnel.proxy.state.reading import Problems, quoted
@@ -32,9 +30,6 @@ _EMPTY = (
 
 _Signature = tuple[int, int, int]
 _UNREAD = (0, 0, 0)
-
-# The one that is written in C is ten times as quick, and not there on every machine.
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +57,12 @@ def read_manifests(path: Path, known: Mapping[Path, Manifests]) -> dict[Path, Ma
     for each in sorted(path.iterdir()):
         if each.suffix not in SUFFIXES or each.name.startswith("."):
             continue
-        # One that is not found was removed since the directory was read.
-        with suppress(FileNotFoundError):
+        try:
             found[each] = _current(each, known)
+        except FileNotFoundError as error:
+            # Anything else that is not found was removed since the directory was read.
+            if each.is_symlink():
+                found[each] = _unread(each, None, _UNREAD, error.strerror)
     return found
 
 
@@ -87,7 +85,7 @@ def _current(path: Path, known: Mapping[Path, Manifests]) -> Manifests:
         return _unread(path, before, _UNREAD, error.strerror)
     except OSError as error:
         return _unread(path, before, _UNREAD, error.strerror)
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         return _unread(path, before, signature, error)
 
 
@@ -134,7 +132,7 @@ def _parsed(path: Path, content: bytes, signature: _Signature) -> Manifests:
 def _documents(path: Path, content: bytes) -> list[Any]:
     if path.suffix == ".json":
         return [json.loads(content)]
-    return list(yaml.load_all(content, _Loader))
+    return yaml_documents(content)
 
 
 def _objects(documents: list[Any]) -> Iterator[Object]:

@@ -1,0 +1,36 @@
+"""YAML whose faults are errors of one kind, whoever has written it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import yaml  # type: ignore[import-untyped] # PyYAML has no types of its own
+
+# The one that is written in C is ten times as quick, and not there on every machine.
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def yaml_document(content: str | bytes) -> Any:
+    """Return the only document, ``None`` where there is none; raises ``ValueError``."""
+    with _one_kind_of_error():
+        return yaml.load(content, _Loader)
+
+
+def yaml_documents(content: str | bytes) -> list[Any]:
+    """Return all documents; raises ``ValueError``."""
+    with _one_kind_of_error():
+        return list(yaml.load_all(content, _Loader))
+
+
+@contextmanager
+def _one_kind_of_error() -> Iterator[None]:
+    try:
+        yield
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+    except Exception as error:
+        # PyYAML lets through what it fails with where a value is not what its tag says: KeyError
+        # for "!!bool foo", IndexError, AttributeError and others.
+        raise ValueError(f"it has a value that cannot be read: {error!r}") from error
