@@ -13,6 +13,7 @@ from yurttunnel.proxy.interfaces import (
     IProxySockets,
     IRules,
     KernelStats,
+    PartlyApplied,
     SocketStats,
 )
 from yurttunnel.proxy.placement import IKernel
@@ -130,7 +131,8 @@ class FakeRules:
     """Keeps what rules would be made for.
 
     ``applied`` are all that there were. While ``failure`` is set calls fail with it, and while
-    ``holds`` they do not end until :meth:`go_on`. ``differences`` are what the next one finds.
+    ``holds`` they do not end until :meth:`go_on`. Families of the versions in ``refused`` get no
+    rules. ``differences`` are what the next one finds.
     """
 
     backend = "none"
@@ -139,6 +141,7 @@ class FakeRules:
         self.applied = []
         self.removed = 0
         self.failure = None
+        self.refused = set()
         self.holds = False
         self.differences = ()
         self.number = 0
@@ -155,7 +158,10 @@ class FakeRules:
             await waiting
         if self.failure is not None:
             raise SteeringFailed(self.failure)
-        self.applied.append(placed)
+        made = {4, 6} - self.refused
+        self.applied.append([each for each in placed if each.service.key.version in made])
+        if self.refused:
+            raise PartlyApplied("a family is refused", made)
         found, self.differences = self.differences, ()
         return Applied(found)
 

@@ -340,6 +340,22 @@ class FailureTests(ProxierTestCase):
         self.clock.advance(30)
         self.assertEqual([5.0], self.sockets.opened[0].drains)
 
+    def test_a_family_is_refused(self):
+        """Sockets of the other one are closed as ever, and its ports can be had again; those of
+        the one that is refused stay, since rules lead there still.
+        """
+        six = replace(key(), version=6)
+        self.set(service([1]), service([1], key=six))
+        self.clock.advance(1)
+        self.rules.refused = {6}
+        self.set()
+        self.assertEqual([[5.0], []], [each.drains for each in self.sockets.opened])
+        self.assertEqual("a family is refused", self.proxier.problem())
+        self.rules.refused = set()
+        self.clock.advance(30)
+        self.assertEqual([[5.0], [5.0]], [each.drains for each in self.sockets.opened])
+        self.assertIsNone(self.proxier.problem())
+
     def test_changes_that_wait_too_long_are_told_to_load_balancers(self):
         """After two sync periods."""
         self.set(service([1]))
@@ -452,6 +468,24 @@ class FlowTests(ProxierTestCase):
         self.set()
         expected = {(4, self.flows), (4, StaleFlows(Protocol.UDP, None, 30080))}
         self.assertEqual(expected, set(self.forgotten()))
+
+    def test_rules_of_one_family_cannot_be_made(self):
+        """Flows of the other one are forgotten as ever, once; those of that one when it has its
+        rules.
+        """
+        six, there = replace(DNS, version=6), ip_address("fd00::10")
+        self.rules.refused = {6}
+        self.set(
+            service([1], key=DNS, portals=(self.portal,)),
+            service([1], key=six, portals=(replace(self.portal, address=there),)),
+        )
+        self.assertEqual([(4, self.flows)], self.forgotten())
+        self.pass_period()
+        self.assertGreater(self.proxier.syncs["failed"], 1)
+        self.assertEqual([], self.forgotten())
+        self.rules.refused = set()
+        self.pass_period()
+        self.assertEqual([(6, replace(self.flows, address="fd00::10"))], self.forgotten())
 
     def test_they_cannot_be_forgotten(self):
         """It is told, tried again, and stops nothing else."""

@@ -16,7 +16,7 @@ from yurttunnel.proxy.state.virtual_services import (
     Protocol,
     VirtualService,
 )
-from yurttunnel.steering.interfaces import Applied
+from yurttunnel.steering.interfaces import Applied, SteeringFailed
 
 
 class IDesiredStateSource(Interface):
@@ -165,6 +165,14 @@ class Placed:
     proxy_port: int | None
 
 
+class PartlyApplied(SteeringFailed):
+    """The rules of some families could not be made; those of the versions in ``made`` were."""
+
+    def __init__(self, text: str, made: Collection[int]) -> None:
+        super().__init__(text)
+        self.made = made
+
+
 class IRules(Interface):
     """The firewall rules that lead portals to proxy sockets, or to endpoints, of one or more
     families; calls are made one after the other, and fail with
@@ -178,7 +186,8 @@ class IRules(Interface):
 
         What others have changed of our chains is put right. Nothing is run where neither
         ``placed`` nor :meth:`generation` has changed since the last call that went well, if the
-        kernel counts generations.
+        kernel counts generations. Fails with :class:`PartlyApplied` where it is known which
+        families have their rules all the same.
         """
 
     def remove() -> Deferred[bool]:

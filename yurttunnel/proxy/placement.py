@@ -135,12 +135,17 @@ class Placement:
         """Whether the last call of :meth:`place` could not listen for some services."""
         return bool(self._failed)
 
-    def leave(self, services: Services, drain: float) -> bool:
-        """Close sockets that no rule leads to any more, since these are all ``services``.
+    def leave(self, services: Services, drain: float, versions: Collection[int] = (4, 6)) -> bool:
+        """Close sockets that no rule of these ``versions`` leads to any more, since these are all
+        ``services``.
 
         What is under way has ``drain`` seconds. Returns whether there was something to close.
         """
-        gone = [key for key in self._open if key not in services or key in self._by_kernel]
+        gone = [
+            key
+            for key in self._open
+            if key.version in versions and (key not in services or key in self._by_kernel)
+        ]
         for key in gone:
             self._close(key, drain)
         return bool(gone)

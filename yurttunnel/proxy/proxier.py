@@ -21,10 +21,11 @@ from yurttunnel.proxy.interfaces import (
     IConntrack,
     IDesiredStateSource,
     IRules,
+    PartlyApplied,
     Placed,
     StaleFlows,
 )
-from yurttunnel.proxy.placement import Placement
+from yurttunnel.proxy.placement import Placement, Services
 from yurttunnel.proxy.settings import SyncSettings
 from yurttunnel.proxy.stale_flows import stale_flows
 from yurttunnel.proxy.state.virtual_services import (
@@ -242,18 +243,33 @@ class Proxier(Service):
         )
         # It may have changed while sockets were opened.
         self._placement.update((self._source.state() or state).services)
-        applied = await self._rules.apply(placed)
+        now = {each.service.key: each for each in placed}
+        try:
+            applied = await self._rules.apply(placed)
+        except PartlyApplied as error:
+            await self._follow_rules(services, self._placed_in(now, error.made), error.made)
+            raise
         self._generation = self._rules.generation()
         for difference in applied.differences:
             self._log.debug("Rules were not as they should be: {difference}", difference=difference)
-        now = {each.service.key: each for each in placed}
         repaired = bool(applied.differences) and now == self._placed
-        await self._forget_flows(now)
-        closed = self._placement.leave(services, self.settings.drain)
+        await self._follow_rules(services, now)
+        return "repaired" if repaired else "ok"
+
+    def _placed_in(self, now: dict[Key, Placed], made: Collection[int]) -> dict[Key, Placed]:
+        """Return what there are rules for once those of some families have been ``made``."""
+        former = {key: each for key, each in self._placed.items() if key.version not in made}
+        return former | {key: each for key, each in now.items() if key.version in made}
+
+    async def _follow_rules(
+        self, services: Services, placed: dict[Key, Placed], versions: Collection[int] = (4, 6)
+    ) -> None:
+        """End what rules of these ``versions`` do not lead to any more."""
+        await self._forget_flows(placed)
+        closed = self._placement.leave(services, self.settings.drain, versions)
         if closed and self._placement.lacks_ports:
             # What has stopped may have left its port to one of those that have none.
             self._reconciler.trigger()
-        return "repaired" if repaired else "ok"
 
     def _note(self, of_objects: Sequence[Problem], own: Sequence[Problem]) -> None:
         """Keep the problems, and tell of those that are new; the source tells of objects."""

@@ -8,11 +8,12 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 from twisted.internet import reactor
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SkipTest, TestCase
 
 from tests.e2e.cluster.network import OwnNetwork
 from tests.steering.firewall.machines import BASES, CountedPrograms, execute, use_own_lock
-from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.interfaces import PartlyApplied, Placed
 from yurttunnel.proxy.rules.iptables.portals import PortalRules
 from yurttunnel.proxy.rules.iptables.rules import IptablesRules
 from yurttunnel.proxy.state.virtual_services import (
@@ -25,7 +26,7 @@ from yurttunnel.proxy.state.virtual_services import (
     ServicePortName,
     VirtualService,
 )
-from yurttunnel.steering.interfaces import Applied, SteeringFailed
+from yurttunnel.steering.interfaces import Applied
 from yurttunnel.steering.programs import Programs
 
 HOSTS = {4: ip_address("172.16.1.9"), 6: ip_address("fd00::9")}
@@ -296,8 +297,8 @@ class IptablesContract:
         self.assertEqual(self.foreign, self.save())
         self.assertTrue((await self.rules.apply(self.placed)).differences)
 
-    async def test_refused(self):
-        """A family that cannot be changed is told, and the other one is."""
+    def refuse_ipv6(self):
+        """Have the kernel refuse changes of IPv6; return what ends that."""
         restore = f"ip6tables-{self.back_end}-restore"
         run = self.programs.run
 
@@ -306,14 +307,45 @@ class IptablesContract:
                 arguments = ["false"]
             return run(arguments, *more)
 
-        self.patch(self.programs, "run", failing)
-        error = await self.assertFailure(self.rules.apply(self.placed), SteeringFailed)
+        return self.patch(self.programs, "run", failing)
+
+    async def test_refused(self):
+        """A family that cannot be changed is told, and the other one is."""
+        refusal = self.refuse_ipv6()
+        error = await self.assertFailure(self.rules.apply(self.placed), PartlyApplied)
+        self.assertEqual({4}, error.made)
         self.assertIn("changing the filter and nat tables of IPv6", str(error))
         self.assertNotIn("IPv4", str(error))
         self.assertIn("KUBE-PORTALS-HOST", str(self.save()["iptables", "nat"]))
-        self.patch(self.programs, "run", run)
+        refusal.restore()
         await self.rules.apply(self.placed)
         self.assertEqual(Applied(), await self.new_rules().apply(self.placed))
+
+    async def test_refused_and_not_needed(self):
+        """A family that no Service has is no failure, but told once, and tried again."""
+        refusal = self.refuse_ipv6()
+        with capturedLogs() as events:
+            for number in (4000, 4100):
+                self.assertTrue((await self.rules.apply(services(4, number))).differences)
+        (told,) = [formatEvent(each) for each in events if each["log_level"] is LogLevel.warn]
+        self.assertIn("Rules of IPv6, of which no Service here is, cannot be made: changing", told)
+        refusal.restore()
+        applied = await self.rules.apply(services(4, 4100))
+        self.assertIn("IPv6: the chain KUBE-PORTALS-HOST is missing", applied.differences)
+
+    async def test_refused_and_no_longer_needed(self):
+        """Rules of its last Services lead to their sockets still: that is a failure, until they
+        are gone.
+        """
+        await self.rules.apply(self.placed)
+        refusal = self.refuse_ipv6()
+        error = await self.assertFailure(self.rules.apply(services(4)), PartlyApplied)
+        self.assertEqual({4}, error.made)
+        refusal.restore()
+        self.assertTrue((await self.rules.apply(services(4))).differences)
+        self.refuse_ipv6()
+        self.everywhere("-t nat -F KUBE-NODEPORT-HOST", "-t nat -D OUTPUT 3")
+        await self.rules.apply(services(4))
 
     async def test_no_physdev(self):
         """Where the kernel cannot tell bridges, rules do without, and all else is served."""

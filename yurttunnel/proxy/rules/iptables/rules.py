@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from yurttunnel.proxy.host_address import HostAddress
-from yurttunnel.proxy.interfaces import IRules, Placed
+from yurttunnel.proxy.interfaces import IRules, PartlyApplied, Placed
 from yurttunnel.proxy.rules.iptables.chains import PROXY
 from yurttunnel.proxy.rules.iptables.portals import PortalRules
 from yurttunnel.proxy.state.virtual_services import Address, Network
@@ -38,13 +38,19 @@ _BRIDGES = "physdev"
 
 @dataclass(slots=True)
 class _Family:
-    """One version of IP: ``made`` are the rules for what was asked last."""
+    """One version of IP: ``made`` are the rules for what was asked last.
+
+    ``serves`` is whether those in the kernel lead clients somewhere, and ``told`` why it could not
+    be changed.
+    """
 
     back_end: BackEnd
     tables: Tables
     portals: PortalRules
     asked: tuple[tuple[Placed, ...], Address | None] | None = None
     made: Mapping[str, Rules] | None = None
+    serves: bool = False
+    told: str = ""
 
     def rules(self, placed: tuple[Placed, ...], host: Address | None) -> Mapping[str, Rules]:
         """Return the rules; for what is asked again the same ones, which there may be many of."""
@@ -138,8 +144,9 @@ class IptablesRules:
 
     async def _apply(self, placed: tuple[Placed, ...]) -> Applied:
         problems: list[str] = []
+        needed = {each.service.key.version for each in placed}
         try:
-            await self.find(sorted({each.service.key.version for each in placed}))
+            await self.find(sorted(needed))
         except SteeringFailed as error:
             # The other family may have one.
             problems.append(str(error))
@@ -149,21 +156,38 @@ class IptablesRules:
             return Applied()
         self._right = None
         differences: list[str] = []
+        made: set[int] = set()
         for version, family in self._families.items():
             try:
                 outcome = await self._change(family, placed, hosts[version])
             except SteeringFailed as error:
-                problems.append(str(error))
+                if version in needed or family.serves:
+                    problems.append(str(error))
+                else:
+                    self._tell(family, str(error))
             else:
+                made.add(version)
+                family.serves, family.told = version in needed, ""
                 differences += (f"IPv{version}: {each}" for each in outcome.differences)
                 if generation is not None:
                     generation = (generation + outcome.changed) % _GENERATIONS
         if problems:
-            raise SteeringFailed("; ".join(problems))
+            raise PartlyApplied("; ".join(problems), made)
         # If it is another number, somebody has changed rules meanwhile: the next call will look.
-        if generation is not None:
+        if generation is not None and made == self._families.keys():
             self._right = _Right(placed, hosts, generation)
         return Applied(tuple(differences))
+
+    def _tell(self, family: _Family, why: str) -> None:
+        """Warn, once, of what harms nobody: no Service here is of that family."""
+        if family.told != why:
+            family.told = why
+            self._log.warn(
+                "Rules of IPv{version}, of which no Service here is, cannot be made: {why}; it is"
+                " tried again",
+                version=family.back_end.version,
+                why=why,
+            )
 
     async def _change(
         self, family: _Family, placed: tuple[Placed, ...], host: Address | None
