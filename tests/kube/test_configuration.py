@@ -206,6 +206,8 @@ class KubeConfigTests(ConfigurationTestCase):
         self.file()
         self.patch(os, "environ", {**os.environ, "HOME": str(self.directory.absolute())})
         self.assertEqual("https://api:6443", load_configuration(Path("~/config")).host)
+        unknown = Path("~nobody-of-this-name/config")
+        self.assertIn("that user is not known", self.refused(unknown))
 
     def test_ambiguous(self):
         """Names that are there twice are refused, as kubectl does; so is a missing one."""

@@ -31,7 +31,10 @@ _REFUSED_OF_USERS = {
 
 def read_kube_config(path: Path) -> KubeConfiguration:
     """Return what the current context of a file says; raises :class:`BadKubeConfiguration`."""
-    path = path.expanduser()
+    try:
+        path = path.expanduser()
+    except RuntimeError:
+        raise BadKubeConfiguration(f"{path}: that user is not known, or has no home") from None
     try:
         root = yaml_document(path.read_bytes())
         if root is None:
