@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener
 from twisted.internet.testing import MemoryReactorClock
@@ -356,6 +359,15 @@ class KeepAliveTests(ClientTestCase):
             self.assertTrue(self.connection.reusable)
             self.assertEqual([self.connection] * number, self.idle)
         self.assertEqual(2, self.connection.requests)
+
+    def test_what_is_kept_of_a_long_head(self):
+        """Nothing, from when it has come on, however long the answer goes on."""
+        receiver = self.ask(waits=True)
+        self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: " + b"a" * 10_000)
+        reader = weakref.ref(self.connection._reader)
+        self.answer(b"\r\n\r\n")
+        gc.collect()
+        self.assertEqual((200, None), (receiver.head.status, reader()))
 
     def test_closed(self):
         """One whose origin wants it closed, or speaks HTTP/1.0, is closed."""

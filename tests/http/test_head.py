@@ -1,6 +1,9 @@
 """Reading and writing heads."""
 
+import gc
 import itertools
+import tracemalloc
+import weakref
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -207,6 +210,68 @@ class LimitTests(SynchronousTestCase):
         self.assertEqual(len(read(CONNECT, HeadLimits(max_fields=3))[0].fields), 3)
         error = self.assertRaises(HeadError, read, CONNECT, HeadLimits(max_fields=2))
         self.assertEqual(error.status, 431)
+
+
+class MemoryTests(SynchronousTestCase):
+    """What is held of a long head that comes in pieces."""
+
+    SIZE = 400_000
+    MUCH = b"a" * SIZE
+    HOST = b"Host: a\r\n"
+    LONG = (
+        b"GET /%b HTTP/1.1\r\n%b\r\n" % (MUCH, HOST),
+        b"GET / HTTP/1.1\r\n%bX: %b\r\n\r\n" % (HOST, MUCH),
+        b"GET / HTTP/1.1\r\n%b%b: x\r\n\r\n" % (HOST, MUCH),
+        b"GET / HTTP/1.1\r\n%b" % HOST + b"X: %b\r\n" % MUCH[:2000] * 150 + b"\r\n",
+    )
+
+    def held(self, text, end=b""):
+        """Feed ``text`` and then ``end``; return how many bytes are held then."""
+        pieces = [text[start : start + 50_000] for start in range(0, len(text), 50_000)]
+        gc.collect()
+        tracemalloc.start()
+        try:
+            heads = RequestHeads(HeadLimits(max_bytes=1 << 20, max_fields=200))
+            for piece in pieces:
+                self.assertIsNone(heads.feed(piece))
+            if end:
+                self.assertIsNotNone(heads.feed(end))
+            return tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+
+    def test_it_is_held_once(self):
+        """As the parser has it, and not as it came besides."""
+        for text in self.LONG:
+            self.assertLess(self.held(text[:-1]), 1.5 * self.SIZE)
+
+    def test_one_that_is_complete_is_let_go(self):
+        """Who has it may keep it; what reads the next one does not."""
+        for text in self.LONG:
+            self.assertLess(self.held(text[:-1], text[-1:]), 20_000)
+
+    def test_one_that_is_forgotten(self):
+        """It is let go before its end."""
+        heads = RequestHeads(HeadLimits())
+        heads.feed(CONNECT[:-1])
+        reader = weakref.ref(heads._reader)
+        heads.forget()
+        self.assertIsNone(reader())
+        self.assertTrue(heads.begun)
+
+    @given(st.lists(st.integers(1, 40), max_size=20))
+    @examples(60)
+    def test_however_it_is_cut(self, cuts):
+        """The end is found, and what follows it, also where next to nothing is kept."""
+        for lines in (self.HOST, self.HOST + b"X: \r\n", self.HOST + b"Y: 1\r\nX: 2\r\n"):
+            text = b"GET / HTTP/1.1\r\n%b\r\n" % lines
+            reader, rest, head = RequestHeadReader(HeadLimits()), text + b"\r\n\r\n", None
+            for size in [*cuts, len(rest)]:
+                head, rest = reader.feed(rest[:size]), rest[size:]
+                if head is not None:
+                    break
+            self.assertEqual(told(RequestHeadReader(HeadLimits()).feed(text)), told(head))
+            self.assertEqual((b"\r\n\r\n", len(text)), (reader.early + rest, reader.size))
 
 
 def told(head):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from functools import partial
 
 from tests.http.relaying import CHUNKED, OK, UPGRADE, RelayTestCase
@@ -46,6 +48,26 @@ class ForwardTests(RelayTestCase):
             self.assertEqual(request(b"/", b"X-Request-Id: " + number), self.origin.segments[-1])
             self.answer(OK)
         self.assertEqual((1, 1), (len(self.origins), self.pool.statistics.reuses))
+
+    def test_what_connections_keep_that_idle(self):
+        """Neither keeps an exchange that is over, and its heads with it."""
+        watched = []
+
+        def forward(exchange):
+            self.forward(exchange)
+            watched.append(weakref.ref(exchange))
+            self.server.handler.exchanges.clear()
+
+        self.server.handler.answer = forward
+        for method, body in ((b"GET", b""), (b"PUT", b"12345")):
+            length = b"Content-Length: %d" % len(body)
+            self.send(request(b"/", length, method=method))
+            self.send(body)
+            self.answer(OK[:-1])
+            self.answer(OK[-1:])
+            gc.collect()
+            self.assertEqual((1, None), (self.pool.statistics.idle, watched.pop()()))
+        self.assertEqual([200, 200], [each[0] for each in self.responses("GET", "PUT")])
 
     def test_upgrade_after_the_same_request_without_one(self):
         """What a request is for an upgrade is not what was written before."""

@@ -230,6 +230,8 @@ class ClientConnection(HTTPConnection):
             self.fail(f"the answer cannot be used: {error}")
             return
         self._held = self._reader.early
+        # It has all of a head that is long, and the connection may last.
+        del self._reader
         self._interim_bytes -= len(self._held)
         if 100 <= head.status <= 199 and head.status != 101:
             self._interim_received(exchange, head)
@@ -281,6 +283,8 @@ class ClientConnection(HTTPConnection):
             self.fail(f"the answer cannot be used: {error}")
             return
         if reader.ended and self._exchange is exchange:
+            # It has the exchange, and the connection may last.
+            del self._deliver
             self._held = rest + self._held
             self.response_complete(exchange)
 

@@ -92,47 +92,60 @@ class _HeadReader:
     """Reads one head, up to the first empty line; ``_parser_type`` is the parser's.
 
     Call ``feed`` with each piece until it returns the head; what follows the head is then in
-    ``early``. The reader is of no use afterwards, nor after it has raised.
+    ``early``. The reader is of no use afterwards, nor after it has raised. ``size`` is that of the
+    head as far as it has come.
     """
 
     _parser_type: type[httptools.HttpRequestParser | httptools.HttpResponseParser]
 
     early: bytes = b""
+    size = 0
 
     def __init__(self, limits: HeadLimits) -> None:
         self._fields: list[tuple[bytes, bytes]] = []
         self._parser = self._parser_type(_Collector(self._fields))
         self._limits = limits
-        self._received: bytes | bytearray = b""
+        # Of a head that does not come whole: its first line, where that ends once it does, and the
+        # last bytes, with which its end may begin. The parser has the rest.
+        self._kept: bytes | bytearray = b""
+        self._line_end = 0
 
     def _take(self, data: bytes) -> bytes | bytearray | None:
-        """Take the next bytes; return a text that begins with the head when it is complete."""
-        before = len(self._received)
+        """Take the next bytes; return a text that begins with the first line at the head's end."""
+        before = len(self._kept)
         received = self._joined(data) if before else data
         end = received.find(_END, max(0, before - len(_END) + 1))
         if end < 0:
-            self._received = received
-            self._parse(data, len(received))
+            self._parse(data)
+            self._keep(received, before)
             return None
         end += len(_END)
         if end < len(received):
             self.early = data[end - before :]
             data = data[: end - before]
-        self._parse(data, end)
+        self._parse(data)
         return received
 
     def _joined(self, data: bytes) -> bytes | bytearray:
-        """Return all that has come, of a head that does not come whole."""
-        received = self._received
-        if isinstance(received, bytes):
-            received = bytearray(received)
-        received += data
-        return received
+        """Return what is kept with what has come behind it, of a head that does not come whole."""
+        kept = self._kept
+        kept += data
+        return kept
 
-    def _parse(self, data: bytes, size: int) -> None:
+    def _keep(self, received: bytes | bytearray, before: int) -> None:
+        """Keep of ``received`` what is needed; ``before`` bytes of it are known."""
+        kept = bytearray(received) if isinstance(received, bytes) else received
+        if not self._line_end:
+            self._line_end = kept.find(b"\n", before) + 1
+        if self._line_end:
+            del kept[self._line_end : 1 - len(_END)]
+        self._kept = kept
+
+    def _parse(self, data: bytes) -> None:
         """Let the parser see ``data``, with which the head has ``size`` bytes."""
         limits = self._limits
-        if size > limits.max_bytes:
+        self.size += len(data)
+        if self.size > limits.max_bytes:
             raise _TooLarge(f"head is longer than {limits.max_bytes} bytes")
         try:
             self._parser.feed_data(data)
@@ -180,10 +193,12 @@ class RequestHeads:
     Most clients send the same head again and again. So the last one is remembered by its bytes: how
     it is read depends on them alone, and the same ones give the same :class:`RequestHead`.
 
-    ``begun`` tells that a part of a head has come, ``early`` is what followed the last one.
+    ``begun`` tells that a part of a head has come, ``size`` how many bytes the last one has so far;
+    ``early`` is what followed it.
     """
 
     early: bytes = b""
+    size = 0
 
     def __init__(self, limits: HeadLimits) -> None:
         self.begun = False
@@ -201,22 +216,32 @@ class RequestHeads:
             return self._read(data)
         text = self._text
         if self._head is not None and data.startswith(text):
-            self.early = data[len(text) :]
+            self.size = size = len(text)
+            self.early = data[size:]
             return self._head
         self.begun = True
         self._reader = RequestHeadReader(self._limits)
         head = self._read(data)
         if head is not None:
-            size = len(data) - len(self.early)
+            size = self.size
             if size <= _REMEMBERED_BYTES and len(head.fields) <= _REMEMBERED_FIELDS:
                 self._text, self._head = data[:size], head
         return head
 
+    def forget(self) -> None:
+        """Let go of a head that is not read to its end; no other head can be read then."""
+        if self.begun:
+            del self._reader
+
     def _read(self, data: bytes) -> RequestHead | None:
-        head = self._reader.feed(data)
+        reader = self._reader
+        head = reader.feed(data)
+        self.size = reader.size
         if head is not None:
             self.begun = False
-            self.early = self._reader.early
+            self.early = reader.early
+            # It has all of a head that is long.
+            del self._reader
         return head
 
 

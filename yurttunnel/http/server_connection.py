@@ -118,7 +118,8 @@ class ServerConnection(HTTPConnection):
             return
         self._await(None)
         self._take = None
-        self._held = heads.early
+        # What came with the head is not kept beyond its use.
+        self._held, heads.early = heads.early, b""
         self._exchange = exchange
         try:
             self.handler.request_received(exchange)
@@ -163,10 +164,11 @@ class ServerConnection(HTTPConnection):
             self._body_failed(400, str(error))
             return
         if reader.ended and self._body is reader:
+            complete = self._body_complete
             self._forget_body()
             self._take = None
             self._held = rest + self._held
-            self._body_complete()
+            complete()
 
     def _body_failed(self, status: int, text: str) -> None:
         """End an exchange whose request is not what it should be, with an answer if possible."""
@@ -192,6 +194,8 @@ class ServerConnection(HTTPConnection):
     def _forget_body(self) -> None:
         if self._body is not None:
             self._body = None
+            # They have the exchange, and the connection may last.
+            del self._deliver, self._body_complete
             self._body_held_up = False
             self._factory.bodies.discard(self)
         self._body_paused = False
@@ -384,6 +388,7 @@ class ServerConnection(HTTPConnection):
         self._answered = answered
         self._take = self._drop
         self._held = b""
+        self._heads.forget()
         self._await(factory.lingering)
         if self._input_ended:
             factory.half_closed.discard(self)
