@@ -7,11 +7,13 @@ tests.server.frontends.passthrough.test_listener, the meta ports in tests.ops.te
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tests.fakes import Recorder
 from tests.server.frontends.kubelet.world import World
 from yurttunnel.http.pool import PoolSettings
 from yurttunnel.http.request_body import read_body
+from yurttunnel.server.frontends.calls import caller_behind
 from yurttunnel.server.frontends.kubelet.listeners import SETTINGS
 
 HEAD = b"POST /exec/ns/pod/c HTTP/1.1\r\nHost: edge-1:10250\r\nContent-Length: 1000\r\n"
@@ -21,6 +23,8 @@ STEP = 0.5
 
 class SlowTests(World):
     """10263 and 10264, in memory."""
+
+    settings = replace(SETTINGS, max_long_heads=600_000)
 
     def seconds_until_lost(self, caller: Recorder, drip: bytes, most: float) -> float:
         """Send ``drip`` again and again; give when the connection ends, at most after ``most``."""
@@ -108,6 +112,28 @@ class SlowTests(World):
         posting = self.dial_insecurely()
         self.ask(posting, method="POST", body=b"small")
         self.answered(posting, 200)
+
+    def test_long_heads_that_do_not_end(self) -> None:
+        """Of one address they take a half of what long heads may, and no other's place."""
+        factories = (self.interception.secure, self.interception.insecure)
+        for dial, factory in zip((self.dial, self.dial_insecurely), factories, strict=True):
+            callers = [dial() for _ in range(8)]
+            for caller in callers:
+                caller.transport.write(HEAD + b"X-Slow: " + b"x" * 60_000)
+                self.settle()
+            refused = [caller for caller in callers if b" 503 " in caller.received]
+            most = self.settings.max_long_heads
+            self.assertGreaterEqual(len(refused), 2)
+            self.assertLess(factory.long_heads.taken, most // 2 + 70_000)
+            self.assertIs(caller_behind, factory.caller_of)
+            factory.caller_of = lambda transport: "another"
+            caller = dial()
+            self.ask(caller, "/exec/ns/pod/c?command=" + "x" * 60_000)
+            self.answered(caller, 200)
+            # 10264 speaks with kubelets without TLS.
+            self.serve_kubelet(None)
+        self.pass_time(SETTINGS.head_timeout)
+        self.assertEqual([0, 0], [factory.long_heads.taken for factory in factories])
 
     def test_others_are_served_meanwhile(self) -> None:
         """A hundred slow callers take nothing from who asks properly."""

@@ -177,6 +177,11 @@ class HubTests(Limits, unittest.SynchronousTestCase):
             listeners.SETTINGS.limits.max_bytes / KIBIBYTE,
             listeners.SETTINGS.limits.max_fields,
         ),
+        (
+            "heads of more than 8 KiB",
+            listeners.SETTINGS.max_long_heads / MEBIBYTE,
+            listeners.SETTINGS.max_long_heads / MEBIBYTE / 2,
+        ),
         ("name in a path", parsing.LONGEST_SEGMENT, callers.LONGEST_COMPONENT),
         ("names in a path", parsing.MOST_SEGMENTS),
         ("`Accept`", accept.LONGEST_ACCEPT / KIBIBYTE),

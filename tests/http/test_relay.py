@@ -80,6 +80,13 @@ class ForwardTests(RelayTestCase):
         self.assertIn(b"Transfer-Encoding: chunked\r\n", same.written(True, None).head)
         self.assertEqual(request(), same.written(False, None).head)
 
+    def test_a_long_request(self):
+        """It is not kept as it was written: what is long is not sent again and again."""
+        for size, kept in ((8000, True), (9000, False)):
+            long = ForwardedRequest(b"GET", b"/", [(b"Host", b"node"), (b"X", b"x" * size)])
+            first, second = long.written(False, None), long.written(False, None)
+            self.assertEqual((first, kept), (second, first is second))
+
     def test_fields_of_the_connections(self):
         """What concerns one connection stays on it, both ways."""
         self.send(

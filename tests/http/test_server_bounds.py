@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import weakref
 
+from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -17,6 +20,7 @@ from tests.http.support import (
     settle,
 )
 from tests.tunnel.memory import User
+from yurttunnel.http.head import HeadLimits
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.server import ServerSettings
 
@@ -218,6 +222,116 @@ class FullTests(SynchronousTestCase):
         self.factory.close()
         self.successResultOf(drained)
         self.assertEqual([], self.server.clock.getDelayedCalls())
+
+
+class LongHeadTests(SynchronousTestCase):
+    """Heads of 20,000 bytes, where there may be six together."""
+
+    LONG = request(b"/", b"X: %b" % (b"x" * 19_950))
+
+    def setUp(self):
+        """Have no request be answered unless the test says so."""
+        limits, most = HeadLimits(max_bytes=50_000), 6 * len(self.LONG)
+        self.server = Server(ServerSettings(limits=limits, max_long_heads=most))
+        self.factory = self.server.factory
+        self.addCleanup(self.factory.close)
+
+    def connect(self, caller, sent):
+        """Connect a caller that sends something in pieces."""
+        client = self.server.connect()
+        client.getPeer = lambda: IPv4Address("TCP", f"10.244.1.{caller}", 40000)
+        for start in range(0, len(sent), 6000):
+            client.receive(sent[start : start + 6000])
+        settle(self.server.clock, client)
+        return client
+
+    def status(self, client):
+        """Return that of the answer, 0 when there is none."""
+        return int(client.sent[9:12] or 0)
+
+    def test_unfinished(self):
+        """A caller has as many as it leaves free, and others find room; all of these get on."""
+        mine = [self.connect(1, self.LONG[:-1]) for _ in range(5)]
+        others = [self.connect(caller, self.LONG[:-1]) for caller in (2, 3)]
+        self.assertEqual([0, 0, 0, 503, 503], [self.status(client) for client in mine])
+        self.server.handler.answer = hello
+        for client in (*others, *mine[:3]):
+            client.receive(self.LONG[-1:])
+            settle(self.server.clock, client)
+            self.assertEqual(200, self.status(client))
+        self.assertEqual(({503: 2}, 0), (self.factory.refusals, self.factory.long_heads.taken))
+
+    def test_while_their_requests_are_under_way(self):
+        """A head that is complete counts as well, in how many pieces ever it came."""
+        for connect in (self.connect, self.connect_at_once):
+            under_way = [connect(1, self.LONG) for _ in range(3)]
+            self.assertEqual(503, self.status(self.connect(1, self.LONG)))
+            self.assertEqual(503, self.status(self.connect_at_once(1, self.LONG)))
+            self.assertEqual([0, 0], [self.status(connect(caller, self.LONG)) for caller in (2, 3)])
+            self.assertEqual([0, 0, 0], [self.status(client) for client in under_way])
+            for exchange in self.server.handler.exchanges[-5:]:
+                hello(exchange)
+            self.assertEqual(0, self.factory.long_heads.taken)
+
+    def connect_at_once(self, caller, sent):
+        """Connect a caller whose head comes whole."""
+        client = self.connect(caller, b"")
+        client.receive(sent)
+        settle(self.server.clock, client)
+        return client
+
+    def test_short_heads(self):
+        """They get through while there is no room for a long one, and behind one."""
+        self.server.handler.answer = hello
+        first = self.connect(1, request() + self.LONG + request())
+        self.server.handler.answer = None
+        for caller in range(2, 20):
+            self.connect(caller, self.LONG)
+        taken = self.factory.long_heads.taken
+        self.assertGreaterEqual(taken, 80_000)
+        self.assertEqual(503, self.status(self.connect(2, self.LONG)))
+        self.server.handler.answer = hello
+        first.receive(request())
+        settle(self.server.clock, first)
+        answers = responses(first.sent, *["GET"] * 4)
+        self.assertEqual([200] * 4, [each[0] for each in answers])
+        self.assertEqual(200, self.status(self.connect(1, request())))
+        self.assertEqual(taken, self.factory.long_heads.taken)
+
+    def test_the_end_of_one(self):
+        """However it comes, the place is free with it, and the head is let go."""
+        ends = {
+            "too late": lambda client: self.server.clock.advance(10),
+            "bad": lambda client: client.receive(b"\0"),
+            "too long": lambda client: client.receive(self.LONG * 2),
+            "broken": lambda client: client.break_off(ConnectionLost()),
+            "ended": lambda client: client.receive_end(),
+        }
+        for name, end in ends.items():
+            client = self.connect(1, self.LONG[:-4])
+            reader = weakref.ref(client.protocol._heads._reader)
+            self.assertEqual(len(self.LONG) - 4, self.factory.long_heads.taken)
+            end(client)
+            if client.closed_with is not None:
+                del client
+            gc.collect()
+            self.assertEqual((0, None), (self.factory.long_heads.taken, reader()), name)
+
+    def test_a_stream_behind_one(self):
+        """What a connection changes to has the place until it ends."""
+        upgrade = (b"Connection: Upgrade", b"Upgrade: spdy/3.1")
+        client = self.connect(1, self.LONG[:-2] + b"\r\n".join([*upgrade, b"", b""]))
+        self.server.handler.exchange.switch(101, b"", [(b"Upgrade", b"spdy/3.1")], User())
+        self.assertGreater(self.factory.long_heads.taken, 20_000)
+        client.break_off(ConnectionLost())
+        self.assertEqual(0, self.factory.long_heads.taken)
+
+    def test_what_comes_with_a_head_is_not_kept(self):
+        """Once it has been read the connection has none of it."""
+        self.server.handler.answer = lambda exchange: exchange.deliver_body(Sink())
+        client = self.connect(1, b"")
+        client.receive(request(b"/", b"Content-Length: 5", method=b"PUT", body=b"12345"))
+        self.assertEqual(b"", client.protocol._heads.early)
 
 
 class HalfCloseTests(ServerTestCase):

@@ -32,6 +32,9 @@ _HOST = re.compile(rb"[A-Za-z0-9._~%:\[\]-]*")
 _VERSIONS = {b"1.0": "1.0", b"1.1": "1.1"}
 _END = b"\r\n\r\n"
 
+LONG_HEAD = 8 * 1024
+"""Bytes beyond which a head is a long one: few are, and what they take together is bounded."""
+
 _REMEMBERED_BYTES = 2048
 _REMEMBERED_FIELDS = 32
 """What a head may have that is remembered for each connection: those of kubectl and kubelet have 10

@@ -30,7 +30,7 @@ from yurttunnel.http.client import ClientConnection, WrittenRequest, write_reque
 from yurttunnel.http.client_exchange import ClientExchange
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.fields import Fields, end_to_end, requested_upgrade
-from yurttunnel.http.head import ResponseHead
+from yurttunnel.http.head import LONG_HEAD, ResponseHead
 from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IExchange, IResponseReceiver
 from yurttunnel.http.pool import PoolBusy
 from yurttunnel.http.request_body import BodyBeginning
@@ -68,7 +68,7 @@ class ForwardedRequest:
     left out.
 
     The method is not CONNECT, which asks the proxy itself for a connection. What is forwarded again
-    and again can be so as one object, which is written once.
+    and again can be so as one object, which is written once, unless it is long.
     """
 
     __slots__ = ("_fields", "_target", "_written", "method")
@@ -100,7 +100,7 @@ class ForwardedRequest:
         written = write_request(
             self.method, self._target, fields, has_body=has_body, upgrade=upgrade is not None
         )
-        if usual:
+        if usual and len(written.head) <= LONG_HEAD:
             self._written = written
         return written
 

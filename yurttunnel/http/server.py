@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from operator import itemgetter
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IReactorTime
@@ -16,6 +17,7 @@ from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.evicting_set import EvictingSet
 from yurttunnel.http.head import HeadLimits, RequestHead
 from yurttunnel.http.interfaces import IRequestHandler
+from yurttunnel.http.places import Places
 from yurttunnel.http.server_connection import ServerConnection
 
 
@@ -43,6 +45,9 @@ class ServerSettings:
     that has waited longest for a request makes room, if there is one."""
     max_unread_heads: int = 4096
     """Those of them that may be without a complete head, before their first request or later."""
+    max_long_heads: int = 32 * 1024 * 1024
+    """Bytes of the heads that have more than :data:`LONG_HEAD`, from when they have them until
+    their requests are over. A caller has as many as it leaves free."""
     max_handshakes: int = 1024
     """TLS handshakes at once."""
     single_request: bool = False
@@ -55,18 +60,25 @@ class ServerSettings:
         return min(self.max_connections, self.max_unread_heads)
 
 
+def _host_of(transport: Any) -> Hashable:
+    """Return the address at the other end; all at a Unix socket are one."""
+    return getattr(transport.getPeer(), "host", "")
+
+
 class ConnectionsFactory(ServerFactory):
     """What the connections of one listener share; subclasses make them.
 
     ``clock`` times everything out. Whoever listens with it calls :meth:`close` in the end.
 
     ``refusals`` counts, by status, what was refused without a word to a handler: bad or late
-    heads, and connections beyond the bound (503). ``on_full`` is called each time that a bound on
-    connections, heads or handshakes turns somebody away, or has the oldest make room.
+    heads, connections beyond the bound and long heads beyond theirs (503). ``on_full`` is called
+    each time that a bound on connections, unread heads or handshakes turns somebody away, or has
+    the oldest make room. ``caller_of`` gives whose share a long head has by its transport.
     """
 
     noisy = False
     on_full: Callable[[], object] | None = None
+    caller_of: Callable[[Any], Hashable] = staticmethod(_host_of)
 
     def __init__(self, clock: IReactorTime, settings: ServerSettings) -> None:
         self.clock = clock
@@ -80,6 +92,8 @@ class ConnectionsFactory(ServerFactory):
             settings.max_lingering, ServerConnection.cut_off
         )
         """Those that have their last answer."""
+        self.long_heads = Places(settings.max_long_heads)
+        """Their bytes."""
         self.refusals: Counter[int] = Counter()
         self.draining = False
         connection = ServerConnection

@@ -11,7 +11,7 @@ is an end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from yurttunnel.http.errors import error_response
 from yurttunnel.http.exchange import ServerExchange
 from yurttunnel.http.fields import keeps_alive
 from yurttunnel.http.framing import request_framing
-from yurttunnel.http.head import HeadError, RequestHead, RequestHeads
+from yurttunnel.http.head import LONG_HEAD, HeadError, RequestHead, RequestHeads
 from yurttunnel.http.interfaces import ExchangeFailed, IRequestHandler
 from yurttunnel.http.sent_alone import SentAlone
 
@@ -57,6 +57,9 @@ class ServerConnection(HTTPConnection):
         # end of the input may be over before it.
         self._deadlines: Deadlines[ServerConnection] | None = None
         self._heads = RequestHeads(factory.settings.limits)
+        # What counts of a long head, until its request is over, and for whom.
+        self._long_bytes = 0
+        self._caller: Hashable = None
         self._exchange: ServerExchange | None = None
         # What reads the body of the exchange, once somebody wants it.
         self._body: BodyReader | None = None
@@ -107,6 +110,8 @@ class ServerConnection(HTTPConnection):
         head = None
         try:
             head = heads.feed(data)
+            if heads.size > LONG_HEAD:
+                self._count_long_head(heads.size)
             if head is None:
                 self._head_incomplete()
                 return
@@ -127,6 +132,24 @@ class ServerConnection(HTTPConnection):
             # It is anybody's code, and the caller waits for an answer.
             self._log.failure("Defect: the handler of an HTTP request failed")
             exchange.fail(500, "the server has a defect; its log has more")
+
+    def _count_long_head(self, size: int) -> None:
+        """Count what has come of a head; raises ``HeadError`` when its caller has too much."""
+        factory = self._factory
+        if not self._long_bytes:
+            self._caller = factory.caller_of(self.transport)
+        if not factory.long_heads.has_one_for(self._caller):
+            raise HeadError(
+                503,
+                "the server has too many long request heads, of which a caller may have as much as"
+                " it leaves free; try again later",
+            )
+        factory.long_heads.count(self._caller, size - self._long_bytes)
+        self._long_bytes = size
+
+    def _forget_long_head(self) -> None:
+        self._factory.long_heads.count(self._caller, -self._long_bytes)
+        self._long_bytes = 0
 
     def _head_incomplete(self) -> None:
         if self._input_ended:
@@ -214,6 +237,8 @@ class ServerConnection(HTTPConnection):
     def exchange_complete(self, exchange: ServerExchange, persistent: bool) -> None:
         """The response to ``exchange`` has been written; go on with the next request, or end."""
         self._exchange = None
+        if self._long_bytes:
+            self._forget_long_head()
         ended = self._input_ended and not self._held
         if ended or not persistent or not exchange.body_ended or self._factory.draining:
             self._close(True)
@@ -328,6 +353,8 @@ class ServerConnection(HTTPConnection):
         self._cancel_switch()
         self._forget_body()
         self._await(None)
+        if self._long_bytes:
+            self._forget_long_head()
         if self._input_ended:
             self._factory.half_closed.discard(self)
         self._factory.forget(self)
@@ -389,6 +416,8 @@ class ServerConnection(HTTPConnection):
         self._take = self._drop
         self._held = b""
         self._heads.forget()
+        if self._long_bytes:
+            self._forget_long_head()
         self._await(factory.lingering)
         if self._input_ended:
             factory.half_closed.discard(self)

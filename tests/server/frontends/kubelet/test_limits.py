@@ -78,6 +78,10 @@ VALUES = {
     "time for the TLS handshake and": [SETTINGS.head_timeout],
     "time for each later head": [SETTINGS.head_timeout],
     "head of a request": [SETTINGS.limits.max_bytes / KIB, SETTINGS.limits.max_fields],
+    f"heads of more than {head.LONG_HEAD // KIB} KiB": [
+        SETTINGS.max_long_heads / KIB / KIB,
+        SETTINGS.max_long_heads / KIB / KIB / 2,
+    ],
     "`Accept`": [LONGEST_ACCEPT / KIB],
     "what a connection remembers": [head._REMEMBERED_BYTES / KIB, head._REMEMBERED_FIELDS],
     "time for 10,000 bytes": [

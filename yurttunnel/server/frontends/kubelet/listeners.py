@@ -24,6 +24,7 @@ from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.kubelets import KubeletContexts
 from yurttunnel.server.audit import Audit
 from yurttunnel.server.audit_requests import RequestAudit
+from yurttunnel.server.frontends.calls import caller_behind
 from yurttunnel.server.frontends.kubelet.kubelets import KubeletConnector
 from yurttunnel.server.frontends.kubelet.metrics import (
     InterceptionCounters,
@@ -89,6 +90,7 @@ class Interception:
             # One for each: what is the matter with the one port says nothing of the other.
             warnings = RateLimitedLog(reactor, self._log)
             factory.on_full = partial(_warn_when_full, warnings, flag, factory)
+            factory.caller_of = caller_behind
 
     def stats(self) -> InterceptionStats:
         """Return what the metrics show."""
