@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import json
+
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionLost
 
-from tests.hub.forwarding.world import KUBELET, OK, PODS, World
+from tests.hub.cache.memory import MemoryCache
+from tests.hub.forwarding.world import (
+    CHUNKED,
+    JSON,
+    KUBELET,
+    OK,
+    PODS,
+    Policy,
+    World,
+    chunk,
+    pod,
+    pod_list,
+)
+from tests.hub.offline.world import TYPES, item
+from yurttunnel.hub.cache.interfaces import CacheFailed, Scope
+from yurttunnel.hub.media.interfaces import ListMeta
+from yurttunnel.hub.offline.service import Offline, OfflineSettings
 
 
 class OfflineTests(World):
@@ -119,3 +137,140 @@ class QuickStartTests(World):
         self.settle()
         self.answer(OK)
         self.assertEqual([(200, b"ok")], self.answered())
+
+
+class SlowDisk(MemoryCache):
+    """What is in a list is read when the test says so; ``reads`` are those that wait."""
+
+    def __init__(self, clock):
+        super().__init__(clock)
+        self.reads = []
+
+    def list(self, scope):
+        """See ``ICache``."""
+        return super().list(scope).addCallback(self._slowed)
+
+    def _slowed(self, listed):
+        if listed is not None:
+            read = listed.read
+            listed.read = lambda: self._later().addCallback(lambda _: read())
+        return listed
+
+    def _later(self):
+        self.reads.append(Deferred())
+        return self.reads[-1]
+
+
+class SlowDiskWorld(World):
+    """A list is kept on a slow disk, and the hub's own offline side answers with it."""
+
+    servers = ("a",)
+
+    def make_cache(self):
+        """Have one with a slow disk."""
+        cache = SlowDisk(self.clock)
+        listing = cache.begin_list(Scope(self.collection()), "")
+        listing.add([item("kept")])
+        listing.complete(ListMeta(TYPES["pods.v1.core"], "5"))
+        return cache
+
+    def make_offline(self):
+        """Have what the hub has."""
+        return Offline(
+            self.clock,
+            self.cache,
+            Policy(),
+            self.filters,
+            self.health,
+            lambda event: succeed(201),
+            OfflineSettings("edge-1"),
+        )
+
+    def disk_fails(self):
+        """Have the one read that waits fail."""
+        self.cache.reads.pop().errback(CacheFailed("the disk is broken"))
+
+    def disk_reads(self):
+        """Have all that waits be read."""
+        while self.cache.reads:
+            self.cache.reads.pop(0).callback(None)
+        self.settle()
+
+    def assert_listed(self, name):
+        """Check that the client has got one list, with one object."""
+        ((status, body),) = self.answered()
+        self.assertEqual(200, status, body)
+        self.assertEqual([name], [one["metadata"]["name"] for one in json.loads(body)["items"]])
+
+
+class ImpatientTests(SlowDiskWorld):
+    """A client gives up soon, so what is kept is read while the API may answer still."""
+
+    def setUp(self):
+        """Have the reading begin."""
+        super().setUp()
+        self.ask(f"{PODS}?timeout=6s", KUBELET, JSON)
+        self.pass_time(4.1)
+        self.assertEqual(1, len(self.cache.reads))
+
+    def test_api_is_first(self):
+        """Its answer is whole, and nothing comes after it."""
+        self.answer_json(pod_list(pod("new")))
+        self.assert_listed("new")
+        self.disk_reads()
+        self.assert_listed("new")
+
+    def test_api_begins_first(self):
+        """Nor is anything put into an answer of the API that has begun."""
+        body = json.dumps(pod_list(pod("new"))).encode()
+        self.answer(CHUNKED + chunk(body[:9]))
+        self.disk_reads()
+        self.answer(chunk(body[9:]) + chunk(b""))
+        self.assert_listed("new")
+
+    def test_disk_is_first(self):
+        """The API is left, which has not begun to answer."""
+        self.disk_reads()
+        self.assert_listed("kept")
+
+    def test_disk_fails(self):
+        """Then the API's answer is waited for."""
+        self.disk_fails()
+        self.answer_json(pod_list(pod("new")))
+        self.assert_listed("new")
+
+    def test_cloud_is_lost(self):
+        """It is read once more, and sent once."""
+        self.ill.update(self.api_servers)
+        self.pass_time(10)
+        self.assertFalse(self.health.online)
+        self.disk_reads()
+        self.assert_listed("kept")
+
+
+class EarlyOnSlowDiskTests(SlowDiskWorld):
+    """What is kept cannot be read before the first checks are over."""
+
+    def begin(self):
+        """Do not start the checks yet."""
+
+    def setUp(self):
+        """Have a request wait."""
+        super().setUp()
+        self.ask(PODS, KUBELET, JSON)
+        self.pass_time(0.2)
+        self.disk_fails()
+
+    def test_cloud(self):
+        """Then the API answers."""
+        self.health.startService()
+        self.settle()
+        self.answer_json(pod_list(pod("new")))
+        self.assert_listed("new")
+
+    def test_no_cloud(self):
+        """Then it is read once more."""
+        self.ill.update(self.api_servers)
+        self.health.startService()
+        self.disk_reads()
+        self.assert_listed("kept")

@@ -160,8 +160,8 @@ class World(SynchronousTestCase):
         self.cache = self.make_cache()
         self.users = {}
         self.reviewed = []
-        self.offline = Offline()
         self.filters = self.make_filters()
+        self.offline = self.make_offline()
         self.kubelet_lease = KubeletLease(self.clock, "edge-1", 40)
         self.answers = Answers(self.clock, self.cache, Policy())
         self.tokens = SeenTokens(self.clock, self.cache, self.user_of)
@@ -201,6 +201,10 @@ class World(SynchronousTestCase):
     def make_cache(self):
         """Have one in memory, until the test says otherwise."""
         return MemoryCache(self.clock)
+
+    def make_offline(self):
+        """Have one that answers with a word, until the test says otherwise."""
+        return Offline()
 
     def begin(self):
         """Start the checks."""

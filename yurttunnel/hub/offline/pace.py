@@ -18,10 +18,14 @@ class Pace:
 
     def __init__(self, exchange: IExchange) -> None:
         self.ended = False
+        self._exchange = exchange
         self._paused = False
         self._waiting: Deferred[None] | None = None
         exchange.on_end(self._end)
-        exchange.registerProducer(self, True)
+
+    def begin(self) -> None:
+        """Keep step from now on: the head is sent, so no other answer has a producer of its own."""
+        self._exchange.registerProducer(self, True)
 
     def ready(self) -> Deferred[None]:
         """Return when the client takes more, or has gone; its connection bounds the time."""

@@ -73,6 +73,7 @@ async def _send(exchange: IExchange, found: FoundList, page: Page) -> None:
     # What cannot be read is better told before the head than by breaking off.
     piece = await bodies.next()
     exchange.send_head(200, fields)
+    pace.begin()
     exchange.write(writer.head)
     while piece is not None and not pace.ended:
         exchange.write(writer.items(piece))

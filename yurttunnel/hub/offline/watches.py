@@ -77,6 +77,7 @@ class Watches:
         items = await page.next()
         exchange.send_head(200, [(b"Content-Type", media.watch_content_type)])
         pace = Pace(exchange)
+        pace.begin()
         columns = meta.columns
         while items and not pace.ended:
             frames = []
