@@ -146,14 +146,21 @@ class HubListeners(MultiService):
         missing = [what for what, each in self._later.items() if not each.listens]
         return f"nobody listens yet on {'; '.join(missing)}" if missing else None
 
-    def stopService(self) -> Deferred[None]:
-        """Close the ports, let answers end for a moment, and abort the rest."""
-        return Deferred.fromCoroutine(self._stop(super().stopService()))
+    def drain(self) -> Deferred[None]:
+        """Close the ports, and let answers end for a moment; what they come from runs still."""
+        return Deferred.fromCoroutine(self._drain(super().stopService()))
 
-    async def _stop(self, stopped: Deferred[object]) -> None:
-        await stopped
+    async def _drain(self, closed: Deferred[object]) -> None:
+        await closed
         drained = DeferredList([factory.drain() for factory in self._factories])
         await within(self._reactor, DRAIN_SECONDS, [drained])
+
+    def stopService(self) -> Deferred[None]:
+        """Close the ports, and abort what is left."""
+        return Deferred.fromCoroutine(self._stop(super().stopService()))
+
+    async def _stop(self, closed: Deferred[object]) -> None:
+        await closed
         for factory in self._factories:
             factory.close()
 

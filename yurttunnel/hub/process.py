@@ -239,6 +239,8 @@ def build(
         identity,
         upstream,
         filtered_watches,
+        # Answers have their time to end while what they come from runs, save for watches offline.
+        ClosedAtTheEnd(ports.drain),
         offline,
         ClosedAtTheEnd(own.close),
         informers,

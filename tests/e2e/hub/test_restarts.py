@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.error import ConnectionRefusedError
 
 from tests.e2e.hub.clients import JSON, NodeClient, contents, names
 from tests.e2e.hub.node_requests import ALL_PODS, LEASE, NODE_PODS, PROGRAMS, Program, furnish
@@ -93,6 +94,35 @@ class NodeStartTests(HubTestCase):
         await self.regain(cloud, hub)
         found = await self.client(hub).get(NODE_PODS)
         self.assertEqual(names(found), ["logs", "new"])
+
+
+class StopTests(HubTestCase):
+    """The hub is stopped in good order."""
+
+    async def test_answers_end_before_the_way_to_the_cloud_does(self) -> None:
+        """No more is taken, a write under way is answered, and a watch ends as watches do."""
+        cloud, hub = await self.start()
+        client = self.client(hub)
+        watch = await client.watch(ALL_PODS)
+        held: list = []
+        cloud.answers["POST /api/v1/namespaces/default/events"] = held.append
+        write = await client.send("/api/v1/namespaces/default/events", "POST", {"kind": "Event"})
+        await self.eventually(lambda: held, "the cloud has the write")
+        hub.signal(signal.SIGTERM)
+        await self.eventually(lambda: self.refuses(hub), "the port is closed")
+        held[0].respond(201, [(b"Content-Type", b"application/json")], b"{}")
+        response = await self.within(5, write.whole(), "the answer to the write")
+        self.assertEqual((response.status, response.body), (201, b"{}"))
+        await watch.ends(5)
+        await hub.ended(20)
+
+    async def refuses(self, hub: Hub) -> bool:
+        """Whether nobody listens there any more."""
+        try:
+            await self.client(hub).get("/version")
+        except ConnectionRefusedError:
+            return True
+        return False
 
 
 class KillTests(HubTestCase):
