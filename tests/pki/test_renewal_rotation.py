@@ -137,6 +137,24 @@ class RotationTests(Kept):
         self.pass_time(60)
         self.assertEqual(self.requests, 1)
 
+    def test_refused(self):
+        """One that is not accepted is replaced, ever less often; who asks anew does not wait."""
+        self.api.lifetime = 86400.0
+        renewal = self.renewal()
+        renewal.on_change.append(lambda issued: renewal.accepted(False))
+        renewal.accepted(False)
+        self.pass_time(50)
+        self.assertEqual(self.requests, 1)
+        self.pass_time(3600)
+        self.assertEqual(self.requests, 7)
+        renewal.ask_anew()
+        self.pass_time(10)
+        self.assertEqual(self.requests, 8)
+        renewal.accepted(True)
+        renewal.ask_anew()
+        self.pass_time(3600)
+        self.assertEqual(self.requests, 8)
+
     def test_callback_that_fails(self):
         """One user of the certificate that fails does not keep it from the others."""
         renewal = self.renewal()

@@ -47,6 +47,9 @@ class IIdentity(Interface):
     def problem() -> str | None:
         """Return why there is no certificate that is good, if there is none."""
 
+    def accepted(is_accepted: bool) -> None:
+        """Take it that API servers do, or do not, accept the certificate of the node."""
+
 
 class IOffline(Interface):
     """Answers requests without the cloud."""

@@ -4,7 +4,8 @@
 ``/v1/healthz``          as ``/healthz``, where upstream's manifests look for it
 ``/v1/readyz``           as ``/readyz``
 ``/v1/token``            POST or PUT ``{"jointoken": "..."}``: a node whose certificate and token
-                         have both expired joins anew, without a restart
+                         have both expired, or whose certificate the API does not accept, joins
+                         anew, without a restart
 ``/pods``                the pods of this node, a ``PodList`` in JSON
 =======================  ======================================================================
 

@@ -15,9 +15,9 @@ from yurttunnel.pki.renewal_schedule import Schedule
 
 FIRST_FOREIGN_PAUSE = 60.0
 LONGEST_FOREIGN_PAUSE = 86400.0
-"""Seconds until a certificate is asked for again that none of the authorities has issued, or that
-begins in the future: doubled each time, since that is either the middle of a rotation or the
-cluster's configuration, and a clock that may stay as it is."""
+"""Seconds until a certificate is asked for again that none of the authorities has issued, that is
+not accepted, or that begins in the future: doubled each time, since that is either the middle of a
+rotation or the cluster's configuration, and a clock that may stay as it is."""
 
 
 @dataclass(slots=True)
@@ -27,6 +27,7 @@ class HeldCertificate:
     ``is_foreign`` says that none of the authorities has issued it that those have who verify it.
     ``began`` is when it was issued. What was wrong with it from the beginning is a reason for
     another one from ``replaced_from`` on, which is in seconds of the clock that nobody sets.
+    ``is_refused`` says that those who verify it have said no, whatever is known of it here.
     """
 
     issued: IssuedCertificate
@@ -34,6 +35,7 @@ class HeldCertificate:
     renewal_at: datetime.datetime
     is_foreign: bool
     replaced_from: float
+    is_refused: bool = False
 
     @property
     def not_after(self) -> datetime.datetime:
@@ -61,6 +63,8 @@ class HeldCertificate:
             if self.begins_later(now):
                 # A clock that went ahead has made it: to others it is not good yet.
                 return "begins in the future"
+            if self.is_refused:
+                return "is not accepted"
             if self.is_foreign:
                 return "is not from an authority of the cluster"
         problem = None if desired is None else desired.problem(self.issued.certificate)
@@ -116,18 +120,25 @@ class CertificateInUse:
             self.held.is_foreign = self._is_foreign(self.held.issued)
             self.held.replaced_from = 0.0
 
+    def ask_anew(self) -> None:
+        """Have what was wrong with it from the beginning be a reason for another one now."""
+        if self.held is not None:
+            self.held.replaced_from = 0.0
+
     def take_up(self, issued: IssuedCertificate) -> HeldCertificate:
         """Use one that was issued just now.
 
         Its life begins now: certificates are dated back, and of a short one the most could be
         over already. If it is foreign or begins later, the next one will do so, too, unless the
-        cluster changes its signer meanwhile, or somebody the clock.
+        cluster changes its signer meanwhile, or somebody the clock; and if the one before was
+        refused, this one may be, too.
         """
         now = utc_now(self._clock)
         replaced_from = self._clock.seconds() + self._foreign_pause
         renewal_at = self._schedule.renewal_at(now, issued.certificate.not_valid_after_utc)
         held = HeldCertificate(issued, now, renewal_at, self._is_foreign(issued), replaced_from)
-        if held.is_foreign or held.begins_later(now):
+        was_refused = self.held is not None and self.held.is_refused
+        if held.is_foreign or was_refused or held.begins_later(now):
             self._foreign_pause = min(2 * self._foreign_pause, LONGEST_FOREIGN_PAUSE)
         else:
             self._foreign_pause = FIRST_FOREIGN_PAUSE

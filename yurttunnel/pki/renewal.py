@@ -135,6 +135,12 @@ class CertificateRenewal(Reconciler):
         return self._in_use.is_usable
 
     @property
+    def is_refused(self) -> bool:
+        """Whether those who verify the certificate in use do not accept it."""
+        held = self._in_use.held
+        return held is not None and held.is_refused
+
+    @property
     def not_stored(self) -> StateError | None:
         """Why the certificate in use is not kept for a restart, if it is not."""
         return self._kept.problem
@@ -155,6 +161,11 @@ class CertificateRenewal(Reconciler):
     def authorities_changed(self, authorities: Sequence[x509.Certificate]) -> None:
         """Have the certificate replaced unless it is from one of the new ``authorities``."""
         self._in_use.authorities_changed(authorities)
+
+    def accepted(self, is_accepted: bool) -> None:
+        """Have the certificate in use replaced if those who verify it do not accept it."""
+        if self._in_use.held is not None:
+            self._in_use.held.is_refused = not is_accepted
 
     def problem(self) -> str | None:
         """Return why there is no certificate that can be used, if there is none."""
@@ -200,6 +211,7 @@ class CertificateRenewal(Reconciler):
         if self._attempt is not None:
             self._abandon(self._attempt)
         self._no_failure()
+        self._in_use.ask_anew()
         if self.running:
             self.look()
 

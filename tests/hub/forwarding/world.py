@@ -103,9 +103,14 @@ class Identity:
     def __init__(self):
         self.node = Contexts()
         self.anonymous = Contexts()
+        self.is_accepted = []
 
     def problem(self):
         """Return nothing."""
+
+    def accepted(self, is_accepted):
+        """Keep what is told."""
+        self.is_accepted.append(is_accepted)
 
 
 class PlayedConnections(Connections):

@@ -21,11 +21,16 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from tests.apiserver.kinds import CERTIFICATE_SIGNING_REQUESTS
 from tests.hub.cluster import SERVICE_ADDRESS, TOKEN, Cluster
 from tests.pki.support import Issuer, clock_now, state_directory
+from yurtlab.api.access import Certificates
+from yurtlab.api.errors import unauthorized
 from yurttunnel.hub.identity.authorities import ClusterAuthorities
 from yurttunnel.hub.identity.identity import HubIdentity
-from yurttunnel.hub.settings import BootstrapMode, BootstrapSettings
+from yurttunnel.hub.settings import BootstrapMode, BootstrapSettings, HealthSettings
+from yurttunnel.hub.upstream.servers import parse_servers
+from yurttunnel.hub.upstream.service import Upstream
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.certificate_store import CertificateStore
+from yurttunnel.pki.contexts import peer_certificate
 from yurttunnel.pki.credentials import certificates_to_pem, new_key
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.discovery import BootstrapToken
@@ -67,6 +72,20 @@ class IdentityTestCase(TestCase):
         identity.startService()
         self.addCleanup(identity.stopService)
         return identity
+
+    def with_kubelet(self):
+        """Return the settings of a hub that joins by the kubelet's certificate, which is there."""
+        self.cluster.identities.client("kubelet", "system:node:edge-1", "system:nodes")
+        directory = self.cluster.identities.directory
+        pem = directory / "kubelet-client-current.pem"
+        pem.write_bytes((directory / "kubelet.crt").read_bytes())
+        with pem.open("ab") as file:
+            file.write((directory / "kubelet.key").read_bytes())
+        return BootstrapSettings(
+            mode=BootstrapMode.KUBELET_CERTIFICATE,
+            kubelet_certificate=pem,
+            kubelet_authorities=directory / "ca.crt",
+        )
 
     async def until(self, condition):
         """Wait for something."""
@@ -168,21 +187,10 @@ class JoiningTests(IdentityTestCase):
 
     async def test_kubelet(self):
         """The kubelet's certificate does in place of a token."""
-        self.cluster.identities.client("kubelet", "system:node:edge-1", "system:nodes")
-        directory = self.cluster.identities.directory
-        pem = directory / "kubelet-client-current.pem"
-        pem.write_bytes((directory / "kubelet.crt").read_bytes())
-        with pem.open("ab") as file:
-            file.write((directory / "kubelet.key").read_bytes())
-        identity = self.start(
-            BootstrapSettings(
-                mode=BootstrapMode.KUBELET_CERTIFICATE,
-                kubelet_certificate=pem,
-                kubelet_authorities=directory / "ca.crt",
-            )
-        )
+        settings = self.with_kubelet()
+        identity = self.start(settings)
         await identity.certificate.when_ready()
-        self.assertTrue(pem.exists())
+        self.assertTrue(settings.kubelet_certificate.exists())
 
     async def test_several_servers(self):
         """A server that does not answer is passed over."""
@@ -293,6 +301,85 @@ class RestartTests(IdentityTestCase):
         path = (self.root / "pki" / "yurthub-current.pem").resolve()
         store = CertificateStore(StateDirectory.open(self.root / "pki"), path.name)
         store.save(IssuedCertificate(key, certificate))
+
+
+class RefusedTests(IdentityTestCase):
+    """The API does not accept the certificate of the node, as of an authority that it has lost."""
+
+    async def setUp(self):
+        """Join; what joined is refused from now on."""
+        super().setUp()
+        identity = self.make()
+        identity.startService()
+        await identity.certificate.when_ready()
+        await identity.stopService()
+        self.refused = self.current()
+        authenticate = Certificates.authenticate
+
+        def authenticate_others(certificates, exchange):
+            if peer_certificate(exchange.transport) == self.refused:
+                raise unauthorized()
+            return authenticate(certificates, exchange)
+
+        self.patch(Certificates, "authenticate", authenticate_others)
+
+    def start_checked(self, settings):
+        """Have it run, and its API checked."""
+        identity = self.start(settings)
+        self.upstream = Upstream(
+            reactor,
+            "edge-1",
+            parse_servers([self.cluster.url]),
+            False,
+            HealthSettings(1.0, 1.0, 1, 1, 40.0),
+            identity,
+        )
+        self.upstream.startService()
+        self.addCleanup(self.upstream.stopService)
+        return identity
+
+    async def test_posted(self):
+        """It is said that a token is needed; once that is posted, the node is back."""
+        identity = self.start_checked(BootstrapSettings(pins=self.settings.pins))
+        await self.until(lambda: "/v1/token" in self.problem())
+        self.assertIsNone(identity.warning())
+        self.assertTrue(identity.take_token(self.token))
+        await self.until(lambda: self.upstream.health.online)
+        self.assertNotEqual(self.refused, self.current())
+        self.assertFalse(identity.take_token(self.token))
+
+    async def test_posted_before(self):
+        """So it is when the token was there before the API had said no."""
+        identity = self.start(BootstrapSettings(pins=self.settings.pins))
+        self.assertFalse(identity.take_token(self.token))
+        identity.accepted(False)
+        await self.until(lambda: self.current() != self.refused)
+
+    async def test_restart(self):
+        """A token that is given at a start is for that, too."""
+        self.start_checked(self.settings)
+        await self.until(lambda: self.upstream.health.online)
+        self.assertNotEqual(self.refused, self.current())
+
+    async def test_kubelet(self):
+        """The kubelet's certificate, which is always there, needs nobody."""
+        self.start_checked(self.with_kubelet())
+        await self.until(lambda: self.upstream.health.online)
+        self.assertNotEqual(self.refused, self.current())
+
+    async def test_accepted_again(self):
+        """What the API takes again, as with its clock set, is not replaced."""
+        identity = self.start_checked(BootstrapSettings(pins=self.settings.pins))
+        await self.until(lambda: "/v1/token" in self.problem())
+        refused, self.refused = self.refused, None
+        await self.until(lambda: self.upstream.health.online)
+        self.assertFalse(identity.take_token(self.token))
+        self.assertEqual(refused, self.current())
+
+    def problem(self):
+        """Return what is wrong with the one server."""
+        (health,) = self.upstream.health.servers.values()
+        return health.problem or ""
 
 
 class RenewalTests(IdentityTestCase):

@@ -40,6 +40,9 @@ class Identity:
     def problem(self):
         """Return nothing."""
 
+    def accepted(self, is_accepted):
+        """See ``IIdentity``; nobody tells."""
+
 
 class ConnectionsTests(TestCase):
     """A server at 127.0.0.1 that says who its client is."""

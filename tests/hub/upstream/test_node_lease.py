@@ -29,10 +29,13 @@ class PlayedServers(SynchronousTestCase):
         self.clock = MemoryReactorClock()
         self.first, self.second = self.servers = parse_servers("ab")
         self.first.healthy = True
-        self.connections = PlayedConnections(self.clock, Identity())
+        self.identity = Identity()
+        self.connections = PlayedConnections(self.clock, self.identity)
         self.calls = ApiCalls(self.connections, Balancer(self.servers, rotates=False))
         self.lives = True
-        self.lease = NodeLease(self.clock, self.calls, "edge-1", 10, lambda: self.lives)
+        self.lease = NodeLease(
+            self.clock, self.calls, "edge-1", 10, lambda: self.lives, self.identity.accepted
+        )
         self.lines = []
         globalLogPublisher.addObserver(self.note)
         self.addCleanup(globalLogPublisher.removeObserver, self.note)
@@ -195,6 +198,20 @@ class SignOfLifeTests(PlayedServers):
             checked = self.check()
             self.answer(status)
             self.assertIn(word, str(self.failureResultOf(checked, CheckFailed).value))
+
+    def test_acceptance(self):
+        """Whether all accept the certificate is told; one that fails or is away says nothing."""
+        for server, status, is_accepted in (
+            (self.first, 401, False),
+            (self.second, 200, False),
+            (self.first, 503, False),
+            (self.first, 403, True),
+            (self.second, 500, True),
+        ):
+            checked = self.check(server, fresh=True)
+            self.answer(status)
+            checked.addErrback(lambda failure: failure.trap(CheckFailed))
+            self.assertIs(is_accepted, self.identity.is_accepted[-1], (server, status))
 
     def test_no_connection(self):
         """Nor is one that cannot be reached."""

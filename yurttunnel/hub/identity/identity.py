@@ -94,6 +94,8 @@ class HubIdentity(MultiService):
         self._joining = Joining(reactor, bootstrap, self._authorities)
         # A certificate has come, and what it was got with is still there.
         self._is_new = False
+        # The API has said that it does not accept the certificate in use.
+        self._is_refused = False
 
         def renewal(
             name: str,
@@ -141,10 +143,17 @@ class HubIdentity(MultiService):
     def take_token(self, token: BootstrapToken) -> bool:
         """Join with this token if that is needed, and return whether it is."""
         self._joining.take_token(token)
-        if self.certificate.is_usable:
+        if self.certificate.is_usable and not self._is_refused:
             return False
+        # Now there is a way to join.
+        self.accepted(not self._is_refused)
         self.certificate.ask_anew()
         return True
+
+    def accepted(self, is_accepted: bool) -> None:
+        """See :class:`IIdentity`: one that is not is replaced once there is a way to join."""
+        self._is_refused = not is_accepted
+        self.certificate.accepted(is_accepted or not self._joining.is_possible)
 
     def problem(self) -> str | None:
         """Return why there is no certificate that is good, if there is none."""
@@ -179,6 +188,7 @@ class HubIdentity(MultiService):
 
     def _certificate_changed(self) -> None:
         self._use()
+        self._is_refused = False
         self._is_new = True
         self._give_up_joining()
 

@@ -26,7 +26,7 @@ Own = Callable[[], CertificateRenewal]
 
 
 class HubIssuer:
-    """Asks as the node where that has a certificate, else by ``joining``, if that is given.
+    """Asks as the node where that has a certificate that is good, else by ``joining``, if given.
 
     Without ``joining`` it waits until the node has that certificate. Each attempt goes to the next
     of ``servers``, which are URLs.
@@ -75,10 +75,12 @@ class HubIssuer:
         issued = own.current if own.is_usable else None
         believed = self._authorities.current
         joining = self._joining
-        # One of another authority may be of another cluster, unless there is no way to join.
         may_join = joining is not None and joining.is_possible
-        if issued is not None and believed and (issued.is_from(believed) or not may_join):
-            return _presenting(issued)
+        if issued is not None and believed:
+            # One of another authority may be of another cluster.
+            is_good = issued.is_from(believed) and not own.is_refused
+            if is_good or not may_join:
+                return _presenting(issued)
         if joining is None:
             raise NotIssued("the node's certificate for clients comes first")
         return await joining.credentials(server)

@@ -37,7 +37,10 @@ class CheckFailed(Exception):
 
 
 class NodeLease:
-    """The Lease of ``node``, renewed every ``interval`` seconds while ``kubelet_lives()``."""
+    """The Lease of ``node``, renewed every ``interval`` seconds while ``kubelet_lives()``.
+
+    ``accepted`` is told by each answer whether all servers accept the node's certificate.
+    """
 
     _log = Logger()
 
@@ -48,12 +51,15 @@ class NodeLease:
         node: str,
         interval: float,
         kubelet_lives: Callable[[], bool],
+        accepted: Callable[[bool], object],
     ) -> None:
         self._clock = clock
         self._calls = calls
         self._node = node
         self._interval = interval
         self._kubelet_lives = kubelet_lives
+        self._accepted = accepted
+        self._refusing: set[Server] = set()
         self._collection = LEASES.path(LEASE_NAMESPACE).encode("ascii")
         self._path = LEASES.path(LEASE_NAMESPACE, node).encode("ascii")
         self._renewed_at = float("-inf")
@@ -73,7 +79,7 @@ class NodeLease:
             if self._is_to_be_renewed(server):
                 await self._renew(server, fresh)
             else:
-                self._note(await self._ask(server, b"GET", self._path, fresh=fresh))
+                self._note(server, await self._ask(server, b"GET", self._path, fresh=fresh))
         except UNANSWERED as error:
             raise CheckFailed(str(error)) from error
 
@@ -110,7 +116,7 @@ class NodeLease:
             answer = await self._ask(server, b"PATCH", self._path, patch, fresh)
             if answer.status == 404:
                 answer = await self._create(server)
-            self._note(answer)
+            self._note(server, answer)
             if 200 <= answer.status <= 299:
                 self._renewed_at = sent_at
                 self.renewals += 1
@@ -146,8 +152,9 @@ class NodeLease:
             "renewTime": micro_time(time_of_day(self._clock)),
         }
 
-    def _note(self, answer: Answer) -> None:
+    def _note(self, server: Server, answer: Answer) -> None:
         """Take any answer for a sign of life but those that others would get, too, and not want."""
+        self._note_acceptance(server, answer.status)
         if answer.status == 401:
             raise CheckFailed(
                 "it does not accept the certificate of this node (401): give a new join token by"
@@ -163,6 +170,13 @@ class NodeLease:
                 node=self._node,
                 namespace=LEASE_NAMESPACE,
             )
+
+    def _note_acceptance(self, server: Server, status: int) -> None:
+        if status == 401:
+            self._refusing.add(server)
+        elif status < 500:
+            self._refusing.discard(server)
+        self._accepted(not self._refusing)
 
     async def _ask(
         self,

@@ -84,7 +84,12 @@ class Upstream(MultiService):
         self.calls = ApiCalls(self.connections, self.balancer)
         self.kubelet_lease = KubeletLease(reactor, node, settings.kubelet_grace)
         self._node_lease = NodeLease(
-            reactor, self.calls, node, settings.interval, self.kubelet_lease.lives
+            reactor,
+            self.calls,
+            node,
+            settings.interval,
+            self.kubelet_lease.lives,
+            identity.accepted,
         )
         self.health = Health(
             reactor, servers, self._node_lease.check, self.connections.close_server, settings
