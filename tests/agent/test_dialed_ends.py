@@ -58,6 +58,17 @@ class DialedEndsTests(SynchronousTestCase):
         self.clock.advance(KEPT_SECONDS)
         self.assertTrue(self.ends.has(END, LISTENER))
 
+    def test_one_port_for_two_open_ends(self) -> None:
+        """The system may give one port for two addresses of a listener; each is known for long."""
+        for host in ("127.0.0.1", "127.0.0.2"):
+            self.ends.opened(END, IPv4Address("TCP", host, 10266))
+        self.ends.closed(END, LISTENER)
+        self.clock.advance(10 * KEPT_SECONDS)
+        self.assertTrue(self.ends.has(END, LISTENER))
+        self.ends.closed(END, IPv4Address("TCP", "127.0.0.2", 10266))
+        self.clock.advance(KEPT_SECONDS)
+        self.assertFalse(self.ends.has(END, LISTENER))
+
     def test_other_sockets(self) -> None:
         """What is no TCP socket did not come through the tunnel."""
         address = UNIXAddress("/run/x")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest import mock
 
 from twisted.internet.defer import fail
 from twisted.internet.task import Clock
@@ -19,6 +20,7 @@ from yurttunnel.agent.service_addresses import SERVICE_NAME
 from yurttunnel.kube.errors import ApiUnreachable, NotAllowed
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.resources import ENDPOINT_SLICES, NODES, SERVICES
+from yurttunnel.pki.directory import StateDirectory, StateError
 
 
 class DiscoveryTests(SynchronousTestCase):
@@ -231,6 +233,24 @@ class DiscoveryTests(SynchronousTestCase):
         self.pass_time(120)
         self.assertEqual(["b"], self.hosts())
         self.assertIsNone(self.found.problem())
+
+    def test_disk_that_is_full_for_a_while(self):
+        """What could not be written is written with what is told next, or else in the end."""
+        self.client.put(SERVICES, service("ClusterIP", annotation="a:1"))
+        self.start()
+        full = StateError("no space left")
+        with mock.patch.object(StateDirectory, "write", side_effect=full):
+            self.client.put(SERVICES, service("ClusterIP", annotation="b:1"))
+            self.pass_time(1)
+        self.assertEqual((["b"], ["a:1"]), (self.hosts(), self.kept()))
+        self.client.put(SERVICES, service("ClusterIP", annotation=" b:1"))
+        self.pass_time(1)
+        self.assertEqual((2, ["b:1"]), (len(self.told), self.kept()))
+        with mock.patch.object(StateDirectory, "write", side_effect=full):
+            self.client.put(SERVICES, service("ClusterIP", annotation="c:1"))
+            self.pass_time(1)
+        self.stop()
+        self.assertEqual(["c:1"], self.kept())
 
     def test_api_away(self):
         """Losing the API for any length changes nothing; changes are seen afterwards."""

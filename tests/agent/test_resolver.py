@@ -42,8 +42,9 @@ class AddressesTests(SynchronousTestCase):
 
     def test_no_address(self) -> None:
         """A name that nobody knows has none, nor has one that cannot be."""
-        self.refuse(socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
-        self.assertEqual([], addresses_of("x"))
+        for number in (socket.EAI_NONAME, socket.EAI_NODATA, socket.EAI_ADDRFAMILY):
+            self.refuse(socket.gaierror(number, "Name or service not known"))
+            self.assertEqual([], addresses_of("x"))
         self.refuse(UnicodeError("label empty or too long"))
         self.assertEqual([], addresses_of("a..b"))
 
@@ -51,6 +52,10 @@ class AddressesTests(SynchronousTestCase):
         """That says nothing of the name."""
         self.refuse(OSError(errno.EMFILE, "Too many open files"))
         self.assertRaises(OSError, addresses_of, "x")
+        for number in (socket.EAI_AGAIN, socket.EAI_FAIL, socket.EAI_MEMORY, socket.EAI_SYSTEM):
+            self.refuse(socket.gaierror(number, "Temporary failure in name resolution"))
+            error = self.assertRaises(OSError, addresses_of, "x")
+            self.assertEqual("Temporary failure in name resolution", error.strerror)
 
 
 class SystemTests(TestCase):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from ipaddress import ip_address
 from unittest import mock
@@ -30,6 +31,7 @@ from yurttunnel.pki.contexts import (
     ENROLMENT_PROTOCOL,
     ClientContexts,
     Expected,
+    LiveAuthorities,
     LiveContexts,
     ServerContexts,
     ServerNotTrusted,
@@ -226,6 +228,11 @@ class ClientContextsTests(TestCase):
             server = self.connect(address, self.server(address))
             self.assertIsNone(server.get_servername())
 
+    def test_zone(self) -> None:
+        """That of a link-local address is this machine's affair; its certificate has none."""
+        self.connect("fe80::1%eth0", self.server("fe80::1"))
+        self.refuses("fe80::2%eth0", self.server("fe80::1"), "is for fe80::1 and not for")
+
     def test_wrong_name(self) -> None:
         """A server with a certificate for other names is refused, and they are named."""
         self.refuses(
@@ -332,6 +339,19 @@ class LiveContextsTests(TestCase):
         live.update()
         for contexts in (listener, callers):
             self.assertIs(contexts.credentials, new)
+
+    def test_clock_that_is_ahead(self) -> None:
+        """Authorities are replaced also while a certificate has expired by the clock."""
+        issuer = Issuer.make(self)
+        former = issuer.node()
+        live = LiveContexts(issuer.clock)
+        trusted = LiveAuthorities(live, former.authorities)
+        contexts = ClientContexts(former)
+        live.follow(contexts, lambda: dataclasses.replace(former, authorities=trusted.current))
+        issuer.clock.advance(365 * 86400)
+        others = (Issuer.make(self).authority.certificate,)
+        trusted.use(others)
+        self.assertEqual(others, contexts.credentials.authorities)
 
 
 class RotationTests(TestCase):

@@ -76,6 +76,7 @@ class TextTests(SynchronousTestCase):
         ):
             self.assertFalse(is_signed_by("x", text, token), text)
         self.assertTrue(is_signed_by("x", good, token))
+        self.assertFalse(is_signed_by("\ud800", good, token))
 
 
 class DiscoveryTests(TestCase):

@@ -155,11 +155,12 @@ class ClientTests(World):
         """A server that is dialed by address is verified by it."""
         key = new_key()
         certificate = self.issuer.authority.sign_server(
-            key.public_key(), [], [ip_address("192.0.2.1"), ip_address("2001:db8::1")]
+            key.public_key(), [], [ip_address(each) for each in ("192.0.2.1", "fe80::1")]
         )
         self.serve(self.issuer.authority.credentials(key, certificate))
         self.successResultOf(self.enroll("192.0.2.1"))
-        self.successResultOf(self.enroll("2001:db8::1"))
+        self.successResultOf(self.enroll("fe80::1"))
+        self.successResultOf(self.enroll("fe80::1%eth0"))
 
     def test_refused(self) -> None:
         """The server's refusal arrives with its code and sentence."""

@@ -43,13 +43,15 @@ class AddressFile:
             self._warn(f"{self._path} is no list of addresses ({error}); it will be written anew")
         return ()
 
-    def write(self, locations: Sequence[Location]) -> None:
-        """Replace the file."""
+    def write(self, locations: Sequence[Location]) -> bool:
+        """Replace the file, and return whether that went well."""
         content = json.dumps([join_authority(*location) for location in locations]).encode()
         try:
             self._directory.write(FILE_NAME, content)
         except StateError as error:
             self._warn(str(error))
+            return False
+        return True
 
     def _warn(self, problem: str) -> None:
         self._log.warn("the last known addresses of the servers: {problem}", problem=problem)

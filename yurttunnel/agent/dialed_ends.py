@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from functools import lru_cache
 from ipaddress import ip_address
 
@@ -29,7 +29,7 @@ class DialedEnds:
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        self._open: set[_End] = set()
+        self._open: Counter[_End] = Counter()
         self._closed: OrderedDict[_End, float] = OrderedDict()
 
     def has(self, client: IAddress, listener: IAddress) -> bool:
@@ -42,14 +42,17 @@ class DialedEnds:
         """Note that ``local`` has been connected to ``remote``."""
         end = _end(local, remote)
         if end is not None:
-            self._open.add(end)
+            self._open[end] += 1
 
     def closed(self, local: IAddress, remote: IAddress) -> None:
         """Note that the connection from ``local`` to ``remote`` has ended."""
         end = _end(local, remote)
         if end is None:
             return
-        self._open.discard(end)
+        # Others may be open: to 127.0.0.1 and to 127.0.0.2 one port may lead at a time.
+        self._open[end] -= 1
+        if self._open[end] <= 0:
+            del self._open[end]
         self._closed[end] = self._clock.seconds()
         self._closed.move_to_end(end)
         while self._is_over(next(iter(self._closed.values()))):

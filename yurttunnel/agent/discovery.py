@@ -40,7 +40,8 @@ class DiscoveredAddresses(Service):
 
     What it depends on is followed: the service, and by its type the cloud nodes or its
     EndpointSlices. When nothing can be found any more the addresses found before stay, also those
-    that ``file`` keeps of an earlier run.
+    that ``file`` keeps of an earlier run. What cannot be written there is tried again with whatever
+    the API tells next, and in the end.
     """
 
     _log = Logger()
@@ -50,6 +51,7 @@ class DiscoveredAddresses(Service):
         self._namespace = namespace
         self._file = file
         self._locations: Sequence[Location] = ()
+        self._kept: Sequence[Location] = ()
         self._problem: str | None = "the API has not been asked yet"
         # What is needed and not known yet, by the name that its informer has here.
         self._lacking: str | None = None
@@ -77,11 +79,13 @@ class DiscoveredAddresses(Service):
     def startService(self) -> None:
         """Begin with what was known last, and ask the API."""
         super().startService()
-        self._use(self._file.read())
+        self._kept = self._file.read()
+        self._use(self._kept)
         self._find()
 
     def stopService(self) -> None:
         super().stopService()
+        self._keep()
         for stop in self._stop_handlers:
             stop()
         for waiting in list(self._synced.values()):
@@ -106,7 +110,12 @@ class DiscoveredAddresses(Service):
         self._note(None)
         if found != self._locations:
             self._use(found)
-            self._file.write(found)
+        self._keep()
+
+    def _keep(self) -> None:
+        """Write what is in use, unless that is done."""
+        if self._locations != self._kept and self._file.write(self._locations):
+            self._kept = self._locations
 
     def _found(self) -> tuple[Location, ...] | None:
         """Return the addresses, ``None`` while the API has not told enough."""

@@ -22,6 +22,10 @@ LookUp = Callable[[str], Deferred[list[Address]]]
 """Fires with the addresses of a name, none where it has none; fails with ``OSError``."""
 
 
+_NO_ADDRESS = frozenset({socket.EAI_NONAME, socket.EAI_NODATA, socket.EAI_ADDRFAMILY})
+"""What getaddrinfo(3) says of the name; all else it says of the look-up."""
+
+
 class TooManyLookups(Exception):
     """No lookup was begun, because :data:`MOST_LOOKUPS` others have not ended."""
 
@@ -38,12 +42,17 @@ def system_lookups(reactor: IReactor) -> LookUp:
 def addresses_of(name: str) -> list[Address]:
     """Return the addresses of a name in the order in which the system prefers them; it blocks.
 
-    Raises ``OSError`` where the system could not look, as without a free descriptor.
+    Raises ``OSError`` where the system could not look, as without a free descriptor or a name
+    server that answers.
     """
     try:
         answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except (socket.gaierror, UnicodeError):
-        # It has none, or is none: a label is empty or too long.
+    except socket.gaierror as error:
+        if error.errno not in _NO_ADDRESS:
+            raise
+        return []
+    except UnicodeError:
+        # It is no name: a label is empty or too long.
         return []
     return list(dict.fromkeys(_address(end) for *_, end in answers))
 

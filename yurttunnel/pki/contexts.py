@@ -149,16 +149,17 @@ class LiveContexts:
     def update(self) -> None:
         """Have all of them use their credentials, or raise and leave all as they were.
 
-        Contexts whose credentials are the same as before are not touched. Those whose certificate
-        has expired have to wait for the next one: nobody would accept this one.
+        Contexts whose credentials are the same as before are not touched. A certificate that has
+        expired is no reason to go on with authorities that are not believed any more: nobody
+        accepts it, unless the clock is wrong, and is set right.
         """
         now = utc_now(self._clock)
         swaps = []
         for contexts, desired in self._followers:
             credentials = desired()
-            expired = now >= credentials.certificate.not_valid_after_utc
-            if credentials != contexts.credentials and not expired:
-                swaps.append(contexts.prepare(credentials, now))
+            if credentials != contexts.credentials:
+                last = credentials.certificate.not_valid_after_utc - datetime.timedelta(seconds=1)
+                swaps.append(contexts.prepare(credentials, min(now, last)))
         for swap in swaps:
             swap()
 
@@ -449,10 +450,14 @@ def check_server_name(
 
 
 def is_for(certificate: x509.Certificate, host: str) -> bool:
-    """Return whether a server's certificate is for the name or address ``host`` (RFC 9525)."""
+    """Return whether a server's certificate is for the name or address ``host`` (RFC 9525).
+
+    The zone of an address says where to dial, on this machine alone: no certificate has one.
+    """
     try:
         if host_is_address(host):
-            verify_certificate_ip_address(certificate, str(ip_address(host)))
+            address = ip_address(host.partition("%")[0])
+            verify_certificate_ip_address(certificate, str(address))
         else:
             verify_certificate_hostname(certificate, host)
     except (VerificationError, CertificateError, ValueError):

@@ -166,6 +166,7 @@ def is_signed_by(kubeconfig: str, signature: str, token: BootstrapToken) -> bool
     try:
         named = json.loads(_from_base64(header))
         mac = _from_base64(given)
+        signed = f"{header}.{_to_base64(kubeconfig.encode())}".encode()
     except (ValueError, RecursionError):
         return False
     if payload or not isinstance(named, dict):
@@ -173,7 +174,6 @@ def is_signed_by(kubeconfig: str, signature: str, token: BootstrapToken) -> bool
     # What the header says of the algorithm decides nothing, but another one is not ours.
     if named.get("alg") != "HS256" or named.get("kid") != token.id:
         return False
-    signed = f"{header}.{_to_base64(kubeconfig.encode())}".encode()
     return hmac.compare_digest(
         mac, hmac.new(token.secret.encode(), signed, hashlib.sha256).digest()
     )

@@ -192,7 +192,7 @@ class _PinnedServer:
 
     def _check_chain(self, leaf: x509.Certificate, authority: x509.Certificate) -> None:
         subject = (
-            x509.IPAddress(ip_address(self._name))
+            x509.IPAddress(ip_address(self._name.partition("%")[0]))
             if host_is_address(self._name)
             else x509.DNSName(self._name)
         )
