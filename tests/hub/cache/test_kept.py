@@ -38,6 +38,17 @@ class BoundTests(CacheTestCase):
         self.assertEqual([f"/{number}" for number in range(24, 40)], self.kept())
         self.assertEqual((16, 24), (self.cache.stats.events, self.cache.stats.events_lost))
 
+    def test_events_of_one_account(self) -> None:
+        """Beyond its share an account loses its own oldest, and neither the node nor another."""
+        for owner in ("", "n:other"):
+            self.cache.keep_event(f"/{owner}", "application/json", b"{}", owner, owner)
+        for number in range(events.MOST):
+            self.cache.keep_event(f"/{number}", "application/json", b"{}", "a token", "n:web")
+        most = events.SHARE // events.COUNTS_AS
+        expected = [f"/{number}" for number in range(events.MOST - most, events.MOST)]
+        self.assertEqual(["/", "/n:other", *expected], self.kept())
+        self.assertEqual(events.MOST - most, self.cache.stats.events_lost)
+
     def test_events_after_a_restart(self) -> None:
         """They are there after a restart; an id is never that of another event."""
         for number in range(3):

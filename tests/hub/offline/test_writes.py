@@ -284,7 +284,8 @@ class TokenReviewTests(OfflineTestCase):
 
     def test_nonsense(self):
         """What is no review is refused."""
-        for body, *fields in ((b"x",), (b"x", PROTOBUF)):
+        surrogate = b'{"spec": {"token": "\\ud800"}}'
+        for body, *fields in ((b"x",), (b"x", PROTOBUF), (surrogate,)):
             self.assert_status(
                 400, "BadRequest", "no TokenReview", REVIEWS, *fields, method=b"POST", body=body
             )
@@ -350,6 +351,12 @@ class TokenRequestTests(OfflineTestCase):
             status, content = self.request(spec)
             self.assertEqual((403, "Forbidden"), (status, content["reason"]), spec)
             self.assertIn("node edge-1 knows no pod", content["message"])
+
+    def test_nonsense(self):
+        """What is no request is refused, and what has half a character."""
+        for body in (b"x", b'{"spec": {"boundObjectRef": {"kind": "Pod", "name": "\\ud800"}}}'):
+            status, content = self.request(body)
+            self.assertEqual((400, "BadRequest"), (status, content["reason"]), content)
 
     def test_others(self):
         """Only the node itself gets them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from unittest import mock
 
 from twisted.internet import reactor
 from twisted.internet.address import IPv6Address
@@ -26,6 +27,7 @@ from tests.e2e.network.namespaces import Namespace
 from tests.tunnel.direct.test_transport import MUCH, Peer, turns, until
 from tests.tunnel.direct.users import HalfCloseUser, User
 from yurttunnel.tunnel.direct import connector as direct_connector
+from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.direct.reactor import with_transports
 
 
@@ -290,6 +292,21 @@ class DirectConnectorTests(ConnectorContract, TestCase):
         self.dial(client)
         await until(lambda: client.reason)
         client.reason.trap(ConnectError)
+
+    async def test_what_cannot_be_watched(self) -> None:
+        """Where the kernel watches no more, attempts and connections end with that reason."""
+        full = OSError(errno.ENOSPC, "No space left on device")
+        for prepare, method in ((self.held.listen, "addReader"), (self.fall_silent, "addWriter")):
+            prepare()
+            await turns()
+            before = len(os.listdir("/proc/self/fd"))
+            client = Client()
+            with mock.patch.object(DescriptorSet, method, side_effect=full):
+                self.dial(client)
+                await until(lambda client=client: client.reason)
+            self.assertEqual((method, client.reason.value.osError), (method, errno.ENOSPC))
+            self.assertEqual(client.told[-1], "failed")
+            self.assertEqual(len(os.listdir("/proc/self/fd")), before)
 
     async def test_a_socket_connected_to_itself_is_refused(self) -> None:
         """A free port of this host can be reached from the same port: nobody is there."""

@@ -14,31 +14,43 @@ MOST = 5_000
 MOST_BYTES = 16 * 1024 * 1024
 """Bytes of their bodies."""
 
-_SHARE = -(-MOST_BYTES // MOST)
+COUNTS_AS = MOST_BYTES // MOST
 """Bytes that a shorter body counts as, so that one bound is for both."""
+
+SHARE = MOST_BYTES // 8
+"""Bytes that those of one service account may take, so that a pod cannot push out those of
+kubelet."""
+
+
+_BEYOND = (
+    "DELETE FROM events WHERE id IN (SELECT id FROM (SELECT id,"
+    " sum(max(length(body), ?)) OVER (ORDER BY id DESC) AS bytes FROM events {where})"
+    " WHERE bytes > ?)"
+)
 
 
 class Keep:
-    """Takes an event. Its id says how many bytes were taken with it since the file is there."""
+    """Takes an event. Beyond the bound the oldest go, and beyond the share of an account, which is
+    any ``owner`` but the node, the oldest of that account.
+    """
 
     def __init__(self, path: str, content_type: str, body: bytes, token: str, owner: str) -> None:
         self.size = OVERHEAD + len(body)
         self._row = (path, content_type, body, token, owner)
-        self._counts_as = max(len(body), _SHARE)
+        self._owner = owner
 
     def do(self, connection: Connection) -> Done:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         connection.execute(
-            "INSERT INTO events SELECT ? + coalesce(max(seq), 0), ?, ?, ?, ?, ?"
-            " FROM sqlite_sequence WHERE name = 'events'",
-            (self._counts_as, *self._row),
+            "INSERT INTO events (path, content_type, body, token, owner) VALUES (?, ?, ?, ?, ?)",
+            self._row,
         )
-        oldest = connection.execute(
-            "DELETE FROM events WHERE id <="
-            " (SELECT seq FROM sqlite_sequence WHERE name = 'events') - ?",
-            (MOST_BYTES,),
-        )
-        return Done(events=1 - oldest.rowcount, events_lost=oldest.rowcount)
+        lost = 0
+        if self._owner:
+            of_owner = _BEYOND.format(where="WHERE owner = ?")
+            lost += connection.execute(of_owner, (COUNTS_AS, self._owner, SHARE)).rowcount
+        lost += connection.execute(_BEYOND.format(where=""), (COUNTS_AS, MOST_BYTES)).rowcount
+        return Done(events=1 - lost, events_lost=lost)
 
     def drop(self) -> Iterable[Collection]:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""

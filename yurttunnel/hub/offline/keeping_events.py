@@ -34,17 +34,12 @@ _SUFFIX_BYTES = 4
 _NAMESPACE = re.compile("[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 """A label (``IsDNS1123Label`` of k8s.io/apimachinery pkg/util/validation)."""
 
-SHARE = queue.MOST_BYTES // 8
-"""Bytes that the Events of one service account may take of the cache in an outage, so that a pod
-cannot push out those of kubelet."""
-
-_COUNTS_AS = queue.MOST_BYTES // queue.MOST
-"""Bytes that a shorter Event counts as."""
-
 
 class KeptEvents:
     """Keeps those that are created; ``kept`` counts them.
 
+    In an outage one service account has its share; what it has had kept before, and was not sent
+    yet, makes room.
     ``placeholders`` are ``None`` when none are issued.
     """
 
@@ -74,7 +69,7 @@ class KeptEvents:
             raise self._refusals.not_written(call.request)
         if not _NAMESPACE.fullmatch(call.request.namespace):
             raise RequestFailed(400, "the path of an Event has no namespace that is a DNS label")
-        size = max(len(body), _COUNTS_AS)
+        size = max(len(body), queue.COUNTS_AS)
         problem = self._problem(call, owner, size)
         if problem is not None:
             raise self._refusals.unavailable(f"an Event cannot be kept until then: {problem}")
@@ -102,7 +97,7 @@ class KeptEvents:
         token = call.caller.token
         if self._placeholders is not None and self._placeholders.owner(token) is not None:
             return "its token is one of this hub's own, which the API does not know"
-        if owner != NODE and self._taken[owner] + size > SHARE:
+        if owner != NODE and self._taken[owner] + size > queue.SHARE:
             return f"those of {owner} take all the room that one account has"
         return self._cache.problem()
 

@@ -5,13 +5,15 @@ The numbers of fields are those of generated.proto of k8s.io/api, authentication
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
+from yurttunnel.hub.media.json_text import checked
 from yurttunnel.hub.media.protobuf_objects import open_envelope
 from yurttunnel.hub.request.accept import media_of
-from yurttunnel.kube.protobuf_fields import BadBody, fields, tag, text
+from yurttunnel.kube.protobuf_fields import fields, tag, text
 
 
 class TokenReview(NamedTuple):
@@ -63,10 +65,7 @@ def service_account_of(form: str, pod: bytes) -> str:
 
 
 def _spec(body: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        raise BadBody("it is not JSON") from None
+    found = checked(msgspec.json.decode, body)
     spec = found.get("spec") if isinstance(found, dict) else None
     return spec if isinstance(spec, dict) else {}
 

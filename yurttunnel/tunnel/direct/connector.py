@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable
-from errno import EALREADY, ECONNREFUSED, EINPROGRESS, EISCONN
+from errno import EALREADY, ECONNREFUSED, EINPROGRESS, EISCONN, ENOSPC
 from typing import Any
 
 from twisted.internet.error import (
@@ -112,9 +112,9 @@ class SocketConnector:
         if number == EALREADY:
             number = _error_of(connecting)
             if not number:
-                self._watched = True
-                self._reactor.addWriter(self)
-                return
+                number = self._watch()
+                if not number:
+                    return
         if number not in (0, EISCONN):
             self._failed(_connect_error(number))
             return
@@ -155,6 +155,16 @@ class SocketConnector:
         if self._socket is connecting:
             self.doWrite()
 
+    def _watch(self) -> int:
+        """Wait until the kernel knows more; return the number of an error, if that cannot be."""
+        try:
+            self._reactor.addWriter(self)
+        except OSError as error:
+            # No descriptor is left, or no watch (fs.epoll.max_user_watches).
+            return error.errno or ENOSPC
+        self._watched = True
+        return 0
+
     def _connected(self, connected: socket.socket, own: IAddress) -> None:
         self._finish()
         self._socket = None
@@ -172,7 +182,14 @@ class SocketConnector:
         transport = self._transport = SocketTransport(
             self._reactor, connected, protocol, destination, self._connection_lost, own
         )
-        transport.resumeProducing()
+        try:
+            transport.resumeProducing()
+        except OSError as error:
+            # As in _watch.
+            self._transport = None
+            connected.close()
+            self._tell_failed(Failure(_connect_error(error.errno or 0)))
+            return
         try:
             protocol.makeConnection(transport)
         except Exception as error:
