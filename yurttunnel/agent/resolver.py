@@ -22,8 +22,11 @@ LookUp = Callable[[str], Deferred[list[Address]]]
 """Fires with the addresses of a name, none where it has none; fails with ``OSError``."""
 
 
-_NO_ADDRESS = frozenset({socket.EAI_NONAME, socket.EAI_NODATA, socket.EAI_ADDRFAMILY})
-"""What getaddrinfo(3) says of the name; all else it says of the look-up."""
+_NO_ADDRESS = frozenset(
+    getattr(socket, name, socket.EAI_NONAME)
+    for name in ("EAI_NONAME", "EAI_NODATA", "EAI_ADDRFAMILY")
+)
+"""What getaddrinfo(3) says of the name; all else it says of the look-up. POSIX has the first."""
 
 
 class TooManyLookups(Exception):

@@ -276,6 +276,14 @@ class DialingTests(SynchronousTestCase):
             self.assert_reset(opened, self.lab.client(opened))
         self.assertEqual((picker.failures, picker.counted), ([], 0))
 
+    def test_no_watch_for_an_attempt_is_no_failure_of_the_endpoint_either(self) -> None:
+        """Nor is it a defect: the kernel has a bound on what is watched."""
+        opened, picker = self.lab.open(self.lab.black_hole().endpoint)
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with mock.patch.object(self.lab.descriptors, "addWriter", side_effect=full):
+            self.assert_reset(opened, self.lab.client(opened))
+        self.assertEqual((picker.failures, picker.counted), ([], 0))
+
     def without_ports(self, *towards: Endpoint):
         """Have no local port left towards some endpoints."""
         real = self.lab.context.dialer.dial

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest import mock
 from unittest.mock import Mock, call
 
 from twisted.internet.error import ConnectionDone, ConnectionLost
@@ -152,6 +154,18 @@ class DescriptorSetTests(SynchronousTestCase):
         self.remove(other)
         self.assertEqual((self.outer.readers, self.descriptors.fileno()), ([], -1))
         self.assertEqual(self.descriptors.logPrefix(), "sockets")
+
+    def test_a_reactor_that_cannot_watch(self) -> None:
+        """The first member fails, and so does the next one, until the set is watched."""
+        member = self.member()
+        self.remove(member)
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with mock.patch.object(self.outer, "addReader", side_effect=full):
+            for _ in range(2):
+                self.assertRaises(OSError, self.descriptors.addReader, member)
+        self.assertEqual(self.outer.readers, [])
+        self.descriptors.addReader(member)
+        self.assertEqual(self.outer.readers, [self.descriptors])
 
     def test_a_stopping_reactor_ends_all_members(self) -> None:
         """Each is told the reason that the set was told, even when another one fails."""

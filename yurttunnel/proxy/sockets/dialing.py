@@ -34,8 +34,8 @@ MOST_REFUSALS = 32
 LOOP = "it is this proxy itself, which would be a loop"
 """Why an endpoint has failed that is not even tried."""
 
-EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""Failures of this machine, of which no endpoint is to blame."""
+EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC})
+"""Failures of this machine, of which no endpoint is to blame; the last is of epoll_ctl(2)."""
 
 NO_SOURCE = errno.EADDRNOTAVAIL
 """What connect(2) says where no local port is left towards an endpoint, or, by IPv6, this machine
@@ -201,9 +201,7 @@ class Dialing:
                 return self._pass_over(endpoint, why)
             if error.errno not in EXHAUSTED:
                 return self._note_failure(endpoint, why)
-            owner.picker.ended(endpoint)
-            self._give_up(f"this process cannot open a socket: {why}")
-            return True
+            return self._is_exhausted(endpoint, error)
         self._server, self._endpoint = server, endpoint
         # To this machine it is connected by now; to others it mostly is not.
         number = owner.dialer.outcome(server, endpoint)
@@ -213,9 +211,19 @@ class Dialing:
         if number:
             self._drop_attempt()
             return self._note_failure(endpoint, os.strerror(number))
-        owner.descriptors.addWriter(self)
+        try:
+            owner.descriptors.addWriter(self)
+        except OSError as error:
+            self._drop_attempt()
+            return self._is_exhausted(endpoint, error)
         self._is_amid = self._timer is not None
         self._wait_for_end_of_step()
+        return True
+
+    def _is_exhausted(self, endpoint: Endpoint, error: OSError) -> bool:
+        """Give up for want of something that this machine has no more of."""
+        self._owner.picker.ended(endpoint)
+        self._give_up(f"this process cannot open a socket: {os.strerror(error.errno or 0)}")
         return True
 
     def _connected(self, server: socket.socket, endpoint: Endpoint) -> None:

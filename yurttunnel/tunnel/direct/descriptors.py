@@ -205,8 +205,7 @@ class DescriptorSet:
         if desired & event:
             return
         if self._epoll is None:
-            self._epoll = select.epoll()
-            self._reactor.addReader(self)
+            self._open()
         if number is not None:
             self._epoll.modify(number, desired | event)
         else:
@@ -215,6 +214,16 @@ class DescriptorSet:
             self._members[number] = member
             self._numbers[member] = number
         self._desired[number] = desired | event
+
+    def _open(self) -> None:
+        """Have the reactor look at the set, or raise ``OSError`` and leave all as it was."""
+        self._epoll = select.epoll()
+        try:
+            self._reactor.addReader(self)
+        except OSError:
+            self._epoll.close()
+            self._epoll = None
+            raise
 
     def _want_no_more(self, member: IReadWriteDescriptor, event: int) -> None:
         number = self._numbers.get(member)
