@@ -141,8 +141,8 @@ class RotationTests(Kept):
         """One that is not accepted is replaced, ever less often; who asks anew does not wait."""
         self.api.lifetime = 86400.0
         renewal = self.renewal()
-        renewal.on_change.append(lambda issued: renewal.accepted(False))
-        renewal.accepted(False)
+        renewal.on_change.append(lambda issued: renewal.give_up(True))
+        renewal.give_up(True)
         self.pass_time(50)
         self.assertEqual(self.requests, 1)
         self.pass_time(3600)
@@ -150,7 +150,7 @@ class RotationTests(Kept):
         renewal.ask_anew()
         self.pass_time(10)
         self.assertEqual(self.requests, 8)
-        renewal.accepted(True)
+        renewal.give_up(False)
         renewal.ask_anew()
         self.pass_time(3600)
         self.assertEqual(self.requests, 8)

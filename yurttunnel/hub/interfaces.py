@@ -47,7 +47,7 @@ class IIdentity(Interface):
     def problem() -> str | None:
         """Return why there is no certificate that is good, if there is none."""
 
-    def accepted(is_accepted: bool) -> None:
+    def note_acceptance(is_accepted: bool) -> None:
         """Take it that API servers do, or do not, accept the certificate of the node."""
 
 

@@ -13,8 +13,8 @@ from yurttunnel.pki.authority import BACKDATED, utc_now
 from yurttunnel.pki.issuer import IssuedCertificate, Template
 from yurttunnel.pki.renewal_schedule import Schedule
 
-FIRST_FOREIGN_PAUSE = 60.0
-LONGEST_FOREIGN_PAUSE = 86400.0
+FIRST_FAULT_PAUSE = 60.0
+LONGEST_FAULT_PAUSE = 86400.0
 """Seconds until a certificate is asked for again that none of the authorities has issued, that is
 not accepted, or that begins in the future: doubled each time, since that is either the middle of a
 rotation or the cluster's configuration, and a clock that may stay as it is."""
@@ -27,7 +27,8 @@ class HeldCertificate:
     ``is_foreign`` says that none of the authorities has issued it that those have who verify it.
     ``began`` is when it was issued. What was wrong with it from the beginning is a reason for
     another one from ``replaced_from`` on, which is in seconds of the clock that nobody sets.
-    ``is_refused`` says that those who verify it have said no, whatever is known of it here.
+    ``is_given_up`` says that those who verify it have said no, whatever is known of it here, and
+    that another one can be had without it.
     """
 
     issued: IssuedCertificate
@@ -35,7 +36,7 @@ class HeldCertificate:
     renewal_at: datetime.datetime
     is_foreign: bool
     replaced_from: float
-    is_refused: bool = False
+    is_given_up: bool = False
 
     @property
     def not_after(self) -> datetime.datetime:
@@ -63,7 +64,7 @@ class HeldCertificate:
             if self.begins_later(now):
                 # A clock that went ahead has made it: to others it is not good yet.
                 return "begins in the future"
-            if self.is_refused:
+            if self.is_given_up:
                 return "is not accepted"
             if self.is_foreign:
                 return "is not from an authority of the cluster"
@@ -89,7 +90,7 @@ class CertificateInUse:
         self._clock = clock
         self._schedule = schedule
         self._authorities = authorities
-        self._foreign_pause = FIRST_FOREIGN_PAUSE
+        self._fault_pause = FIRST_FAULT_PAUSE
         self.held = None if stored is None else self._loaded(stored)
 
     @property
@@ -115,7 +116,7 @@ class CertificateInUse:
     def authorities_changed(self, authorities: Sequence[x509.Certificate]) -> None:
         """Have it replaced unless it is from one of the new ``authorities``."""
         self._authorities = authorities
-        self._foreign_pause = FIRST_FOREIGN_PAUSE
+        self._fault_pause = FIRST_FAULT_PAUSE
         if self.held is not None:
             self.held.is_foreign = self._is_foreign(self.held.issued)
             self.held.replaced_from = 0.0
@@ -131,17 +132,17 @@ class CertificateInUse:
         Its life begins now: certificates are dated back, and of a short one the most could be
         over already. If it is foreign or begins later, the next one will do so, too, unless the
         cluster changes its signer meanwhile, or somebody the clock; and if the one before was
-        refused, this one may be, too.
+        given up, this one may be, too.
         """
         now = utc_now(self._clock)
-        replaced_from = self._clock.seconds() + self._foreign_pause
+        replaced_from = self._clock.seconds() + self._fault_pause
         renewal_at = self._schedule.renewal_at(now, issued.certificate.not_valid_after_utc)
         held = HeldCertificate(issued, now, renewal_at, self._is_foreign(issued), replaced_from)
-        was_refused = self.held is not None and self.held.is_refused
-        if held.is_foreign or was_refused or held.begins_later(now):
-            self._foreign_pause = min(2 * self._foreign_pause, LONGEST_FOREIGN_PAUSE)
+        was_given_up = self.held is not None and self.held.is_given_up
+        if held.is_foreign or was_given_up or held.begins_later(now):
+            self._fault_pause = min(2 * self._fault_pause, LONGEST_FAULT_PAUSE)
         else:
-            self._foreign_pause = FIRST_FOREIGN_PAUSE
+            self._fault_pause = FIRST_FAULT_PAUSE
         self.held = held
         return held
 

@@ -135,10 +135,10 @@ class CertificateRenewal(Reconciler):
         return self._in_use.is_usable
 
     @property
-    def is_refused(self) -> bool:
-        """Whether those who verify the certificate in use do not accept it."""
+    def is_given_up(self) -> bool:
+        """Whether the certificate in use is to be replaced without its help: :meth:`give_up`."""
         held = self._in_use.held
-        return held is not None and held.is_refused
+        return held is not None and held.is_given_up
 
     @property
     def not_stored(self) -> StateError | None:
@@ -162,10 +162,13 @@ class CertificateRenewal(Reconciler):
         """Have the certificate replaced unless it is from one of the new ``authorities``."""
         self._in_use.authorities_changed(authorities)
 
-    def accepted(self, is_accepted: bool) -> None:
-        """Have the certificate in use replaced if those who verify it do not accept it."""
+    def give_up(self, is_given_up: bool) -> None:
+        """Have the certificate in use replaced, or not any more, as those who verify it refuse it.
+
+        That is for who has another way to ask for one.
+        """
         if self._in_use.held is not None:
-            self._in_use.held.is_refused = not is_accepted
+            self._in_use.held.is_given_up = is_given_up
 
     def problem(self) -> str | None:
         """Return why there is no certificate that can be used, if there is none."""

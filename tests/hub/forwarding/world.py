@@ -108,7 +108,7 @@ class Identity:
     def problem(self):
         """Return nothing."""
 
-    def accepted(self, is_accepted):
+    def note_acceptance(self, is_accepted):
         """Keep what is told."""
         self.is_accepted.append(is_accepted)
 

@@ -352,7 +352,7 @@ class RefusedTests(IdentityTestCase):
         """So it is when the token was there before the API had said no."""
         identity = self.start(BootstrapSettings(pins=self.settings.pins))
         self.assertFalse(identity.take_token(self.token))
-        identity.accepted(False)
+        identity.note_acceptance(False)
         await self.until(lambda: self.current() != self.refused)
 
     async def test_restart(self):

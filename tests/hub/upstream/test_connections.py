@@ -40,7 +40,7 @@ class Identity:
     def problem(self):
         """Return nothing."""
 
-    def accepted(self, is_accepted):
+    def note_acceptance(self, is_accepted):
         """See ``IIdentity``; nobody tells."""
 
 

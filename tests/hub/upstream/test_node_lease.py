@@ -34,7 +34,7 @@ class PlayedServers(SynchronousTestCase):
         self.calls = ApiCalls(self.connections, Balancer(self.servers, rotates=False))
         self.lives = True
         self.lease = NodeLease(
-            self.clock, self.calls, "edge-1", 10, lambda: self.lives, self.identity.accepted
+            self.clock, self.calls, "edge-1", 10, lambda: self.lives, self.identity
         )
         self.lines = []
         globalLogPublisher.addObserver(self.note)
@@ -200,7 +200,7 @@ class SignOfLifeTests(PlayedServers):
             self.assertIn(word, str(self.failureResultOf(checked, CheckFailed).value))
 
     def test_acceptance(self):
-        """Whether all accept the certificate is told; one that fails or is away says nothing."""
+        """Whether all accept the certificate is told; one that fails says nothing."""
         for server, status, is_accepted in (
             (self.first, 401, False),
             (self.second, 200, False),
@@ -212,6 +212,42 @@ class SignOfLifeTests(PlayedServers):
             self.answer(status)
             checked.addErrback(lambda failure: failure.trap(CheckFailed))
             self.assertIs(is_accepted, self.identity.is_accepted[-1], (server, status))
+
+    def note_refusal(self):
+        """Have the first server refuse the certificate."""
+        checked = self.check(fresh=True)
+        self.answer(401)
+        self.failureResultOf(checked, CheckFailed)
+        self.assertFalse(self.identity.is_accepted[-1])
+
+    def accept(self):
+        """Have the second server accept it; return whether all do, by what is told."""
+        checked = self.check(self.second, fresh=True)
+        self.answer(200)
+        self.successResultOf(checked)
+        return self.identity.is_accepted[-1]
+
+    def test_acceptance_of_the_next(self):
+        """A refusal is about one certificate: the next one is judged by what is said of it."""
+        self.note_refusal()
+        self.assertFalse(self.accept())
+        late = self.check(fresh=True)
+        self.identity.node.rotate()
+        self.assertTrue(self.accept())
+        self.answer(401, number=-2)
+        self.failureResultOf(late, CheckFailed)
+        self.assertTrue(self.identity.is_accepted[-1])
+        self.note_refusal()
+
+    def test_acceptance_without_the_one_that_refused(self):
+        """A server that has refused and then goes away has no say, until it is back."""
+        self.note_refusal()
+        self.check(fresh=True).addErrback(lambda _: None).cancel()
+        self.assertTrue(self.accept())
+        self.note_refusal()
+        self.connections.refuses[self.first] = RequestFailed(502, "refused")
+        self.failureResultOf(self.check(fresh=True), CheckFailed)
+        self.assertTrue(self.accept())
 
     def test_no_connection(self):
         """Nor is one that cannot be reached."""

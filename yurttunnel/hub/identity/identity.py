@@ -146,14 +146,14 @@ class HubIdentity(MultiService):
         if self.certificate.is_usable and not self._is_refused:
             return False
         # Now there is a way to join.
-        self.accepted(not self._is_refused)
+        self.note_acceptance(not self._is_refused)
         self.certificate.ask_anew()
         return True
 
-    def accepted(self, is_accepted: bool) -> None:
+    def note_acceptance(self, is_accepted: bool) -> None:
         """See :class:`IIdentity`: one that is not is replaced once there is a way to join."""
         self._is_refused = not is_accepted
-        self.certificate.accepted(is_accepted or not self._joining.is_possible)
+        self.certificate.give_up(self._is_refused and self._joining.is_possible)
 
     def problem(self) -> str | None:
         """Return why there is no certificate that is good, if there is none."""

@@ -78,7 +78,7 @@ class HubIssuer:
         may_join = joining is not None and joining.is_possible
         if issued is not None and believed:
             # One of another authority may be of another cluster.
-            is_good = issued.is_from(believed) and not own.is_refused
+            is_good = issued.is_from(believed) and not own.is_given_up
             if is_good or not may_join:
                 return _presenting(issued)
         if joining is None:

@@ -15,6 +15,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.http.asking import Answer
+from yurttunnel.hub.interfaces import IIdentity
 from yurttunnel.hub.upstream.calls import UNANSWERED, ApiCalls
 from yurttunnel.hub.upstream.servers import Server
 from yurttunnel.kube.resources import LEASES, NODES
@@ -39,7 +40,7 @@ class CheckFailed(Exception):
 class NodeLease:
     """The Lease of ``node``, renewed every ``interval`` seconds while ``kubelet_lives()``.
 
-    ``accepted`` is told by each answer whether all servers accept the node's certificate.
+    ``identity`` is told after each check whether all servers accept the node's certificate.
     """
 
     _log = Logger()
@@ -51,15 +52,16 @@ class NodeLease:
         node: str,
         interval: float,
         kubelet_lives: Callable[[], bool],
-        accepted: Callable[[bool], object],
+        identity: IIdentity,
     ) -> None:
         self._clock = clock
         self._calls = calls
         self._node = node
         self._interval = interval
         self._kubelet_lives = kubelet_lives
-        self._accepted = accepted
-        self._refusing: set[Server] = set()
+        self._identity = identity
+        # Who has refused the node's certificate, and which one that was.
+        self._refusing: dict[Server, object] = {}
         self._collection = LEASES.path(LEASE_NAMESPACE).encode("ascii")
         self._path = LEASES.path(LEASE_NAMESPACE, node).encode("ascii")
         self._renewed_at = float("-inf")
@@ -75,13 +77,20 @@ class NodeLease:
 
         With ``fresh`` on a new connection, since one that was kept may have been closed there.
         """
+        certificate = self._certificate_in_use()
+        status = 0
         try:
             if self._is_to_be_renewed(server):
-                await self._renew(server, fresh)
+                answer = await self._renew(server, fresh)
             else:
-                self._note(server, await self._ask(server, b"GET", self._path, fresh=fresh))
+                answer = await self._ask(server, b"GET", self._path, fresh=fresh)
+            status = answer.status
         except UNANSWERED as error:
             raise CheckFailed(str(error)) from error
+        finally:
+            # Also when it takes too long, and is given up.
+            self._note_acceptance(server, certificate, status)
+        self._note(answer)
 
     def _is_to_be_renewed(self, server: Server) -> bool:
         lives = self._kubelet_lives()
@@ -106,7 +115,7 @@ class NodeLease:
                 node=self._node,
             )
 
-    async def _renew(self, server: Server, fresh: bool) -> None:
+    async def _renew(self, server: Server, fresh: bool) -> Answer:
         # Others read meanwhile; if this fails, whoever comes next renews.
         if server.healthy:
             self._renewing = server
@@ -116,10 +125,10 @@ class NodeLease:
             answer = await self._ask(server, b"PATCH", self._path, patch, fresh)
             if answer.status == 404:
                 answer = await self._create(server)
-            self._note(server, answer)
             if 200 <= answer.status <= 299:
                 self._renewed_at = sent_at
                 self.renewals += 1
+            return answer
         finally:
             if self._renewing is server:
                 self._renewing = None
@@ -152,9 +161,8 @@ class NodeLease:
             "renewTime": micro_time(time_of_day(self._clock)),
         }
 
-    def _note(self, server: Server, answer: Answer) -> None:
+    def _note(self, answer: Answer) -> None:
         """Take any answer for a sign of life but those that others would get, too, and not want."""
-        self._note_acceptance(server, answer.status)
         if answer.status == 401:
             raise CheckFailed(
                 "it does not accept the certificate of this node (401): give a new join token by"
@@ -171,12 +179,22 @@ class NodeLease:
                 namespace=LEASE_NAMESPACE,
             )
 
-    def _note_acceptance(self, server: Server, status: int) -> None:
+    def _certificate_in_use(self) -> object:
+        contexts = self._identity.node
+        return None if contexts is None else contexts.generation
+
+    def _note_acceptance(self, server: Server, certificate: object, status: int) -> None:
+        """Take it that a server has answered who presented ``certificate``; 0 is for no answer.
+
+        One that fails may refuse it still. One that is away has no say: it may be so for good.
+        """
         if status == 401:
-            self._refusing.add(server)
+            self._refusing[server] = certificate
         elif status < 500:
-            self._refusing.discard(server)
-        self._accepted(not self._refusing)
+            self._refusing.pop(server, None)
+        # What was said of the one before says nothing of its successor.
+        is_refused = self._certificate_in_use() in self._refusing.values()
+        self._identity.note_acceptance(not is_refused)
 
     async def _ask(
         self,

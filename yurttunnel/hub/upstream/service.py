@@ -89,7 +89,7 @@ class Upstream(MultiService):
             node,
             settings.interval,
             self.kubelet_lease.lives,
-            identity.accepted,
+            identity,
         )
         self.health = Health(
             reactor, servers, self._node_lease.check, self.connections.close_server, settings
