@@ -8,8 +8,10 @@ from twisted.internet.defer import fail, succeed
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.fakes import MemoryConnection
+from tests.http.support import Handler, request, responses, settle
 from yurttunnel.hub import listeners
-from yurttunnel.hub.listeners import HubListeners
+from yurttunnel.hub.listeners import DRAIN_SECONDS, HubListeners
 from yurttunnel.hub.network.interface import INTERVAL, NodeInterface
 from yurttunnel.hub.settings import InterfaceSettings, ListenerSettings
 from yurttunnel.ops.listen import CannotListen
@@ -109,3 +111,82 @@ class ReachTests(SynchronousTestCase):
         self.assertTrue(self.look()[-1])
         for self.kernel in (["169.254.2.1 added"], SteeringFailed("not permitted"), []):
             self.assertEqual([True], self.look())
+
+
+class DrainTests(SynchronousTestCase):
+    """The ports close, and what is under way has its time to end."""
+
+    def setUp(self):
+        """Listen on loopback, for a handler that leaves what it takes under way."""
+        self.reactor = MemoryReactorClock()
+        self.handler = Handler()
+        settings = ListenerSettings("127.0.0.1", 10267, "127.0.0.1", 10261, 10268, None)
+        self.ports = HubListeners(
+            self.reactor,
+            settings,
+            self.handler,
+            self.handler,
+            Identity(),
+            None,
+            lambda reached: None,
+        )
+        self.ports.startService()
+        self.addCleanup(lambda: self.successResultOf(self.ports.stopService()))
+        self.reactor.advance(0)
+        self.ended = []
+
+    def ask(self, target):
+        """Ask; return the exchange, and the connection at the hub."""
+        (factory,) = (server[1] for server in self.reactor.tcpServers if server[0] == 10261)
+        connection = MemoryConnection(self.reactor).open(factory.buildProtocol(None))
+        connection.receive(request(target))
+        return self.handler.exchange, connection
+
+    def watch(self):
+        """Begin a watch, that ends when it is told to; return the connection at the hub."""
+        exchange, connection = self.ask(b"/api/v1/pods?watch=1")
+        exchange.send_head(200)
+        self.ended.append(exchange.finish)
+        return connection
+
+    def drain(self):
+        """Begin to close."""
+        return self.ports.drain(lambda: [end() for end in self.ended])
+
+    def leave(self, connection):
+        """Let a client that has its answer close, too."""
+        settle(self.reactor, connection)
+        self.assertTrue(connection.write_ended)
+        connection.receive_end()
+        settle(self.reactor, connection)
+
+    def test_watches(self):
+        """Watches end at once, and nobody waits for them."""
+        connections = [self.watch() for _ in range(3)]
+        began = self.reactor.seconds()
+        drained = self.drain()
+        for connection in connections:
+            self.leave(connection)
+            self.assertEqual(b"", responses(connection.sent, b"GET")[0][2])
+        self.successResultOf(drained)
+        self.assertEqual(began, self.reactor.seconds())
+
+    def test_others(self):
+        """An answer under way is waited for, with a watch open or without, but not for ever."""
+        watch = self.watch()
+        exchange, connection = self.ask(b"/version")
+        drained = self.drain()
+        self.leave(watch)
+        self.reactor.advance(DRAIN_SECONDS / 2)
+        self.assertNoResult(drained)
+        exchange.respond(200, (), b"ok")
+        self.leave(connection)
+        self.successResultOf(drained)
+        self.assertEqual(b"ok", responses(connection.sent, b"GET")[0][2])
+
+    def test_time(self):
+        """What does not end is left when the time is over."""
+        self.ask(b"/version")
+        drained = self.drain()
+        self.reactor.advance(DRAIN_SECONDS)
+        self.successResultOf(drained)

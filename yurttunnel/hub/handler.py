@@ -38,6 +38,8 @@ _NOT_JSON = RequestFailed(
     406, "filters have to look into this answer: accept application/json, too"
 )
 
+_STOPS = ApiFailure(503, "the hub stops: try again later", retry_after=1)
+
 _DEFECT = ApiFailure(500, "the hub has a defect; its log has more")
 
 _log = Logger()
@@ -65,6 +67,7 @@ class Hub:
         # Requests that came before the first checks of the servers were over.
         self._early: Deadlines[_Early] = Deadlines(clock, EARLY_SECONDS, self._look_early)
         self._unkept: Deadlines[_Early] = Deadlines(clock, FIRST_CHECK_SECONDS, self._decide_early)
+        self._watches: set[IExchange] = set()
         health.on_known(self._known)
 
     def take(self, exchange: IExchange, local: bool) -> None:
@@ -78,14 +81,27 @@ class Hub:
             return
         if self._kubelet_lease.takes(call):
             self._kubelet_lease.answer(call)
-        elif not self._limits.take(call):
+            return
+        if not self._limits.take(call):
             tell(exchange, TOO_MANY)
-        elif self._health.known:
+            return
+        if call.request.verb == "watch":
+            self._watches.add(exchange)
+            exchange.on_end(lambda _: self._watches.discard(exchange))
+        if self._health.known:
             self._decide(call)
         else:
             early = _Early(call)
             self._early.add(early)
             exchange.on_end(lambda _: self._left(early))
+
+    def end_watches(self) -> None:
+        """End all watches, as the API does from time to time: the hub stops."""
+        for exchange in tuple(self._watches):
+            if exchange.head_sent:
+                exchange.finish()
+            else:
+                tell(exchange, _STOPS)
 
     def close(self) -> None:
         """Stop the timers."""

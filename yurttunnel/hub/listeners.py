@@ -28,7 +28,7 @@ SETTINGS = ServerSettings(limits=HeadLimits(max_bytes=512 * 1024, max_fields=200
 have 128 KiB (``MAX_ARG_STRLEN`` of execve(2)), which percent-encoding triples."""
 
 DRAIN_SECONDS = 2.0
-"""How long the end waits for answers that are under way; watches have no end of their own."""
+"""How long the end waits for answers that are under way."""
 
 INTERVAL = 15.0
 """Seconds between two attempts to listen on an address that may come later."""
@@ -146,13 +146,18 @@ class HubListeners(MultiService):
         missing = [what for what, each in self._later.items() if not each.listens]
         return f"nobody listens yet on {'; '.join(missing)}" if missing else None
 
-    def drain(self) -> Deferred[None]:
-        """Close the ports, and let answers end for a moment; what they come from runs still."""
-        return Deferred.fromCoroutine(self._drain(super().stopService()))
+    def drain(self, end_watches: Callable[[], object]) -> Deferred[None]:
+        """Close the ports, and let answers end for a moment; what they come from runs still.
 
-    async def _drain(self, closed: Deferred[object]) -> None:
+        Watches have no end of their own, so ``end_watches()`` is called once nobody finds a port to
+        begin them again at.
+        """
+        return Deferred.fromCoroutine(self._drain(super().stopService(), end_watches))
+
+    async def _drain(self, closed: Deferred[object], end_watches: Callable[[], object]) -> None:
         await closed
         drained = DeferredList([factory.drain() for factory in self._factories])
+        end_watches()
         await within(self._reactor, DRAIN_SECONDS, [drained])
 
     def stopService(self) -> Deferred[None]:

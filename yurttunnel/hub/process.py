@@ -240,7 +240,7 @@ def build(
         upstream,
         filtered_watches,
         # Answers have their time to end while what they come from runs, save for watches offline.
-        ClosedAtTheEnd(ports.drain),
+        ClosedAtTheEnd(partial(ports.drain, hub.end_watches)),
         offline,
         ClosedAtTheEnd(own.close),
         informers,

@@ -27,6 +27,60 @@ WATCHING = (
 )
 
 
+class StopTests(World):
+    """The hub stops: watches end, the others are left to."""
+
+    def drain(self):
+        """Stop as the hub does; let clients close that have their answers."""
+        drained = self.server.factory.drain()
+        self.hub.end_watches()
+        self.settle()
+        self.client.receive_end()
+        self.settle()
+        return drained
+
+    def test_forwarded_watch(self):
+        """It ends in good order, and so does what it came from."""
+        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+        self.answer(WATCHING + chunk(event("ADDED", pod("one"))))
+        self.successResultOf(self.drain())
+        self.assertEqual([(200, event("ADDED", pod("one")))], self.answered())
+        self.assertTrue(self.connections.played[0].closed_with)
+
+    def test_watch_that_has_not_begun(self):
+        """Its client is told to come again, wherever it waits."""
+        for waits in (True, False):
+            self.health.online = waits
+            self.patch(type(self.offline), "answer", lambda *arguments: None)
+            self.client = self.server.connect()
+            self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+            self.hub.end_watches()
+            ((status, body),) = self.answered()
+            self.assertEqual(503, status)
+            self.assertIn(b"the hub stops", body)
+
+    def test_others(self):
+        """What has an end of its own is answered."""
+        self.ask("/api/v1/namespaces/x/events", method=b"POST", body=b"{}")
+        drained = self.server.factory.drain()
+        self.hub.end_watches()
+        self.assertNoResult(drained)
+        self.answer(OK)
+        self.client.receive_end()
+        self.settle()
+        self.successResultOf(drained)
+        self.assertEqual([(200, b"ok")], self.answered("POST"))
+
+    def test_watch_that_has_ended(self):
+        """One that is over is not known any more."""
+        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+        self.answer(WATCHING + b"0\r\n\r\n")
+        self.hub.end_watches()
+        self.ask("/version")
+        self.answer(OK, 0)
+        self.assertEqual([(200, b""), (200, b"ok")], self.answered("GET", "GET"))
+
+
 class OnlineTests(World):
     """All is well."""
 
