@@ -49,6 +49,39 @@ class BoundTests(CacheTestCase):
         self.assertEqual(["/", "/n:other", *expected], self.kept())
         self.assertEqual(events.MOST - most, self.cache.stats.events_lost)
 
+    def test_events_of_one_account_over_restarts(self) -> None:
+        """However often it takes its share, what it loses itself counts against no other."""
+        self.cache.keep_event("/", "application/json", b"{}", "")
+        share = events.SHARE // events.COUNTS_AS
+        for outage in range(events.MOST // share + 2):
+            for number in range(share):
+                path = f"/{outage}/{number}"
+                self.cache.keep_event(path, "application/json", b"{}", "a token", "n:web")
+            self.restart()
+            expected = [f"/{outage}/{number}" for number in range(share)]
+            self.assertEqual(["/", *expected], self.kept())
+            self.assertEqual(1 + share, self.cache.stats.events)
+
+    def test_events_at_once(self) -> None:
+        """Many that come together, of the node or of an account, are not bounded one by one."""
+        for number in range(2_000):
+            self.cache.keep_event(f"/{number}", "application/json", b"{}", "")
+        self.assertEqual(2_000, len(self.kept()))
+        for owner in ("", "n:web"):
+            self.assertLess(self.steps(owner, 200), 3 * self.steps(owner, 1), owner)
+
+    def steps(self, owner: str, number: int) -> int:
+        """Return how many steps of SQLite it takes to keep so many events, in thousands."""
+        steps: list[None] = []
+        connection = self.cache._writing._database._connection
+        connection.set_progress_handler(lambda: steps.append(None), 1_000)
+        for _ in range(number):
+            self.cache.keep_event("/", "application/json", b"{}", owner, owner)
+        self.clock.advance(COLLECTED)
+        connection.set_progress_handler(None, 0)
+        self.assertEqual(0, self.cache.stats.waiting)
+        return len(steps)
+
     def test_events_after_a_restart(self) -> None:
         """They are there after a restart; an id is never that of another event."""
         for number in range(3):

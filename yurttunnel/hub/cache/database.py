@@ -96,7 +96,7 @@ class Database(Connection):
     def write(self, writes: Sequence[Write], of_guests: bool) -> Written:
         """Do some writes, all or none, with one fsync(2); those ``of_guests`` if there is room."""
         with self._explained():
-            return self._done_within_bound(self._opened(), writes, of_guests)
+            return self._done_within_bound(self._opened(), events.bounded(writes), of_guests)
 
     def _done_within_bound(
         self, connection: sqlite3.Connection, writes: Sequence[Write], of_guests: bool

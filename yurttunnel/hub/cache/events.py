@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from sqlite3 import Connection
 
 from yurttunnel.hub.cache.interfaces import Collection, KeptEvent
-from yurttunnel.hub.cache.writes import OVERHEAD, Done
+from yurttunnel.hub.cache.writes import OVERHEAD, Done, Write
 
 MOST = 5_000
 """Events; the oldest go first."""
@@ -21,23 +21,21 @@ SHARE = MOST_BYTES // 8
 """Bytes that those of one service account may take, so that a pod cannot push out those of
 kubelet."""
 
-
 _BEYOND = (
-    "DELETE FROM events WHERE id IN (SELECT id FROM (SELECT id,"
-    " sum(max(length(body), ?)) OVER (ORDER BY id DESC) AS bytes FROM events {where})"
-    " WHERE bytes > ?)"
+    "DELETE FROM events WHERE id IN (SELECT id FROM (SELECT id, owner,"
+    " sum(max(length(body), ?)) OVER ({of} ORDER BY id DESC) AS bytes FROM events)"
+    " WHERE bytes > ? {of_whom})"
 )
+_OF_ACCOUNTS = _BEYOND.format(of="PARTITION BY owner", of_whom="AND owner <> ''")
+_OF_ALL = _BEYOND.format(of="", of_whom="")
 
 
 class Keep:
-    """Takes an event. Beyond the bound the oldest go, and beyond the share of an account, which is
-    any ``owner`` but the node, the oldest of that account.
-    """
+    """Takes an event; a :class:`Bound` has to follow."""
 
     def __init__(self, path: str, content_type: str, body: bytes, token: str, owner: str) -> None:
         self.size = OVERHEAD + len(body)
         self._row = (path, content_type, body, token, owner)
-        self._owner = owner
 
     def do(self, connection: Connection) -> Done:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
@@ -45,16 +43,36 @@ class Keep:
             "INSERT INTO events (path, content_type, body, token, owner) VALUES (?, ?, ?, ?, ?)",
             self._row,
         )
-        lost = 0
-        if self._owner:
-            of_owner = _BEYOND.format(where="WHERE owner = ?")
-            lost += connection.execute(of_owner, (COUNTS_AS, self._owner, SHARE)).rowcount
-        lost += connection.execute(_BEYOND.format(where=""), (COUNTS_AS, MOST_BYTES)).rowcount
-        return Done(events=1 - lost, events_lost=lost)
+        return Done(events=1)
 
     def drop(self) -> Iterable[Collection]:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         return ()
+
+
+class Bound:
+    """Forgets the oldest events beyond the bound, and before that of each account, which is any
+    owner but the node, those beyond its share. It reads all, so once for all that are taken.
+    """
+
+    size = 0
+
+    def do(self, connection: Connection) -> Done:
+        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
+        lost = sum(
+            connection.execute(beyond, (COUNTS_AS, most)).rowcount
+            for beyond, most in ((_OF_ACCOUNTS, SHARE), (_OF_ALL, MOST_BYTES))
+        )
+        return Done(events=-lost, events_lost=lost)
+
+    def drop(self) -> Iterable[Collection]:
+        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
+        return ()
+
+
+def bounded(writes: Sequence[Write]) -> Sequence[Write]:
+    """Return some writes, with a :class:`Bound` if any of them takes an event."""
+    return [*writes, Bound()] if any(isinstance(write, Keep) for write in writes) else writes
 
 
 class Drop:
