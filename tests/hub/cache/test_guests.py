@@ -142,6 +142,13 @@ class DocumentTests(GuestTestCase):
         }
         return [number for number, document in found.items() if document is not None]
 
+    def assert_gone(self, number: int) -> None:
+        """Assert that the operator can know that so many have gone, and that some have."""
+        self.assertEqual(number, self.cache.stats.forgotten_documents)
+        said = self.said("of the kept answers of discovery and OpenAPI are not kept any longer")
+        self.assertEqual(number > 0, said > 0)
+        self.assertLess(said, 3)
+
     def test_the_node_first(self) -> None:
         """They take nothing that the node's own components need, and the newest stay."""
         self.keep(PROXY, 60)
@@ -150,6 +157,7 @@ class DocumentTests(GuestTestCase):
         self.assertEqual([60, 65], [self.number(each) for each in (PROXY, "kubelet")])
         self.assertIsNone(self.cache.problem())
         self.assertEqual([36, 37, 38, 39], self.documents())
+        self.assert_gone(36)
 
     def test_none_left(self) -> None:
         """They go, all of them if need be, before a component of the node's own does."""
@@ -158,6 +166,7 @@ class DocumentTests(GuestTestCase):
         self.keep("kubelet", 81)
         self.assertEqual([70, 81], [self.number(each) for each in (PROXY, "kubelet")])
         self.assertEqual([], self.documents())
+        self.assert_gone(40)
 
     def test_guests(self) -> None:
         """They are in the half that guests have, who do not push them out."""
@@ -167,6 +176,7 @@ class DocumentTests(GuestTestCase):
         self.assertEqual([0, 0, 30], [self.number(f"app {owner}") for owner in "abc"])
         self.assertEqual([0, 1, 2, 3, 4], self.documents())
         self.assertLess(self.cache.stats.size, 600_000)
+        self.assert_gone(0)
 
     def test_a_share(self) -> None:
         """However many there are, a quarter of the file is for other things of guests."""
@@ -174,6 +184,7 @@ class DocumentTests(GuestTestCase):
         self.keep_documents(40)
         self.assertEqual(35, self.number("app a"))
         self.assertEqual(list(range(32, 40)), self.documents())
+        self.assert_gone(32)
 
     def test_a_large_one(self) -> None:
         """One that is larger than all may be is not kept, and no other goes for it."""
@@ -181,6 +192,7 @@ class DocumentTests(GuestTestCase):
         self.keep_documents(1, 300_000)
         self.assertEqual([0, 1, 2, 3, 4], self.documents())
         self.assertEqual([], self.documents(300_000))
+        self.assert_gone(1)
 
 
 class WaitingTests(GuestTestCase):

@@ -169,7 +169,7 @@ class BoundGuests:
 
     def do(self, connection: Connection) -> Done:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
-        documents.bound(connection, self._most_documents)
+        gone_documents = documents.bound(connection, self._most_documents)
         most = self._most - documents.size(connection)
         guests = [each for each in _takers(connection) if self._is_guest(each.client)]
         gone = []
@@ -177,7 +177,7 @@ class BoundGuests:
             first = _first_to_go(guests)
             guests.remove(first)
             gone.append(first.client)
-        return _forget(connection, gone)
+        return _forget(connection, gone)._replace(documents=gone_documents)
 
     def drop(self) -> Iterable[Collection]:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""

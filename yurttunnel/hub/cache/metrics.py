@@ -24,6 +24,7 @@ class CacheStats:
     events: int = 0
     events_lost: int = 0
     forgotten: int = 0
+    forgotten_documents: int = 0
     damaged: int = 0
     broken: bool = False
 
@@ -35,6 +36,7 @@ class CacheStats:
             self.events += each.events
             self.events_lost += each.events_lost
             self.forgotten += len(each.forgotten)
+            self.forgotten_documents += each.documents
 
 
 METRICS: tuple[Metric[CacheStats], ...] = (
@@ -84,6 +86,13 @@ METRICS: tuple[Metric[CacheStats], ...] = (
         "Clients of which nothing is there any more: they are kept no longer, have not asked for "
         "30 days, or there was no room; the log names them.",
         lambda stats: stats.forgotten,
+    ),
+    counter(
+        "yurthub_cache_forgotten_documents",
+        "Answers of discovery and OpenAPI that are not kept any longer, since there was no room: "
+        "the oldest, or one that is larger than all may be. Without the cloud kubectl may find "
+        "nothing.",
+        lambda stats: stats.forgotten_documents,
     ),
     counter(
         "yurthub_cache_damaged",

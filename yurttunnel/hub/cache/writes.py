@@ -31,7 +31,7 @@ class Done(NamedTuple):
 
     ``written`` objects were new, or in another version, ``unchanged`` ones were not. There are so
     many more ``events``, and of those that were there so many are lost. ``forgotten`` are clients.
-    So many ``documents`` went, as there was no room.
+    So many ``documents`` are not kept any longer, as there was no room.
     """
 
     written: int = 0
@@ -57,7 +57,10 @@ class Write(Protocol):
 
 
 class Statements:
-    """Some statements that have nothing to do with objects; ``dropped`` is called if they are."""
+    """Some statements that have nothing to do with objects.
+
+    ``dropped`` is called if they are dropped.
+    """
 
     def __init__(
         self,

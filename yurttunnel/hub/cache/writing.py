@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from yurttunnel.hub.cache.metrics import CacheStats
 from yurttunnel.hub.cache.queue import WriteQueue
 from yurttunnel.hub.cache.trouble import CacheDamaged
 from yurttunnel.hub.cache.versions import Version
-from yurttunnel.hub.cache.writes import Change, Key, Write
+from yurttunnel.hub.cache.writes import Change, Done, Key, Write
 from yurttunnel.ops.backoff import Backoff
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.reconciler import Reconciler
@@ -229,18 +229,29 @@ class Writing:
             self._since = None
         self._count(written.contents)
         self.stats.count(written.done)
-        for client in (client for done in written.done for client in done.forgotten):
-            self._log.info(
-                "What {client} knows of the API is not kept any longer: it was not asked for"
-                " lately, is not to be kept, or there is no room for it",
-                client=client,
-            )
+        self._say_gone(written.done)
         for defect in written.defects:
             self._log.failure("Defect: a change cannot be written to the cache", defect)
         if written.refused:
             self._no_room(queue.give_up())
         else:
             queue.done(writes)
+
+    def _say_gone(self, done: Sequence[Done]) -> None:
+        for client in (client for each in done for client in each.forgotten):
+            self._log.info(
+                "What {client} knows of the API is not kept any longer: it was not asked for"
+                " lately, is not to be kept, or there is no room for it",
+                client=client,
+            )
+        documents = sum(each.documents for each in done)
+        if documents:
+            self._warnings.info(
+                "{count} of the kept answers of discovery and OpenAPI are not kept any longer: the"
+                " cache {path} has no room for them",
+                count=documents,
+                path=self._path,
+            )
 
     def _count(self, contents: Contents) -> None:
         self.stats.size, self.stats.clients = contents
