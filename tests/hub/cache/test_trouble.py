@@ -148,7 +148,7 @@ class SlowDiskTests(TroubleTestCase):
         self.assertTrue(self.read()[1])
 
     def test_a_token_that_was_dropped(self) -> None:
-        """A token that goes for want of room is kept when it is accepted again."""
+        """A token that goes for want of room is written when there is some, without being told."""
         self.writer.release()
         self.stop()
         self.start(most_waiting=100_000)
@@ -156,13 +156,16 @@ class SlowDiskTests(TroubleTestCase):
         self.writer.holds = True
         self.cache.upsert(PODS, POD, item("a", 9))
         self.clock.advance(1)
-        self.cache.accept_token(b"digest", "owner", 1000.0)
+        for digest in (b"digest", b"refused"):
+            self.cache.accept_token(digest, "owner", 1000.0)
         for number in range(20):
             self.cache.upsert(PODS, POD, item(f"pod-{number:03}", 9, body=BODY))
+        self.cache.refuse_token(b"refused")
         self.writer.release()
-        self.assertIsNone(self.result(self.cache.token_owner(b"digest")))
-        self.cache.accept_token(b"digest", "owner", 1000.0)
+        self.clock.advance(1)
+        self.restart()
         self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
+        self.assertIsNone(self.result(self.cache.token_owner(b"refused")))
 
     def test_lists_that_do_not_fit(self) -> None:
         """A list that is larger than the memory for lists leaves what was there."""
@@ -321,7 +324,7 @@ class DamageTests(TroubleTestCase):
         self.assertTrue(aside.read_bytes().startswith(b"This is"))
 
     def test_tokens(self) -> None:
-        """A token that is accepted again is known to the new file."""
+        """A token that was accepted is known to the new file, without being told again."""
         self.start(self.good)
         self.cache.accept_token(b"digest", "owner", 1000.0)
         self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
@@ -329,7 +332,7 @@ class DamageTests(TroubleTestCase):
             path.unlink()
         self.cache.upsert(PODS, POD, item("a", 9))
         self.pass_time(31)
-        self.cache.accept_token(b"digest", "owner", 1000.0)
+        self.restart()
         self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
 
     def test_another_version(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -56,7 +56,7 @@ MOST_USED = 10_000
 """Collections of which it is known that this hour has been noted; beyond, it is noted once more."""
 
 _MOST_ACCEPTED = 1_000
-"""Tokens that are known to be on disk."""
+"""Tokens that are known to be on disk, or to be written."""
 
 _Result = TypeVar("_Result")
 
@@ -98,6 +98,7 @@ class Cache(Service):
             most_waiting,
             is_guest,
             self._opened,
+            self._written,
         )
         # By whether they are of guests.
         self._continued = {guests: Continued(clock) for guests in (False, True)}
@@ -107,6 +108,8 @@ class Cache(Service):
         self._hours = LoopingCall(self._count_hour)
         self._hours.clock = clock
         self._accepted: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
+        # Of these, those that have to be written again.
+        self._lacking: set[bytes] = set()
 
     @property
     def stats(self) -> CacheStats:
@@ -219,14 +222,22 @@ class Cache(Service):
         self._writing.put(events.Drop(id), self._writing.own)
 
     def accept_token(self, digest: bytes, owner: str, until: float) -> None:
-        """See :class:`ICache`; each request tells it, so what is known is not told again."""
+        """See :class:`ICache`; what is on disk, or will be, is not written again."""
         if self._accepted.get(digest) == (owner, until):
             return
         self._accepted[digest] = owner, until
         if len(self._accepted) > _MOST_ACCEPTED:
             self._accepted.popitem(last=False)
-        dropped = partial(self._accepted.pop, digest, None)
-        self._writing.put(tokens.accept(digest, owner, until, dropped), self._writing.own)
+        self._write_token(digest)
+
+    def _write_token(self, digest: bytes) -> None:
+        dropped = partial(self._lack, {digest})
+        write = tokens.accept(digest, *self._accepted[digest], dropped)
+        self._writing.put(write, self._writing.own)
+
+    def _lack(self, digests: Iterable[bytes]) -> None:
+        """Have tokens written again once nothing waits: nobody tells of them again for long."""
+        self._lacking = self._lacking.union(digests) & self._accepted.keys()
 
     def token_owner(self, digest: bytes) -> Deferred[str | None]:
         """See :class:`ICache`."""
@@ -301,8 +312,16 @@ class Cache(Service):
 
     def _opened(self) -> None:
         """Have what was opened before closed: it may be another file, without the tokens."""
-        self._accepted.clear()
+        self._lack(self._accepted)
         _ = self._thread.run(self._reader.close)
+
+    def _written(self) -> None:
+        if self._writing.own.is_busy:
+            # Lists are on their way, which may leave no room.
+            return
+        digests, self._lacking = self._lacking & self._accepted.keys(), set()
+        for digest in digests:
+            self._write_token(digest)
 
     def _refused(self, scope: Scope) -> None:
         self._writing.stats.refused += 1

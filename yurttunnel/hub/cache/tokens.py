@@ -22,7 +22,8 @@ def accept(digest: bytes, owner: str, until: float, dropped: Callable[[], object
         ),
         (
             "DELETE FROM tokens WHERE digest IN"
-            " (SELECT digest FROM tokens ORDER BY until DESC LIMIT -1 OFFSET ?)",
+            " (SELECT digest FROM tokens ORDER BY until"
+            " LIMIT max(0, (SELECT count(*) FROM tokens) - ?))",
             (MOST,),
         ),
         dropped=dropped,

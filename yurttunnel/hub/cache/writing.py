@@ -49,7 +49,7 @@ class Writing:
 
     What is of guests waits apart, so that it pushes out nothing of the node's own, and has half as
     much memory as ``most_waiting``. ``on_opened`` is called when there is a new connection: what
-    was opened before may be another file.
+    was opened before may be another file; ``on_written`` when nothing waits any more.
     """
 
     _log = Logger()
@@ -64,6 +64,7 @@ class Writing:
         most_waiting: int,
         is_guest: IsGuest,
         on_opened: Callable[[], object],
+        on_written: Callable[[], object],
     ) -> None:
         self._clock = clock
         self._path = path
@@ -71,6 +72,7 @@ class Writing:
         self._database = Database(path, connect, most_bytes, is_guest)
         self._is_guest = is_guest
         self._on_opened = on_opened
+        self._on_written = on_written
         self._warnings = RateLimitedLog(clock, self._log)
         self._loop = Reconciler(
             clock,
@@ -196,6 +198,7 @@ class Writing:
             self._fail(failure)
             return False
         self._go_on()
+        self._on_written()
         return True
 
     async def _write_all(self) -> None:
