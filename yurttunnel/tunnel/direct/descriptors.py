@@ -204,26 +204,26 @@ class DescriptorSet:
         desired = 0 if number is None else self._desired[number]
         if desired & event:
             return
-        if self._epoll is None:
-            self._open()
+        epoll = self._open() if self._epoll is None else self._epoll
         if number is not None:
-            self._epoll.modify(number, desired | event)
+            epoll.modify(number, desired | event)
         else:
             number = member.fileno()
-            self._epoll.register(number, event)
+            epoll.register(number, event)
             self._members[number] = member
             self._numbers[member] = number
         self._desired[number] = desired | event
 
-    def _open(self) -> None:
+    def _open(self) -> select.epoll:
         """Have the reactor look at the set, or raise ``OSError`` and leave all as it was."""
-        self._epoll = select.epoll()
+        epoll = self._epoll = select.epoll()
         try:
             self._reactor.addReader(self)
         except OSError:
-            self._epoll.close()
+            epoll.close()
             self._epoll = None
             raise
+        return epoll
 
     def _want_no_more(self, member: IReadWriteDescriptor, event: int) -> None:
         number = self._numbers.get(member)
