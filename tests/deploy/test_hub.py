@@ -72,6 +72,13 @@ class HubManifestTests(unittest.SynchronousTestCase):
         self.assertEqual("CAP_NET_ADMIN", settings["CapabilityBoundingSet"])
         self.assertIn("AF_NETLINK", settings["RestrictAddressFamilies"].split())
 
+    def test_the_unit_holds_the_kubelet_back_for_a_while_at_most(self):
+        """Systemd is told when the hub listens, and stops one that does not get so far."""
+        settings = dict(settings_of(UNIT))
+        self.assertEqual(("notify", "main"), (settings["Type"], settings["NotifyAccess"]))
+        self.assertLessEqual(int(settings["TimeoutStartSec"]), 90)
+        self.assertIn("Before=kubelet.service", UNIT.read_text())
+
     def test_the_overlay_leads_agents_to_the_hub(self):
         """They ask at the address and the port where hubs serve pods by TLS."""
         agent = named(render(OVERLAY), "DaemonSet", "yurt-tunnel-agent")

@@ -6,6 +6,10 @@ import os
 import signal
 import socket
 
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+
+from tests.e2e.hub.programs import Hub
 from tests.e2e.support import EndToEndTestCase
 
 
@@ -62,3 +66,16 @@ class NotifyTests(EndToEndTestCase):
         self.assertEqual(200, (await server.get("/readyz"))[0])
         await server.stop()
         self.assertTrue(self.has_told("STOPPING=1"))
+
+    async def test_hub(self) -> None:
+        """It is started when it answers, though it has no certificate; its status says so."""
+        prefix = ("env", f"NOTIFY_SOCKET={self.address}")
+        # Nobody listens there.
+        hub = Hub(reactor, self.directory, "https://127.0.0.1:1", prefix=prefix)
+        self.addCleanup(lambda: Deferred.fromCoroutine(hub.stop()))
+        hub.start()
+        await self.eventually(
+            lambda: self.has_told("READY=1\nSTATUS=not ready; certificate: "), "it is started", 30
+        )
+        self.assertEqual(503, (await hub.get("/v1/readyz"))[0])
+        self.assertEqual(1, sum("READY=1" in each for each in self.told))

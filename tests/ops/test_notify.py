@@ -54,10 +54,12 @@ class NotifyTestCase(SynchronousTestCase):
         listening.bind(name)
         return listening
 
-    def start(self, **environment: str) -> Supervised:
+    def start(self, serves_unready: bool = False, **environment: str) -> Supervised:
         """Start the process; the variables of systemd are ``environment``."""
         environment.setdefault("NOTIFY_SOCKET", self.address)
-        supervised = Supervised(self.clock, self.readiness, environment)
+        supervised = Supervised(
+            self.clock, self.readiness, environment, serves_unready=serves_unready
+        )
         self.part.setServiceParent(supervised)
         supervised.startService()
         return supervised
@@ -105,6 +107,18 @@ class ReadinessTests(NotifyTestCase):
                 "READY=1\nSTATUS=ready",
             ],
             self.told(),
+        )
+
+    def test_serves_unready(self) -> None:
+        """One that serves before it is ready is started; its status tells what is missing."""
+        self.problem = "no certificate"
+        self.start(serves_unready=True)
+        self.assertEqual([], self.told())
+        self.clock.pump([INTERVAL] * 2)
+        self.problem = None
+        self.clock.pump([INTERVAL] * 2)
+        self.assertEqual(
+            ["READY=1\nSTATUS=not ready; listeners: no certificate", "STATUS=ready"], self.told()
         )
 
     def test_no_longer_ready(self) -> None:

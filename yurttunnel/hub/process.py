@@ -223,7 +223,8 @@ def build(
 
         following.follow(LIVE_FLAGS, use)
         following.tell(readiness)
-    parts = Supervised(reactor, readiness)
+    # Without a certificate it answers from the cache, and may wait long for somebody's approval.
+    parts = Supervised(reactor, readiness, serves_unready=True)
     # The ports come first: when one is taken, nothing else has begun. What ends first is last.
     for part in (
         meta,

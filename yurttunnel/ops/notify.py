@@ -68,10 +68,11 @@ class NotifySocket:
 class Supervised(StoppedInTurn):
     """The parts of a process, of which systemd is told if it wants to know.
 
-    ``READY=1`` when ``readiness`` is healthy for the first time, and ``STATUS=`` what is
-    missing, whenever that changes. ``WATCHDOG=1`` in half of the time that systemd allows
-    (``WatchdogSec=``), as long as the reactor turns, to the end of the drain. ``STOPPING=1`` when
-    the parts are about to stop.
+    ``READY=1`` when ``readiness`` is healthy for the first time, or, of a process that
+    ``serves_unready``, when the parts have started: systemd stops one that it has to wait for too
+    long. ``STATUS=`` what is missing, whenever that changes. ``WATCHDOG=1`` in half of the time
+    that systemd allows (``WatchdogSec=``), as long as the reactor turns, to the end of the drain.
+    ``STOPPING=1`` when the parts are about to stop.
     """
 
     _log = Logger()
@@ -81,11 +82,14 @@ class Supervised(StoppedInTurn):
         clock: IReactorTime,
         readiness: Readiness,
         environment: Mapping[str, str] = os.environ,
+        *,
+        serves_unready: bool = False,
     ) -> None:
         super().__init__()
         self._clock = clock
         self._readiness = readiness
         self._environment = environment
+        self._serves_unready = serves_unready
         self._systemd: NotifySocket | None = None
         self._ready = False
         self._status = ""
@@ -132,7 +136,7 @@ class Supervised(StoppedInTurn):
         findings = self._readiness.findings()
         missing = [each for each in findings if each.problem is not None and each.required]
         status = _status(findings, missing)
-        becomes_ready = not (self._ready or missing)
+        becomes_ready = not self._ready and (self._serves_unready or not missing)
         assignments = ["READY=1"] if becomes_ready else []
         if status != self._status:
             assignments.append(f"STATUS={status}")
