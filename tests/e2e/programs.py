@@ -91,6 +91,10 @@ class Program:
         """Have it import what it needs, and have its own command line, as a user's does."""
         self.begin_with("env")
 
+    def begin_as_in_a_pod(self) -> None:
+        """Have a soft limit of open files far below the hard one, as container runtimes do."""
+        self.begin_with("sh", "-c", 'ulimit -Sn 256; exec "$0" "$@"')
+
     def run_by_yurttunnel(self) -> None:
         """Have it run by the command ``yurttunnel`` instead of ``twist``."""
         self._module = "yurttunnel.cli"

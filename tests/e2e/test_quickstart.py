@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 
 from twisted.internet import reactor
@@ -90,8 +91,12 @@ class QuickstartTests(EndToEndTestCase):
     async def test_terminal_closes(self):
         """When its terminal is closed it ends as it should, and removes its directory."""
         program = self.program()
+        program.begin_as_in_a_pod()
         program.start()
         await self.eventually(lambda: "KUBECONFIG=" in program.log, "it is ready", 30)
+        soft, hard = resource.prlimit(program.pid, resource.RLIMIT_NOFILE)
+        # As the programs raise it that it is made of.
+        self.assertEqual(hard, soft)
         program.signal(signal.SIGHUP)
         self.assertEqual(await program.ended(20), 0)
         self.assertEqual(os.listdir(self.directory), ["quickstart.log"])

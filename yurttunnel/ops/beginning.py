@@ -1,9 +1,12 @@
-"""How a command begins: the reactor as all programs use it, and ``--diagnose`` in their place."""
+"""How a command begins: what all programs do at first, and ``--diagnose`` in their place."""
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from typing import TypeVar
+
+from twisted.logger import Logger
 
 from yurttunnel.ops.clocks import make_steady
 from yurttunnel.ops.diagnose.flags import bundle_path
@@ -14,11 +17,13 @@ from yurttunnel.tunnel.reactor import IReactor, installed_reactor
 
 Settings = TypeVar("Settings")
 
+_log = Logger()
+
 
 def begin(
     options: CommandOptions[Settings], subject: Callable[[Settings], Subject]
 ) -> tuple[IReactor, Settings]:
-    """Return the reactor, with a steady clock, and the settings.
+    """Return the reactor, with a steady clock, and the settings, once there may be many open files.
 
     With ``--diagnose`` the process looks at ``subject(settings)`` instead, and ends.
     """
@@ -30,4 +35,20 @@ def begin(
         from yurttunnel.ops.diagnose.command import run_diagnosis
 
         run_diagnosis(subject(options.settings), bundle_path(options))
+    raise_limit_of_files()
     return reactor, options.settings
+
+
+def raise_limit_of_files() -> None:
+    """Raise the soft limit of open files to the hard one, as Go's runtime does for every program.
+
+    It is low for the sake of select(2), which nobody calls here, and a pod has no field for it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError) as error:
+            _log.warn(
+                "The limit of open files stays at {soft}: {error}", soft=soft, error=str(error)
+            )

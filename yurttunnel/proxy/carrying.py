@@ -200,7 +200,6 @@ def proxy_sockets(
     them have been.
     """
     descriptors = DescriptorSet(reactor)
-    # It raises the limit of descriptors, by which the other is told.
     tcp = tcp_context(descriptors, ports, most_connections())
     table = UdpClientTable(
         reactor,

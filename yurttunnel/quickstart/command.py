@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 from twisted.application.service import IService
 
+from yurttunnel.ops.beginning import raise_limit_of_files
 from yurttunnel.ops.ending import stop_once
 from yurttunnel.pki.directory import StateError
 from yurttunnel.quickstart.options import Options
@@ -32,6 +33,7 @@ def makeService(options: Options) -> IService:
         ) from None
 
     stop_once(reactor)
+    raise_limit_of_files()
     try:
         return build(with_transports(reactor, "direct"), options.settings)
     except StateError as error:

@@ -9,8 +9,10 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 
 from tests.e2e.clients import Echo, EchoClient, Incomplete, Peer, Target
+from tests.e2e.hub.programs import Hub
 from tests.e2e.leaks import LeakTestCase
 from tests.e2e.programs import Program, Tunnel
+from tests.e2e.proxy.programs import IdleProxy
 
 MOST = 64
 """Descriptors that the program may have: some 20 are its own."""
@@ -48,6 +50,26 @@ class DescriptorTests(LeakTestCase):
         """Return the seconds of a processor that a program has used."""
         fields = Path(f"/proc/{program.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / 100
+
+    async def test_the_soft_limit_is_no_limit(self) -> None:
+        """Each program may open what the system allows, as in a pod, which cannot ask for it."""
+        limit = resource.RLIMIT_NOFILE
+        hard = resource.getrlimit(limit)[1]
+        tunnel = self.make_tunnel()
+        hub = Hub(reactor, self.directory, "https://127.0.0.1:1")
+        proxy = IdleProxy(reactor, self.directory)
+        for program in (tunnel.server, tunnel.agent, hub, proxy):
+            program.begin_as_in_a_pod()
+        for program in (hub, proxy):
+            program.start()
+            self.addCleanup(program.kill)
+        await tunnel.start()
+        for program in (tunnel.server, tunnel.agent):
+            self.assertEqual(hard, await program.metric("process_max_fds"))
+        for program in (hub, proxy):
+            await self.eventually(
+                lambda pid=program.pid: resource.prlimit(pid, limit)[0] == hard, "it is raised", 20
+            )
 
     async def test_an_agent_without_descriptors_refuses_dials_and_recovers(self) -> None:
         """New dials are a 503 that says so, existing streams go on, and room is used again."""

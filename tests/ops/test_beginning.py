@@ -1,0 +1,47 @@
+"""How a command begins."""
+
+from __future__ import annotations
+
+import resource
+
+from twisted.logger import capturedLogs, formatEvent
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.ops.beginning import raise_limit_of_files
+
+
+class LimitOfFilesTests(SynchronousTestCase):
+    """The soft limit of open files is for who uses select(2); the hard one counts."""
+
+    def raised(self, soft: int, hard: int, refusal: Exception | None = None) -> list[object]:
+        """Return what the limit is set to, unless the system refuses that."""
+        found: list[object] = []
+
+        def set_limit(which: int, limits: tuple[int, int]) -> None:
+            if refusal is not None:
+                raise refusal
+            found.append((which, limits))
+
+        self.patch(resource, "getrlimit", lambda which: (soft, hard))
+        self.patch(resource, "setrlimit", set_limit)
+        raise_limit_of_files()
+        return found
+
+    def test_raised(self) -> None:
+        """It is raised as far as it may be."""
+        limit = resource.RLIMIT_NOFILE
+        self.assertEqual([(limit, (524288, 524288))], self.raised(1024, 524288))
+
+    def test_nothing_to_raise(self) -> None:
+        """Where both are the same nothing is called, which a sandbox may refuse."""
+        self.assertEqual([], self.raised(65536, 65536))
+
+    def test_refused(self) -> None:
+        """A limit that cannot be raised is told, and the program runs all the same."""
+        for refusal in (PermissionError(1, "not permitted"), ValueError("not allowed")):
+            with capturedLogs() as events:
+                self.assertEqual([], self.raised(1024, 4096, refusal))
+            self.assertEqual(
+                [f"The limit of open files stays at 1024: {refusal}"],
+                list(map(formatEvent, events)),
+            )
