@@ -108,14 +108,14 @@ def containers(objects: list[Object]) -> Iterator[Object]:
         yield from pod["containers"]
 
 
-def flags_of(workload: Object) -> tuple[list[str], str, list[str]]:
+def flags_of(workload: Object, host_ip: str = "192.0.2.10") -> tuple[list[str], str, list[str]]:
     """Return the arguments of its one container: those of twist, the command, those of the command.
 
     Variables are put in, as Kubernetes does it; one that is not defined is an error.
     """
     (container,) = pod_of(workload)["containers"]
     samples = {
-        "status.hostIP": "192.0.2.10",
+        "status.hostIP": host_ip,
         "spec.nodeName": "node-1",
         "metadata.namespace": workload["metadata"]["namespace"],
     }

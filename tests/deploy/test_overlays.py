@@ -21,8 +21,24 @@ from tests.deploy.workloads import (
     key,
     settings_of,
     volume_at,
+    with_workloads,
+    workloads,
 )
 from yurttunnel.server.endpoints import TlsEndpoint, UnixEndpoint
+
+HOST_IPS = ["192.0.2.10", "2001:db8:0:1::15"]
+"""Addresses of nodes, of each family."""
+
+
+class HostAddressTests(RenderedTestCase):
+    """The address of the node stands in arguments as the API gives it."""
+
+    def test_programs_take_addresses_of_either_family(self):
+        """Wherever an overlay puts it, the program parses it."""
+        for directory in with_workloads():
+            for workload in workloads(directory):
+                for host_ip in HOST_IPS:
+                    settings_of(workload, host_ip)
 
 
 class EgressSelectorTests(RenderedTestCase):
@@ -48,10 +64,11 @@ class EgressSelectorTests(RenderedTestCase):
         """The address for kube-apiserver has the port of the service, and is TLS."""
         directory = DEPLOY / "overlays" / "egress-selector-tcp"
         objects = render(directory)
-        settings = settings_of(named(objects, "Deployment", "yurt-tunnel-server"))
-        ((_, endpoint),) = settings.connect_endpoints
-        self.assertIsInstance(endpoint, TlsEndpoint)
-        self.assertEqual(settings.bind_address, endpoint.interface)
+        for host_ip in HOST_IPS:
+            settings = settings_of(named(objects, "Deployment", "yurt-tunnel-server"), host_ip)
+            ((_, endpoint),) = settings.connect_endpoints
+            self.assertIsInstance(endpoint, TlsEndpoint)
+            self.assertEqual((host_ip, host_ip), (settings.bind_address, endpoint.interface))
         service = named(objects, "Service", "x-tunnel-server-internal-svc")
         (port,) = [each for each in service["spec"]["ports"] if each["name"] == "connect"]
         match = re.fullmatch(r"https://([0-9.]+):([0-9]+)", _transport(directory)["tcp"]["url"])

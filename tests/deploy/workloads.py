@@ -31,9 +31,9 @@ def workloads(directory):
     ]
 
 
-def settings_of(workload):
+def settings_of(workload, *host_ip):
     """Return the settings that the program itself reads from the arguments in a manifest."""
-    _, command, flags = flags_of(workload)
+    _, command, flags = flags_of(workload, *host_ip)
     options = ServerOptions() if command == "yurttunnel-server" else AgentOptions({})
     options.parseOptions(flags)
     return options.settings

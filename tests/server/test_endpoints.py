@@ -44,6 +44,14 @@ class ParseTests(SynchronousTestCase):
             "tcp:9000": TcpEndpoint(9000, "127.0.0.1"),
             "tcp:9000:interface=0.0.0.0:backlog=7": TcpEndpoint(9000, "0.0.0.0", 7),
             "tcp:9000:interface=\\:\\:1": TcpEndpoint(9000, "::1"),
+            "tcp:9000:interface=[::1]": TcpEndpoint(9000, "::1"),
+            "tcp:interface=[\\:\\:1]:9000": TcpEndpoint(9000, "::1"),
+            "ssl:9443:interface=[2001:db8:0:1::15]:backlog=7": (
+                TlsEndpoint(9443, "2001:db8:0:1::15", 7)
+            ),
+            "ssl:9443:interface=[192.0.2.1]": TlsEndpoint(9443, "192.0.2.1"),
+            "tcp6:interface=[fe80::1%eth0]:9000": TcpEndpoint(9000, "fe80::1%eth0"),
+            "unix:/run/[a:mode=600": UnixEndpoint("/run/[a", 0o600),
             "ssl:9443": TlsEndpoint(9443),
             "ssl:9443:interface=192.0.2.1:privateKey=k:certKey=c:extraCertChain=e:caCerts=a": (
                 TlsEndpoint(9443, "192.0.2.1", private_key="k", certificate="c", chain="e", ca="a")
@@ -67,6 +75,13 @@ class ParseTests(SynchronousTestCase):
             "tcp:http",
             "tcp:0",
             "tcp:1:interface=localhost",
+            "tcp:1:interface=[localhost]",
+            "tcp:1:interface=[]",
+            "tcp:1:interface=[::1",
+            "tcp:1:interface=[::1]x",
+            "tcp:1:interface=[[::1]]",
+            "tcp:1:interface=[[\\:\\:1]]",
+            "tcp:1:interface=::1",
             "tcp:1:backlog=x",
             "/run/a.sock",
             "127.0.0.1:9000",

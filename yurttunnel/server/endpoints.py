@@ -3,7 +3,8 @@
 The syntax is that of ``twisted.internet.endpoints.serverFromString``, but not every kind is taken
 and the defaults are others, since whoever connects reaches the nodes: a Unix socket has mode
 0660, ``tcp:`` and ``tcp6:`` without an interface are the loopback address, and ``ssl:`` demands
-certificates of its callers. A socket of ``systemd:`` is as its unit has it.
+certificates of its callers. A socket of ``systemd:`` is as its unit has it. Brackets around an
+address (``interface=[::1]``) keep its colons, since who puts in a variable cannot escape them.
 """
 
 from __future__ import annotations
@@ -44,8 +45,10 @@ log = Logger()
 _LOOPBACK = "127.0.0.1"
 _LOOPBACK6 = "::1"
 
-# A field ends at a colon that no backslash stands before, as in serverFromString.
-_FIELD = re.compile(r"((?:[^:\\]|\\.)*)(?::|$)", re.DOTALL)
+# A field ends at a colon that no backslash stands before, as in serverFromString, and that is not
+# in the brackets of an address.
+_FIELD = re.compile(r"(interface=\[[^][\\]*\]|(?:[^:\\]|\\.)*)(?::|$)", re.DOTALL)
+_BRACKETED = re.compile(r"\[([^][]*)\]")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _KEYWORD = re.compile(r"([a-zA-Z]+)=(.*)", re.DOTALL)
 
@@ -270,11 +273,12 @@ def _parse_port(port: str, text: str) -> int:
 
 def _pop_interface(keywords: dict[str, str], text: str) -> str:
     interface = keywords.pop("interface", _LOOPBACK)
+    bracketed = _BRACKETED.fullmatch(interface)
     try:
-        return flags.listening_address(interface)
+        return flags.listening_address(bracketed[1] if bracketed else interface)
     except ValueError:
         raise ValueError(
-            f"{text!r}: interface={interface} is not an address (IPv6 as interface=\\:\\:1)"
+            f"{text!r}: interface={interface} is not an address (IPv6 as interface=[::1])"
         ) from None
 
 

@@ -290,9 +290,10 @@ CONNECT_ENDPOINT = Repeated(
     _connect_endpoint,
     "Serve HTTP CONNECT clients on this endpoint; repeatable. unix:PATH (mode 0660; another"
     " one with :mode=600), tcp:PORT or tcp6:PORT (loopback; another address with"
-    " :interface=ADDRESS), ssl:PORT (callers need a certificate of the server's authority, as"
-    " client.crt in --state-dir; or give :privateKey=FILE:certKey=FILE:caCerts=FILE), or"
-    " systemd:domain=UNIX:name=NAME for a socket that systemd has opened.",
+    " :interface=ADDRESS, of IPv6 :interface=[ADDRESS]), ssl:PORT (callers need a certificate of"
+    " the server's authority, as client.crt in --state-dir; or give"
+    " :privateKey=FILE:certKey=FILE:caCerts=FILE), or systemd:domain=UNIX:name=NAME for a socket"
+    " that systemd has opened.",
     once_each=True,
 )
 
