@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import yaml
@@ -10,7 +11,7 @@ from twisted.application.service import IServiceMaker
 from twisted.plugin import getPlugins
 from twisted.trial import unittest
 
-from tests.deploy.rendering import DEPLOY, named, render
+from tests.deploy.rendering import BASE, DEPLOY, REPOSITORY, named, render
 from tests.deploy.test_systemd import settings_of
 from yurttunnel.hub.configuration import CONFIG_MAP
 from yurttunnel.hub.options import Options
@@ -19,6 +20,10 @@ from yurttunnel.pki.certificate_template import NODES_ORGANIZATION
 STATIC_POD = DEPLOY / "static-pods" / "yurthub.yaml"
 UNIT = DEPLOY / "systemd" / "yurthub.service"
 OVERLAY = DEPLOY / "overlays" / "hub"
+README = OVERLAY / "README.md"
+
+RIGHTS = "deploy/overlays/hub/rbac.yaml"
+ROLLOUT = "`kubectl -n kube-system rollout status daemonset/yurt-tunnel-agent`"
 
 
 class HubManifestTests(unittest.SynchronousTestCase):
@@ -87,6 +92,12 @@ class HubManifestTests(unittest.SynchronousTestCase):
         where = f"{listeners.interface.address}:{listeners.secure_port}"
         self.assertIn(f"--apiserver-addr={where}", container["args"])
 
+    def test_the_image_is_there_without_the_cloud(self):
+        """No static pod asks a registry for an image that the node has."""
+        for file in STATIC_POD.parent.iterdir():
+            for container in yaml.safe_load(file.read_text())["spec"]["containers"]:
+                self.assertEqual("IfNotPresent", container["imagePullPolicy"], file)
+
     def test_what_hubs_may(self):
         """Nodes may read what hubs follow, and what kube-proxy does, and no more."""
         objects = render(OVERLAY)
@@ -101,3 +112,53 @@ class HubManifestTests(unittest.SynchronousTestCase):
             self.assertLessEqual(set(rule["verbs"]), {"get", "list", "watch"})
         (subject,) = named(objects, "ClusterRoleBinding", "yurt-hub")["subjects"]
         self.assertEqual(("Group", NODES_ORGANIZATION), (subject["kind"], subject["name"]))
+
+
+class OrderTests(unittest.SynchronousTestCase):
+    """At no step of the way there, or back, is anybody led to a hub that is not there."""
+
+    def setUp(self):
+        """Read the steps of both ways."""
+        self.there, self.back = README.read_text().split("## To go back")
+
+    def assert_order(self, text, *steps):
+        """Each of ``steps`` stands in the text, once, behind the one before it."""
+        found = [[match.start() for match in re.finditer(re.escape(each), text)] for each in steps]
+        self.assertEqual([1] * len(steps), [len(each) for each in found], found)
+        self.assertEqual(sorted(found), found)
+
+    def test_agents_are_the_last_to_go_there(self):
+        """Rights, hubs, kubelets; and all that an agent needs of a hub has been looked at."""
+        checks = ("interface for pods", "certificate for pods", "listeners for pods")
+        self.assert_order(
+            self.there,
+            f"`kubectl apply -f {RIGHTS}`",
+            "`kubeadm token create --print-join-command`",
+            "`rotateCertificates: false`",
+            "/v1/readyz`",
+            *checks,
+            "`kubectl apply -k deploy/overlays/hub`",
+            ROLLOUT,
+        )
+        process = (REPOSITORY / "yurttunnel" / "hub" / "process.py").read_text()
+        for check in checks:
+            self.assertIn(f'readiness.add("{check}"', process)
+
+    def test_hubs_are_the_last_to_go_back(self):
+        """A kubelet behind a hub leads new pods to that, so the kubelets are the first."""
+        self.assert_order(
+            self.back,
+            "`rotateCertificates: true`",
+            "`kubeadm token create`",
+            "`kubectl apply -k deploy/base`",
+            ROLLOUT,
+            "remove the manifest",
+            f"`kubectl delete -f {RIGHTS}`",
+        )
+
+    def test_the_base_is_the_overlay_without_the_hub(self):
+        """It takes back what agents are told; the rights, which are apart, are all else."""
+        base, overlay = render(BASE), render(OVERLAY)
+        rights = list(yaml.safe_load_all((REPOSITORY / RIGHTS).read_text()))
+        changed = [named(overlay, "DaemonSet", "yurt-tunnel-agent")]
+        self.assertCountEqual([*changed, *rights], [each for each in overlay if each not in base])
