@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import yaml
 from kubernetes.client import models
 
 from tests.deploy.rendering import (
     DEPLOY,
     REPOSITORY,
+    named,
     pod_of,
     render,
     rendered_text,
@@ -15,6 +18,8 @@ from tests.deploy.rendering import (
     usable_kubectls,
 )
 from tests.deploy.workloads import RenderedTestCase
+from tests.e2e.guides import blocks
+from yurttunnel.proxy.options import Options as ProxyOptions
 from yurttunnel.server.options import Options as ServerOptions
 
 DIRECTORY = DEPLOY / "cleanup-iptables"
@@ -67,9 +72,54 @@ class CleanupTests(RenderedTestCase):
     def test_the_machine_is_said_by_one_word(self):
         """What the text tells to replace is in one place, and that is the node."""
         text = rendered_text(DIRECTORY, usable_kubectls()[-1])
-        (named,) = yaml.safe_load_all(text.replace(PLACEHOLDER, "cp-1"))
-        self.assertEqual("cp-1", pod_of(named)["nodeName"])
+        (job,) = yaml.safe_load_all(text.replace(PLACEHOLDER, "cp-1"))
+        self.assertEqual("cp-1", pod_of(job)["nodeName"])
         self.assertEqual(1, text.count(PLACEHOLDER))
         steering = (REPOSITORY / "docs" / "steering.md").read_text()
         self.assertIn(f"s/{PLACEHOLDER}/cp-1/", steering)
         self.assertIn(f"job/{self.job['metadata']['name']}", steering)
+
+
+class ProxyCleanupTests(RenderedTestCase):
+    """The page about the service proxy makes of it a job for the rules of that."""
+
+    def setUp(self):
+        """Make it by the commands on the page."""
+        texts = [block.text for block in blocks(DEPLOY / "proxy" / "README.md")]
+        (text,) = [each for each in texts if "deploy/cleanup-iptables" in each]
+        command, *_ = text.replace("kubectl kustomize", "cat").partition("| kubectl apply -f -")
+        command = command.replace("deploy/cleanup-iptables", "-")
+        done = subprocess.run(
+            ["sh", "-c", command],
+            input=rendered_text(DIRECTORY, usable_kubectls()[-1]),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        )
+        (self.job,) = yaml.safe_load_all(done.stdout)
+        (self.container,) = pod_of(self.job)["containers"]
+
+    def test_the_program_takes_its_arguments(self):
+        """They say to remove the rules, on one machine, without a name of that."""
+        models.V1Job.model_validate(self.job)
+        self.assertEqual("edge-1", pod_of(self.job)["nodeName"])
+        self.assertEqual("IMAGE:0.1.0", self.container["image"])
+        command, *flags = self.container["args"]
+        self.assertEqual("yurtproxy", command)
+        options = ProxyOptions({})
+        options.parseOptions(flags)
+        self.assertTrue(options.settings.cleanup)
+
+    def test_it_has_the_rights_of_the_proxy(self):
+        """But for that to hold ports, of which it has none."""
+        proxy = pod_of(named(render(DEPLOY / "proxy"), "DaemonSet", "yurt-proxy"))
+        (container,) = proxy["containers"]
+        ours, theirs = (
+            set(each["securityContext"]["capabilities"]["add"])
+            for each in (self.container, container)
+        )
+        self.assertEqual(theirs - {"NET_BIND_SERVICE"}, ours)
+        self.assertEqual(proxy["hostNetwork"], pod_of(self.job)["hostNetwork"])
+        self.assertEqual(container["volumeMounts"], self.container["volumeMounts"])
+        self.assertEqual(proxy["volumes"], pod_of(self.job)["volumes"])

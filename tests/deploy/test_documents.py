@@ -70,7 +70,7 @@ OTHER_PROGRAMS = {
     *("cluster-signing-cert-file", "cluster-signing-duration", "kubelet-insecure-tls"),
     *("image", "raw", "retries", "show-labels", "now", "bind"),
     *("rm", "network", "user", "cap-drop", "cap-add", "mount"),
-    *("for", "timeout"),
+    *("for", "timeout", "type"),
     *("set", "push", "platform"),
     "directory",
     *("cacert", "cert", "key", "connect-to", "insecure", "resolve", "unix-socket"),

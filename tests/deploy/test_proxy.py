@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 
 from kubernetes.client import models
@@ -9,13 +11,15 @@ from twisted.application.service import IServiceMaker
 from twisted.plugin import getPlugins
 from twisted.trial import unittest
 
-from tests.deploy.rendering import DEPLOY, named, render, why_not_rendered
+from tests.deploy.rendering import DEPLOY, REPOSITORY, named, render, why_not_rendered
 from tests.deploy.test_systemd import settings_of
+from tests.e2e.guides import blocks
 from yurttunnel.proxy.flag_table import HEALTH_PORT, METRICS_PORT
 from yurttunnel.proxy.options import Options
 from yurttunnel.proxy.proxier import REMOVAL_SECONDS
 
 UNIT = DEPLOY / "systemd" / "yurtproxy.service"
+README = DEPLOY / "proxy" / "README.md"
 
 CAPABILITIES = {"NET_ADMIN", "NET_RAW", "NET_BIND_SERVICE"}
 
@@ -91,6 +95,25 @@ class ManifestTests(unittest.SynchronousTestCase):
         _, pod, container = self.daemon_set("proxy-hub")
         self.assertEqual("http://127.0.0.1:10261", self.settings(container).sources.master)
         self.assertFalse(pod["automountServiceAccountToken"])
+
+    def test_the_way_back(self):
+        """Proxies learn to remove their rules, and only then are ended."""
+        (text,) = [each.text for each in blocks(README) if "--remove-rules-at-exit" in each.text]
+        commands = [shlex.split(each) for each in text.replace("\\\n", "").splitlines()]
+        self.assertEqual(["patch", "rollout", "delete"], [each[3] for each in commands])
+        (change,) = json.loads(commands[0][-1])
+        self.assertEqual("/spec/template/spec/containers/0/args/-", change["path"])
+        for directory in ("proxy", "proxy-hub"):
+            _, _, container = self.daemon_set(directory)
+            container["args"].append(change["value"])
+            self.assertTrue(self.settings(container).sync.removes_rules)
+
+    def test_who_is_told_to_remove_rules_can(self):
+        """Nodes of a cluster have an image, and no command: pages lead to what does it there."""
+        for page in (REPOSITORY / "docs" / name for name in ("messages.md", "proxy.md")):
+            for line in page.read_text().splitlines():
+                if re.search(r"proxy (again or with )?--cleanup\b", line):
+                    self.assertIn("(../deploy/proxy/README.md#to-go-back)", line)
 
     def test_what_it_may(self):
         """It reads what it serves, and its node; it changes the network of the machine."""

@@ -323,6 +323,13 @@ class GuidesTests(ClusterTestCase):
         await self.kubectl(world, "apply", "-f", "-", stdin=KUBE_PROXY)
         await proxy.follow(self.checkout)
         self.assertIn("NotIn", await self.show(world, "daemonset/kube-proxy"))
+        await self.kubectl(world, "apply", "-k", str(DEPLOY / "proxy-hub"))
+        seen = await proxy.follow(self.checkout)
+        self.assertRegex(seen, "(?s)successfully rolled out.*deleted")
+        run("iptables", "-t", "nat", "-N", "KUBE-PORTALS-HOST")
+        self.assertIn("removed the rules of iptables", await proxy.follow(self.checkout))
+        await proxy.follow(self.checkout)
+        self.assertNotIn("NotIn", await self.show(world, "daemonset/kube-proxy"))
 
         for program in (*self.agents.values(), *self.servers):
             await program.stop(STOP_SECONDS)
