@@ -134,9 +134,9 @@ class OrderTests(unittest.SynchronousTestCase):
             self.there,
             f"`kubectl apply -f {RIGHTS}`",
             "`kubeadm token create --print-join-command`",
-            "`rotateCertificates: false`",
             "/v1/readyz`",
             *checks,
+            "`rotateCertificates: false`",
             "`kubectl apply -k deploy/overlays/hub`",
             ROLLOUT,
         )
