@@ -23,7 +23,7 @@ OVERLAY = DEPLOY / "overlays" / "hub"
 README = OVERLAY / "README.md"
 
 RIGHTS = "deploy/overlays/hub/rbac.yaml"
-ROLLOUT = "`kubectl -n kube-system rollout status daemonset/yurt-tunnel-agent`"
+ROLLOUT = "`kubectl -n kube-system rollout status daemonset/yurt-tunnel-agent --timeout=10m`"
 
 
 class HubManifestTests(unittest.SynchronousTestCase):

@@ -101,10 +101,17 @@ class ManifestTests(unittest.SynchronousTestCase):
         (text,) = [each.text for each in blocks(README) if "--remove-rules-at-exit" in each.text]
         commands = [shlex.split(each) for each in text.replace("\\\n", "").splitlines()]
         self.assertEqual(["patch", "rollout", "delete"], [each[3] for each in commands])
-        (change,) = json.loads(commands[0][-1])
+        change, pace = json.loads(commands[0][-1])
         self.assertEqual("/spec/template/spec/containers/0/args/-", change["path"])
+        # A node that is away keeps none of the others back.
+        self.assertEqual(
+            ("/spec/updateStrategy/rollingUpdate/maxUnavailable", "100%"),
+            (pace["path"], pace["value"]),
+        )
         for directory in ("proxy", "proxy-hub"):
-            _, _, container = self.daemon_set(directory)
+            objects, _, container = self.daemon_set(directory)
+            update = named(objects, "DaemonSet", "yurt-proxy")["spec"]["updateStrategy"]
+            self.assertIn("maxUnavailable", update["rollingUpdate"])
             container["args"].append(change["value"])
             self.assertTrue(self.settings(container).sync.removes_rules)
 

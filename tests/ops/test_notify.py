@@ -121,6 +121,14 @@ class ReadinessTests(NotifyTestCase):
             ["READY=1\nSTATUS=not ready; listeners: no certificate", "STATUS=ready"], self.told()
         )
 
+    def test_ends_before_it_is_told(self) -> None:
+        """Who stops does not become ready."""
+        supervised = self.start(serves_unready=True)
+        supervised.stopService()
+        self.clock.pump([INTERVAL] * 2)
+        self.assertNotIn("READY=1", "".join(self.told()))
+        self.part.end.callback(None)
+
     def test_no_longer_ready(self) -> None:
         """For systemd a process stays ready; its status tells the rest."""
         self.start()

@@ -96,12 +96,15 @@ class Hub:
             exchange.on_end(lambda _: self._left(early))
 
     def end_watches(self) -> None:
-        """End all watches, as the API does from time to time: the hub stops."""
+        """End all watches, as the API does from time to time: the hub stops.
+
+        One that was refused has an end of its own.
+        """
         for exchange in tuple(self._watches):
-            if exchange.head_sent:
-                exchange.finish()
-            else:
+            if not exchange.head_sent:
                 tell(exchange, _STOPS)
+            elif exchange.status < 400:
+                exchange.finish()
 
     def close(self) -> None:
         """Stop the timers."""

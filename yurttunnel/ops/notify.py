@@ -136,7 +136,8 @@ class Supervised(StoppedInTurn):
         findings = self._readiness.findings()
         missing = [each for each in findings if each.problem is not None and each.required]
         status = _status(findings, missing)
-        becomes_ready = not self._ready and (self._serves_unready or not missing)
+        is_ready = self._serves_unready or not missing
+        becomes_ready = bool(self.running) and not self._ready and is_ready
         assignments = ["READY=1"] if becomes_ready else []
         if status != self._status:
             assignments.append(f"STATUS={status}")

@@ -316,6 +316,29 @@ class PageTests(CacheTestCase):
         tell_list(self.cache, [], 7, Scope(PODS, "default"), token="two")
         self.assertIn("gone", self.names())
 
+    def test_forgotten_meanwhile(self) -> None:
+        """What is left of a list whose client was forgotten between two pages is no whole list."""
+        tell_list(self.cache, [item("a", 6)], 7, next_token="two")
+        self.names()
+        self.cache.forget(lambda client: False)
+        self.assertIsNone(self.read())
+        tell_list(self.cache, [item("b")], 7, token="two", next_token="three")
+        tell_list(self.cache, [item("c")], 7, token="three")
+        self.assertEqual(({"b": "1", "c": "1"}, False), (self.names(), self.read()[1]))
+        tell_list(self.cache, [item("a", 6)], 8, next_token="two")
+        tell_list(self.cache, [item("b")], 8, token="two")
+        self.assertEqual(({"a": "6", "b": "1"}, True), (self.names(), self.read()[1]))
+
+    def test_another_file_meanwhile(self) -> None:
+        """So it is when the file was removed between them."""
+        tell_list(self.cache, [item("a", 6)], 7, next_token="two")
+        self.names()
+        for path in self.directory.iterdir():
+            path.unlink()
+        tell_list(self.cache, [item("b")], 7, token="two")
+        self.clock.pump([1.0] * 31)
+        self.assertEqual(({"b": "1"}, False), (self.names(), self.read()[1]))
+
     def test_late(self) -> None:
         """Pages are not waited for forever, nor those of any number of lists."""
         tell_list(self.cache, [item("b")], 7, next_token="two")

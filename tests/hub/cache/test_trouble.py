@@ -167,6 +167,25 @@ class SlowDiskTests(TroubleTestCase):
         self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
         self.assertIsNone(self.result(self.cache.token_owner(b"refused")))
 
+    def test_a_token_that_was_dropped_before_the_end(self) -> None:
+        """It is written also when the cache stops as soon as its disk takes what waits."""
+        self.writer.release()
+        self.stop()
+        self.start(most_waiting=100_000)
+        self.assertEqual({"a": "1"}, self.names())
+        self.writer.holds = True
+        self.cache.upsert(PODS, POD, item("a", 9))
+        self.clock.advance(1)
+        self.cache.accept_token(b"digest", "owner", 1000.0)
+        for number in range(20):
+            self.cache.upsert(PODS, POD, item(f"pod-{number:03}", 9, body=BODY))
+        stopped = self.cache.stopService()
+        self.writer.release()
+        self.result(stopped)
+        self.assertEqual(0, self.said("were not kept"))
+        self.restart()
+        self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
+
     def test_lists_that_do_not_fit(self) -> None:
         """A list that is larger than the memory for lists leaves what was there."""
         self.writer.release()

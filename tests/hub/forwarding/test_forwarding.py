@@ -59,6 +59,16 @@ class StopTests(World):
             self.assertEqual(503, status)
             self.assertIn(b"the hub stops", body)
 
+    def test_watch_that_was_refused(self):
+        """What the API says of it comes to its end."""
+        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+        self.answer(
+            b"HTTP/1.1 410 Gone\r\nContent-Type: text/plain\r\nContent-Length: 8\r\n\r\ntoo "
+        )
+        self.hub.end_watches()
+        self.answer(b"late")
+        self.assertEqual([(410, b"too late")], self.answered())
+
     def test_others(self):
         """What has an end of its own is answered."""
         self.ask("/api/v1/namespaces/x/events", method=b"POST", body=b"{}")

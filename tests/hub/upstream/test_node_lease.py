@@ -242,12 +242,15 @@ class SignOfLifeTests(PlayedServers):
     def test_acceptance_without_the_one_that_refused(self):
         """A server that has refused and then goes away has no say, until it is back."""
         self.note_refusal()
-        self.check(fresh=True).addErrback(lambda _: None).cancel()
+        self.check().addErrback(lambda _: None).cancel()
         self.assertTrue(self.accept())
+
+    def test_refusal_and_a_try_that_takes_too_long(self):
+        """What a server has said stays said when the next try of the same check has no answer."""
         self.note_refusal()
-        self.connections.refuses[self.first] = RequestFailed(502, "refused")
-        self.failureResultOf(self.check(fresh=True), CheckFailed)
-        self.assertTrue(self.accept())
+        self.check(fresh=True).addErrback(lambda _: None).cancel()
+        self.assertFalse(self.identity.is_accepted[-1])
+        self.assertFalse(self.accept())
 
     def test_no_connection(self):
         """Nor is one that cannot be reached."""

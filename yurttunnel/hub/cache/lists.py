@@ -2,7 +2,8 @@
 
 A list may come in pages, each of which is a request of its own. What the pages before had is known
 by the token that the next one continues with, as long as the API server may know it (5 to 15
-minutes, the compaction of etcd). After that, and after a restart, a last page removes nothing.
+minutes, the compaction of etcd). After that, and after a restart, a last page removes nothing, nor
+does one whose first ones are not in the file any more, as there was no room or a new one was begun.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Pages:
         self._names = names
         self._count: int = len(names) + (0 if before is None else before._count)
         self._is_broken = self._count > MOST_NAMES
+        # The row of their collection, once they are written.
+        self._row: int | None = None
 
     @property
     def is_broken(self) -> bool:
@@ -50,6 +53,15 @@ class Pages:
     def lose(self) -> None:
         """Take it that the last one is lost."""
         self._is_broken = True
+
+    def written(self, row: int) -> None:
+        """Take it that the last one is in the file, in that row of ``collections``.
+
+        If those before were in another one, they have gone with it.
+        """
+        self._row = row
+        if self._before is not None and self._before._row != row:
+            self._is_broken = True
 
     def names(self) -> Iterator[tuple[str, str]]:
         """Return the namespaces and names of all of them."""
@@ -96,6 +108,8 @@ class Page:
         version = version_of(self._meta.version)
         collection = objects.enter(connection, self._scope.collection, self._meta.type, version)
         written = objects.put(connection, collection, self._items)
+        if self._pages is not None:
+            self._pages.written(collection)
         if not self._meta.continue_token and self._pages is not None and not self._pages.is_broken:
             objects.keep_only(
                 connection, collection, self._scope, list(self._pages.names()), version

@@ -5,12 +5,13 @@ from __future__ import annotations
 APPLICATION = 0x79687562
 """``application_id`` of the file: "yhub" (file(1) can know it by that)."""
 
-VERSION = 3
+VERSION = 4
 """``user_version`` of the file."""
 
 TABLES = """
+-- An id is never given twice, nor in another file: see lists.py.
 CREATE TABLE collections (
-    id INTEGER PRIMARY KEY,
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
     client TEXT NOT NULL,
     resource TEXT NOT NULL,
     form TEXT NOT NULL,
@@ -60,7 +61,7 @@ CREATE TABLE documents (
     body BLOB NOT NULL,
     UNIQUE (client, path, form)
 );
--- An id is never given twice: it may be dropped late.
+-- So it is here: an event may be dropped late.
 CREATE TABLE events (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     path TEXT NOT NULL,
@@ -94,4 +95,6 @@ END;
 -- The hours in which clients asked, see clients.py.
 CREATE TABLE hours (hour INTEGER NOT NULL);
 INSERT INTO hours VALUES (0);
+INSERT INTO sqlite_sequence VALUES
+    ('collections', abs(random() % 1099511627776)), ('events', abs(random() % 1099511627776));
 """

@@ -193,12 +193,14 @@ class Writing:
             except CacheDamaged as damage:
                 await self._begin_anew(damage)
                 await self._write_all()
+            self._go_on()
+            # It may have something that was dropped before; there may be no other time for that.
+            self._on_written()
+            await self._write_all()
         except CacheFailed as failure:
             self._is_open = False
             self._fail(failure)
             return False
-        self._go_on()
-        self._on_written()
         return True
 
     async def _write_all(self) -> None:

@@ -88,8 +88,10 @@ class NodeLease:
         except UNANSWERED as error:
             raise CheckFailed(str(error)) from error
         finally:
-            # Also when it takes too long, and is given up.
-            self._note_acceptance(server, certificate, status)
+            # Also when it takes too long, and is given up; but what the first try of a check was
+            # told is not taken back by another one for which there was no time.
+            if status or not fresh:
+                self._note_acceptance(server, certificate, status)
         self._note(answer)
 
     def _is_to_be_renewed(self, server: Server) -> bool:
