@@ -53,8 +53,8 @@ def enter(connection: Connection, collection: Collection, type: TypeMeta, versio
     """Return the row of a collection, made if need be, which has seen ``version``."""
     connection.execute(
         "INSERT INTO collections"
-        " (client, resource, form, view, api_version, kind, columns, version, hour)"
-        " VALUES (?, ?, ?, ?, ?, ?, x'', '', (SELECT hour FROM hours))"
+        " (id, client, resource, form, view, api_version, kind, columns, version, hour)"
+        " VALUES (abs(random() % 4294967296), ?, ?, ?, ?, ?, ?, x'', '', (SELECT hour FROM hours))"
         " ON CONFLICT DO UPDATE SET"
         " api_version = excluded.api_version, kind = excluded.kind, hour = excluded.hour"
         " WHERE (api_version, kind, hour) <> (excluded.api_version, excluded.kind, excluded.hour)",

@@ -9,9 +9,9 @@ VERSION = 4
 """``user_version`` of the file."""
 
 TABLES = """
--- An id is never given twice, nor in another file: see lists.py.
 CREATE TABLE collections (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    -- Drawn, so that none is given twice, nor in another file: see lists.py.
+    id INTEGER PRIMARY KEY,
     client TEXT NOT NULL,
     resource TEXT NOT NULL,
     form TEXT NOT NULL,
@@ -61,7 +61,7 @@ CREATE TABLE documents (
     body BLOB NOT NULL,
     UNIQUE (client, path, form)
 );
--- So it is here: an event may be dropped late.
+-- An id is never given twice, nor in another file: an event may be dropped late.
 CREATE TABLE events (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     path TEXT NOT NULL,
@@ -95,6 +95,5 @@ END;
 -- The hours in which clients asked, see clients.py.
 CREATE TABLE hours (hour INTEGER NOT NULL);
 INSERT INTO hours VALUES (0);
-INSERT INTO sqlite_sequence VALUES
-    ('collections', abs(random() % 1099511627776)), ('events', abs(random() % 1099511627776));
+INSERT INTO sqlite_sequence VALUES ('events', abs(random() % 4294967296));
 """
