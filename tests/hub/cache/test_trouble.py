@@ -147,8 +147,8 @@ class SlowDiskTests(TroubleTestCase):
         tell_list(self.cache, [item("a")], 10)
         self.assertTrue(self.read()[1])
 
-    def test_a_token_that_was_dropped(self) -> None:
-        """A token that goes for want of room is written when there is some, without being told."""
+    def drop_tokens(self, *digests: bytes) -> None:
+        """Have tokens accepted that go for want of room, while the disk takes nothing."""
         self.writer.release()
         self.stop()
         self.start(most_waiting=100_000)
@@ -156,10 +156,14 @@ class SlowDiskTests(TroubleTestCase):
         self.writer.holds = True
         self.cache.upsert(PODS, POD, item("a", 9))
         self.clock.advance(1)
-        for digest in (b"digest", b"refused"):
+        for digest in digests:
             self.cache.accept_token(digest, "owner", 1000.0)
         for number in range(20):
             self.cache.upsert(PODS, POD, item(f"pod-{number:03}", 9, body=BODY))
+
+    def test_a_token_that_was_dropped(self) -> None:
+        """A token that goes for want of room is written when there is some, without being told."""
+        self.drop_tokens(b"digest", b"refused")
         self.cache.refuse_token(b"refused")
         self.writer.release()
         self.clock.advance(1)
@@ -169,16 +173,7 @@ class SlowDiskTests(TroubleTestCase):
 
     def test_a_token_that_was_dropped_before_the_end(self) -> None:
         """It is written also when the cache stops as soon as its disk takes what waits."""
-        self.writer.release()
-        self.stop()
-        self.start(most_waiting=100_000)
-        self.assertEqual({"a": "1"}, self.names())
-        self.writer.holds = True
-        self.cache.upsert(PODS, POD, item("a", 9))
-        self.clock.advance(1)
-        self.cache.accept_token(b"digest", "owner", 1000.0)
-        for number in range(20):
-            self.cache.upsert(PODS, POD, item(f"pod-{number:03}", 9, body=BODY))
+        self.drop_tokens(b"digest")
         stopped = self.cache.stopService()
         self.writer.release()
         self.result(stopped)

@@ -244,6 +244,12 @@ class SignOfLifeTests(PlayedServers):
         self.note_refusal()
         self.check().addErrback(lambda _: None).cancel()
         self.assertTrue(self.accept())
+        self.note_refusal()
+        checked = self.check()
+        self.connections.played[-1].break_off(ConnectionLost())
+        self.settle()
+        self.failureResultOf(checked, CheckFailed)
+        self.assertTrue(self.accept())
 
     def test_refusal_and_a_try_that_takes_too_long(self):
         """What a server has said stays said when the next try of the same check has no answer."""

@@ -55,7 +55,7 @@ def enter(connection: Connection, collection: Collection, type: TypeMeta, versio
         "INSERT INTO collections"
         " (id, client, resource, form, view, api_version, kind, columns, version, hour)"
         " VALUES (abs(random() % 4294967296), ?, ?, ?, ?, ?, ?, x'', '', (SELECT hour FROM hours))"
-        " ON CONFLICT DO UPDATE SET"
+        " ON CONFLICT (client, resource, form, view) DO UPDATE SET"
         " api_version = excluded.api_version, kind = excluded.kind, hour = excluded.hour"
         " WHERE (api_version, kind, hour) <> (excluded.api_version, excluded.kind, excluded.hour)",
         (*collection, *type),
