@@ -67,6 +67,17 @@ PATH_MTU = {4: (socket.IPPROTO_IP, 10, 14), 6: (socket.IPPROTO_IPV6, 23, 24)}
 """The level, ``IP_MTU_DISCOVER`` and ``IP_MTU`` of linux/in.h, and of linux/in6.h."""
 
 
+_SEEN = """
+table inet seen {
+    counter invalid { }
+    chain input {
+        type filter hook input priority 0;
+        ct state invalid counter name invalid
+    }
+}
+"""
+"""What this machine itself gets of what conntrack takes for no connection's."""
+
 _OTHER_MARKS = """
 table inet others {
     chain prerouting {
@@ -417,7 +428,24 @@ class OutOfWindow:
         """They are not led to clients untranslated, who would reset the connection."""
         await self.apply(self.service(numbers=[0]))
         self.connection_survives()
-        self.assertIn("ct state invalid drop", self.rules())
+        self.assertIn("ct state invalid meta l4proto tcp", self.rules())
+
+    async def test_those_for_this_machine(self):
+        """They get to it: it is only not to forward them."""
+        await self.apply(self.service(numbers=[0]))
+        self.lab.node.run("nft", "-f", "-", stdin=_SEEN)
+        with self.lab.node.inside():
+            listening = socket.create_server(("", PORT), family=FAMILY[self.version])
+        self.addCleanup(listening.close)
+        with self.lab.client.inside():
+            forging = socket.socket(FAMILY[self.version], socket.SOCK_RAW, socket.IPPROTO_TCP)
+            client = socket.create_connection((NODE[self.version], PORT), 10)
+        for each in (forging, client):
+            self.addCleanup(each.close)
+        forging.sendto(out_of_window(client), (NODE[self.version], 0))
+        await self.until(
+            lambda: "packets 1" in self.lab.node.run("nft", "list", "counters", "inet")
+        )
 
     async def test_where_conntrack_is_liberal(self):
         """They are the connection's, and no rule is needed; a sync sees that this has changed."""

@@ -7,11 +7,11 @@ from ipaddress import ip_address, ip_network
 from twisted.internet.defer import Deferred
 
 from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.kernel.common import common
 from yurttunnel.proxy.kernel.connections import check as check_connections
 from yurttunnel.proxy.kernel.packet_log import open_log
-from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade, kernel_chains
-from yurttunnel.proxy.kernel.watching import COPIED, GROUP, watching_chains
-from yurttunnel.proxy.rules.nftables.parts import Part
+from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade
+from yurttunnel.proxy.kernel.watching import COPIED, GROUP
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
 from yurttunnel.proxy.state.virtual_services import (
@@ -46,7 +46,7 @@ async def _available(programs: IPrograms, version: int) -> str | None:
         KernelParts(Masquerade(), lambda *_: False, lambda *_: False),
         {version: ip_address(_ADDRESSES[version])}.get,
         Networks(),
-        _chains,
+        common,
     )
     try:
         await Nftables(programs, tables).check([_example(version)])
@@ -56,11 +56,6 @@ async def _available(programs: IPrograms, version: int) -> str | None:
     except SteeringFailed as error:
         return str(error)
     return None
-
-
-def _chains(version: int) -> Part:
-    common, watching = kernel_chains(version), watching_chains(version)
-    return Part({**common.chains, **watching.chains}, {**common.maps, **watching.maps})
 
 
 def _example(version: int) -> Placed:

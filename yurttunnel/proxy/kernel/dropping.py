@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable
 
 from yurttunnel.proxy.kernel.marks import RETRIED
+from yurttunnel.proxy.rules.nftables.tables import FILTER_PRIORITY
 from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.netlink import expressions as nft
 from yurttunnel.steering.netlink.own_table import OUTPUT, PREROUTING, OwnChain, OwnTable
@@ -20,7 +21,7 @@ from yurttunnel.steering.netlink.worker import Run
 TABLE = "yurtproxy-"
 """What the table's name begins with."""
 
-PRIORITY = -149
+PRIORITY = FILTER_PRIORITY + 1
 """Just behind the chains that tell of them."""
 
 _RELATED = 1 << 2
@@ -46,16 +47,31 @@ sender has to hear of (RFC 1191). In ICMPv6 that is a type of its own."""
 
 def dropped_refusals(run: Run, refused: Callable[[SteeringFailed], object]) -> OwnTable:
     """Return what drops them while it runs; see :class:`OwnTable`."""
-    rules = (_resets(), *(_unreachable(protocol) for protocol in _UNREACHABLE))
+    # Nearly all packets leave at one of the first two.
+    rules = (
+        *(_not_retried(), _not_answering()),
+        *(_resets(), *(_unreachable(protocol) for protocol in _UNREACHABLE)),
+    )
     hooks = (("prerouting", PREROUTING), ("output", OUTPUT))
     chains = [OwnChain(name, "filter", hook, PRIORITY, rules) for name, hook in hooks]
     return OwnTable(run, TABLE, chains, "cannot keep refusals from clients", refused)
 
 
+def _not_retried() -> bytes:
+    """Return the rule by which packets leave for whose connections there is no other endpoint."""
+    mark = nft.ct(nft.CT_MARK), nft.masked(_bits(RETRIED)), nft.equals(_bits(0))
+    return b"".join((*mark, nft.accept()))
+
+
+def _not_answering() -> bytes:
+    """Return the rule by which clients' packets leave."""
+    return nft.ct(nft.CT_DIRECTION) + nft.differs(bytes([_REPLY])) + nft.accept()
+
+
 def _resets() -> bytes:
     return b"".join(
         (
-            _retried(socket.IPPROTO_TCP),
+            _carrying(socket.IPPROTO_TCP),
             _led(),
             *(nft.transport(_FLAGS_AT, 1), nft.masked(bytes([_FLAGS]))),
             nft.equals(bytes([_RESET])),
@@ -69,7 +85,7 @@ def _unreachable(protocol: int) -> bytes:
     not_too_big = (nft.transport(1, 1), nft.differs(bytes([TOO_BIG])))
     return b"".join(
         (
-            _retried(protocol),
+            _carrying(protocol),
             *(nft.ct(nft.CT_STATE), nft.masked(_bits(_RELATED)), nft.differs(_bits(0))),
             _led(without=_SEEN_REPLY),
             *(nft.transport(0, 1), nft.equals(bytes([_UNREACHABLE[protocol]]))),
@@ -79,15 +95,8 @@ def _unreachable(protocol: int) -> bytes:
     )
 
 
-def _retried(protocol: int) -> bytes:
-    """Return what the rules have in common: an answer, while there is another endpoint."""
-    return b"".join(
-        (
-            *(nft.meta(nft.META_L4PROTO), nft.equals(bytes([protocol]))),
-            *(nft.ct(nft.CT_DIRECTION), nft.equals(bytes([_REPLY]))),
-            *(nft.ct(nft.CT_MARK), nft.masked(_bits(RETRIED)), nft.differs(_bits(0))),
-        )
-    )
+def _carrying(protocol: int) -> bytes:
+    return nft.meta(nft.META_L4PROTO) + nft.equals(bytes([protocol]))
 
 
 def _led(without: int = 0) -> bytes:

@@ -10,22 +10,22 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from yurttunnel.proxy.host_address import HostAddress
+from yurttunnel.proxy.kernel.common import common
 from yurttunnel.proxy.kernel.connection_counts import ConnectionCounts
 from yurttunnel.proxy.kernel.connections import Connections
 from yurttunnel.proxy.kernel.dropping import dropped_refusals
 from yurttunnel.proxy.kernel.ejections import Ejections
 from yurttunnel.proxy.kernel.packet_log import PacketLog
 from yurttunnel.proxy.kernel.packets import Stale, told
-from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade, kernel_chains
+from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade
 from yurttunnel.proxy.kernel.prober import Prober
 from yurttunnel.proxy.kernel.rules import KernelRules
 from yurttunnel.proxy.kernel.stale_entries import StaleEntries
 from yurttunnel.proxy.kernel.suspicion import Suspicion
 from yurttunnel.proxy.kernel.sysctl import BE_LIBERAL, is_on
-from yurttunnel.proxy.kernel.watching import COPIED, GROUP, watching_chains
-from yurttunnel.proxy.rules.nftables.parts import Part
+from yurttunnel.proxy.kernel.watching import COPIED, GROUP
 from yurttunnel.proxy.rules.nftables.rules import Nftables
-from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
+from yurttunnel.proxy.rules.nftables.tables import Common, Networks, Tables
 from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.netlink.worker import Run
 from yurttunnel.steering.programs import IPrograms
@@ -63,7 +63,7 @@ class KernelMode(Service):
         self.ejections = Ejections(reactor, prober.probe)
         """Which endpoints are left out, and what they have done."""
         parts = KernelParts(masquerade, self.ejections.is_ejected, self.ejections.is_in_doubt)
-        tables = Tables(versions, parts, host_address, networks, self._chains)
+        tables = Tables(versions, parts, host_address, networks, self._common)
         self.rules = KernelRules(
             reactor,
             Nftables(programs, tables),
@@ -157,10 +157,11 @@ class KernelMode(Service):
         super().stopService()
         return Deferred.fromCoroutine(self._stop())
 
-    def _chains(self, version: int) -> Part:
-        # At each sync, so that it counts without a restart.
-        common = kernel_chains(version, drops_invalid=not is_on(BE_LIBERAL))
-        if not self._watches:
-            return common
-        watching = watching_chains(version, drops=self._rules_drop)
-        return Part({**common.chains, **watching.chains}, {**common.maps, **watching.maps})
+    def _common(self, version: int) -> Common:
+        return common(
+            version,
+            watches=self._watches,
+            drops=self._rules_drop,
+            # Asked at each sync, so that it counts without a restart.
+            drops_invalid=not is_on(BE_LIBERAL),
+        )

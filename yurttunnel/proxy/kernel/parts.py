@@ -14,7 +14,7 @@ from yurttunnel.proxy.kernel.affinity import (
     is_known,
     remember,
 )
-from yurttunnel.proxy.kernel.marks import MASQUERADED, RETRIED, has_mark, set_mark
+from yurttunnel.proxy.kernel.marks import MASQUERADED, RETRIED, set_mark
 from yurttunnel.proxy.rules.nftables.parts import Led, Part, elements, socket_of
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, Chain, chain
 from yurttunnel.proxy.rules.nftables.tables import SERVICES
@@ -184,29 +184,6 @@ class KernelParts:
             return alive, len(service.endpoints) > 1
         in_doubt = any(self._is_in_doubt(protocol, each) for each in service.endpoints)
         return service.endpoints, in_doubt
-
-
-def kernel_chains(version: int, drops_invalid: bool = True) -> Part:
-    """Return what there is for all services: masquerading, and what is not to pass.
-
-    Packets out of window are ``invalid`` where conntrack is not liberal, and not translated back: a
-    client that gets one sees the endpoint's address, and resets the connection. They are dropped
-    where kube-proxy drops them (issue 74839 of Kubernetes), but for other protocols than TCP.
-    """
-    family = FAMILIES[version]
-    address = "ipv4_addr" if version == 4 else "ipv6_addr"
-    chains = {
-        "nat-postrouting": chain(
-            f"{has_mark(MASQUERADED)} masquerade fully-random",
-            f"ct status dnat {family} saddr . {family} daddr @{HAIRPIN} masquerade fully-random",
-            hook="type nat hook postrouting priority 100;",
-        )
-    }
-    if drops_invalid:
-        chains["filter-forward"] = chain(
-            "meta l4proto tcp ct state invalid drop", hook="type filter hook forward priority 0;"
-        )
-    return Part(chains, {HAIRPIN: f"set {{ type {address} . {address}; }}"})
 
 
 def counter_name(key: Key) -> str:

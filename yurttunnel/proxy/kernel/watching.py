@@ -11,7 +11,7 @@ What an entry of an earlier connection leads to an endpoint (:mod:`.stale_entrie
 
 from __future__ import annotations
 
-from yurttunnel.proxy.kernel.dropping import PRIORITY, TOO_BIG
+from yurttunnel.proxy.kernel.dropping import TOO_BIG
 from yurttunnel.proxy.kernel.marks import RETRIED, has_mark
 from yurttunnel.proxy.kernel.packets import STALE
 from yurttunnel.proxy.rules.nftables.parts import Part
@@ -37,6 +37,9 @@ _MOST = "limit rate 500/second burst 100 packets"
 
 _SAMPLED, _REFUSING = "sampled", "refusing"
 """Sets of endpoints, each with its limit."""
+
+REFUSED = "watch-refused"
+"""The chain for answers."""
 
 _FORGET = "10s"
 """After which an endpoint that nobody speaks to is no longer in them."""
@@ -84,19 +87,10 @@ def watching_chains(version: int, drops: bool = False) -> Part:
     )
     first = "tcp flags & (syn | ack) == syn jump watch-tried"
     chains = {
-        "watch-refused": refused,
+        REFUSED: refused,
         "watch-reset": reset_by,
         "watch-unreachable": chain(log, *drop),
         "watch-tried": tried,
-        # Before addresses are translated back: the endpoint's is what counts.
-        "watch-prerouting": chain(
-            "ct direction reply jump watch-refused",
-            hook=f"type filter hook prerouting priority {PRIORITY - 1};",
-        ),
-        "watch-output": chain(
-            "ct direction reply jump watch-refused",
-            hook=f"type filter hook output priority {PRIORITY - 1};",
-        ),
         # After they are translated: that is how the endpoint sees the client.
         "watch-postrouting": chain(first, hook="type filter hook postrouting priority 110;"),
         "watch-input": chain(first, hook="type filter hook input priority 110;"),

@@ -18,8 +18,8 @@ _IMMEDIATE_REGISTER, _IMMEDIATE_DATA = 1, 2
 _VERDICTS, _REGISTER = 0, 8
 """``NFT_REG_VERDICT`` and ``NFT_REG32_00``."""
 
-_EQUAL, _NOT_EQUAL, _DROP, _TRANSPORT = 0, 1, 0, 2
-"""``NFT_CMP_EQ`` and ``_NEQ``, ``NF_DROP``, ``NFT_PAYLOAD_TRANSPORT_HEADER``."""
+_EQUAL, _NOT_EQUAL, _DROP, _ACCEPT, _TRANSPORT = 0, 1, 0, 1, 2
+"""``NFT_CMP_EQ`` and ``_NEQ``, ``NF_DROP`` and ``_ACCEPT``, ``NFT_PAYLOAD_TRANSPORT_HEADER``."""
 
 CT_STATE, CT_DIRECTION, CT_STATUS, CT_MARK = 0, 1, 2, 3
 """What :func:`ct` loads (``NFT_CT_*``); the direction is one byte, the others are numbers."""
@@ -77,7 +77,16 @@ def differs(data: bytes) -> bytes:
 
 def drop() -> bytes:
     """Return what drops the packet."""
-    verdict = attribute(_VERDICT | NESTED, attribute(_VERDICT_CODE, number(_DROP)))
+    return _verdict(_DROP)
+
+
+def accept() -> bytes:
+    """Return what ends the chain for the packet, which goes on to others."""
+    return _verdict(_ACCEPT)
+
+
+def _verdict(code: int) -> bytes:
+    verdict = attribute(_VERDICT | NESTED, attribute(_VERDICT_CODE, number(code)))
     return _expression(
         "immediate",
         attribute(_IMMEDIATE_REGISTER, number(_VERDICTS)),

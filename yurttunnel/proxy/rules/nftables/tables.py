@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from yurttunnel.proxy.host_address import HostAddress
 from yurttunnel.proxy.interfaces import Placed
@@ -21,6 +21,9 @@ from yurttunnel.proxy.rules.nftables.parts import (
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, FORMAT, Chain, Table, chain
 from yurttunnel.proxy.rules.within_cluster import WithinCluster
 from yurttunnel.proxy.state.virtual_services import Address, Key, Network
+
+FILTER_PRIORITY = -110
+"""Of the chains in which packets end: before addresses are translated, at -100."""
 
 SERVICES = "services"
 """Maps to chains of services, which the kernel carries."""
@@ -49,10 +52,22 @@ class Networks:
     pods: tuple[Network, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What one mode has for all services, beside what there is in both.
+
+    ``first`` are rules for all packets that come by a way, before those for new connections. Each
+    chain that packets pass costs as much as some rules: so these have no chains of their own.
+    """
+
+    part: Part = field(default_factory=Part)
+    first: Mapping[Way, Sequence[str]] = field(default_factory=dict)
+
+
 class Tables:
     """Makes the tables of some families; what has not changed of a service is not made anew.
 
-    ``more`` are chains for a version of IP, beside those that there are in both modes.
+    ``common`` is what the mode has for all services by a version of IP.
     """
 
     def __init__(
@@ -61,13 +76,13 @@ class Tables:
         parts: Parts,
         host_address: HostAddress,
         networks: Networks,
-        more: Callable[[int], Part] = lambda _: Part(),
+        common: Callable[[int], Common] = lambda _: Common(),
     ) -> None:
         self._versions = versions
         self._parts = parts
         self._host_address = host_address
         self._networks = networks
-        self._more = more
+        self._common = common
         self._made: dict[Key, tuple[Placed, Placed | None, Address | None, Part]] = {}
 
     def __call__(self, placed: Sequence[Placed]) -> list[Table]:
@@ -101,11 +116,14 @@ class Tables:
             self._made.pop(key, None)
 
     def _base(self, version: int, host: Address | None) -> Part:
-        more = self._more(version)
+        common = self._common(version)
+        more = common.part
         chains = {FORMAT: Chain(), REFUSE: _refuse(), **more.chains}
         for way, hook in ((Way.ARRIVING, "prerouting"), (Way.OWN, "output")):
             chains[f"filter-{hook}"] = chain(
-                *self._filter(version, way), hook=f"type filter hook {hook} priority -110;"
+                *common.first.get(way, ()),
+                *self._filter(version, way),
+                hook=f"type filter hook {hook} priority {FILTER_PRIORITY};",
             )
             chains[f"nat-{hook}"] = chain(
                 *self._nat(version, way, host), hook=f"type nat hook {hook} priority -100;"
