@@ -24,7 +24,7 @@ from tests.proxy.sockets.lab import (
     descriptors_in_use,
     service_of,
 )
-from yurttunnel.proxy.sockets import listener
+from yurttunnel.proxy.sockets import listener, relay
 from yurttunnel.proxy.sockets.half_closed import LOOK, MOST_IDLE, HalfClosed
 from yurttunnel.proxy.sockets.listener import REST, Listener
 from yurttunnel.proxy.sockets.relay import READ_BYTES, _End, _unacknowledged
@@ -113,6 +113,21 @@ class RelayTests(SynchronousTestCase):
                 client.socket.send(b"x" * size)
                 self.until(lambda wanted=wanted: server.read().size == wanted)
             self.assertEqual(pipes, len(self.lab.pipes._idle))
+
+    def test_who_gets_much_is_asked_about_its_congestion_control_once(self) -> None:
+        """What is sent to it counts, not what it sends; small messages are not worth a look."""
+        unpaced: list[object] = []
+        self.patch(relay, "unpace", unpaced.append)
+        client, server = self.join()
+        (joined,) = self.socket._relays
+        for size, seen in (
+            (READ_BYTES - 1, []), (READ_BYTES, [joined._server._socket]),
+            (READ_BYTES - 1, [joined._server._socket]), (READ_BYTES, [joined._server._socket]),
+        ):  # fmt: skip
+            wanted = server.size + size
+            client.socket.send(b"x" * size)
+            self.until(lambda wanted=wanted: server.read().size == wanted)
+            self.assertEqual(seen, unpaced)
 
     def test_an_endpoint_may_speak_first(self) -> None:
         """As SMTP and MySQL do."""

@@ -21,6 +21,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.proxy.sockets.half_closed import HalfClosed
+from yurttunnel.proxy.sockets.pacing import unpace
 from yurttunnel.proxy.sockets.pipes import PIPE_BYTES, Pipe, PipePool
 from yurttunnel.proxy.state.virtual_services import Endpoint
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
@@ -140,6 +141,7 @@ class _End:
         "_context",
         "_descriptors",
         "_filled",
+        "_has_filled",
         "_is_open",
         "_number",
         "_pipe",
@@ -167,8 +169,8 @@ class _End:
         self.carried = 0
         self.has_ended = False
         self._is_open = True
-        # Whether the last read filled its buffer.
-        self._filled = False
+        # Whether the last read filled its buffer, and whether one has ever done so.
+        self._filled = self._has_filled = False
         # What the other end has not taken: in the pipe, or here.
         self._pipe: Pipe | None = None
         self._waiting = b""
@@ -203,6 +205,9 @@ class _End:
         self.carried += size
         if size == READ_BYTES:
             self._filled = True
+            if not self._has_filled:
+                self._has_filled = True
+                unpace(self.other._socket)
         try:
             sent = self.other.send(data)
         except BlockingIOError:
