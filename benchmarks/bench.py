@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.certificates import Authority
 from benchmarks.konnectivity import Konnectivity, konnectivity_programs
 from benchmarks.lines import Contestant, Figure, Route
-from benchmarks.load import Driver, build
+from benchmarks.load import Backend, Clients, build
 from benchmarks.nginx import Nginx, Pair
 from benchmarks.run import Run
 from benchmarks.tunnel import Agent, Server, Settings
@@ -51,8 +51,9 @@ class Bench:
             each.mkdir()
         authority = Authority(kubelets)
         program = build(directory)
-        self._driver = stack.enter_context(Driver(program, authority.issue(NEAR)))
-        plain = self._driver.plain_port
+        self._clients = stack.enter_context(Clients(program))
+        self._backend = stack.enter_context(Backend(program, authority.issue(NEAR)))
+        plain = self._backend.plain_port
         self._pair = Pair(stack, pair, nginx, plain)
         self._server = Server(tunnel, settings, authority.certificate)
         stack.enter_context(self._server)
@@ -87,14 +88,14 @@ class Bench:
 
     def _link(self, port: int) -> int:
         """Start a long link to a port; the port of its near end."""
-        answer = self._driver.ask(
+        answer = self._clients.ask(
             {"work": "link", "target": f"127.0.0.1:{port}", "delay": DELAY, "rate": RATE}
         )
         return int(answer["port"])
 
     def _way(self, route: Route) -> dict[str, str]:
         """Describe a route as the driver takes it."""
-        plain = self._driver.plain_port
+        plain = self._backend.plain_port
         match route:
             case Route.PAIR:
                 return {"kind": "tcp", "address": f"127.0.0.1:{self._pair.port}", "host": "x"}
@@ -116,7 +117,7 @@ class Bench:
                 return {
                     "kind": "https",
                     "address": f"127.0.0.1:{self._server.secure_port}",
-                    "host": f"{NEAR}:{self._driver.secure_port}",
+                    "host": f"{NEAR}:{self._backend.secure_port}",
                     "authority": str(state / "ca.crt"),
                     "certificate": str(state / "client.crt"),
                     "key": str(state / "client.key"),
@@ -126,7 +127,7 @@ class Bench:
         """Have one contestant do its work once; raises ``BenchmarkFailed``."""
         work, tested = contestant.work, self._tested[contestant.route]
         scale = self._scale
-        result = self._driver.ask(
+        result = self._clients.run(
             {
                 "work": work.kind,
                 "way": self._way(contestant.route),
@@ -136,7 +137,8 @@ class Bench:
                 "warm_up": scale.warm_up,
                 "bytes": scale.megabytes * 1_000_000 // work.clients,
                 "tested": [pid for pids in tested.values() for pid in pids],
-            }
+            },
+            self._backend,
         )
         # The keys of a JSON object are text.
         cpu = {

@@ -120,7 +120,7 @@ def counted_hub(directory: Path, authority: Authority) -> Iterator[tuple[Hub, st
     state.mkdir()
     prepare(state, authority)
     api = Api(build(directory), objects, authority, pods=0)
-    with api, Hub(state, api.secure_port, "counted") as hub:
+    with api, Hub(state, api.port, "counted") as hub:
         hub.wait_until(hub.is_online, "it was online", interval=0.05)
         yield hub, api.node
 

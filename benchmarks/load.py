@@ -1,4 +1,4 @@
-"""The driver of the load: built from ``driver/``, started once, asked for one run after another."""
+"""The load: built from ``driver/``, started once, asked for one run after another."""
 
 from __future__ import annotations
 
@@ -43,35 +43,17 @@ def build(directory: Path) -> Path:
     return program
 
 
-class Driver:
-    """The running driver; use it as a context manager.
+class _Process:
+    """A running program of the load; use it as a context manager."""
 
-    Its backend listens at ``address`` on ``plain_port``, with TLS, by ``identity``, on
-    ``secure_port``, and sends back what comes by UDP to ``echo_port``. With ``objects``, a
-    directory, it is no load but an API server of what is in there, on ``secure_port`` only.
-    """
-
-    def __init__(
-        self,
-        program: Path,
-        identity: KeyPair,
-        objects: Path | None = None,
-        address: str = "127.0.0.1",
-    ) -> None:
-        arguments = ["-address", address]
-        arguments += ["-certificate", str(identity.certificate), "-key", str(identity.key)]
-        if objects is not None:
-            arguments += ["-objects", str(objects)]
+    def __init__(self, program: Path, *arguments: str) -> None:
         self._process = subprocess.Popen(
             [str(program), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        ports = self._answer()
-        self.plain_port: int = ports.get("plain", 0)
-        self.secure_port: int = ports["secure"]
-        self.echo_port: int = ports.get("echo", 0)
+        self.ports: dict[str, int] = self._answer()
 
     def __enter__(self) -> Self:
         return self
@@ -86,7 +68,7 @@ class Driver:
         return self._process.pid
 
     def ask(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Have one command performed; raises :class:`BenchmarkFailed` when the driver could not."""
+        """Have one command performed; raises :class:`BenchmarkFailed` when that could not be."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command).encode() + b"\n")
         self._process.stdin.flush()
@@ -105,3 +87,59 @@ class Driver:
         if "error" in answer:
             raise BenchmarkFailed(f"the load failed: {answer['error']}")
         return answer
+
+
+class Api(_Process):
+    """An API server of what is in a directory, on ``port``, by ``identity``."""
+
+    def __init__(self, program: Path, identity: KeyPair, objects: Path) -> None:
+        super().__init__(program, *_identity(identity), "-objects", str(objects))
+        self.port = self.ports["secure"]
+
+
+class Backend(_Process):
+    """What the clients ask: at ``address``, by TCP on ``plain_port`` and by TLS on ``secure_port``.
+
+    What comes by UDP to ``echo_port`` is sent back.
+    """
+
+    def __init__(self, program: Path, identity: KeyPair, address: str = "127.0.0.1") -> None:
+        super().__init__(program, *_identity(identity), "-backend", address)
+        self.plain_port = self.ports["plain"]
+        self.secure_port = self.ports["secure"]
+        self.echo_port = self.ports["echo"]
+
+    def expect(self, streams: int, size: int) -> None:
+        """Have memory for uploads that are about to begin, so many of ``size`` bytes each."""
+        self.ask({"streams": streams, "bytes": size})
+
+    def received(self, streams: int, size: int) -> list[str]:
+        """Return the SHA-256 of each upload."""
+        digests: list[str] = self.ask({"streams": streams, "bytes": size, "over": True})["digests"]
+        return digests
+
+
+class Clients(_Process):
+    """The clients."""
+
+    def __init__(self, program: Path) -> None:
+        super().__init__(program)
+
+    def run(self, command: dict[str, Any], backend: Backend) -> dict[str, Any]:
+        """Have the clients do one piece of work; ``driver_cpu`` is the backend's as well.
+
+        Raises :class:`BenchmarkFailed` when they could not, or when something else has arrived at
+        the backend than what was uploaded.
+        """
+        uploads = command["work"] == "upload"
+        if uploads:
+            backend.expect(command["clients"], command["bytes"])
+        result = self.ask({**command, "tested": [*command["tested"], backend.pid]})
+        result["driver_cpu"] += result["tested_cpu"].pop(str(backend.pid))
+        if uploads and result["digests"] != backend.received(command["clients"], command["bytes"]):
+            raise BenchmarkFailed("what has arrived is not what was sent (SHA-256)")
+        return result
+
+
+def _identity(identity: KeyPair) -> tuple[str, ...]:
+    return "-certificate", str(identity.certificate), "-key", str(identity.key)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.certificates import Authority
 from benchmarks.crowd import NODE_NAME
-from benchmarks.load import Driver, build
+from benchmarks.load import Backend, Clients, build
 from benchmarks.processes import peak_resident, processor_seconds, resident
 from benchmarks.tunnel import ManyAgents, Server, Settings
 
@@ -44,7 +44,7 @@ PAGES = ("/metrics", "/agents", "/")
 LOOKS = 3
 """How often each page is fetched."""
 
-STREAMS = (1, 10, 100, 1000)
+STREAMS = (1, 10, 100, 500)
 SOME_STREAMS = 10
 """So many streams share a turn of the reactor; one alone has each for itself."""
 
@@ -191,11 +191,13 @@ def requests(
     with ExitStack() as stack:
         world = World(stack, directory, settings, counts[-1])
         identity = world.authority.issue("backend")
-        driver = stack.enter_context(Driver(build(directory), identity))
+        program = build(directory)
+        clients = stack.enter_context(Clients(program))
+        backend = stack.enter_context(Backend(program, identity))
         costs: dict[tuple[int, int], float] = {}
         for agents in counts:
             world.connect(agents)
-            load = Load(world, driver, work, idle=_idle_share(world))
+            load = Load(world, clients, backend, work, idle=_idle_share(world))
             for streams in STREAMS:
                 cost = costs[agents, streams] = load.cost(streams, 1)
                 name = f"CPU of a request, {streams} streams to one agent"
@@ -223,7 +225,8 @@ class Load:
     """
 
     world: World
-    driver: Driver
+    clients: Clients
+    backend: Backend
     work: Work
     idle: float
 
@@ -233,15 +236,15 @@ class Load:
         There are so many ``streams``, spread over so many agents.
         """
         server = self.world.server
-        # An agent takes a thousand streams and not one more.
+        # One caller has half of the streams that an agent takes, and not one more.
         server.streams_end(PATIENCE)
-        result = self.driver.ask(
+        result = self.clients.run(
             {
                 "work": "requests",
                 "way": {
                     "kind": "connect",
                     "address": str(server.socket),
-                    "host": f"{NODE_NAME}:{self.driver.plain_port}",
+                    "host": f"{NODE_NAME}:{self.backend.plain_port}",
                 },
                 "clients": streams,
                 "hosts": hosts,
@@ -249,7 +252,8 @@ class Load:
                 # Many streams take their time to be opened.
                 "warm_up": self.work.warm_up + streams * OPENING,
                 "tested": [server.pid],
-            }
+            },
+            self.backend,
         )
         used = float(result["tested_cpu"][str(server.pid)])
         idle = self.idle * float(result["seconds"])

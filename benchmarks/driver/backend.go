@@ -3,7 +3,10 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"crypto/sha256"
 	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +18,31 @@ const small = "ok"
 // once is the path of an answer that is the last one of its connection.
 const once = "/once"
 
+// Backend answers the clients, and keeps what they upload so that it can be hashed off the clock.
+type Backend struct{ received Arena }
+
+// Stored is a command to a backend, about uploads of so many bytes each. It is given before they
+// begin, by which there is memory for them; where they are over it answers their digests.
+type Stored struct {
+	Streams int  `json:"streams"`
+	Bytes   int  `json:"bytes"`
+	Over    bool `json:"over"`
+}
+
+func (backend *Backend) stored(line []byte) any {
+	var command Stored
+	if err := json.Unmarshal(line, &command); err != nil {
+		return map[string]string{"error": err.Error()}
+	}
+	backend.received.reserve(command.Streams * command.Bytes)
+	digests := []string{}
+	for stream := 0; command.Over && stream < command.Streams; stream++ {
+		digest := sha256.Sum256(backend.received.part(stream, command.Bytes))
+		digests = append(digests, hex.EncodeToString(digest[:]))
+	}
+	return map[string][]string{"digests": digests}
+}
+
 var smallAnswer = []byte("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n" + small)
 
 // listen starts the backend at two ports of an address, the second one with TLS.
@@ -22,8 +50,8 @@ var smallAnswer = []byte("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n" + small)
 //	GET  /small        a few bytes
 //	GET  /once         the same, and the end of the connection
 //	GET  /bytes/N/M    N bytes of the content M
-//	POST /sink/I       a body for the part I of what is received
-func (load *Load) listen(address, certificate, key string) (int, int, error) {
+//	POST /sink/I       a body for the part I of what is received; see Stored
+func (backend *Backend) listen(address, certificate, key string) (int, int, error) {
 	pair, err := tls.LoadX509KeyPair(certificate, key)
 	if err != nil {
 		return 0, 0, err
@@ -40,14 +68,14 @@ func (load *Load) listen(address, certificate, key string) (int, int, error) {
 	secure := tls.NewListener(bare, &tls.Config{
 		Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequestClientCert,
 	})
-	go load.accept(plain)
-	go load.accept(secure)
+	go backend.accept(plain)
+	go backend.accept(secure)
 	return portOf(plain), portOf(bare), nil
 }
 
 func portOf(listener net.Listener) int { return listener.Addr().(*net.TCPAddr).Port }
 
-func (load *Load) accept(listener net.Listener) {
+func (backend *Backend) accept(listener net.Listener) {
 	for {
 		connection, err := listener.Accept()
 		if err != nil {
@@ -56,12 +84,12 @@ func (load *Load) accept(listener net.Listener) {
 		go func() {
 			defer connection.Close()
 			// Whoever waits for the answer reports what went wrong; here it is only the end.
-			load.serve(connection)
+			backend.serve(connection)
 		}()
 	}
 }
 
-func (load *Load) serve(connection net.Conn) error {
+func (backend *Backend) serve(connection net.Conn) error {
 	reader := bufio.NewReaderSize(connection, readerSize)
 	for {
 		line, err := reader.ReadSlice('\n')
@@ -83,7 +111,7 @@ func (load *Load) serve(connection net.Conn) error {
 				err = io.EOF
 			}
 		} else {
-			err = load.serveBulk(connection, reader, string(path))
+			err = backend.serveBulk(connection, reader, string(path))
 		}
 		if err != nil {
 			return err
@@ -91,7 +119,7 @@ func (load *Load) serve(connection net.Conn) error {
 	}
 }
 
-func (load *Load) serveBulk(connection net.Conn, reader *bufio.Reader, path string) error {
+func (backend *Backend) serveBulk(connection net.Conn, reader *bufio.Reader, path string) error {
 	parts := bytes.Split([]byte(path), []byte("/"))
 	length, err := readFields(reader)
 	if err != nil {
@@ -102,15 +130,10 @@ func (load *Load) serveBulk(connection net.Conn, reader *bufio.Reader, path stri
 		return err
 	}
 	if string(parts[1]) == "sink" {
-		if len(load.received.memory) < (last+1)*length {
-			// The load is another process, which cannot look at what has come.
-			_, err = io.CopyN(io.Discard, reader, int64(length))
-			if err == nil {
-				_, err = connection.Write(smallAnswer)
-			}
-			return err
+		if len(backend.received.memory) < (last+1)*length {
+			return fmt.Errorf("there is no memory for stream %d", last)
 		}
-		if _, err := io.ReadFull(reader, load.received.part(last, length)); err != nil {
+		if _, err := io.ReadFull(reader, backend.received.part(last, length)); err != nil {
 			return err
 		}
 		_, err = connection.Write(smallAnswer)

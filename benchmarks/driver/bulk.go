@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"time"
@@ -27,7 +28,8 @@ func (load *Load) download(command Command) (*Result, error) {
 	})
 }
 
-// upload sends one body on each of several connections; it has arrived when the backend says so.
+// upload sends one body on each of several connections; it has arrived when the backend says so,
+// which knows whether it is what was sent.
 func (load *Load) upload(command Command) (*Result, error) {
 	return load.bulk(command, func(client *Client, stream, number int) error {
 		_, err := fmt.Fprintf(client, "POST /sink/%d HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n",
@@ -58,7 +60,9 @@ func (load *Load) bulk(command Command, carry func(*Client, int, int) error) (*R
 		return nil, err
 	}
 	load.runs++
-	load.received.reserve(command.Clients * command.Bytes)
+	if command.Work == "download" {
+		load.received.reserve(command.Clients * command.Bytes)
+	}
 	clients := make([]*Client, command.Clients)
 	for i := range clients {
 		client, err := command.Way.dial()
@@ -83,7 +87,10 @@ func (load *Load) bulk(command Command, carry func(*Client, int, int) error) (*R
 	}
 	result := before.since(command.Tested)
 	result.Bytes = command.Clients * command.Bytes
-	if command.Work == "upload" && command.Elsewhere {
+	if command.Work == "upload" {
+		for _, digest := range expected {
+			result.Digests = append(result.Digests, hex.EncodeToString(digest[:]))
+		}
 		return result, nil
 	}
 	return result, sideBySide(command.Clients, func(i int) error {

@@ -1,10 +1,11 @@
-// The load of the benchmarks: clients and backend in one process.
+// The load of the benchmarks: its clients, and with -backend what they ask, a process of its own.
+// In one process Go has both on one thread for most of the time, one after the other.
 //
 // It is written in Go because a driver in Python would be slower than what it is to measure. It
 // reads commands from standard input, one JSON object a line, and answers each with one line:
-// first, unasked, the ports of the backend. It ends with its input.
-// With -objects it is the API server of the benchmark of the hub instead. Its commands are Settings,
-// and it answers how many watches are open.
+// first, unasked, the ports that it listens at. It ends with its input.
+// The commands of a backend are Stored. With -objects it is the API server of the benchmark of the
+// hub instead. Its commands are Settings, and it answers how many watches are open.
 package main
 
 import (
@@ -33,9 +34,8 @@ type Command struct {
 	Fields []string `json:"fields"` // more fields of the head: "Name: value"
 	Answer string   `json:"answer"` // requests: the body that each answer has to have
 
-	Bytes     int    `json:"bytes"`     // download and upload: what each client carries; list: at most
-	Elsewhere bool   `json:"elsewhere"` // upload: another process has the backend, nothing is checked
-	Item      string `json:"item"`      // list: what each item has once
+	Bytes int    `json:"bytes"` // download and upload: what each client carries; list: at most
+	Item  string `json:"item"`  // list: what each item has once
 
 	Target string  `json:"target"` // link: where it leads
 	Delay  float64 `json:"delay"`  // seconds, each way
@@ -53,12 +53,13 @@ type Result struct {
 	TestedCPU  map[int]float64 `json:"tested_cpu"`
 	DriverCPU  float64         `json:"driver_cpu"`
 	MachineCPU float64         `json:"machine_cpu"`
+	Digests    []string        `json:"digests,omitempty"` // upload: SHA-256 of what each client has sent
 }
 
 func main() {
-	certificate := flag.String("certificate", "", "certificate of the backend with TLS (PEM)")
+	certificate := flag.String("certificate", "", "certificate of a backend or an API server (PEM)")
 	key := flag.String("key", "", "its key (PEM)")
-	address := flag.String("address", "127.0.0.1", "where the backend listens")
+	backend := flag.String("backend", "", "be a backend, at this address")
 	objects := flag.String("objects", "", "be an API server of what is in this directory")
 	flag.Parse()
 	if *objects != "" {
@@ -70,16 +71,22 @@ func main() {
 		perform(api.set)
 		return
 	}
+	if *backend != "" {
+		served := &Backend{}
+		plain, secure, err := served.listen(*backend, *certificate, *key)
+		if err != nil {
+			fail(err)
+		}
+		echo, err := startEcho(*backend)
+		if err != nil {
+			fail(err)
+		}
+		answer(map[string]int{"plain": plain, "secure": secure, "echo": echo})
+		perform(served.stored)
+		return
+	}
 	load := &Load{}
-	plain, secure, err := load.listen(*address, *certificate, *key)
-	if err != nil {
-		fail(err)
-	}
-	echo, err := startEcho(*address)
-	if err != nil {
-		fail(err)
-	}
-	answer(map[string]int{"plain": plain, "secure": secure, "echo": echo})
+	answer(map[string]int{})
 	perform(load.perform)
 }
 

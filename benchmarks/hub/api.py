@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks import load
 from benchmarks.certificates import Authority
 from benchmarks.hub import objects
-from benchmarks.load import Driver
 from benchmarks.processes import BenchmarkFailed
 
 SMALL_COST = 0.4e-3
@@ -24,7 +24,7 @@ NAME = "kubernetes"
 """What its certificate is for, beside 127.0.0.1."""
 
 
-class Api(Driver):
+class Api(load.Api):
     """An API server with one node and so many pods; use it as a context manager.
 
     ``node`` is the JSON of the node.

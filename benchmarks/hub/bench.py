@@ -15,7 +15,7 @@ from benchmarks.hub.hub import KUBELET, NODE_PATH, Hub
 from benchmarks.hub.identity import prepare
 from benchmarks.hub.objects import MARK, NODE
 from benchmarks.hub.peer import Proxy
-from benchmarks.load import Driver, build
+from benchmarks.load import Clients, build
 from benchmarks.nginx import Nginx
 from benchmarks.processes import BenchmarkFailed
 
@@ -108,15 +108,15 @@ class Bench:
         program = build(directory)
         self.api = stack.enter_context(Api(program, objects, self._authority, scale.pods))
         own = self._authority.issue(NODE)
-        self._driver = stack.enter_context(Driver(program, own))
+        self._clients = stack.enter_context(Clients(program))
         proxy = Proxy(
-            stack, directory, nginx, self._authority, own, (NAME, self.api.secure_port)
+            stack, directory, nginx, self._authority, own, (NAME, self.api.port)
         )  # fmt: skip
         self.direct = Way(
             {
                 "kind": "https",
-                "address": f"127.0.0.1:{self.api.secure_port}",
-                "host": f"{NAME}:{self.api.secure_port}",
+                "address": f"127.0.0.1:{self.api.port}",
+                "host": f"{NAME}:{self.api.port}",
                 "authority": str(self._authority.certificate),
                 "certificate": str(own.certificate),
                 "key": str(own.key),
@@ -132,7 +132,7 @@ class Bench:
         """Run a hub, by default one that has nothing but its identity; wait until it is online."""
         if directory is None:
             directory = self.prepared()
-        with Hub(directory, self.api.secure_port) as hub:
+        with Hub(directory, self.api.port) as hub:
             if online:
                 hub.wait_until(hub.is_online, "it was online", interval=0.05)
             yield hub
@@ -189,7 +189,7 @@ class Bench:
         return Events(result["p50"], result["p99"], self._cpu(result, way) / count)
 
     def _ask(self, way: Way, fields: Sequence[str] = (), **command: Any) -> dict[str, Any]:
-        result = self._driver.ask(
+        result = self._clients.ask(
             {
                 "way": way.description,
                 "fields": [f"User-Agent: {KUBELET}", *fields],

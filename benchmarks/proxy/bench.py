@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from benchmarks.certificates import Authority
-from benchmarks.load import Driver, build
+from benchmarks.load import Backend, Clients, build
 from benchmarks.nginx import Nginx
 from benchmarks.processes import BenchmarkFailed, resident
 from benchmarks.proxy.dials import dial_all
@@ -30,16 +30,18 @@ class Bench(Loads):
         program = build(directory)
         # The backend with TLS, which nobody asks here, wants a certificate.
         identity = Authority(directory).issue("bench")
-        driver = stack.enter_context(Driver(program, identity, address=address))
-        self._living = stack.enter_context(Driver(program, identity, address=LIVING))
-        behind = address, driver.plain_port, driver.echo_port
+        load = stack.enter_context(Clients(program))
+        backend = stack.enter_context(Backend(program, identity, address))
+        self._living = stack.enter_context(Backend(program, identity, LIVING))
+        behind = address, backend.plain_port, backend.echo_port
         peer = Peer(stack, directory, nginx, *behind)
         self.proxy = stack.enter_context(
-            ServiceProxy(directory, [address], driver.plain_port, driver.echo_port)
+            ServiceProxy(directory, [address], backend.plain_port, backend.echo_port)
         )
-        self.direct = Way(driver, *behind)
-        self.nginx = Way(driver, address, peer.port, peer.port, peer.pids)
-        self.ours = Way(driver, address, self.proxy.port, self.proxy.port, [self.proxy.pid])
+        self.direct = Way(load, backend, *behind)
+        self.nginx = Way(load, backend, address, peer.port, peer.port, peer.pids)
+        port = self.proxy.port
+        self.ours = Way(load, backend, address, port, port, [self.proxy.pid])
 
     def resident(self) -> float:
         """Return the resident memory of the proxy in MiB."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.load import Driver
+from benchmarks.load import Backend, Clients
 
 MEBIBYTE = 1 << 20
 
@@ -24,23 +24,20 @@ class Scale:
     repeats: int
 
 
-FULL = Scale(seconds=3.0, warm_up=0.5, mebibytes=1024, repeats=7)
-QUICK = Scale(seconds=1.0, warm_up=0.3, mebibytes=512, repeats=3)
+FULL = Scale(seconds=1.0, warm_up=0.2, mebibytes=1024, repeats=15)
+QUICK = Scale(seconds=0.5, warm_up=0.2, mebibytes=512, repeats=3)
 
 
 @dataclass(frozen=True)
 class Way:
-    """Where a driver speaks to, and the processes that its load passes.
+    """Where clients speak to so that they get to the backend, and the processes that they pass."""
 
-    What is uploaded is checked unless it ends ``elsewhere``, in another process than the driver.
-    """
-
-    driver: Driver
+    clients: Clients
+    backend: Backend
     address: str
     port: int
     echo_port: int
     pids: list[int] = field(default_factory=list)
-    elsewhere: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,16 +69,16 @@ class Loads:
     def _ask(self, way: Way, work: str, **command: Any) -> dict[str, Any]:
         port = way.echo_port if work == "datagrams" else way.port
         where = f"{way.address}:{port}"
-        result = way.driver.ask(
+        result = way.clients.run(
             {
                 "work": work,
                 "way": {"kind": "tcp", "address": where, "host": where},
                 "seconds": self.scale.seconds,
                 "warm_up": self.scale.warm_up,
                 "tested": way.pids,
-                "elsewhere": way.elsewhere,
                 **command,
-            }
+            },
+            way.backend,
         )
         known = result["driver_cpu"] + sum(result["tested_cpu"].values())
         others = (result["machine_cpu"] - known) / result["seconds"]

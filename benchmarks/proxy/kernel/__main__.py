@@ -11,9 +11,13 @@ from benchmarks import machine, parts
 from benchmarks.processes import working_directory
 from benchmarks.proxy.kernel.bench import Bench
 from benchmarks.proxy.kernel.parts import PARTS
-from benchmarks.proxy.loads import FULL, QUICK
+from benchmarks.proxy.loads import QUICK, Scale
 
 NAME = "proxy.kernel"
+
+FULL = Scale(seconds=0.4, warm_up=0.1, mebibytes=1024, repeats=41)
+"""Many short turns: both ways are nearly alike, and what the machine's pace does to one of two
+neighbors is more than that."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -1,8 +1,7 @@
 """Kernel mode beside no proxy: a client, a node and endpoints, each in a network namespace.
 
-Packets of both ways go through the node, and its kernel tracks the connections of both, as on any
-node with a firewall. Each way has a backend of its own, so that no connection of one takes the
-ports of another.
+Each way has machines of its own, so that packets of the other one meet no rule of the proxy. Both
+nodes have what any node has: a firewall that tracks connections, and masquerading of pods.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.certificates import Authority
-from benchmarks.load import Driver, build
+from benchmarks.load import Backend, Clients, build
 from benchmarks.processes import BenchmarkFailed
 from benchmarks.proxy.loads import Loads, Scale, Way
 from benchmarks.proxy.proxy import CLUSTER_IP, PORT, KernelProxy
@@ -34,6 +33,19 @@ table ip hole {
 }
 """
 
+_ANY_NODE = """
+table ip any-node {
+    chain forward {
+        type filter hook forward priority 0;
+        ct state established,related accept
+    }
+    chain postrouting {
+        type nat hook postrouting priority 100;
+        ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 masquerade
+    }
+}
+"""
+
 _PATIENCE = 30.0
 
 
@@ -44,11 +56,8 @@ class Bench(Loads):
         super().__init__(scale)
         if os.geteuid() != 0:
             raise BenchmarkFailed("kernel mode is measured in network namespaces: run it as root")
-        here = Namespace(current=True)
-        self._lab = lab = Lab(3)
-        stack.callback(lab.close)
-        here.enter()
-        here.close()
+        self._lab = lab = _lab(stack, 3)
+        others = _lab(stack, 1)
         self._directory = directory
         lab.endpoints[SILENT].run("nft", "-f", "-", stdin=_HOLE)
         self._addresses = [str(lab.address(number).address) for number in range(3)]
@@ -57,15 +66,15 @@ class Bench(Loads):
         # The backend with TLS, which nobody asks here, wants a certificate.
         identity = Authority(directory).issue("bench")
 
-        def driver(machine: Namespace, address: str) -> Driver:
-            with machine.inside():
-                return stack.enter_context(Driver(program, identity, address=address))
+        def ends(of: Lab) -> tuple[Clients, Backend]:
+            with of.client.inside():
+                clients = stack.enter_context(Clients(program))
+            with of.endpoints[LIVING].inside():
+                return clients, stack.enter_context(Backend(program, identity, living))
 
-        without = driver(lab.endpoints[LIVING], living)
-        self._behind = driver(lab.endpoints[LIVING], living)
-        load = driver(lab.client, "127.0.0.1")
-        self._load = load
-        self.direct = Way(load, living, without.plain_port, without.echo_port, elsewhere=True)
+        self._load, self._behind = ends(lab)
+        load, backend = ends(others)
+        self.direct = Way(load, backend, living, backend.plain_port, backend.echo_port)
         self._proxy: KernelProxy | None = None
         self._endpoints: tuple[int, ...] = ()
         stack.callback(self._stop)
@@ -81,7 +90,7 @@ class Bench(Loads):
     def current(self) -> Way:
         """The way by the cluster IP of the Service that there is."""
         assert self._proxy is not None  # one has been started
-        return Way(self._load, CLUSTER_IP, PORT, PORT, [self._proxy.pid], elsewhere=True)
+        return Way(self._load, self._behind, CLUSTER_IP, PORT, PORT, [self._proxy.pid])
 
     def slowest_beside_dead(self, clients: int) -> float:
         """Return after how many seconds the last of some clients was connected, two of three
@@ -128,3 +137,14 @@ class Bench(Loads):
                 if time.monotonic() - begun > _PATIENCE:
                     raise BenchmarkFailed(f"clients were not connected within {_PATIENCE:.0f} s")
         return seconds
+
+
+def _lab(stack: ExitStack, endpoints: int) -> Lab:
+    """Return the machines of a way, whose node is no other than any; this thread stays here."""
+    here = Namespace(current=True)
+    lab = Lab(endpoints)
+    stack.callback(lab.close)
+    here.enter()
+    here.close()
+    lab.node.run("nft", "-f", "-", stdin=_ANY_NODE)
+    return lab
