@@ -17,6 +17,9 @@ BESIDE_DEAD, MOST_MILLISECONDS = 24, 1200.0
 """Clients of which two of three endpoints are dead, and how long they wait at the most: a first
 packet is sent again after 1 s."""
 
+BODIES = 15
+"""How often bodies are carried by each way at the most."""
+
 STARTS = 7
 """How often the proxy is begun for that at the most."""
 
@@ -47,7 +50,7 @@ def _bulk(work: str, streams: int) -> Callable[..., Iterator[Figure]]:
     def part(bench: Bench) -> Iterator[Figure]:
         title = f"{work}, {streams} stream{'s' if streams > 1 else ''}"
         figure = Figure(Demand(title, Unit.THROUGHPUT, KEPT, True, True))
-        for _ in range(bench.scale.repeats):
+        for _ in range(min(bench.scale.repeats, BODIES)):
             for way, values in ((bench.direct, figure.peer), (bench.ours, figure.ours)):
                 values.append(bench.bulk(way, work, streams) / _MEGABYTE)
         yield figure
