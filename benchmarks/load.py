@@ -120,10 +120,7 @@ class Backend(_Process):
 
 
 class Clients(_Process):
-    """The clients."""
-
-    def __init__(self, program: Path) -> None:
-        super().__init__(program)
+    """The clients: the program without arguments."""
 
     def run(self, command: dict[str, Any], backend: Backend) -> dict[str, Any]:
         """Have the clients do one piece of work; ``driver_cpu`` is the backend's as well.

@@ -45,6 +45,8 @@ LOOKS = 3
 """How often each page is fetched."""
 
 STREAMS = (1, 10, 100, 500)
+"""One caller has half of the streams that an agent takes."""
+
 SOME_STREAMS = 10
 """So many streams share a turn of the reactor; one alone has each for itself."""
 
@@ -203,8 +205,9 @@ def requests(
                 name = f"CPU of a request, {streams} streams to one agent"
                 yield Figure(name, agents, cost * 1e6, "us")
             if agents > 1:
-                cost = load.cost(max(STREAMS), agents)
-                name = f"CPU of a request, {max(STREAMS)} streams to all agents"
+                streams = max(*STREAMS, agents)
+                cost = load.cost(streams, agents)
+                name = f"CPU of a request, {streams} streams to all agents"
                 yield Figure(name, agents, cost * 1e6, "us")
         fewest, most = counts[0], counts[-1]
         for streams in STREAMS:
@@ -236,7 +239,7 @@ class Load:
         There are so many ``streams``, spread over so many agents.
         """
         server = self.world.server
-        # One caller has half of the streams that an agent takes, and not one more.
+        # Those of the last run count until they have ended.
         server.streams_end(PATIENCE)
         result = self.clients.run(
             {

@@ -15,7 +15,7 @@ class Scale:
     """How much is done.
 
     Requests, connections and datagrams count for ``seconds``, after ``warm_up``; downloads and
-    uploads carry ``mebibytes`` in all. Everything is repeated ``repeats`` times.
+    uploads carry ``mebibytes`` in all. Everything is repeated ``repeats`` times at the most.
     """
 
     seconds: float

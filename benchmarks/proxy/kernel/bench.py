@@ -1,7 +1,8 @@
 """Kernel mode beside no proxy: a client, a node and endpoints, each in a network namespace.
 
 Each way has machines of its own, so that packets of the other one meet no rule of the proxy. Both
-nodes have what any node has: a firewall that tracks connections, and masquerading of pods.
+nodes have what any node has: a firewall that tracks connections, and address translation, though
+none of the packets here is one that it is for.
 """
 
 from __future__ import annotations

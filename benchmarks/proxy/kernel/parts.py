@@ -21,7 +21,7 @@ BODIES = 15
 """How often bodies are carried by each way at the most."""
 
 STARTS = 7
-"""How often the proxy is begun for that at the most."""
+"""How often the proxy is begun with two dead endpoints at the most."""
 
 _MEGABYTE, _MILLISECOND = 1e6, 1e3
 

@@ -428,7 +428,7 @@ class OutOfWindow:
         """They are not led to clients untranslated, who would reset the connection."""
         await self.apply(self.service(numbers=[0]))
         self.connection_survives()
-        self.assertIn("ct state invalid meta l4proto tcp", self.rules())
+        self.assertIn("ct state invalid drop", self.rules())
 
     async def test_those_for_this_machine(self):
         """They get to it: it is only not to forward them."""

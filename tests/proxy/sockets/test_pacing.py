@@ -9,7 +9,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from yurttunnel.proxy.sockets.pacing import NEARBY, unpace
+from yurttunnel.proxy.sockets.pacing import NEARBY, quicken
 
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
@@ -42,13 +42,13 @@ class Connected:
         self.control = value.decode()
 
 
-class UnpaceTests(SynchronousTestCase):
+class QuickenTests(SynchronousTestCase):
     """Which connections get another control."""
 
     def control(self, *arguments, **more):
         """Return what a connection has afterwards."""
         connected = Connected(*arguments, **more)
-        unpace(connected)
+        quicken(connected)
         return connected.control
 
     def test_a_peer_nearby(self):
@@ -61,7 +61,7 @@ class UnpaceTests(SynchronousTestCase):
         self.assertEqual("bbr", self.control("bbr", FAR))
 
     def test_another_control(self):
-        """What sends without timers, or was chosen for a reason of its own, stays."""
+        """It stays: nothing is known against it."""
         self.assertEqual("cubic", self.control("cubic", NEAR))
         self.assertEqual("dctcp", self.control("dctcp", NEAR))
 
@@ -86,6 +86,6 @@ class UnpaceTests(SynchronousTestCase):
             for _ in range(64):
                 served.sendall(bytes(1024))
                 self.assertTrue(client.recv(1024))
-            unpace(served)
+            quicken(served)
             control = served.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
             self.assertEqual(b"reno", control.rstrip(b"\0"))

@@ -116,8 +116,8 @@ class RelayTests(SynchronousTestCase):
 
     def test_who_gets_much_is_asked_about_its_congestion_control_once(self) -> None:
         """What is sent to it counts, not what it sends; small messages are not worth a look."""
-        unpaced: list[object] = []
-        self.patch(relay, "unpace", unpaced.append)
+        quickened: list[object] = []
+        self.patch(relay, "quicken", quickened.append)
         client, server = self.join()
         (joined,) = self.socket._relays
         for size, seen in (
@@ -127,7 +127,7 @@ class RelayTests(SynchronousTestCase):
             wanted = server.size + size
             client.socket.send(b"x" * size)
             self.until(lambda wanted=wanted: server.read().size == wanted)
-            self.assertEqual(seen, unpaced)
+            self.assertEqual(seen, quickened)
 
     def test_an_endpoint_may_speak_first(self) -> None:
         """As SMTP and MySQL do."""

@@ -1,8 +1,10 @@
-"""Bulk to a peer that is next to this machine goes unpaced.
+"""Bulk to a peer that is next to this machine is not sent at the pace of BBR.
 
-BBR sends by timers, at the pace that it has found the path to take. Within a machine or a rack
-that path is no more than processors and their timers: with BBR a byte takes them twice the time.
-See "The service proxy" of ``docs/performance.md``.
+BBR sends by timers, as fast as it has found the path to be. Within a machine or a rack that path is
+no more than processors, of which the timers take their part. A connection that has begun with BBR
+has timers for good, but by Reno they are set for up to twice what the path has carried
+(``tcp_pacing_ss_ratio`` of ip-sysctl): few of them are waited for. See "The service proxy" of
+``docs/performance.md``.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ import struct
 NEARBY = 0.0002
 """Seconds of the shortest round trip to such a peer: what it takes within a machine or a rack."""
 
-_PACED = b"bbr"
-"""What the names of such controls begin with."""
+_BBR = b"bbr"
+"""What the names of its versions begin with."""
 
-_UNPACED = b"reno"
+_RENO = b"reno"
 """The control that every kernel has, and lets everybody use (tcp(7))."""
 
 _NAME_BYTES = 16
@@ -28,16 +30,16 @@ _MIN_RTT, _INFO_BYTES = struct.Struct("=I"), 152
 microseconds; kernels before Linux 4.6 do not have it."""
 
 
-def unpace(connected: socket.socket) -> None:
-    """Have a TCP connection control congestion without timers if its peer is :data:`NEARBY`.
+def quicken(connected: socket.socket) -> None:
+    """Have a TCP connection control congestion by Reno in the place of BBR to a peer nearby.
 
-    What an operator has chosen otherwise stays, and so does all for peers farther away.
+    Any other control stays, and so does BBR to peers farther away than :data:`NEARBY`.
     """
     # At worst it is as fast as it was.
     with contextlib.suppress(OSError):
         control = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES)
-        if control.startswith(_PACED) and _shortest_round_trip(connected) <= NEARBY:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _UNPACED)
+        if control.startswith(_BBR) and _shortest_round_trip(connected) <= NEARBY:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _RENO)
 
 
 def _shortest_round_trip(connected: socket.socket) -> float:

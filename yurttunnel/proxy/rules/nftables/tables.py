@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from yurttunnel.proxy.host_address import HostAddress
@@ -56,12 +56,12 @@ class Networks:
 class Common:
     """What one mode has for all services, beside what there is in both.
 
-    ``first`` are rules for all packets that come by a way, before those for new connections. Each
-    chain that packets pass costs as much as some rules: so these have no chains of their own.
+    ``first`` are rules for all packets, before those for new connections. Each chain that packets
+    pass costs as much as some rules: so these have none of their own.
     """
 
     part: Part = field(default_factory=Part)
-    first: Mapping[Way, Sequence[str]] = field(default_factory=dict)
+    first: Sequence[str] = ()
 
 
 class Tables:
@@ -121,7 +121,7 @@ class Tables:
         chains = {FORMAT: Chain(), REFUSE: _refuse(), **more.chains}
         for way, hook in ((Way.ARRIVING, "prerouting"), (Way.OWN, "output")):
             chains[f"filter-{hook}"] = chain(
-                *common.first.get(way, ()),
+                *common.first,
                 *self._filter(version, way),
                 hook=f"type filter hook {hook} priority {FILTER_PRIORITY};",
             )
