@@ -184,6 +184,7 @@ class AddressTests(DialerTests):
             (error.ConnectError(errno.EHOSTUNREACH), Code.UNREACHABLE, "no route to host"),
             (error.ConnectError(errno.EPERM), Code.UNREACHABLE, "not permitted"),
             (error.ConnectBindError(errno.EMFILE), Code.OVERLOADED, "too many open files"),
+            (error.ConnectError(errno.ENOSPC), Code.OVERLOADED, "no space left"),
             (error.ConnectError(errno.EADDRNOTAVAIL), Code.OVERLOADED, "every local port"),
             (error.ConnectError(), Code.UNREACHABLE, ""),
         ]:

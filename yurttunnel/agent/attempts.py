@@ -15,8 +15,9 @@ from twisted.python.failure import Failure
 from yurttunnel.http.authority import Address
 from yurttunnel.wire.codes import Code
 
-# What the kernel says when this process or host has no more of something.
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+# What the kernel says when this process or host has no more of something; ENOSPC of watches
+# (``fs.epoll.max_user_watches``).
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC})
 
 _MOST_TELLING_FIRST = (Code.OVERLOADED, Code.REFUSED, Code.UNREACHABLE, Code.TIMEOUT)
 

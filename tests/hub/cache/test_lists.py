@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from tests.hub.cache.caches import ALL, POD, PODS, item, tell_list
 from tests.hub.cache.test_store import CacheTestCase
 from yurttunnel.hub.cache.interfaces import Scope
@@ -288,6 +290,13 @@ class PageTests(CacheTestCase):
         self.assertIn("gone", self.names())
         tell_list(self.cache, [item("d")], 7, token="three")
         self.assertEqual({"a": "6", "b": "1", "c": "1", "d": "1"}, self.names())
+
+    def test_many(self) -> None:
+        """A client may ask for them one by one."""
+        tokens = ["", *map(str, range(1, 1_200)), ""]
+        for number, (token, following) in enumerate(pairwise(tokens)):
+            tell_list(self.cache, [item(f"of-{number}")], 9, token=token, next_token=following)
+        self.assertEqual({f"of-{number}" for number in range(1_200)}, set(self.names()))
 
     def test_not_complete_before_the_end(self) -> None:
         """A list whose pages stop is not complete."""

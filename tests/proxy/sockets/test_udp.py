@@ -699,6 +699,44 @@ class SourceTests(UdpTestCase, KernelTestCase):
         self.assertEqual([0, 1], sorted(each.failures for each in self.picker.endpoints()))
         self.assertEqual([0, 0], [each.active for each in self.picker.endpoints()])
 
+    def test_no_watch_is_left(self):
+        """The endpoint is not blamed, and the client ends; the next one is served."""
+        self.serve(self.endpoint())
+        watch, clients = self.descriptors.addReader, [self.make() for _ in range(2)]
+
+        def refuse(member):
+            self.patch(self.descriptors, "addReader", watch)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        self.patch(self.descriptors, "addReader", refuse)
+        with capturedLogs() as told:
+            self.say(clients[0], b"?")
+        [text] = map(formatEvent, told)
+        self.assertIn("is served by no endpoint: no socket: No space left on device", text)
+        [endpoint] = self.picker.endpoints()
+        self.assertEqual((0, 0), (endpoint.active, endpoint.failures))
+        self.say(clients[1], b"?")
+        self.assertEqual((1, 1), (self.proxy.stats().active, self.proxy.stats().failed))
+
+    def test_no_address_to_come_from(self):
+        """No endpoint is to blame; another one is tried."""
+        self.serve(self.endpoint(), self.endpoint())
+        connect, connected = socket.socket.connect, []
+
+        class Sourceless(socket.socket):
+            def connect(self, address):
+                connected.append(address)
+                if len(connected) == 1:
+                    raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+                connect(self, address)
+
+        self.patch(socket, "socket", Sourceless)
+        self.say(self.make(), b"?")
+        self.assertEqual(2, len(set(connected)))
+        self.assertEqual((1, 0), (self.proxy.stats().active, self.proxy.stats().failed))
+        self.assertEqual([0, 0], [each.failures for each in self.picker.endpoints()])
+        self.assertEqual([0, 1], sorted(each.active for each in self.picker.endpoints()))
+
 
 class KernelLimitTests(UdpTestCase, KernelTestCase):
     """Limits of the kernel."""

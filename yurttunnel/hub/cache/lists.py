@@ -48,7 +48,7 @@ class Pages:
     @property
     def is_broken(self) -> bool:
         """One of them was lost."""
-        return self._is_broken or (self._before is not None and self._before.is_broken)
+        return any(each._is_broken for each in self._all())
 
     def lose(self) -> None:
         """Take it that the last one is lost."""
@@ -65,9 +65,14 @@ class Pages:
 
     def names(self) -> Iterator[tuple[str, str]]:
         """Return the namespaces and names of all of them."""
+        for each in self._all():
+            yield from each._names
+
+    def _all(self) -> Iterator[Pages]:
+        """Yield all of them, the last one first: there may be more than Python calls deep."""
         pages: Pages | None = self
         while pages is not None:
-            yield from pages._names
+            yield pages
             pages = pages._before
 
 

@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.proxy.interfaces import IEndpointPicker, IProxySocket, IProxySockets, SocketStats
-from yurttunnel.proxy.sockets.dialing import LOOP, PLAN
+from yurttunnel.proxy.sockets.dialing import LOOP, NO_SOURCE, PLAN
 from yurttunnel.proxy.sockets.local_address import SPACE, ask_for_local_address, local_address
 from yurttunnel.proxy.sockets.ports import PortAllocator
 from yurttunnel.proxy.sockets.udp_client import MOST_DATAGRAMS, Key, UdpClient, socket_to_endpoint
@@ -232,6 +232,10 @@ class UdpProxySocket:
             except OSError as error:
                 # This machine has no more, for which the endpoint is not to blame.
                 self._picker.ended(endpoint)
+                if error.errno == NO_SOURCE:
+                    client.tried += (endpoint,)
+                    why_not = f"{endpoint}: {error.strerror}"
+                    continue
                 self.table.shares.evict()
                 is_port = isinstance(error, BlockingIOError)
                 why_not = "no local port is left" if is_port else f"no socket: {error.strerror}"

@@ -12,6 +12,7 @@ from twisted.internet.interfaces import IReadWriteDescriptor
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.proxy.sockets.dialing import NO_SOURCE
 from yurttunnel.proxy.sockets.local_address import from_local_address
 from yurttunnel.proxy.sockets.udp_shares import UdpShares
 from yurttunnel.proxy.sockets.udp_table import UdpClientTable
@@ -135,20 +136,20 @@ class UdpClient:
         """Send to ``endpoint`` from now on; return why that cannot be.
 
         Raises ``BlockingIOError`` where no local port is left, and another ``OSError`` where no
-        socket can be opened.
+        socket can be opened or watched, or has an address to come from (:data:`NO_SOURCE`).
         """
         if self.tried:
             self._renew()
         try:
             self._socket.connect((str(endpoint.address), endpoint.port))
-        except BlockingIOError:
-            raise
         except OSError as error:
+            if isinstance(error, BlockingIOError) or error.errno == NO_SOURCE:
+                raise
             return _text(error.errno)
+        self._owner.descriptors.addReader(self)
         self.endpoint = endpoint
         self.confirmed = False
         self.dialed = self._table.tick
-        self._owner.descriptors.addReader(self)
         return None
 
     def send_first(self) -> None:
