@@ -13,11 +13,8 @@ from twisted.internet import error
 from twisted.python.failure import Failure
 
 from yurttunnel.http.authority import Address
+from yurttunnel.tunnel.sockets import EXHAUSTED
 from yurttunnel.wire.codes import Code
-
-# What the kernel says when this process or host has no more of something; ENOSPC of watches
-# (``fs.epoll.max_user_watches``).
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC})
 
 _MOST_TELLING_FIRST = (Code.OVERLOADED, Code.REFUSED, Code.UNREACHABLE, Code.TIMEOUT)
 
@@ -72,4 +69,4 @@ def _explain(reason: BaseException, address: Address) -> tuple[Code, str]:
         # Over IPv6 the same number says that the host has no address of its own to come from.
         return Code.OVERLOADED, "every local port is in use"
     text = os.strerror(number).lower()
-    return (Code.OVERLOADED if number in _EXHAUSTED else Code.UNREACHABLE), text
+    return (Code.OVERLOADED if number in EXHAUSTED else Code.UNREACHABLE), text

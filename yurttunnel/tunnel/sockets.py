@@ -1,7 +1,8 @@
-"""Options of TCP sockets: when a dead peer is noticed, and how much the kernel may queue."""
+"""Options of TCP sockets: how soon a dead peer is noticed, what may queue; what may be lacking."""
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Callable
 from typing import Any, cast
@@ -18,6 +19,10 @@ from zope.interface import implementer
 # Numbers of Linux (include/uapi/linux/tcp.h) for a Python that was built without the names.
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", 18)
 _TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
+
+EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC})
+"""What the kernel says where this process or machine has no more of something, of which no peer is
+to blame; the last is of epoll_ctl(2) (``fs.epoll.max_user_watches``)."""
 
 SESSION_DEAD_SECONDS = 25
 """When a silent peer of a session counts as dead: as long as the session's own pings take."""

@@ -10,9 +10,10 @@ from twisted.internet.interfaces import IAddress, IConnector, IDelayedCall, ITCP
 from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
-from yurttunnel.proxy.sockets.dialing import EXHAUSTED, NO_SOURCE
+from yurttunnel.proxy.sockets.dialing import NO_SOURCE
 from yurttunnel.proxy.state.virtual_services import Endpoint
 from yurttunnel.tunnel.reactor import IReactor
+from yurttunnel.tunnel.sockets import EXHAUSTED
 
 SECONDS = 0.25
 """How long an endpoint may take to answer: as long as in user mode, where the next one is dialed

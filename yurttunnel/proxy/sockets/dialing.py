@@ -24,6 +24,7 @@ from yurttunnel.proxy.interfaces import IEndpointPicker
 from yurttunnel.proxy.sockets.dialer import IDialer
 from yurttunnel.proxy.state.virtual_services import Endpoint
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
+from yurttunnel.tunnel.sockets import EXHAUSTED
 
 PLAN = (0.25, 0.5, 1.0, 2.0)
 """Seconds that an attempt is waited for, step by step (upstream: pkg/proxy/userspace)."""
@@ -33,9 +34,6 @@ MOST_REFUSALS = 32
 
 LOOP = "it is this proxy itself, which would be a loop"
 """Why an endpoint has failed that is not even tried."""
-
-EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC})
-"""Failures of this machine, of which no endpoint is to blame; the last is of epoll_ctl(2)."""
 
 NO_SOURCE = errno.EADDRNOTAVAIL
 """What connect(2) says where no local port is left towards an endpoint, or, by IPv6, this machine
