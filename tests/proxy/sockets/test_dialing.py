@@ -17,6 +17,7 @@ from tests.descriptors import no_descriptor_left
 from tests.proxy.sockets.lab import LOOPBACK, TcpLab, service_of
 from yurttunnel.proxy.sockets.dialer import TcpDialer
 from yurttunnel.proxy.sockets.dialing import MOST_REFUSALS, PLAN
+from yurttunnel.proxy.sockets.pacing import pacing
 from yurttunnel.proxy.sockets.relay import Relay
 from yurttunnel.proxy.state.virtual_services import Endpoint
 
@@ -251,7 +252,7 @@ class DialingTests(SynchronousTestCase):
         own.bind((LOOPBACK[4], 0))
         endpoint = Endpoint(ip_address(LOOPBACK[4]), own.getsockname()[1])
         own.connect(own.getsockname())
-        self.assertEqual(TcpDialer().outcome(own, endpoint), errno.ECONNREFUSED)
+        self.assertEqual(TcpDialer(pacing()).outcome(own, endpoint), errno.ECONNREFUSED)
 
     def test_endpoints_are_connected_to_by_sockets_that_find_dead_peers(self) -> None:
         """And send small messages at once."""

@@ -1,25 +1,28 @@
-"""Congestion control of connections that carry bulk."""
+"""Congestion control of connections whose peers are near, and farther away."""
 
 from __future__ import annotations
 
 import socket
 import struct
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from yurttunnel.proxy.sockets.pacing import NEARBY, quicken
+from yurttunnel.proxy.sockets import pacing
+from yurttunnel.proxy.sockets.pacing import NEARBY, Pacing
 
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+DEFAULT = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 
 NEAR, FAR = NEARBY, NEARBY + 1e-6
 
 
-class Connected:
-    """A connection with a control and the shortest time of a round trip; ``None`` is not told."""
+class Tcp:
+    """A socket with a control and the shortest time of a round trip; ``None`` is not told."""
 
-    def __init__(self, control, seconds, refusing=False):
+    def __init__(self, control, seconds=None, refusing=False):
         self.control = control
         self.refusing = refusing
         self._info = bytes(148)
@@ -42,50 +45,109 @@ class Connected:
         self.control = value.decode()
 
 
-class QuickenTests(SynchronousTestCase):
-    """Which connections get another control."""
+class PacingTests(SynchronousTestCase):
+    """Which connections have which control."""
 
-    def control(self, *arguments, **more):
-        """Return what a connection has afterwards."""
-        connected = Connected(*arguments, **more)
-        quicken(connected)
+    def begun(self, control, **more):
+        """Return what connections of a machine with a control begin with."""
+        new = Tcp(control, **more)
+        Pacing(control.encode()).leave_out(new)
+        return new.control
+
+    def with_bulk(self, machine, *arguments, **more):
+        """Return what a connection of a machine with a control has before its first bulk."""
+        connected = Tcp(*arguments, **more)
+        Pacing(machine.encode()).bring_in(connected)
         return connected.control
 
-    def test_a_peer_nearby(self):
-        """BBR, of any version, has no path to find there."""
-        self.assertEqual("reno", self.control("bbr", NEAR))
-        self.assertEqual("reno", self.control("bbr2", NEAR))
+    def test_begin(self):
+        """Nothing is sent at a pace, by whatever version of BBR."""
+        self.assertEqual("reno", self.begun("bbr"))
+        self.assertEqual("reno", self.begun("bbr2"))
 
-    def test_a_peer_farther_away(self):
-        """It is there for that one."""
-        self.assertEqual("bbr", self.control("bbr", FAR))
+    def test_bulk_to_a_peer_nearby(self):
+        """BBR has no path to find there."""
+        self.assertEqual("reno", self.with_bulk("bbr", "reno", NEAR))
 
-    def test_another_control(self):
-        """It stays: nothing is known against it."""
-        self.assertEqual("cubic", self.control("cubic", NEAR))
-        self.assertEqual("dctcp", self.control("dctcp", NEAR))
+    def test_bulk_to_a_peer_farther_away(self):
+        """The machine's control is there for that one."""
+        self.assertEqual("bbr", self.with_bulk("bbr", "reno", FAR))
+        self.assertEqual("bbr2", self.with_bulk("bbr2", "reno", FAR))
+
+    def test_a_machine_with_another_control(self):
+        """It stays, whatever the peer: nothing is known against it."""
+        for control in ("cubic", "dctcp", "reno"):
+            self.assertEqual(control, self.begun(control))
+            self.assertEqual(control, self.with_bulk(control, control, NEAR))
+            self.assertEqual(control, self.with_bulk(control, control, FAR))
+
+    def test_a_route_with_a_control_of_its_own(self):
+        """The kernel prefers that from the beginning, and so it stays for bulk."""
+        self.assertEqual("cubic", self.with_bulk("bbr", "cubic", FAR))
 
     def test_where_the_kernel_does_not_tell(self):
-        """An old one knows no shortest round trip."""
-        self.assertEqual("bbr", self.control("bbr", None))
+        """An old one knows no shortest round trip: a peer may be far away then."""
+        self.assertEqual("bbr", self.with_bulk("bbr", "reno", None))
 
     def test_where_it_is_not_permitted(self):
-        """The connection goes on as it was."""
-        self.assertEqual("bbr", self.control("bbr", NEAR, refusing=True))
+        """The connection is as it is without."""
+        self.assertEqual("bbr", self.begun("bbr", refusing=True))
+        self.assertEqual("reno", self.with_bulk("bbr", "reno", FAR, refusing=True))
 
-    def test_the_kernel(self):
-        """A connection within this machine is a near one; so it is when it has carried much."""
+
+class KernelTests(SynchronousTestCase):
+    """What this kernel makes of it; a connection within a machine is one to a peer nearby."""
+
+    def setUp(self):
+        """Have BBR, whatever the machine's control is."""
         if "bbr" not in AVAILABLE.read_text().split():
             raise SkipTest("this kernel has no BBR")
-        with (
-            closing(socket.create_server(("127.0.0.1", 0))) as listening,
-            closing(socket.create_connection(listening.getsockname())) as client,
-            closing(listening.accept()[0]) as served,
-        ):
-            served.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
-            for _ in range(64):
-                served.sendall(bytes(1024))
-                self.assertTrue(client.recv(1024))
-            quicken(served)
-            control = served.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
-            self.assertEqual(b"reno", control.rstrip(b"\0"))
+        self.pacing = Pacing(b"bbr")
+
+    @contextmanager
+    def accepted(self) -> Iterator[socket.socket]:
+        """Yield an accepted connection that has carried a little."""
+        with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as listening:
+            self.set(listening, b"bbr")
+            self.pacing.leave_out(listening)
+            listening.bind(("127.0.0.1", 0))
+            listening.listen()
+            with (
+                closing(socket.create_connection(listening.getsockname())) as client,
+                closing(listening.accept()[0]) as served,
+            ):
+                for _ in range(64):
+                    served.sendall(bytes(1024))
+                    self.assertTrue(client.recv(1024))
+                yield served
+
+    def set(self, tcp: socket.socket, control: bytes) -> None:
+        """Give a socket a control."""
+        tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control)
+
+    def control(self, tcp: socket.socket) -> str:
+        """Return the control of a socket."""
+        name = tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        return name.rstrip(b"\0").decode()
+
+    def test_a_peer_nearby(self):
+        """What is accepted has Reno, as its listening socket has, and keeps it."""
+        with self.accepted() as served:
+            self.assertEqual("reno", self.control(served))
+            self.pacing.bring_in(served)
+            self.assertEqual("reno", self.control(served))
+
+    def test_a_peer_farther_away(self):
+        """BBR comes in where the round trip takes longer than nearby."""
+        self.patch(pacing, "NEARBY", 0.0)
+        with self.accepted() as served:
+            self.pacing.bring_in(served)
+            self.assertEqual("bbr", self.control(served))
+
+    def test_the_machine_s_own(self):
+        """It is what new sockets have."""
+        machine = DEFAULT.read_text().strip()
+        with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as new:
+            pacing.pacing().leave_out(new)
+            expected = "reno" if machine.startswith("bbr") else machine
+            self.assertEqual(expected, self.control(new))

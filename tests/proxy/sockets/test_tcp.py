@@ -24,9 +24,10 @@ from tests.proxy.sockets.lab import (
     descriptors_in_use,
     service_of,
 )
-from yurttunnel.proxy.sockets import listener, relay
+from yurttunnel.proxy.sockets import listener
 from yurttunnel.proxy.sockets.half_closed import LOOK, MOST_IDLE, HalfClosed
 from yurttunnel.proxy.sockets.listener import REST, Listener
+from yurttunnel.proxy.sockets.pacing import Pacing
 from yurttunnel.proxy.sockets.relay import READ_BYTES, _End, _unacknowledged
 from yurttunnel.proxy.state.virtual_services import Endpoint
 
@@ -116,8 +117,8 @@ class RelayTests(SynchronousTestCase):
 
     def test_who_gets_much_is_asked_about_its_congestion_control_once(self) -> None:
         """What is sent to it counts, not what it sends; small messages are not worth a look."""
-        quickened: list[object] = []
-        self.patch(relay, "quicken", quickened.append)
+        asked: list[object] = []
+        self.patch(Pacing, "bring_in", lambda pacing, connected: asked.append(connected))
         client, server = self.join()
         (joined,) = self.socket._relays
         for size, seen in (
@@ -127,7 +128,7 @@ class RelayTests(SynchronousTestCase):
             wanted = server.size + size
             client.socket.send(b"x" * size)
             self.until(lambda wanted=wanted: server.read().size == wanted)
-            self.assertEqual(seen, quickened)
+            self.assertEqual(seen, asked)
 
     def test_an_endpoint_may_speak_first(self) -> None:
         """As SMTP and MySQL do."""

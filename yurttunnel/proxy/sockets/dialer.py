@@ -7,6 +7,7 @@ from errno import ECONNREFUSED, EINPROGRESS
 
 from zope.interface import Interface, implementer
 
+from yurttunnel.proxy.sockets.pacing import Pacing
 from yurttunnel.proxy.state.virtual_services import Endpoint
 from yurttunnel.tunnel.sockets import tune_local_socket
 
@@ -28,12 +29,16 @@ class IDialer(Interface):
 class TcpDialer:
     """Connects to the address of the endpoint, from this node."""
 
+    def __init__(self, pacing: Pacing) -> None:
+        self._pacing = pacing
+
     def dial(self, endpoint: Endpoint) -> socket.socket:
         """Begin to connect; see :class:`IDialer`."""
         family = socket.AF_INET if endpoint.address.version == 4 else socket.AF_INET6
         dialed = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             tune_local_socket(dialed)
+            self._pacing.leave_out(dialed)
             number = dialed.connect_ex((str(endpoint.address), endpoint.port))
             if number not in (0, EINPROGRESS):
                 raise OSError(number, f"cannot connect to {endpoint}")

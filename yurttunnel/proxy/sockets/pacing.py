@@ -1,9 +1,9 @@
-"""Bulk to a peer that is next to this machine is not sent at the pace of BBR.
+"""Where this machine's congestion control is BBR, only peers farther away are sent to by it.
 
 BBR sends by timers, as fast as it has found the path to be. Within a machine or a rack that path is
 no more than processors, of which the timers take their part. A connection that has begun with BBR
-has timers for good, but by Reno they are set for up to twice what the path has carried
-(``tcp_pacing_ss_ratio`` of ip-sysctl): few of them are waited for. See "The service proxy" of
+has timers for good, whatever it is given later, so connections begin with Reno, and those with
+peers farther away get BBR before their first bulk. See "The service proxy" of
 ``docs/performance.md``.
 """
 
@@ -14,7 +14,7 @@ import socket
 import struct
 
 NEARBY = 0.0002
-"""Seconds of the shortest round trip to such a peer: what it takes within a machine or a rack."""
+"""Seconds of the shortest round trip to a peer nearby: what it takes within a machine or a rack."""
 
 _BBR = b"bbr"
 """What the names of its versions begin with."""
@@ -30,21 +30,55 @@ _MIN_RTT, _INFO_BYTES = struct.Struct("=I"), 152
 microseconds; kernels before Linux 4.6 do not have it."""
 
 
-def quicken(connected: socket.socket) -> None:
-    """Have a TCP connection control congestion by Reno in the place of BBR to a peer nearby.
+class Pacing:
+    """Chooses between Reno and ``control``, the machine's congestion control, if that is BBR.
 
-    Any other control stays, and so does BBR to peers farther away than :data:`NEARBY`.
+    Any other control is left as it is.
     """
+
+    def __init__(self, control: bytes) -> None:
+        self._bbr = control if control.startswith(_BBR) else None
+
+    def leave_out(self, unconnected: socket.socket) -> None:
+        """Have the connections that a TCP socket is to accept, or to be, begin with Reno."""
+        if self._bbr is not None:
+            _control_by(_RENO, unconnected)
+
+    def bring_in(self, connected: socket.socket) -> None:
+        """Have a TCP connection go on by BBR if its peer is farther away than :data:`NEARBY`."""
+        if self._bbr is None or _shortest_round_trip(connected) <= NEARBY:
+            return
+        # A route may have a control of its own (``congctl`` of ip-route(8)), which stays.
+        if _control(connected) == _RENO:
+            _control_by(self._bbr, connected)
+
+
+def pacing() -> Pacing:
+    """Return the pacing of this machine, as it is set up now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as new:
+        return Pacing(_control(new))
+
+
+def _control(tcp: socket.socket) -> bytes:
+    """Return the name of a socket's control; nothing where the kernel does not tell."""
+    with contextlib.suppress(OSError):
+        name = tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES)
+        return name.rstrip(b"\0")
+    return b""
+
+
+def _control_by(name: bytes, tcp: socket.socket) -> None:
     # At worst it is as fast as it was.
     with contextlib.suppress(OSError):
-        control = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES)
-        if control.startswith(_BBR) and _shortest_round_trip(connected) <= NEARBY:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _RENO)
+        tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
 
 
 def _shortest_round_trip(connected: socket.socket) -> float:
     """Return it in seconds; infinite where the kernel does not tell."""
-    info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+    try:
+        info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+    except OSError:
+        info = b""
     if len(info) < _INFO_BYTES:
         return float("inf")
     microseconds: int = _MIN_RTT.unpack_from(info, _INFO_BYTES - _MIN_RTT.size)[0]

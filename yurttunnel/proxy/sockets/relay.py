@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.proxy.sockets.half_closed import HalfClosed
-from yurttunnel.proxy.sockets.pacing import quicken
+from yurttunnel.proxy.sockets.pacing import Pacing
 from yurttunnel.proxy.sockets.pipes import PIPE_BYTES, Pipe, PipePool
 from yurttunnel.proxy.state.virtual_services import Endpoint
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
@@ -46,6 +46,7 @@ class RelayContext:
     descriptors: DescriptorSet
     pipes: PipePool
     half_closed: HalfClosed
+    pacing: Pacing
 
 
 def reset(connected: socket.socket) -> None:
@@ -207,7 +208,7 @@ class _End:
             self._filled = True
             if not self._has_filled:
                 self._has_filled = True
-                quicken(self.other._socket)
+                self._context.pacing.bring_in(self.other._socket)
         try:
             sent = self.other.send(data)
         except BlockingIOError:

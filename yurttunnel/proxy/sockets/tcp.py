@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall
@@ -22,6 +22,7 @@ from yurttunnel.proxy.sockets.dialing import Dialing
 from yurttunnel.proxy.sockets.half_closed import HalfClosed
 from yurttunnel.proxy.sockets.limits import MOST_DIALING, MOST_OF_SERVICE
 from yurttunnel.proxy.sockets.listener import Listener
+from yurttunnel.proxy.sockets.pacing import pacing
 from yurttunnel.proxy.sockets.pipes import PipePool
 from yurttunnel.proxy.sockets.ports import PortAllocator
 from yurttunnel.proxy.sockets.proxy_protocol import header, original_destination
@@ -38,7 +39,7 @@ class TcpContext:
     relay: RelayContext
     ports: PortAllocator
     connections: Places
-    dialer: IDialer = field(default_factory=TcpDialer)
+    dialer: IDialer
     most_of_service: int = MOST_OF_SERVICE
     most_dialing: int = MOST_DIALING
 
@@ -50,8 +51,9 @@ class TcpContext:
 
 def tcp_context(descriptors: DescriptorSet, ports: PortAllocator, most: int) -> TcpContext:
     """Make the context of a process that may have ``most`` connections by TCP."""
-    relay = RelayContext(descriptors, PipePool(), HalfClosed(descriptors))
-    return TcpContext(relay, ports, Places(most))
+    paced = pacing()
+    relay = RelayContext(descriptors, PipePool(), HalfClosed(descriptors), paced)
+    return TcpContext(relay, ports, Places(most), TcpDialer(paced))
 
 
 @implementer(IProxySockets)
@@ -66,6 +68,7 @@ class TcpProxySockets:
         listening = self._context.ports.open(service.key)
         # Accepted connections inherit what is set here (Linux copies the options).
         tune_local_socket(listening)
+        self._context.relay.pacing.leave_out(listening)
         return TcpProxySocket(self._context, service, picker, listening)
 
 
