@@ -6,7 +6,7 @@
     10.5.0.2   10.5.0.1  10.1.0.1  10.1.0.10, .11, .12 …
     fd05::2    fd05::1   fd01::1   fd01::10, ::11, ::12 …
 
-The client has its way to everything through the node.
+The client has its way to everything through the node. The pods' switch may be a bridge of the node.
 """
 
 from __future__ import annotations
@@ -62,17 +62,18 @@ _AGAIN = 0.3
 class Lab:
     """The network; the thread lives on the node until :meth:`close`."""
 
-    def __init__(self, endpoints=3):
+    def __init__(self, endpoints=3, bridged=False):
         self._former = Namespace(current=True)
         self._machines = []
         try:
-            self._make(endpoints)
+            self._make(endpoints, bridged)
         except BaseException:
             self.close()
             raise
 
-    def _make(self, endpoints):
-        self.node, self.client, switch = self._machine(), self._machine(), self._machine()
+    def _make(self, endpoints, bridged):
+        self.node, self.client = self._machine(), self._machine()
+        switch = self.node if bridged else self._machine()
         with self.node.inside():
             for setting in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
                 Path("/proc/sys/net", setting).write_text("1")
@@ -83,9 +84,10 @@ class Lab:
             via = CLIENT[4 if family == "-4" else 6]
             self.node.run("ip", family, "route", "add", "default", "via", via)
         switch.run("ip", "link", "add", "switch", "type", "bridge")
-        switch.run("ip", "link", "set", "switch", "up")
-        self._join(switch, "port", {}, self.node, "pods", PODS)
-        switch.run("ip", "link", "set", "port", "master", "switch")
+        self._set_up(switch, "switch", PODS if bridged else {})
+        if not bridged:
+            self._join(switch, "port", {}, self.node, "pods", PODS)
+            switch.run("ip", "link", "set", "port", "master", "switch")
         self.endpoints = []
         for number in range(endpoints):
             pod = self._machine()
@@ -138,13 +140,16 @@ class Lab:
             *("ip", "link", "add", name, "type", "veth"),
             *("peer", "name", other_name, "netns", other.path),
         )
-        for machine, link, own in ((one, name, addresses), (other, other_name, other_addresses)):
-            machine.run("ip", "link", "set", link, "up")
-            for version, address in own.items():
-                nodad = ("nodad",) if version == 6 else ()
-                machine.run(
-                    "ip", "address", "add", f"{address}/{_PREFIX[version]}", "dev", link, *nodad
-                )
+        self._set_up(one, name, addresses)
+        self._set_up(other, other_name, other_addresses)
+
+    def _set_up(self, machine, link, addresses):
+        machine.run("ip", "link", "set", link, "up")
+        for version, address in addresses.items():
+            nodad = ("nodad",) if version == 6 else ()
+            machine.run(
+                "ip", "address", "add", f"{address}/{_PREFIX[version]}", "dev", link, *nodad
+            )
 
 
 class Serving(Protocol):

@@ -15,7 +15,7 @@ from twisted.internet.defer import CancelledError, gatherResults
 from twisted.internet.error import ConnectionRefusedError, TimeoutError
 from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs
-from twisted.trial.unittest import TestCase
+from twisted.trial.unittest import SkipTest, TestCase
 
 from tests.proxy.kernel.lab import (
     CLIENT,
@@ -45,6 +45,7 @@ from yurttunnel.proxy.rules.nftables.parts import user_part
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
 from yurttunnel.proxy.state.virtual_services import (
+    Endpoint,
     NobodyServes,
     Portal,
     PortalKind,
@@ -65,6 +66,9 @@ NARROW = 1400
 
 PATH_MTU = {4: (socket.IPPROTO_IP, 10, 14), 6: (socket.IPPROTO_IPV6, 23, 24)}
 """The level, ``IP_MTU_DISCOVER`` and ``IP_MTU`` of linux/in.h, and of linux/in6.h."""
+
+BRIDGED = {4: "bridge-nf-call-iptables", 6: "bridge-nf-call-ip6tables"}
+"""The setting by which rules see what passes a bridge."""
 
 
 _SEEN = """
@@ -98,11 +102,12 @@ class KernelTestCase(TestCase):
     """A node in kernel mode."""
 
     version = 4
+    bridged = False
     masquerade = Masquerade()
 
     def setUp(self):
         """Make the network, and start."""
-        self.lab = Lab(3)
+        self.lab = Lab(3, self.bridged)
         self.addCleanup(self.lab.close)
         self.mode = self.new()
         self.mode.startService()
@@ -161,15 +166,15 @@ class KernelTestCase(TestCase):
         """Make the rules."""
         return self.mode.rules.apply([Placed(each, None) for each in services])
 
-    def service(self, version=None, numbers=(0, 1, 2), portals=None, **more):
-        """Make a service of some endpoints, of all where it is not said which."""
+    def service(self, version=None, numbers=(0, 1, 2), portals=None, others=(), **more):
+        """Make a service of some endpoints, of all where it is not said which, and of others."""
         version = version or self.version
         cluster = Portal(PortalKind.CLUSTER_IP, ip_address(CLUSTER[version]), 80)
         the_key = key(
             "web", more.pop("protocol", Protocol.TCP), version, more.pop("scope", Scope.ALL)
         )
         return service(
-            [self.lab.address(number, version) for number in numbers],
+            [*(self.lab.address(number, version) for number in numbers), *others],
             key=the_key,
             portals=(cluster,) if portals is None else portals,
             **more,
@@ -187,6 +192,24 @@ class KernelTestCase(TestCase):
         """Connect many at once."""
         inside = inside or self.lab.client
         return gatherResults([connect(inside, host, port) for _ in range(count)])
+
+    async def clients_are_soon_served(self, inside=None, then=None):
+        """Require that clients are connected by the first packet that they send after the dead are
+        found out, which is the second one of each: a second later. Return what became of them.
+
+        ``then`` is what happens meanwhile. Where this machine is so busy that finding out takes
+        more than a second, that may be a later one, and no more than that: what the last job does
+        is to forget attempts at the dead.
+        """
+        begun = done = time.monotonic()
+        clients = self.clients(24, CLUSTER[self.version], inside)
+        if then is not None:
+            await then()
+            done = time.monotonic()
+        found = await clients
+        late = int(max(done, self.last_job) - begun)
+        self.assertLessEqual(most_retransmissions(found), 1 + late)
+        return found
 
     def seen(self, found):
         """Return which clients the endpoints have seen."""
@@ -531,24 +554,6 @@ class ProberTests(KernelTestCase):
 class Retry:
     """Endpoints that are dead, by the version of IP."""
 
-    async def clients_are_soon_served(self, inside=None, then=None):
-        """Require that clients are connected by the first packet that they send after the dead are
-        found out, which is the second one of each: a second later. Return what became of them.
-
-        ``then`` is what happens meanwhile. Where this machine is so busy that finding out takes
-        more than a second, that may be a later one, and no more than that: what the last job does
-        is to forget attempts at the dead.
-        """
-        begun = done = time.monotonic()
-        clients = self.clients(24, CLUSTER[self.version], inside)
-        if then is not None:
-            await then()
-            done = time.monotonic()
-        found = await clients
-        late = int(max(done, self.last_job) - begun)
-        self.assertLessEqual(most_retransmissions(found), 1 + late)
-        return found
-
     async def all_are_served(self, by):
         """Require that clients are connected in time, and later ones at once."""
         found = await self.clients_are_soon_served()
@@ -639,6 +644,16 @@ class Retry:
         await self.apply(self.service())
         await self.clients_are_soon_served(self.lab.node)
 
+    async def test_an_endpoint_of_the_node(self):
+        """One in the node's own network that refuses is left out, for all clients."""
+        self.serve(0)
+        own = Endpoint(HOSTS[self.version], PORT)
+        for inside in (self.lab.client, self.lab.node):
+            await self.apply(self.service(numbers=[0], others=[own]))
+            await self.clients_are_soon_served(inside)
+            self.assertTrue(self.mode.ejections.is_ejected(Protocol.TCP, own))
+            await self.apply(self.service(numbers=[0]))
+
     async def test_all_dead(self):
         """Clients are refused as soon as that is known: by what they send after a second."""
         await self.apply(self.service())
@@ -708,6 +723,33 @@ class RetryTests(Retry, KernelTestCase):
 
 
 class RetryIPv6Tests(Retry, KernelTestCase):
+    """IPv6."""
+
+    version = 6
+
+
+class Bridge:
+    """Pods on one bridge of the node, as bridge plugins of CNI have them."""
+
+    bridged = True
+
+    async def test_a_pod_that_refuses_another(self):
+        """The rules see a refusal that the bridge passes on."""
+        setting = Path("/proc/sys/net/bridge", BRIDGED[self.version])
+        if not setting.exists():
+            raise SkipTest("this kernel has no br_netfilter")
+        setting.write_text("1")
+        self.serve(0)
+        await self.apply(self.service(numbers=[0, 1]))
+        await self.clients_are_soon_served(self.lab.endpoints[2])
+        self.assertTrue(self.mode.ejections.is_ejected(*self.target(1)))
+
+
+class BridgeTests(Bridge, KernelTestCase):
+    """IPv4."""
+
+
+class BridgeIPv6Tests(Bridge, KernelTestCase):
     """IPv6."""
 
     version = 6

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.proxy.kernel.packets import Refused, Stale, told
+from yurttunnel.proxy.kernel.packets import Refused, Tried, told
 from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
 
@@ -46,7 +46,8 @@ class ToldTests(SynchronousTestCase):
         """A first packet tells the endpoint, and as whom it sees the client."""
         for version in (4, 6):
             packet = ip(CLIENT[version], POD[version], TCP, tcp(40000, 8080, SYN))
-            self.assertEqual(Attempt(target(version), CLIENT[version], 40000), told(b"", packet))
+            attempt = Attempt(target(version), CLIENT[version], 40000)
+            self.assertEqual(Tried(attempt, False), told(b"", packet))
 
     def test_a_reset(self):
         """It tells the endpoint that it comes from."""
@@ -92,13 +93,11 @@ class ToldTests(SynchronousTestCase):
             self.assertIsNone(told(b"", packet[:size]), size)
 
     def test_stale(self):
-        """What the rules call so tells of the attempt, whichever way the packet goes."""
+        """The rules call a first packet so."""
         for version in (4, 6):
             attempt = Attempt(target(version), CLIENT[version], 40000)
             packet = ip(CLIENT[version], POD[version], TCP, tcp(40000, 8080, SYN))
-            self.assertEqual(Stale(attempt, False), told(b"stale", packet))
-            packet = ip(POD[version], CLIENT[version], TCP, tcp(8080, 40000, RST | ACK))
-            self.assertEqual(Stale(attempt, True), told(b"stale", packet))
+            self.assertEqual(Tried(attempt, True), told(b"stale", packet))
 
     @given(st.sampled_from((b"", b"stale")), st.binary(max_size=128))
     def test_anything(self, prefix, payload):

@@ -11,7 +11,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.services import endpoint
 from yurttunnel.proxy.kernel.ejections import Ejections
-from yurttunnel.proxy.kernel.packets import Stale
 from yurttunnel.proxy.kernel.prober import Outcome
 from yurttunnel.proxy.kernel.stale_entries import MOST_WAITING, StaleEntries
 from yurttunnel.proxy.kernel.suspicion import ANSWER, RECENT, Suspicion
@@ -65,29 +64,24 @@ class StaleEntriesTests(SynchronousTestCase):
         """Return whether the endpoint is left out."""
         return self.ejections.is_ejected(*ONE)
 
-    def test_a_refusal(self):
-        """The endpoint is left out, and the entry forgotten, at once."""
-        self.entries.told(Stale(FIRST, True))
-        self.assertEqual(([FIRST], True), (self.forgotten, self.is_ejected()))
-
     def test_an_endpoint_that_answers(self):
         """The entry is right, also where the endpoint serves no more: its client is connected."""
         self.service.remove(ONE.endpoint)
-        self.entries.told(Stale(FIRST, False))
+        self.entries.tried(FIRST)
         self.ends(Outcome.ANSWERED)
         self.assertEqual(([], False), (self.forgotten, self.is_ejected()))
 
     def test_an_endpoint_that_refuses_a_probe(self):
         """As if it had refused the client."""
-        self.entries.told(Stale(FIRST, False))
+        self.entries.tried(FIRST)
         self.assertEqual([], self.forgotten)
         self.ends(Outcome.REFUSED)
         self.assertEqual(([FIRST], True), (self.forgotten, self.is_ejected()))
 
     def test_a_silent_endpoint(self):
         """All that wait for its probe are forgotten, and it is suspected as by other clients."""
-        self.entries.told(Stale(FIRST, False))
-        self.entries.told(Stale(SECOND, False))
+        self.entries.tried(FIRST)
+        self.entries.tried(SECOND)
         self.assertEqual(1, len(self.probes))
         probing = self.probes.pop()[1]
         probing.callback(Outcome.SILENT)
@@ -96,35 +90,35 @@ class StaleEntriesTests(SynchronousTestCase):
 
     def test_an_endpoint_that_is_silent_to_probes_alone(self):
         """Where clients have just been answered, probes say nothing."""
-        self.suspicion.told(FIRST)
+        self.suspicion.tried(FIRST)
         self.clock.advance(ANSWER)
-        self.entries.told(Stale(SECOND, False))
+        self.entries.tried(SECOND)
         self.clock.advance(RECENT - 0.1)
         self.ends(Outcome.SILENT)
         self.assertEqual([], self.forgotten)
 
     def test_an_endpoint_that_cannot_be_probed(self):
         """Nothing is known of it, and nothing done; the next attempt is looked at again."""
-        self.entries.told(Stale(FIRST, False))
+        self.entries.tried(FIRST)
         self.ends(Outcome.UNKNOWN)
         self.assertEqual([], self.forgotten)
         self.probes.clear()
-        self.entries.told(Stale(FIRST, False))
+        self.entries.tried(FIRST)
         self.ends(Outcome.REFUSED)
         self.assertEqual([FIRST], self.forgotten)
 
     def test_many(self):
         """No more wait than a bound; the others' clients try again."""
         for port in range(MOST_WAITING + 1):
-            self.entries.told(Stale(FIRST._replace(port=port), False))
+            self.entries.tried(FIRST._replace(port=port))
         self.ends(Outcome.REFUSED)
         self.assertEqual(MOST_WAITING, len(self.forgotten))
 
     def test_a_kernel_that_does_not_forget(self):
         """It is told, and the next one is forgotten all the same."""
         self.kept.append(FIRST)
-        self.entries.told(Stale(FIRST, False))
-        self.entries.told(Stale(SECOND, False))
+        self.entries.tried(FIRST)
+        self.entries.tried(SECOND)
         with capturedLogs() as logged:
             self.ends(Outcome.REFUSED)
         self.assertIn("the table is not given", str(logged[-1]["error"]))
@@ -132,7 +126,7 @@ class StaleEntriesTests(SynchronousTestCase):
 
     def test_the_end(self):
         """A probe that is cancelled says nothing."""
-        self.entries.told(Stale(FIRST, False))
+        self.entries.tried(FIRST)
         self.probes[0][1].cancel()
         self.assertEqual([], self.forgotten)
         self.assertEqual([], self.flushLoggedErrors())

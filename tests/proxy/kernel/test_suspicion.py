@@ -11,7 +11,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.services import endpoint
 from yurttunnel.proxy.kernel.ejections import Ejections
-from yurttunnel.proxy.kernel.packets import Refused
 from yurttunnel.proxy.kernel.prober import SECONDS, Outcome
 from yurttunnel.proxy.kernel.suspicion import ANSWER, MOST_SIBLINGS, Suspicion
 from yurttunnel.proxy.kernel.targets import Attempt, Target
@@ -63,7 +62,7 @@ class SuspicionTests(SynchronousTestCase):
 
     def attempt(self, target):
         """Have the kernel tell of a client's first packet."""
-        self.suspicion.told(Attempt(target, ip_address("10.5.0.2"), 40000))
+        self.suspicion.tried(Attempt(target, ip_address("10.5.0.2"), 40000))
 
     def pass_time(self, seconds=FIRST_RETRANSMISSION - APPLYING):
         """Let time pass in small steps."""
@@ -99,13 +98,13 @@ class SuspicionTests(SynchronousTestCase):
 
     def test_a_refusal(self):
         """It is ejected at once."""
-        self.suspicion.told(Refused(ONE))
+        self.suspicion.refused(ONE)
         self.assertEqual([ONE], self.ejected())
 
     def test_neighbors(self):
         """What the client might be led to next is probed, and found dead before it is."""
         self.outcomes[TWO.endpoint] = Outcome.SILENT
-        self.suspicion.told(Refused(ONE))
+        self.suspicion.refused(ONE)
         self.pass_time()
         self.assertEqual([ONE, TWO], self.ejected())
 
@@ -115,7 +114,7 @@ class SuspicionTests(SynchronousTestCase):
             self.answered[target.endpoint] = True
             self.attempt(target)
         self.pass_time(ANSWER + 0.1)
-        self.suspicion.told(Refused(ONE))
+        self.suspicion.refused(ONE)
         self.assertEqual([], self.probes)
 
     def test_probes_that_reach_nobody(self):
@@ -141,14 +140,14 @@ class SuspicionTests(SynchronousTestCase):
     def test_all_refuse(self):
         """All are ejected before the client's next try, which then is told the truth."""
         self.outcomes.update(dict.fromkeys(self.service, Outcome.REFUSED))
-        self.suspicion.told(Refused(ONE))
+        self.suspicion.refused(ONE)
         self.pass_time()
         self.assertEqual([ONE, TWO, THREE], self.ejected())
 
     def test_endpoints_of_no_service(self):
         """Nothing is done about them, nor about those that have gone meanwhile."""
         self.service.remove(ONE.endpoint)
-        self.suspicion.told(Refused(ONE))
+        self.suspicion.refused(ONE)
         self.answered[ONE.endpoint] = False
         self.attempt(ONE)
         self.pass_time()
@@ -165,14 +164,14 @@ class SuspicionTests(SynchronousTestCase):
         """No more are probed at a time than a bound, and none twice."""
         self.service += [endpoint(number) for number in range(10, 500)]
         for _ in range(10):
-            self.suspicion.told(Refused(ONE))
+            self.suspicion.refused(ONE)
         self.assertLessEqual(len(self.probes), 10 * MOST_SIBLINGS)
         self.assertEqual(len(self.probes), len(set(self.probes)))
 
     def test_udp(self):
         """What is refused is ejected; nothing can be probed."""
         dns = Target(Protocol.UDP, ONE.endpoint)
-        self.suspicion.told(Refused(dns))
+        self.suspicion.refused(dns)
         self.assertTrue(self.ejections.is_ejected(*dns))
         self.assertEqual([], self.probes)
 

@@ -7,7 +7,7 @@ import struct
 
 from tests.steering.netlink.support import KernelTestCase, command, run_at_once
 from yurttunnel.steering.netlink import expressions as nft
-from yurttunnel.steering.netlink.own_table import PREROUTING, OwnChain, OwnTable
+from yurttunnel.steering.netlink.own_table import FORWARD, OwnChain, OwnTable
 
 
 def bits(of: int) -> bytes:
@@ -37,7 +37,7 @@ class ExpressionTests(KernelTestCase):
                 tcp + nft.transport(13, 1) + nft.masked(b"\x17") + nft.equals(b"\x14")
             ),
         }
-        chain = OwnChain("read-back", "filter", PREROUTING, 0, tuple(expected.values()))
+        chain = OwnChain("read-back", "filter", FORWARD, 0, tuple(expected.values()))
         table = OwnTable(run_at_once, "test-", [chain], "cannot", self.fail)
         table.startService()
         self.addCleanup(table.stopService)

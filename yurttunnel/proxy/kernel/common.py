@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from yurttunnel.proxy.kernel.marks import MASQUERADED, has_mark
 from yurttunnel.proxy.kernel.parts import HAIRPIN
-from yurttunnel.proxy.kernel.watching import REFUSED, watching_chains
+from yurttunnel.proxy.kernel.watching import TO_REFUSED, watching_chains
 from yurttunnel.proxy.rules.nftables.parts import Part
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, Chain, chain
-from yurttunnel.proxy.rules.nftables.tables import Common
 
 
 def common(
     version: int, *, watches: bool = True, drops: bool = False, drops_invalid: bool = True
-) -> Common:
+) -> Part:
     """Return it: masquerading, what is told of packets if it ``watches``, and what ends here.
 
     Refusals are dropped where ``drops`` is set (:mod:`yurttunnel.proxy.kernel.watching`). Packets
@@ -30,15 +29,13 @@ def common(
             hook="type nat hook postrouting priority 100;",
         )
     }
+    forward = [TO_REFUSED] if watches else []
     if drops_invalid:
-        chains["filter-forward"] = chain(
-            "meta l4proto tcp ct state invalid drop", hook="type filter hook forward priority 0;"
-        )
+        forward.append("meta l4proto tcp ct state invalid drop")
+    if forward:
+        chains["filter-forward"] = chain(*forward, hook="type filter hook forward priority 0;")
     maps = {HAIRPIN: f"set {{ type {address} . {address}; }}"}
     if not watches:
-        return Common(Part(chains, maps))
+        return Part(chains, maps)
     watching = watching_chains(version, drops)
-    # Before addresses are translated back: the endpoint's is what counts.
-    first = f"ct direction reply jump {REFUSED}"
-    part = Part({**chains, **watching.chains}, {**maps, **watching.maps})
-    return Common(part, (first,))
+    return Part({**chains, **watching.chains}, {**maps, **watching.maps})

@@ -12,16 +12,15 @@ import struct
 from collections.abc import Callable
 
 from yurttunnel.proxy.kernel.marks import RETRIED
-from yurttunnel.proxy.rules.nftables.tables import FILTER_PRIORITY
 from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.netlink import expressions as nft
-from yurttunnel.steering.netlink.own_table import OUTPUT, PREROUTING, OwnChain, OwnTable
+from yurttunnel.steering.netlink.own_table import FORWARD, INPUT, OUTPUT, OwnChain, OwnTable
 from yurttunnel.steering.netlink.worker import Run
 
 TABLE = "yurtproxy-"
 """What the table's name begins with."""
 
-PRIORITY = FILTER_PRIORITY + 1
+PRIORITY = 1
 """Just behind the chains that tell of them."""
 
 _RELATED = 1 << 2
@@ -52,7 +51,7 @@ def dropped_refusals(run: Run, refused: Callable[[SteeringFailed], object]) -> O
         *(_not_retried(), _not_answering()),
         *(_resets(), *(_unreachable(protocol) for protocol in _UNREACHABLE)),
     )
-    hooks = (("prerouting", PREROUTING), ("output", OUTPUT))
+    hooks = (("forward", FORWARD), ("input", INPUT), ("output", OUTPUT))
     chains = [OwnChain(name, "filter", hook, PRIORITY, rules) for name, hook in hooks]
     return OwnTable(run, TABLE, chains, "cannot keep refusals from clients", refused)
 

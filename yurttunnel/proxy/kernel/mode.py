@@ -16,7 +16,7 @@ from yurttunnel.proxy.kernel.connections import Connections
 from yurttunnel.proxy.kernel.dropping import dropped_refusals
 from yurttunnel.proxy.kernel.ejections import Ejections
 from yurttunnel.proxy.kernel.packet_log import PacketLog
-from yurttunnel.proxy.kernel.packets import Stale, told
+from yurttunnel.proxy.kernel.packets import Refused, told
 from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade
 from yurttunnel.proxy.kernel.prober import Prober
 from yurttunnel.proxy.kernel.rules import KernelRules
@@ -24,8 +24,9 @@ from yurttunnel.proxy.kernel.stale_entries import StaleEntries
 from yurttunnel.proxy.kernel.suspicion import Suspicion
 from yurttunnel.proxy.kernel.sysctl import BE_LIBERAL, is_on
 from yurttunnel.proxy.kernel.watching import COPIED, GROUP
+from yurttunnel.proxy.rules.nftables.parts import Part
 from yurttunnel.proxy.rules.nftables.rules import Nftables
-from yurttunnel.proxy.rules.nftables.tables import Common, Networks, Tables
+from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
 from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.netlink.worker import Run
 from yurttunnel.steering.programs import IPrograms
@@ -116,10 +117,10 @@ class KernelMode(Service):
 
     def _take(self, prefix: bytes, payload: bytes) -> None:
         what = told(prefix, payload)
-        if isinstance(what, Stale):
-            self._stale_entries.told(what)
-        else:
-            self._suspicion.told(what)
+        if isinstance(what, Refused):
+            self._suspicion.refused(what.target)
+        elif what is not None:
+            (self._stale_entries if what.is_stale else self._suspicion).tried(what.attempt)
 
     def _drop_by_rules(self, error: SteeringFailed) -> None:
         self._rules_drop = True
@@ -157,7 +158,7 @@ class KernelMode(Service):
         super().stopService()
         return Deferred.fromCoroutine(self._stop())
 
-    def _common(self, version: int) -> Common:
+    def _common(self, version: int) -> Part:
         return common(
             version,
             watches=self._watches,

@@ -18,7 +18,7 @@ _TCP_FLAGS, _SYN, _RST, _ACK = 13, 0x02, 0x04, 0x10
 """Of the header of TCP (RFC 9293, 3.1): where the flags are, and which."""
 
 STALE = "stale"
-"""What the kernel's log calls packets of which :class:`Stale` tells."""
+"""What the kernel's log calls first packets that it takes for an earlier connection's."""
 
 _ICMP_SIZE = 8
 """Of the header of an error, which the packet follows that it is about (RFC 792, RFC 4443)."""
@@ -37,14 +37,15 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Stale:
-    """A client's first packet, or its refusal, that the kernel takes for an earlier connection's.
+class Tried:
+    """A client's first packet.
 
-    That was from the same port; the packet was led to its endpoint.
+    It ``is_stale`` where the kernel takes it for an earlier connection's, from the same port, and
+    has led it to the endpoint of that.
     """
 
     attempt: Attempt
-    is_refused: bool
+    is_stale: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class _Packet:
     carried: bytes
 
 
-def told(prefix: bytes, payload: bytes) -> Refused | Attempt | Stale | None:
+def told(prefix: bytes, payload: bytes) -> Tried | Refused | None:
     """Return what a packet says that the rules have let this process know of.
 
     ``prefix`` is what the kernel's log calls it. ``None`` where it is none of those, or too short.
@@ -71,23 +72,17 @@ def told(prefix: bytes, payload: bytes) -> Refused | Attempt | Stale | None:
         return None
     flags = packet.carried[_TCP_FLAGS]
     source, destination = _ends(packet)
-    is_stale = prefix == STALE.encode()
     if flags & _RST:
-        refused = Refused(Target(Protocol.TCP, source))
-        return Stale(_attempt(destination, source), True) if is_stale else refused
+        return Refused(Target(Protocol.TCP, source))
     if flags & (_SYN | _ACK) == _SYN:
-        attempt = _attempt(source, destination)
-        return Stale(attempt, False) if is_stale else attempt
+        attempt = Attempt(Target(Protocol.TCP, destination), source.address, source.port)
+        return Tried(attempt, prefix == STALE.encode())
     return None
 
 
 def _ends(packet: _Packet) -> tuple[Endpoint, Endpoint]:
     source_port, port = _PORTS.unpack_from(packet.carried)
     return Endpoint(packet.source, source_port), Endpoint(packet.destination, port)
-
-
-def _attempt(client: Endpoint, endpoint: Endpoint) -> Attempt:
-    return Attempt(Target(Protocol.TCP, endpoint), client.address, client.port)
 
 
 def _error(packet: _Packet) -> Refused | None:

@@ -17,7 +17,6 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.proxy.kernel.packets import Refused, Stale
 from yurttunnel.proxy.kernel.prober import Outcome
 from yurttunnel.proxy.kernel.suspicion import RECENT, Suspicion
 from yurttunnel.proxy.kernel.targets import Attempt, Target
@@ -46,17 +45,12 @@ class StaleEntries:
         self._limited = RateLimitedLog(clock, self._log)
         self._waiting: dict[Target, list[Attempt]] = {}
 
-    def told(self, stale: Stale) -> None:
-        """Take what the kernel tells.
+    def tried(self, attempt: Attempt) -> None:
+        """Take an attempt that such an entry leads.
 
-        After a client's first packet it is not known whether there will be an answer: an endpoint
-        that has left its services may go on to serve.
+        It is not known whether there will be an answer: an endpoint that has left its services may
+        go on to serve.
         """
-        attempt = stale.attempt
-        if stale.is_refused:
-            self._suspicion.told(Refused(attempt.target))
-            self._forget_all([attempt])
-            return
         waiting = self._waiting.setdefault(attempt.target, [])
         if len(waiting) < MOST_WAITING:
             waiting.append(attempt)
@@ -71,7 +65,7 @@ class StaleEntries:
         # Something may keep our probes from an endpoint that answers clients.
         is_silent = outcome is Outcome.SILENT and not self._suspicion.has_answered(target, RECENT)
         if outcome is Outcome.REFUSED:
-            self._suspicion.told(Refused(target))
+            self._suspicion.refused(target)
         elif is_silent:
             self._suspicion.suspect(target)
         if outcome is Outcome.REFUSED or is_silent:

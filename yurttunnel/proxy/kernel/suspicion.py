@@ -17,7 +17,6 @@ from twisted.python.failure import Failure
 
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.proxy.kernel.ejections import Ejections
-from yurttunnel.proxy.kernel.packets import Refused
 from yurttunnel.proxy.kernel.prober import Outcome
 from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
@@ -64,14 +63,20 @@ class Suspicion:
         self._answered: dict[Target, float] = {}
         self._probing: set[Target] = set()
 
-    def told(self, what: Refused | Attempt | None) -> None:
-        """Take what the kernel tells."""
-        if isinstance(what, Refused):
-            self._refused(what.target)
-        elif what is not None:
-            self._attempts.append((self._clock.seconds() + ANSWER, what))
-            if self._looking is None:
-                self._looking = self._clock.callLater(ANSWER, self._look)
+    def tried(self, attempt: Attempt) -> None:
+        """Take a client's attempt."""
+        self._attempts.append((self._clock.seconds() + ANSWER, attempt))
+        if self._looking is None:
+            self._looking = self._clock.callLater(ANSWER, self._look)
+
+    def refused(self, target: Target) -> None:
+        """Learn that nobody serves at an endpoint."""
+        siblings = self._siblings(target)
+        if siblings is None:
+            return
+        self._ejections.eject(target, Outcome.REFUSED)
+        if target.protocol is Protocol.TCP:
+            self._examine(target, siblings, suspected=False)
 
     def stop(self) -> None:
         """Look at no more attempts."""
@@ -79,14 +84,6 @@ class Suspicion:
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
-
-    def _refused(self, target: Target) -> None:
-        siblings = self._siblings(target)
-        if siblings is None:
-            return
-        self._ejections.eject(target, Outcome.REFUSED)
-        if target.protocol is Protocol.TCP:
-            self._examine(target, siblings, suspected=False)
 
     def _look(self) -> None:
         now = self._clock.seconds()

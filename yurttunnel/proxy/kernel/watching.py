@@ -5,8 +5,8 @@ there (:mod:`yurttunnel.proxy.kernel.dropping` has the same conditions): to the 
 packet that was lost, and TCP sends its first one again after 1 s (RFC 6298). By then another
 endpoint gets it.
 
-What an entry of an earlier connection leads to an endpoint (:mod:`.stale_entries`) is told as
-:data:`STALE`, first packets as well as refusals.
+A first packet that an entry of an earlier connection leads to an endpoint (:mod:`.stale_entries`)
+is told as :data:`STALE`; its refusal, which is dropped as well, need not be told after that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOG = f"group {GROUP} snaplen {COPIED} queue-threshold 1"
 """Told at once: else the kernel gathers packets for a second."""
 
 _STALE = "ct status & assured != 0"
-"""Of a connection that is answered, which neither a first packet nor its refusal belongs to."""
+"""Of a connection that is answered, which no first packet belongs to."""
 
 _SAMPLES = "limit rate 5/second burst 5 packets"
 """Of the attempts at an endpoint, and of its refusals: one of them is enough to find out."""
@@ -38,8 +38,8 @@ _MOST = "limit rate 500/second burst 100 packets"
 _SAMPLED, _REFUSING = "sampled", "refusing"
 """Sets of endpoints, each with its limit."""
 
-REFUSED = "watch-refused"
-"""The chain for answers."""
+TO_REFUSED = "ct direction reply jump watch-refused"
+"""The rule by which answers come to what looks for refusals."""
 
 _FORGET = "10s"
 """After which an endpoint that nobody speaks to is no longer in them."""
@@ -65,29 +65,32 @@ def watching_chains(version: int, drops: bool = False) -> Part:
     )
     # A closed port answers the first packet by a reset with the number 0 (RFC 9293, 3.10.7.1); any
     # later one has another number, and belongs to a connection that the client knows.
-    reset = (
-        "tcp flags & (fin | syn | rst | ack) == rst | ack tcp sequence 0 ct direction reply"
-        f" {has_mark(RETRIED)}"
-    )
+    reset = f"tcp flags & (fin | syn | rst | ack) == rst | ack tcp sequence 0 {has_mark(RETRIED)}"
     unreachable = (
         f"{_UNREACHABLE[version]} ct state related {has_mark(RETRIED)} ct status & seen-reply == 0"
     )
     by = f"{family} saddr . meta l4proto . th sport"
     to = f"{family} daddr . meta l4proto . th dport"
     refused = chain(f"{reset} goto watch-reset", f"{unreachable} goto watch-unreachable")
-    log, log_stale = f"{_MOST} log {_LOG}", f'{_STALE} {_MOST} log prefix "{STALE}" {_LOG}'
+    log = f"{_MOST} log {_LOG}"
     tried = chain(
         f"ct state new {has_mark(RETRIED)} update @{_SAMPLED} {{ {to} {_SAMPLES} }} {log}",
-        f"ct direction original {has_mark(RETRIED)} {log_stale}",
+        f'ct direction original {has_mark(RETRIED)} {_STALE} {_MOST} log prefix "{STALE}" {_LOG}',
     )
     reset_by = chain(
-        log_stale,
         f"ct status & assured == 0 update @{_REFUSING} {{ {by} {_SAMPLES} }} {log}",
         *drop,
     )
     first = "tcp flags & (syn | ack) == syn jump watch-tried"
+    # Before addresses are translated back: the endpoint's is what counts. What is forwarded comes
+    # there by a chain that there is anyway.
+    refusals = {
+        f"watch-refused-{hook}": chain(TO_REFUSED, hook=f"type filter hook {hook} priority 0;")
+        for hook in ("input", "output")
+    }
     chains = {
-        REFUSED: refused,
+        **refusals,
+        "watch-refused": refused,
         "watch-reset": reset_by,
         "watch-unreachable": chain(log, *drop),
         "watch-tried": tried,

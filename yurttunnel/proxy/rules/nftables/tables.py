@@ -1,9 +1,14 @@
-"""The tables for all services: base chains with one rule for each map, however full it is."""
+"""The tables for all services: base chains with one rule for each map, however full it is.
+
+They are chains of the type nat, which only the first packet of a connection passes: a packet of one
+that stands costs nothing here. What is dropped or refused there has no connection, so the next
+packet comes there again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from yurttunnel.proxy.host_address import HostAddress
 from yurttunnel.proxy.interfaces import Placed
@@ -21,9 +26,6 @@ from yurttunnel.proxy.rules.nftables.parts import (
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, FORMAT, Chain, Table, chain
 from yurttunnel.proxy.rules.within_cluster import WithinCluster
 from yurttunnel.proxy.state.virtual_services import Address, Key, Network
-
-FILTER_PRIORITY = -110
-"""Of the chains in which packets end: before addresses are translated, at -100."""
 
 SERVICES = "services"
 """Maps to chains of services, which the kernel carries."""
@@ -52,22 +54,10 @@ class Networks:
     pods: tuple[Network, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Common:
-    """What one mode has for all services, beside what there is in both.
-
-    ``first`` are rules for all packets, before those for new connections. Each chain that packets
-    pass costs as much as some rules: so these have none of their own.
-    """
-
-    part: Part = field(default_factory=Part)
-    first: Sequence[str] = ()
-
-
 class Tables:
     """Makes the tables of some families; what has not changed of a service is not made anew.
 
-    ``common`` is what the mode has for all services by a version of IP.
+    ``common`` is what the mode has for all services by a version of IP, beside what both have.
     """
 
     def __init__(
@@ -76,7 +66,7 @@ class Tables:
         parts: Parts,
         host_address: HostAddress,
         networks: Networks,
-        common: Callable[[int], Common] = lambda _: Common(),
+        common: Callable[[int], Part] = lambda _: Part(),
     ) -> None:
         self._versions = versions
         self._parts = parts
@@ -116,48 +106,40 @@ class Tables:
             self._made.pop(key, None)
 
     def _base(self, version: int, host: Address | None) -> Part:
-        common = self._common(version)
-        more = common.part
+        more = self._common(version)
         chains = {FORMAT: Chain(), REFUSE: _refuse(), **more.chains}
         for way, hook in ((Way.ARRIVING, "prerouting"), (Way.OWN, "output")):
-            chains[f"filter-{hook}"] = chain(
-                *common.first,
-                *self._filter(version, way),
-                hook=f"type filter hook {hook} priority {FILTER_PRIORITY};",
-            )
+            node_ports = f"{hook}-node-ports"
             chains[f"nat-{hook}"] = chain(
-                *self._nat(version, way, host), hook=f"type nat hook {hook} priority -100;"
+                *self._to_portals(version, way, host),
+                f"{self._local(version)} goto {node_ports}",
+                hook=f"type nat hook {hook} priority -100;",
             )
+            chains[node_ports] = chain(*self._to_node_ports(version, way, host))
         return Part(chains, {**_maps(version), **more.maps}, dict(more.elements))
 
-    def _filter(self, version: int, way: Way) -> Iterator[str]:
-        """Yield the rules for packets that get nowhere."""
+    def _to_portals(self, version: int, way: Way, host: Address | None) -> Iterator[str]:
+        """Yield the rules for portals with an address; what most connections are to comes first.
+
+        They go before node ports, as any address of the machine has those: where a load balancer's
+        is one of them, a service may have the same port there.
+        """
         family = FAMILIES[version]
         portal = f"{family} daddr . {_PORT}"
-        yield "ct state != new accept"
         yield f"{portal} @{RESTRICTED} {portal} . {family} saddr != @{ALLOWED} drop"
         for by, clients in self._ways(version, way):
-            yield f"{clients}{portal} vmap @{by.value}-{NOBODY}"
-            local = self._local(version)
-            yield f"{clients}{local} {_PORT} vmap @{by.value}-{NOBODY}{NODE_PORTS}"
-
-    def _nat(self, version: int, way: Way, host: Address | None) -> Iterator[str]:
-        """Yield the rules that lead connections; node ports are the last, as any address has them.
-
-        Where a load balancer's address is this machine's, a service may have the same port there.
-        """
-        to = _to(host if way is Way.OWN else None)
-        portal = f"{FAMILIES[version]} daddr . {_PORT}"
-        local = self._local(version)
-        ways = list(self._ways(version, way))
-        for by, clients in ways:
-            yield f"{clients}{_TRANSPORT} {to}:{portal} map @{by.value}-{PORTALS}"
             yield f"{clients}{portal} vmap @{by.value}-{SERVICES}"
-        for by, clients in ways:
+            yield f"{clients}{_TRANSPORT} {_to(way, host)}:{portal} map @{by.value}-{PORTALS}"
+            yield f"{clients}{portal} vmap @{by.value}-{NOBODY}"
+
+    def _to_node_ports(self, version: int, way: Way, host: Address | None) -> Iterator[str]:
+        """Yield the rules for what is sent to this machine, in the same order."""
+        others = f"{FAMILIES[version]} daddr != {_LOOPBACK[version]}"
+        for by, clients in self._ways(version, way):
+            yield f"{clients}{others} {_PORT} vmap @{by.value}-{SERVICES}{NODE_PORTS}"
             node_ports = f"@{by.value}-{PORTALS}{NODE_PORTS}"
-            yield f"{clients}{local} {_TRANSPORT} {to}:{_PORT} map {node_ports}"
-            others = f"{FAMILIES[version]} daddr != {_LOOPBACK[version]}"
-            yield f"{clients}{local} {others} {_PORT} vmap @{by.value}-{SERVICES}{NODE_PORTS}"
+            yield f"{clients}{_TRANSPORT} {_to(way, host)}:{_PORT} map {node_ports}"
+            yield f"{clients}{_PORT} vmap @{by.value}-{NOBODY}{NODE_PORTS}"
 
     def _ways(self, version: int, way: Way) -> Iterator[tuple[Way, str]]:
         """Yield whose maps to look at for what comes by one hook, and for which clients."""
@@ -186,14 +168,14 @@ def _add(table: Part, part: Part) -> None:
         table.elements.setdefault(place, data)
 
 
-def _to(host: Address | None) -> str:
+def _to(way: Way, host: Address | None) -> str:
     """Return the statement that leads to a proxy port, which follows a colon; ``host`` is the
-    address of this machine for its own packets.
+    address of this machine, for its own packets.
 
     To redirect a program's own packet leads to the loopback address, while its source stays
     another one: the replies would go astray.
     """
-    if host is None:
+    if way is not Way.OWN or host is None:
         return "redirect to "
     return f"dnat to [{host}]" if host.version == 6 else f"dnat to {host}"
 
