@@ -1,8 +1,9 @@
 """Kernel mode beside no proxy: a client, a node and endpoints, each in a network namespace.
 
-Each way has machines of its own, so that packets of the other one meet no rule of the proxy. Both
-nodes have what any node has: a firewall that tracks connections, and address translation, though
-none of the packets here is one that it is for.
+Each way has machines of its own, so that packets of the other one meet no rule of the proxy. Of two
+sets of machines that are alike one may be faster for as long as it is there, by some hundredths: so
+they are made anew for each turn. Both nodes have what any node has: a firewall that tracks
+connections, and address translation, though none of the packets here is one that it is for.
 """
 
 from __future__ import annotations
@@ -57,28 +58,35 @@ class Bench(Loads):
         super().__init__(scale)
         if os.geteuid() != 0:
             raise BenchmarkFailed("kernel mode is measured in network namespaces: run it as root")
-        self._lab = lab = _lab(stack, 3)
-        others = _lab(stack, 1)
         self._directory = directory
+        self._program = build(directory)
+        # The backend with TLS, which nobody asks here, wants a certificate.
+        self._identity = Authority(directory).issue("bench")
+        self._proxy: KernelProxy | None = None
+        self._machines = stack.enter_context(ExitStack())
+        self.renew()
+
+    def renew(self) -> None:
+        """Have new machines, and new programs on them."""
+        self._machines.close()
+        self._endpoints: tuple[int, ...] = ()
+        self._lab = lab = _lab(self._machines, 3)
+        others = _lab(self._machines, 1)
         lab.endpoints[SILENT].run("nft", "-f", "-", stdin=_HOLE)
         self._addresses = [str(lab.address(number).address) for number in range(3)]
+        self._load, self._behind = self._ends(lab)
+        load, backend = self._ends(others)
         living = self._addresses[LIVING]
-        program = build(directory)
-        # The backend with TLS, which nobody asks here, wants a certificate.
-        identity = Authority(directory).issue("bench")
-
-        def ends(of: Lab) -> tuple[Clients, Backend]:
-            with of.client.inside():
-                clients = stack.enter_context(Clients(program))
-            with of.endpoints[LIVING].inside():
-                return clients, stack.enter_context(Backend(program, identity, living))
-
-        self._load, self._behind = ends(lab)
-        load, backend = ends(others)
         self.direct = Way(load, backend, living, backend.plain_port, backend.echo_port)
-        self._proxy: KernelProxy | None = None
-        self._endpoints: tuple[int, ...] = ()
-        stack.callback(self._stop)
+        self._machines.callback(self._stop)
+
+    def _ends(self, lab: Lab) -> tuple[Clients, Backend]:
+        with lab.client.inside():
+            clients = self._machines.enter_context(Clients(self._program))
+        with lab.endpoints[LIVING].inside():
+            living = self._addresses[LIVING]
+            backend = Backend(self._program, self._identity, living)
+            return clients, self._machines.enter_context(backend)
 
     @property
     def ours(self) -> Way:

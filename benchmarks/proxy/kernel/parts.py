@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from benchmarks.figures import Demand, Figure
 from benchmarks.parts import Parts
@@ -26,19 +27,23 @@ STARTS = 7
 _MEGABYTE, _MILLISECOND = 1e6, 1e3
 
 
+_Taken = TypeVar("_Taken")
+
+
 def _many(work: str, title: str) -> Callable[..., Iterator[Figure]]:
     """Make the part of small operations: their rate and their middle."""
 
     def part(bench: Bench) -> Iterator[Figure]:
         rate = Figure(Demand(title, Unit.RATE, KEPT, True, True))
         p50 = Figure(Demand(f"{title}: p50", Unit.LATENCY, 1 / KEPT, True))
-        for _ in range(bench.scale.repeats):
-            peer = bench.many(bench.direct, work, CLIENTS)
-            ours = bench.many(bench.ours, work, CLIENTS)
-            rate.peer.append(peer.rate)
-            rate.ours.append(ours.rate)
-            p50.peer.append(peer.p50 * _MILLISECOND)
-            p50.ours.append(ours.p50 * _MILLISECOND)
+        for turn in range(bench.scale.repeats):
+            bench.renew()
+            for way, rates, p50s in _in_turn(
+                turn, (bench.direct, rate.peer, p50.peer), (bench.ours, rate.ours, p50.ours)
+            ):
+                result = bench.many(way, work, CLIENTS)
+                rates.append(result.rate)
+                p50s.append(result.p50 * _MILLISECOND)
         yield from (rate, p50)
 
     return part
@@ -50,12 +55,20 @@ def _bulk(work: str, streams: int) -> Callable[..., Iterator[Figure]]:
     def part(bench: Bench) -> Iterator[Figure]:
         title = f"{work}, {streams} stream{'s' if streams > 1 else ''}"
         figure = Figure(Demand(title, Unit.THROUGHPUT, KEPT, True, True))
-        for _ in range(min(bench.scale.repeats, BODIES)):
-            for way, values in ((bench.direct, figure.peer), (bench.ours, figure.ours)):
+        for turn in range(min(bench.scale.repeats, BODIES)):
+            bench.renew()
+            for way, values in _in_turn(
+                turn, (bench.direct, figure.peer), (bench.ours, figure.ours)
+            ):
                 values.append(bench.bulk(way, work, streams) / _MEGABYTE)
         yield figure
 
     return part
+
+
+def _in_turn(turn: int, direct: _Taken, ours: _Taken) -> tuple[_Taken, _Taken]:
+    """Return what is measured first, and then: what comes second finds another machine."""
+    return (ours, direct) if turn % 2 else (direct, ours)
 
 
 def retry(bench: Bench) -> Iterator[Figure]:
@@ -67,9 +80,12 @@ def retry(bench: Bench) -> Iterator[Figure]:
     rate = Figure(Demand("new connections, dead left out", Unit.RATE, KEPT, True, True))
     repeats = bench.scale.repeats
     for starts in range(min(repeats, STARTS)):
+        bench.renew()
         slowest.ours.append(bench.slowest_beside_dead(BESIDE_DEAD) * _MILLISECOND)
-        for _ in range(starts, repeats, STARTS):
-            for way, values in ((bench.direct, rate.peer), (bench.current, rate.ours)):
+        for turn in range(starts, repeats, STARTS):
+            for way, values in _in_turn(
+                turn, (bench.direct, rate.peer), (bench.current, rate.ours)
+            ):
                 values.append(bench.many(way, "connections", CLIENTS).rate)
     yield from (slowest, rate)
 
