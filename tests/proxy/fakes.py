@@ -6,6 +6,7 @@ from twisted.internet.defer import Deferred, succeed
 from zope.interface import implementer
 
 from yurttunnel.proxy.interfaces import (
+    VERSIONS,
     IClaims,
     IConntrack,
     IDesiredStateSource,
@@ -178,7 +179,7 @@ class FakeRules:
         self.removed += 1
         return True
 
-    def remove(self):
+    def remove(self, versions=VERSIONS):
         """Remove them."""
         return Deferred.fromCoroutine(self._remove())
 

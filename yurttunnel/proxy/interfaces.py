@@ -165,6 +165,10 @@ class Placed:
     proxy_port: int | None
 
 
+VERSIONS = (4, 6)
+"""Of IP: all families that rules may be of."""
+
+
 class PartlyApplied(SteeringFailed):
     """The rules of some families could not be made; those of the versions in ``made`` were."""
 
@@ -190,8 +194,11 @@ class IRules(Interface):
         families have their rules all the same.
         """
 
-    def remove() -> Deferred[bool]:
-        """Remove everything that is ours, of whichever process; return whether there was some."""
+    def remove(versions: Collection[int] = VERSIONS) -> Deferred[bool]:
+        """Remove everything that is ours in these families, of whichever process.
+
+        Return whether there was some.
+        """
 
     def generation() -> int | None:
         """Return a number that is another one after each change of the kernel's rules, by anybody.

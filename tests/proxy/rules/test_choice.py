@@ -11,7 +11,7 @@ from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from tests.steering.firewall.fakes import FakePrograms
-from yurttunnel.proxy.interfaces import IRules
+from yurttunnel.proxy.interfaces import VERSIONS, IRules, PartlyApplied
 from yurttunnel.proxy.rules.choice import choose, remove_everything
 from yurttunnel.proxy.rules.iptables.rules import IptablesRules
 from yurttunnel.proxy.rules.nftables.rules import Nftables
@@ -23,11 +23,14 @@ from yurttunnel.steering.programs import Finished
 
 @implementer(IRules)
 class RecordedRules:
-    """Rules that note what is asked of them, and fail with ``problem`` while there is one."""
+    """Rules that note what is asked of them, and fail with ``problem`` while there is one.
+
+    With ``made`` they are those of some families alone.
+    """
 
     def __init__(self, backend):
         self.backend = backend
-        self.problem = None
+        self.problem = self.made = None
         self.leftovers = False
         self.calls = []
 
@@ -37,11 +40,14 @@ class RecordedRules:
 
     def apply(self, placed):
         """Note it."""
+        if self.made is not None:
+            self.calls.append("apply")
+            return fail(PartlyApplied("a family is refused", self.made))
         return self._answer("apply", Applied(("made",)))
 
-    def remove(self):
-        """Note it."""
-        return self._answer("remove", self.leftovers)
+    def remove(self, versions=VERSIONS):
+        """Note it, and where it is of some families alone, of which."""
+        return self._answer(_of("remove", versions), self.leftovers)
 
     def generation(self):
         """Return a number of this kind's own."""
@@ -51,9 +57,13 @@ class RecordedRules:
         """Set whether iptables works."""
         await self._answer("find", None)
 
-    async def remove_elsewhere(self):
-        """Note it."""
-        return await self._answer("remove elsewhere", [])
+    async def remove_elsewhere(self, versions=VERSIONS):
+        """Note it in the same way."""
+        return await self._answer(_of("remove elsewhere", versions), [])
+
+
+def _of(call, versions):
+    return call if sorted(versions) == list(VERSIONS) else f"{call} {sorted(versions)}"
 
 
 class ChoiceTests(SynchronousTestCase):
@@ -131,6 +141,22 @@ class ChoiceTests(SynchronousTestCase):
         self.successResultOf(rules.apply([]))
         self.successResultOf(rules.apply([]))
         self.assertEqual(["remove"], self.nftables.calls)
+
+    def test_leftovers_of_one_family(self):
+        """Where the rules of another are refused, those of this one lead no client elsewhere."""
+        rules = choose(BackEnd.IPTABLES, False, self.iptables, self.nftables)
+        self.iptables.made = {4}
+        for _ in range(2):
+            self.failureResultOf(rules.apply([]), PartlyApplied)
+        self.assertEqual(["remove [4]"], self.nftables.calls)
+        self.iptables.made = None
+        for _ in range(2):
+            self.successResultOf(rules.apply([]))
+        self.assertEqual(["remove [4]", "remove [6]"], self.nftables.calls)
+        self.assertEqual(
+            ["remove elsewhere [4]", "remove elsewhere [6]"],
+            [each for each in self.iptables.calls if each != "apply"],
+        )
 
     def test_leftovers_that_cannot_be_removed(self):
         """It is tried again each time, since they may lead clients elsewhere, and told once."""

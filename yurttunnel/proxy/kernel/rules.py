@@ -12,7 +12,7 @@ from zope.interface import implementer
 
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.proxy.interfaces import IRules, Placed
+from yurttunnel.proxy.interfaces import VERSIONS, IRules, Placed
 from yurttunnel.proxy.kernel.ejections import Ejections
 from yurttunnel.proxy.kernel.marks import RETRIED
 from yurttunnel.proxy.kernel.parts import is_carried
@@ -83,10 +83,10 @@ class KernelRules:
                 self._reconsider(each)
         return self._turn.run(self._nftables.apply, placed)
 
-    def remove(self) -> Deferred[bool]:
+    def remove(self, versions: Collection[int] = VERSIONS) -> Deferred[bool]:
         """See :class:`IRules`; ejections change nothing from now on."""
         self._place(None)
-        return self._turn.run(self._nftables.remove)
+        return self._turn.run(self._nftables.remove, versions)
 
     def generation(self) -> int | None:
         """See :class:`IRules`."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from yurttunnel.proxy.interfaces import IRules, Placed
+from yurttunnel.proxy.interfaces import VERSIONS, IRules, PartlyApplied, Placed
 from yurttunnel.proxy.rules.iptables.rules import IptablesRules
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import BackEnd
@@ -33,7 +33,7 @@ class ChosenRules:
     """The rules of ``chosen``; without a choice, of iptables where it works, else of nftables.
 
     The first call finds that out. What a former process has left elsewhere is removed when the
-    rules are there: until then it may serve clients.
+    rules of that family are there: until then it may serve clients.
     """
 
     _log = Logger()
@@ -42,7 +42,7 @@ class ChosenRules:
         self._iptables = iptables
         self._nftables = nftables
         self._chosen = chosen
-        self._leftovers_due = True
+        self._leftovers_due = frozenset(VERSIONS)
         self._told = ""
 
     @property
@@ -54,21 +54,24 @@ class ChosenRules:
         """See :class:`IRules`."""
         return Deferred.fromCoroutine(self._apply(placed))
 
-    def remove(self) -> Deferred[bool]:
+    def remove(self, versions: Collection[int] = VERSIONS) -> Deferred[bool]:
         """Remove the rules of all kinds."""
-        return Deferred.fromCoroutine(self._remove())
+        return Deferred.fromCoroutine(self._remove(versions))
 
     def generation(self) -> int | None:
         """See :class:`IRules`."""
         return None if self._chosen is None else self._chosen.generation()
 
     async def _apply(self, placed: Sequence[Placed]) -> Applied:
-        if self._chosen is None:
-            applied = await self._apply_first(placed)
-        else:
-            applied = await self._chosen.apply(placed)
-        if self._leftovers_due:
-            await self._remove_leftovers()
+        try:
+            if self._chosen is None:
+                applied = await self._apply_first(placed)
+            else:
+                applied = await self._chosen.apply(placed)
+        except PartlyApplied as error:
+            await self._remove_leftovers(error.made)
+            raise
+        await self._remove_leftovers(VERSIONS)
         return applied
 
     async def _apply_first(self, placed: Sequence[Placed]) -> Applied:
@@ -86,13 +89,16 @@ class ChosenRules:
         self._chosen = self._iptables
         return await self._iptables.apply(placed)
 
-    async def _remove_leftovers(self) -> None:
+    async def _remove_leftovers(self, made: Collection[int]) -> None:
+        versions = self._leftovers_due.intersection(made)
+        if not versions:
+            return
         try:
             if self._chosen is self._iptables:
-                removed = await self._iptables.remove_elsewhere()
-                removed += await remove_everything([self._nftables])
+                removed = await self._iptables.remove_elsewhere(versions)
+                removed += await remove_everything([self._nftables], versions)
             else:
-                removed = await remove_everything([self._iptables])
+                removed = await remove_everything([self._iptables], versions)
         except SteeringFailed as error:
             if str(error) != self._told:
                 self._told = str(error)
@@ -102,16 +108,18 @@ class ChosenRules:
                     error=error,
                 )
             return
-        self._leftovers_due = False
+        self._leftovers_due -= versions
         for sentence in removed:
             self._log.info("Of a former process: {sentence}", sentence=sentence)
 
-    async def _remove(self) -> bool:
-        return bool(await remove_everything([self._iptables, self._nftables]))
+    async def _remove(self, versions: Collection[int]) -> bool:
+        return bool(await remove_everything([self._iptables, self._nftables], versions))
 
 
-async def remove_everything(of: Iterable[IRules]) -> list[str]:
-    """Remove the rules of any process; return in sentences what was there.
+async def remove_everything(
+    of: Iterable[IRules], versions: Collection[int] = VERSIONS
+) -> list[str]:
+    """Remove the rules of any process in some families; return in sentences what was there.
 
     Raises :class:`SteeringFailed`, which lists what could not be removed.
     """
@@ -119,7 +127,7 @@ async def remove_everything(of: Iterable[IRules]) -> list[str]:
     failed: list[str] = []
     for rules in of:
         try:
-            if await rules.remove():
+            if await rules.remove(versions):
                 removed.append(f"removed the rules of {rules.backend}")
         except SteeringFailed as error:
             # Without the program there was none that could have made rules, either.

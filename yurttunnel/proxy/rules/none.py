@@ -8,7 +8,14 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from yurttunnel.proxy.interfaces import IClaims, IConntrack, IRules, Placed, StaleFlows
+from yurttunnel.proxy.interfaces import (
+    VERSIONS,
+    IClaims,
+    IConntrack,
+    IRules,
+    Placed,
+    StaleFlows,
+)
 from yurttunnel.proxy.state.virtual_services import Key, Portal
 from yurttunnel.steering.interfaces import Applied
 
@@ -36,7 +43,7 @@ class NoRules:
         self._told = frozenset(would)
         return succeed(Applied())
 
-    def remove(self) -> Deferred[bool]:
+    def remove(self, versions: Collection[int] = VERSIONS) -> Deferred[bool]:
         """See :class:`IRules`."""
         return succeed(False)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from yurttunnel.proxy.host_address import HostAddress
-from yurttunnel.proxy.interfaces import IRules, PartlyApplied, Placed
+from yurttunnel.proxy.interfaces import VERSIONS, IRules, PartlyApplied, Placed
 from yurttunnel.proxy.rules.iptables.chains import PROXY
 from yurttunnel.proxy.rules.iptables.portals import PortalRules
 from yurttunnel.proxy.state.virtual_services import Address, Network
@@ -105,9 +105,9 @@ class IptablesRules:
         """Read what there is, and change what differs; see :class:`IRules`."""
         return Deferred.fromCoroutine(self._apply(tuple(placed)))
 
-    def remove(self) -> Deferred[bool]:
+    def remove(self, versions: Collection[int] = VERSIONS) -> Deferred[bool]:
         """Remove our chains from both back ends, those of kube-proxy's userspace mode, too."""
-        return Deferred.fromCoroutine(self._remove())
+        return Deferred.fromCoroutine(self._remove(versions))
 
     def generation(self) -> int | None:
         """Return what nftables counts; the kernel counts no changes of its legacy tables."""
@@ -134,12 +134,17 @@ class IptablesRules:
         if missing:
             raise SteeringFailed("; ".join(missing))
 
-    async def remove_elsewhere(self) -> list[str]:
-        """Remove our chains from the back ends that are not used; return in sentences which.
+    async def remove_elsewhere(self, versions: Collection[int] = VERSIONS) -> list[str]:
+        """Remove our chains of these families from the back ends that are not used.
 
-        Raises :class:`SteeringFailed`, which lists what could not be removed.
+        Return in sentences which. Raises :class:`SteeringFailed`, which lists what could not be
+        removed.
         """
-        used = {version: family.back_end.name for version, family in self._families.items()}
+        used = {
+            version: family.back_end.name
+            for version, family in self._families.items()
+            if version in versions
+        }
         return await remove_chains_elsewhere(self._programs, PROXY, used, self._proc_net)
 
     async def _apply(self, placed: tuple[Placed, ...]) -> Applied:
@@ -209,11 +214,14 @@ class IptablesRules:
         family.made = None
         return await family.tables.apply(family.rules(placed, host))
 
-    async def _remove(self) -> bool:
+    async def _remove(self, versions: Collection[int]) -> bool:
         self._right = None
         left, removed, failed = dict(await installed(self._programs)), False, []
-        for family in self._families.values():
-            left.pop((family.back_end.version, family.back_end.name), None)
+        for key in [key for key, back_end in left.items() if back_end.version not in versions]:
+            del left[key]
+        for version in self._families.keys() & versions:
+            family = self._families[version]
+            left.pop((version, family.back_end.name), None)
             try:
                 removed = await family.tables.remove() or removed
             except SteeringFailed as error:

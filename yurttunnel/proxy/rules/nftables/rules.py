@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
-from yurttunnel.proxy.interfaces import IRules, Placed
+from yurttunnel.proxy.interfaces import VERSIONS, IRules, Placed
 from yurttunnel.proxy.rules.nftables.listing import read
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, NAME, Table
 from yurttunnel.proxy.rules.nftables.transaction import transaction
@@ -63,9 +63,9 @@ class Nftables:
         """Change what differs, in one transaction of all families; see :class:`IRules`."""
         return Deferred.fromCoroutine(self._apply(placed))
 
-    def remove(self) -> Deferred[bool]:
-        """Delete the tables of all families."""
-        return Deferred.fromCoroutine(self._remove())
+    def remove(self, versions: Collection[int] = VERSIONS) -> Deferred[bool]:
+        """Delete the tables of these families."""
+        return Deferred.fromCoroutine(self._remove(versions))
 
     def check(self, placed: Sequence[Placed]) -> Deferred[None]:
         """Have program and kernel check what would be made, and change nothing.
@@ -98,15 +98,15 @@ class Nftables:
         given = transaction({}, self._tables(placed)).text
         await self._run("checking", "-c", "-f", "-", given=given.encode())
 
-    async def _remove(self) -> bool:
+    async def _remove(self, versions: Collection[int]) -> bool:
         self._known = None
-        found = await self._found(FAMILIES)
+        found = await self._found(versions)
         lines = [f"delete table {table.where}\n" for table in found.values()]
         if lines:
             await self._run("removing", "-f", "-", given="".join(lines).encode())
         return bool(lines)
 
-    async def _found(self, versions: Mapping[int, object]) -> dict[int, Table]:
+    async def _found(self, versions: Iterable[int]) -> dict[int, Table]:
         """Return what there is of these families."""
         found = {}
         for version in versions:
