@@ -50,15 +50,16 @@ class ToldTests(SynchronousTestCase):
             self.assertEqual(Tried(attempt, False), told(b"", packet))
 
     def test_a_reset(self):
-        """It tells the endpoint that it comes from."""
+        """It tells the endpoint that it comes from, and which client it is for."""
         for version in (4, 6):
             packet = ip(POD[version], CLIENT[version], TCP, tcp(8080, 40000, RST | ACK))
-            self.assertEqual(Refused(target(version)), told(b"", packet))
+            attempt = Attempt(target(version), CLIENT[version], 40000)
+            self.assertEqual(Refused(attempt, False), told(b"", packet))
 
     def test_options(self):
         """What follows the header of IP is found behind options."""
         packet = ip(POD[4], CLIENT[4], TCP, tcp(8080, 40000, RST | ACK), options=bytes(8))
-        self.assertEqual(Refused(target(4)), told(b"", packet))
+        self.assertEqual(target(4), told(b"", packet).attempt.target)
 
     def test_unreachable(self):
         """An error tells what the packet was for that it is about, whoever sends it."""
@@ -68,7 +69,8 @@ class ToldTests(SynchronousTestCase):
                 about = ip(CLIENT[version], POD[version], number, struct.pack("!HHI", 9, 8080, 0))
                 error = struct.pack("!BBHI", code, 3, 0, 0) + about
                 packet = ip(router[version], CLIENT[version], kind, error)
-                self.assertEqual(Refused(target(version, protocol)), told(b"", packet))
+                attempt = Attempt(target(version, protocol), CLIENT[version], 9)
+                self.assertEqual(Refused(attempt, False), told(b"", packet))
 
     def test_other_errors(self):
         """That a packet is too big, or lives too long, says nothing of the endpoint."""
@@ -93,11 +95,13 @@ class ToldTests(SynchronousTestCase):
             self.assertIsNone(told(b"", packet[:size]), size)
 
     def test_stale(self):
-        """The rules call a first packet so."""
+        """The rules call so what is an earlier connection's, whichever way the packet goes."""
         for version in (4, 6):
             attempt = Attempt(target(version), CLIENT[version], 40000)
             packet = ip(CLIENT[version], POD[version], TCP, tcp(40000, 8080, SYN))
             self.assertEqual(Tried(attempt, True), told(b"stale", packet))
+            packet = ip(POD[version], CLIENT[version], TCP, tcp(8080, 40000, RST | ACK))
+            self.assertEqual(Refused(attempt, True), told(b"stale", packet))
 
     @given(st.sampled_from((b"", b"stale")), st.binary(max_size=128))
     def test_anything(self, prefix, payload):

@@ -64,6 +64,11 @@ class StaleEntriesTests(SynchronousTestCase):
         """Return whether the endpoint is left out."""
         return self.ejections.is_ejected(*ONE)
 
+    def test_a_refusal(self):
+        """The endpoint is left out, and the entry forgotten, at once."""
+        self.entries.refused(FIRST)
+        self.assertEqual(([FIRST], True), (self.forgotten, self.is_ejected()))
+
     def test_an_endpoint_that_answers(self):
         """The entry is right, also where the endpoint serves no more: its client is connected."""
         self.service.remove(ONE.endpoint)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import socket
+from contextlib import closing
 from ipaddress import ip_address, ip_network
 
 from twisted.internet import reactor
@@ -24,12 +27,19 @@ from yurttunnel.proxy.interfaces import Placed
 from yurttunnel.proxy.rules.nftables.parts import user_part
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
-from yurttunnel.proxy.state.virtual_services import NobodyServes, Portal, PortalKind, Scope
+from yurttunnel.proxy.state.virtual_services import (
+    NobodyServes,
+    Portal,
+    PortalKind,
+    Protocol,
+    Scope,
+)
 from yurttunnel.steering.programs import Programs
 
 HOSTS = {version: ip_address(text) for version, text in NODE.items()}
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 NODE_PORT = 30080
+FAMILY = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 
 class Packets:
@@ -53,9 +63,9 @@ class Packets:
         tables = Tables((4, 6), user_part, HOSTS.get, networks)
         await Nftables(Programs(reactor), tables).apply(placed)
 
-    def placed(self, *portals, port=None, scope=Scope.ALL, **more):
+    def placed(self, *portals, port=None, scope=Scope.ALL, name="web", **more):
         """Make a service, without a socket where it is not said."""
-        the_key = key(version=self.version, scope=scope)
+        the_key = key(name, version=self.version, scope=scope)
         return Placed(service(key=the_key, portals=portals, **more), port)
 
     def portal(self, kind, sources=None):
@@ -103,6 +113,43 @@ class Packets:
                 await self.assertFailure(connect(inside, to, port), ConnectionRefusedError)
                 await self.apply(self.placed(*portals, nobody_serves=NobodyServes.DROPPED))
                 await self.assertFailure(connect(inside, to, port, timeout=0.3), TimeoutError)
+
+    async def test_nobody_serves_datagrams(self):
+        """Clients are told by ICMP."""
+        portal = self.portal(PortalKind.CLUSTER_IP)
+        the_key = key(protocol=Protocol.UDP, version=self.version)
+        await self.apply(Placed(service(key=the_key, portals=(portal,)), None))
+        with self.lab.client.inside():
+            client = socket.socket(FAMILY[self.version], socket.SOCK_DGRAM)
+        with closing(client):
+            client.settimeout(30)
+            client.connect((CLUSTER[self.version], 80))
+            client.send(b"?")
+            with self.assertRaises(OSError) as refused:
+                client.recv(1)
+            self.assertEqual(errno.ECONNREFUSED, refused.exception.errno)
+
+    async def test_a_portal_with_an_address_of_this_machine(self):
+        """It goes before the node port of another Service, whichever of both nobody serves."""
+        balancer = Portal(
+            PortalKind.LOAD_BALANCER_IP, ip_address(NODE[self.version]), NODE_PORT, None
+        )
+        node_port = self.portal(PortalKind.NODE_PORT)
+        served, other = self.listen("balancer"), self.port
+        for port, node_port_of_it in ((served, None), (served, other)):
+            await self.apply(
+                self.placed(node_port, port=node_port_of_it, name="other"),
+                self.placed(balancer, port=port),
+            )
+            found, _ = await self.served(self.lab.client, NODE, NODE_PORT)
+            self.assertEqual("balancer", found)
+        await self.apply(
+            self.placed(node_port, port=other, name="other"), self.placed(balancer, port=None)
+        )
+        refused = connect(self.lab.client, NODE[self.version], NODE_PORT)
+        await self.assertFailure(refused, ConnectionRefusedError)
+        found, _ = await self.served(self.lab.client, PODS, NODE_PORT)
+        self.assertEqual("proxy", found)
 
     async def test_external_portals_from_within(self):
         """Packets of this machine, and of pods that are known, are for whoever serves within."""

@@ -90,7 +90,7 @@ class PacingTests(SynchronousTestCase):
         self.assertEqual("bbr", self.with_bulk("bbr", "reno", None))
 
     def test_where_it_is_not_permitted(self):
-        """The connection is as it is without."""
+        """The connection stays as it is."""
         self.assertEqual("bbr", self.begun("bbr", refusing=True))
         self.assertEqual("reno", self.with_bulk("bbr", "reno", FAR, refusing=True))
 
@@ -143,6 +143,23 @@ class KernelTests(SynchronousTestCase):
         with self.accepted() as served:
             self.pacing.bring_in(served)
             self.assertEqual("bbr", self.control(served))
+
+    def test_where_it_could_not_be_taken_back(self):
+        """All is left as it is: peers farther away would never get BBR."""
+        if not DEFAULT.read_text().startswith("bbr"):
+            raise SkipTest("this machine's control is not BBR")
+        real = socket.socket.setsockopt
+
+        class Restricted(socket.socket):
+            def setsockopt(self, level, option, value):
+                if value == DEFAULT.read_text().strip().encode():
+                    raise PermissionError
+                real(self, level, option, value)
+
+        self.patch(socket, "socket", Restricted)
+        with closing(Restricted(socket.AF_INET, socket.SOCK_STREAM)) as new:
+            pacing.pacing().leave_out(new)
+            self.assertTrue(self.control(new).startswith("bbr"))
 
     def test_the_machine_s_own(self):
         """It is what new sockets have."""

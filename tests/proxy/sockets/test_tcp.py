@@ -115,20 +115,26 @@ class RelayTests(SynchronousTestCase):
                 self.until(lambda wanted=wanted: server.read().size == wanted)
             self.assertEqual(pipes, len(self.lab.pipes._idle))
 
-    def test_who_gets_much_is_asked_about_its_congestion_control_once(self) -> None:
-        """What is sent to it counts, not what it sends; small messages are not worth a look."""
+    def test_who_gets_much_is_asked_about_its_way_once(self) -> None:
+        """What is sent to it counts, in whatever pieces, and not what it sends."""
         asked: list[object] = []
         self.patch(Pacing, "bring_in", lambda pacing, connected: asked.append(connected))
         client, server = self.join()
         (joined,) = self.socket._relays
-        for size, seen in (
-            (READ_BYTES - 1, []), (READ_BYTES, [joined._server._socket]),
-            (READ_BYTES - 1, [joined._server._socket]), (READ_BYTES, [joined._server._socket]),
-        ):  # fmt: skip
+        one = [joined._server._socket]
+        for size, seen in ((READ_BYTES - 1, []), (1, one), (READ_BYTES, one)):
             wanted = server.size + size
             client.socket.send(b"x" * size)
             self.until(lambda wanted=wanted: server.read().size == wanted)
             self.assertEqual(seen, asked)
+
+    def test_both_ends_begin_without_a_pace(self) -> None:
+        """The client's by what listens for it, and the endpoint's before it is connected."""
+        begun: list[socket.socket] = []
+        self.patch(Pacing, "leave_out", lambda pacing, unconnected: begun.append(unconnected))
+        self.join()
+        (joined,) = self.socket._relays
+        self.assertEqual([self.socket._listening, joined._server._socket], begun)
 
     def test_an_endpoint_may_speak_first(self) -> None:
         """As SMTP and MySQL do."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from yurttunnel.proxy.kernel.dropping import WATCHING_PRIORITY
 from yurttunnel.proxy.kernel.marks import MASQUERADED, has_mark
 from yurttunnel.proxy.kernel.parts import HAIRPIN
 from yurttunnel.proxy.kernel.watching import TO_REFUSED, watching_chains
@@ -33,7 +34,9 @@ def common(
     if drops_invalid:
         forward.append("meta l4proto tcp ct state invalid drop")
     if forward:
-        chains["filter-forward"] = chain(*forward, hook="type filter hook forward priority 0;")
+        chains["filter-forward"] = chain(
+            *forward, hook=f"type filter hook forward priority {WATCHING_PRIORITY};"
+        )
     maps = {HAIRPIN: f"set {{ type {address} . {address}; }}"}
     if not watches:
         return Part(chains, maps)

@@ -20,8 +20,12 @@ from yurttunnel.steering.netlink.worker import Run
 TABLE = "yurtproxy-"
 """What the table's name begins with."""
 
-PRIORITY = 1
-"""Just behind the chains that tell of them."""
+WATCHING_PRIORITY = -10
+"""Of the chains that tell of them: before those of a firewall, at 0, which may drop them, and
+before addresses are translated back, at 100."""
+
+PRIORITY = WATCHING_PRIORITY + 1
+"""Just behind those."""
 
 _RELATED = 1 << 2
 """Of the states of connections, those of errors (``NF_CT_STATE_BIT(IP_CT_RELATED)``)."""

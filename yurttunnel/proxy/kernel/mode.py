@@ -117,10 +117,14 @@ class KernelMode(Service):
 
     def _take(self, prefix: bytes, payload: bytes) -> None:
         what = told(prefix, payload)
-        if isinstance(what, Refused):
-            self._suspicion.refused(what.target)
-        elif what is not None:
+        if what is None:
+            return
+        if not isinstance(what, Refused):
             (self._stale_entries if what.is_stale else self._suspicion).tried(what.attempt)
+        elif what.is_stale:
+            self._stale_entries.refused(what.attempt)
+        else:
+            self._suspicion.refused(what.attempt.target)
 
     def _drop_by_rules(self, error: SteeringFailed) -> None:
         self._rules_drop = True

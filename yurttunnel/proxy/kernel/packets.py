@@ -18,7 +18,7 @@ _TCP_FLAGS, _SYN, _RST, _ACK = 13, 0x02, 0x04, 0x10
 """Of the header of TCP (RFC 9293, 3.1): where the flags are, and which."""
 
 STALE = "stale"
-"""What the kernel's log calls first packets that it takes for an earlier connection's."""
+"""What the kernel's log calls packets that it takes for an earlier connection's."""
 
 _ICMP_SIZE = 8
 """Of the header of an error, which the packet follows that it is about (RFC 792, RFC 4443)."""
@@ -30,18 +30,22 @@ _IPV4_SIZE, _IPV6_SIZE = 20, 40
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """The endpoint, or a router on the way to it, has answered that nobody serves there."""
-
-    target: Target
-
-
-@dataclass(frozen=True, slots=True)
 class Tried:
     """A client's first packet.
 
     It ``is_stale`` where the kernel takes it for an earlier connection's, from the same port, and
     has led it to the endpoint of that.
+    """
+
+    attempt: Attempt
+    is_stale: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The endpoint, or a router on the way to it, has answered that nobody serves there.
+
+    The client is as it sends, which is not as the endpoint sees it where its address is replaced.
     """
 
     attempt: Attempt
@@ -66,17 +70,17 @@ def told(prefix: bytes, payload: bytes) -> Tried | Refused | None:
     packet = _packet(payload)
     if packet is None:
         return None
+    is_stale = prefix == STALE.encode()
     if packet.protocol in _UNREACHABLE:
-        return _error(packet)
+        return _error(packet, is_stale)
     if packet.protocol != socket.IPPROTO_TCP or len(packet.carried) <= _TCP_FLAGS:
         return None
     flags = packet.carried[_TCP_FLAGS]
     source, destination = _ends(packet)
     if flags & _RST:
-        return Refused(Target(Protocol.TCP, source))
+        return Refused(_attempt(Protocol.TCP, destination, source), is_stale)
     if flags & (_SYN | _ACK) == _SYN:
-        attempt = Attempt(Target(Protocol.TCP, destination), source.address, source.port)
-        return Tried(attempt, prefix == STALE.encode())
+        return Tried(_attempt(Protocol.TCP, source, destination), is_stale)
     return None
 
 
@@ -85,7 +89,11 @@ def _ends(packet: _Packet) -> tuple[Endpoint, Endpoint]:
     return Endpoint(packet.source, source_port), Endpoint(packet.destination, port)
 
 
-def _error(packet: _Packet) -> Refused | None:
+def _attempt(protocol: Protocol, client: Endpoint, endpoint: Endpoint) -> Attempt:
+    return Attempt(Target(protocol, endpoint), client.address, client.port)
+
+
+def _error(packet: _Packet, is_stale: bool) -> Refused | None:
     """Return which endpoint a router, or its own machine, says is not reached."""
     if packet.carried[:1] != bytes([_UNREACHABLE[packet.protocol]]):
         return None
@@ -94,8 +102,7 @@ def _error(packet: _Packet) -> Refused | None:
     about = _packet(packet.carried[_ICMP_SIZE:])
     if about is None or about.protocol not in _PROTOCOLS or len(about.carried) < _PORTS.size:
         return None
-    _, port = _PORTS.unpack_from(about.carried)
-    return Refused(Target(_PROTOCOLS[about.protocol], Endpoint(about.destination, port)))
+    return Refused(_attempt(_PROTOCOLS[about.protocol], *_ends(about)), is_stale)
 
 
 def _packet(payload: bytes) -> _Packet | None:

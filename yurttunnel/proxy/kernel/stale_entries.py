@@ -45,6 +45,14 @@ class StaleEntries:
         self._limited = RateLimitedLog(clock, self._log)
         self._waiting: dict[Target, list[Attempt]] = {}
 
+    def refused(self, attempt: Attempt) -> None:
+        """Learn that a client was refused where such an entry has led it.
+
+        Where that is not known by the client's own address, the probe finds it out.
+        """
+        self._suspicion.refused(attempt.target)
+        self._forget_all([attempt])
+
     def tried(self, attempt: Attempt) -> None:
         """Take an attempt that such an entry leads.
 

@@ -5,13 +5,13 @@ there (:mod:`yurttunnel.proxy.kernel.dropping` has the same conditions): to the 
 packet that was lost, and TCP sends its first one again after 1 s (RFC 6298). By then another
 endpoint gets it.
 
-A first packet that an entry of an earlier connection leads to an endpoint (:mod:`.stale_entries`)
-is told as :data:`STALE`; its refusal, which is dropped as well, need not be told after that.
+What an entry of an earlier connection leads to an endpoint (:mod:`.stale_entries`) is told as
+:data:`STALE`, first packets as well as refusals.
 """
 
 from __future__ import annotations
 
-from yurttunnel.proxy.kernel.dropping import TOO_BIG
+from yurttunnel.proxy.kernel.dropping import TOO_BIG, WATCHING_PRIORITY
 from yurttunnel.proxy.kernel.marks import RETRIED, has_mark
 from yurttunnel.proxy.kernel.packets import STALE
 from yurttunnel.proxy.rules.nftables.parts import Part
@@ -27,7 +27,7 @@ _LOG = f"group {GROUP} snaplen {COPIED} queue-threshold 1"
 """Told at once: else the kernel gathers packets for a second."""
 
 _STALE = "ct status & assured != 0"
-"""Of a connection that is answered, which no first packet belongs to."""
+"""Of a connection that is answered, which neither a first packet nor its refusal belongs to."""
 
 _SAMPLES = "limit rate 5/second burst 5 packets"
 """Of the attempts at an endpoint, and of its refusals: one of them is enough to find out."""
@@ -72,20 +72,23 @@ def watching_chains(version: int, drops: bool = False) -> Part:
     by = f"{family} saddr . meta l4proto . th sport"
     to = f"{family} daddr . meta l4proto . th dport"
     refused = chain(f"{reset} goto watch-reset", f"{unreachable} goto watch-unreachable")
-    log = f"{_MOST} log {_LOG}"
+    log, log_stale = f"{_MOST} log {_LOG}", f'{_STALE} {_MOST} log prefix "{STALE}" {_LOG}'
     tried = chain(
         f"ct state new {has_mark(RETRIED)} update @{_SAMPLED} {{ {to} {_SAMPLES} }} {log}",
-        f'ct direction original {has_mark(RETRIED)} {_STALE} {_MOST} log prefix "{STALE}" {_LOG}',
+        f"ct direction original {has_mark(RETRIED)} {log_stale}",
     )
     reset_by = chain(
+        log_stale,
         f"ct status & assured == 0 update @{_REFUSING} {{ {by} {_SAMPLES} }} {log}",
         *drop,
     )
     first = "tcp flags & (syn | ack) == syn jump watch-tried"
     # Before addresses are translated back: the endpoint's is what counts. What is forwarded comes
-    # there by a chain that there is anyway.
+    # there by the chain for all that is.
     refusals = {
-        f"watch-refused-{hook}": chain(TO_REFUSED, hook=f"type filter hook {hook} priority 0;")
+        f"watch-refused-{hook}": chain(
+            TO_REFUSED, hook=f"type filter hook {hook} priority {WATCHING_PRIORITY};"
+        )
         for hook in ("input", "output")
     }
     chains = {

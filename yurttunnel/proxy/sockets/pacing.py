@@ -3,7 +3,7 @@
 BBR sends by timers, as fast as it has found the path to be. Within a machine or a rack that path is
 no more than processors, of which the timers take their part. A connection that has begun with BBR
 has timers for good, whatever it is given later, so connections begin with Reno, and those with
-peers farther away get BBR before their first bulk. See "The service proxy" of
+peers farther away get BBR once they have carried a little. See "The service proxy" of
 ``docs/performance.md``.
 """
 
@@ -48,15 +48,24 @@ class Pacing:
         """Have a TCP connection go on by BBR if its peer is farther away than :data:`NEARBY`."""
         if self._bbr is None or _shortest_round_trip(connected) <= NEARBY:
             return
-        # A route may have a control of its own (``congctl`` of ip-route(8)), which stays.
+        # A route's own control (``congctl`` of ip-route(8)) stays, where that is not Reno.
         if _control(connected) == _RENO:
             _control_by(self._bbr, connected)
 
 
 def pacing() -> Pacing:
-    """Return the pacing of this machine, as it is set up now."""
+    """Return the pacing of this machine, as it is set up now.
+
+    All is left as it is where this process must not change controls and take that back.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as new:
-        return Pacing(_control(new))
+        control = _control(new)
+        try:
+            for name in (_RENO, control):
+                new.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
+        except OSError:
+            return Pacing(b"")
+        return Pacing(control)
 
 
 def _control(tcp: socket.socket) -> bytes:
@@ -68,7 +77,7 @@ def _control(tcp: socket.socket) -> bytes:
 
 
 def _control_by(name: bytes, tcp: socket.socket) -> None:
-    # At worst it is as fast as it was.
+    # Whoever is paced, or is not, gets everything all the same.
     with contextlib.suppress(OSError):
         tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
 

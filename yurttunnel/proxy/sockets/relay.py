@@ -142,7 +142,7 @@ class _End:
         "_context",
         "_descriptors",
         "_filled",
-        "_has_filled",
+        "_is_bulk",
         "_is_open",
         "_number",
         "_pipe",
@@ -170,8 +170,10 @@ class _End:
         self.carried = 0
         self.has_ended = False
         self._is_open = True
-        # Whether the last read filled its buffer, and whether one has ever done so.
-        self._filled = self._has_filled = False
+        # Whether the last read filled its buffer.
+        self._filled = False
+        # Whether as much as one buffer has been carried.
+        self._is_bulk = False
         # What the other end has not taken: in the pipe, or here.
         self._pipe: Pipe | None = None
         self._waiting = b""
@@ -206,9 +208,9 @@ class _End:
         self.carried += size
         if size == READ_BYTES:
             self._filled = True
-            if not self._has_filled:
-                self._has_filled = True
-                self._context.pacing.bring_in(self.other._socket)
+        if not self._is_bulk and self.carried >= READ_BYTES:
+            self._is_bulk = True
+            self._context.pacing.bring_in(self.other._socket)
         try:
             sent = self.other.send(data)
         except BlockingIOError:
