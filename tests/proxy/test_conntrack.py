@@ -1,4 +1,4 @@
-"""UDP flows that the kernel is to forget: real datagrams, in a network namespace."""
+"""Flows that the kernel is to forget: real packets, in a network namespace."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ class ConntrackTests(KernelTestCase):
         made.bind((address, DNS))
         return made
 
-    def lead(self, change, address, pod, port=DNS, version=None):
+    def lead(self, change, address, pod, port=DNS, version=None, protocol="udp"):
         """Make the rule that leads a portal to a pod, or remove it."""
         version = version or self.version
         there = PODS[version][pod]
         there = there if version == 4 else f"[{there}]"
         destination = () if address is None else ("-d", address)
         command(
-            *(PROGRAMS[version], "-w", "-t", "nat", change, "OUTPUT", "-p", "udp"),
+            *(PROGRAMS[version], "-w", "-t", "nat", change, "OUTPUT", "-p", protocol),
             *(*destination, "--dport", str(port)),
             *("-j", "DNAT", "--to-destination", f"{there}:{DNS}"),
         )
@@ -89,6 +89,13 @@ class ConntrackTests(KernelTestCase):
         client.connect((address, port))
         client.send(b"?")
         return client
+
+    def connect(self, address, port=DNS):
+        """Have a new client begin to connect there."""
+        connecting = self.socket(self.version, socket.SOCK_STREAM)
+        connecting.setblocking(False)
+        self.assertEqual(errno.EINPROGRESS, connecting.connect_ex((address, port)))
+        return connecting
 
     def flows(self, version=None, protocol="udp"):
         """Return where the flows that the kernel tracks were meant for, sorted."""
@@ -141,14 +148,33 @@ class ConntrackTests(KernelTestCase):
         self.send(portal, 54)
         self.send(other)
         self.send(PORTAL[self.other_version], version=self.other_version)
-        connecting = self.socket(self.version, socket.SOCK_STREAM)
-        connecting.setblocking(False)
-        self.assertEqual(errno.EINPROGRESS, connecting.connect_ex((portal, DNS)))
+        self.connect(portal)
         self.assertEqual(2, self.forget(to(portal)))
         self.assertEqual(sorted([(portal, 54), (other, DNS)]), self.flows())
         self.assertEqual([(portal, DNS)], self.flows(protocol="tcp"))
         self.assertEqual(1, len(self.flows(self.other_version)))
         self.assertEqual(0, self.forget(to(portal)))
+
+    def test_an_attempt_before_there_were_rules(self):
+        """What a client by TCP sends after a second is led by those that there are by then."""
+        portal, pod = PORTAL[self.version], self.socket(self.version, socket.SOCK_STREAM)
+        pod.bind((PODS[self.version][0], DNS))
+        pod.listen()
+        client = self.connect(portal)
+        self.connect(OTHER_PORTAL[self.version])
+        self.lead("-A", portal, 0, protocol="tcp")
+        self.assertEqual(1, self.forget(to(portal, protocol=Protocol.TCP)))
+        self.assertEqual(client.getsockname()[1], pod.accept()[1][1])
+        self.assertIn((OTHER_PORTAL[self.version], DNS), self.flows(protocol="tcp"))
+
+    def test_attempts_that_are_led(self):
+        """They are left alone: their endpoint may be about to answer."""
+        portal = PORTAL[self.version]
+        command(PROGRAMS[self.version], "-w", "-A", "INPUT", "-p", "tcp", "-j", "DROP")
+        self.lead("-A", portal, 0, protocol="tcp")
+        self.connect(portal)
+        self.assertEqual([(portal, DNS)], self.flows(protocol="tcp"))
+        self.assertEqual(0, self.forget(to(portal, protocol=Protocol.TCP)))
 
     def test_a_removed_endpoint(self):
         """Of the portal only those flows go that it answered."""

@@ -435,7 +435,7 @@ class TimeTests(ProxierTestCase):
 
 
 class FlowTests(ProxierTestCase):
-    """UDP flows that led elsewhere."""
+    """Flows that led elsewhere, or nowhere."""
 
     portal = Portal(PortalKind.CLUSTER_IP, ip_address("10.96.0.10"), 53)
     flows = StaleFlows(Protocol.UDP, "10.96.0.10", 53)
@@ -458,6 +458,17 @@ class FlowTests(ProxierTestCase):
         for numbers, expected in (([1], 1), ([2], 0), ([], 1), ([2], 1)):
             self.set(service(numbers, key=DNS, portals=(self.portal,)))
             self.assertEqual(expected, len(self.forgotten()), numbers)
+            self.clock.advance(1)
+
+    def test_attempts(self):
+        """By TCP what began before there were rules is forgotten, and where there are no endpoints
+        any more; to be led on to others is no reason.
+        """
+        portal = replace(self.portal, port=80)
+        attempts = StaleFlows(Protocol.TCP, "10.96.0.10", 80)
+        for numbers, expected in (([1], 1), ([2], 0), ([], 1), ([2], 1), (None, 0)):
+            self.set(*([] if numbers is None else [service(numbers, portals=(portal,))]))
+            self.assertEqual([(4, attempts)] * expected, self.forgotten(), numbers)
             self.clock.advance(1)
 
     def test_a_removed_service(self):

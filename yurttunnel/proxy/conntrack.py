@@ -1,13 +1,13 @@
-"""Having the kernel forget where it leads UDP flows.
+"""Having the kernel forget where it leads flows.
 
-Its table of connections keeps the translation of a flow's first datagram for as long as more of
-them come, whatever becomes of the rules.
+Its table of connections keeps the translation of a flow's first packet for as long as more of them
+come, whatever becomes of the rules; or that there was none.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from ipaddress import ip_address
 
@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred, succeed
 from zope.interface import implementer
 
 from yurttunnel.proxy.interfaces import IConntrack, StaleFlows
-from yurttunnel.proxy.state.virtual_services import Endpoint
+from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
 from yurttunnel.steering.netlink.conversation import Conversation
 from yurttunnel.steering.netlink.flow_table import Entry, FlowTable, own_addresses
 from yurttunnel.steering.netlink.flows import MEANINGS
@@ -43,7 +43,7 @@ class Conntrack:
 
 def _forget(version: int, stale: Collection[StaleFlows]) -> int:
     with (
-        as_steering_failed("cannot have UDP flows of before the change forgotten", MEANINGS),
+        as_steering_failed("cannot have flows of before the change forgotten", MEANINGS),
         Conversation(NETLINK_ROUTE) as routes,
         Conversation(NETLINK_NETFILTER) as firewall,
     ):
@@ -53,15 +53,21 @@ def _forget(version: int, stale: Collection[StaleFlows]) -> int:
         for protocol in {each.protocol for each in stale}:
             its = [each for each in stale if each.protocol is protocol]
             is_stale = _judge(its, own)
-            ports = {each.port for each in its}
             # The list is read to its end first: a conversation is about one thing at a time.
-            found = [
-                entry
-                for entry in table.to_ports(version, protocol.number, ports)
-                if is_stale(entry)
-            ]
+            found = [entry for entry in _candidates(table, version, its) if is_stale(entry)]
             forgotten += table.delete(version, found)
         return forgotten
+
+
+def _candidates(table: FlowTable, version: int, stale: Collection[StaleFlows]) -> Iterator[Entry]:
+    """Yield the entries of one protocol, that of ``stale``, which may be of those."""
+    (protocol,) = {each.protocol for each in stale}
+    if protocol is Protocol.UDP:
+        yield from table.to_ports(version, protocol.number, {each.port for each in stale})
+        return
+    for entry in table.unanswered(version, mark=0):
+        if entry.protocol == protocol.number and not entry.is_translated:
+            yield entry
 
 
 def _judge(stale: Collection[StaleFlows], own: Collection[bytes]) -> Callable[[Entry], bool]:

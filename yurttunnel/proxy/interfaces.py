@@ -209,9 +209,10 @@ class IRules(Interface):
 
 @dataclass(frozen=True, slots=True)
 class StaleFlows:
-    """UDP flows that the kernel must forget: to a portal, or to an endpoint that is gone.
+    """Flows that the kernel must forget: to a portal, or to an endpoint that is gone.
 
     ``endpoint`` is ``None`` for all flows of the portal. ``address`` is ``None`` for a node port.
+    Of TCP only attempts are meant that nobody has answered, and that are led nowhere.
     """
 
     protocol: Protocol

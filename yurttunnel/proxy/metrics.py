@@ -142,7 +142,8 @@ METRICS: tuple[Metric[ProxyStats], ...] = (
     ),
     counter(
         "yurtproxy_forgotten_flows",
-        "UDP flows that the kernel was told to forget, since they led elsewhere.",
+        "Flows by UDP that the kernel was told to forget, since they led elsewhere, and attempts"
+        " by TCP that led nowhere.",
         lambda stats: stats.proxier.flows_forgotten,
     ),
 )

@@ -125,7 +125,7 @@ class Proxier(Service):
         self.last_took: float | None = None
         """How long the last one of them took; ``None`` before there was one."""
         self.flows_forgotten = 0
-        """UDP flows that the kernel was told to forget."""
+        """Flows by UDP, and attempts by TCP, that the kernel was told to forget."""
         self._reconciler = Reconciler(
             clock,
             settings.period,
@@ -286,7 +286,7 @@ class Proxier(Service):
             )
 
     async def _forget_flows(self, placed: dict[Key, Placed]) -> None:
-        """Have the kernel forget the UDP flows that rules have led elsewhere before."""
+        """Have the kernel forget flows that rules have led elsewhere before, or nowhere."""
         for version, flows in stale_flows(self._placed, placed).items():
             self._stale.setdefault(version, set()).update(flows)
         self._placed = placed
@@ -295,9 +295,9 @@ class Proxier(Service):
             try:
                 self.flows_forgotten += await self._conntrack.forget(version, self._stale[version])
             except SteeringFailed as error:
-                self._flows_problem = f"UDP clients may be led to endpoints that are gone: {error}"
+                self._flows_problem = f"Clients may be led where no rule leads them: {error}"
                 self._limited.warn(
-                    "UDP clients may be led to endpoints that are gone: {error}; it is tried again",
+                    "Clients may be led where no rule leads them: {error}; it is tried again",
                     error=error,
                 )
             else:

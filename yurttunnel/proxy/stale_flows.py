@@ -1,7 +1,8 @@
-"""Which UDP flows the kernel must forget once rules have changed.
+"""Which flows the kernel must forget once rules have changed.
 
-TCP needs none of it: its connections end, and go on by the rules that were there when they began.
-A UDP flow has no end as long as the client sends, and would lead where it once did for ever
+A connection by TCP ends, and goes on by the rules that were there when it began; but an attempt of
+before there were any is led nowhere for as long as the client tries, up to two minutes. A UDP flow
+has no end as long as the client sends, and would lead where it once did for ever
 (kubernetes/kubernetes issues 48370, 98305 and 125467).
 """
 
@@ -34,9 +35,11 @@ def stale_flows(
     gone = _gone(before, after)
     found: dict[int, set[StaleFlows]] = {4: set(), 6: set()}
     for key in before.keys() | after.keys():
+        old, new = before.get(key), after.get(key)
         if key.protocol is Protocol.UDP:
-            flows = _of_service(before.get(key), after.get(key), gone[_identity(key)])
-            found[key.version].update(flows)
+            found[key.version].update(_of_service(old, new, gone[_identity(key)]))
+        elif new is not None:
+            found[key.version].update(_attempts(old, new))
     return {version: flows for version, flows in found.items() if flows}
 
 
@@ -77,6 +80,13 @@ def _of_service(
                 yield _flows(portal, endpoint)
 
 
+def _attempts(old: Placed | None, new: Placed) -> Iterator[StaleFlows]:
+    former = old.service.portals if old is not None and _is_kept(old, new) else ()
+    for portal in new.service.portals:
+        if portal not in former:
+            yield _flows(portal, protocol=Protocol.TCP)
+
+
 def _is_kept(old: Placed, new: Placed) -> bool:
     """Return whether flows lead where they did, but for those to an endpoint that is gone."""
     if old.proxy_port is None and new.proxy_port is None:
@@ -84,6 +94,8 @@ def _is_kept(old: Placed, new: Placed) -> bool:
     return old.proxy_port == new.proxy_port
 
 
-def _flows(portal: Portal, endpoint: Endpoint | None = None) -> StaleFlows:
+def _flows(
+    portal: Portal, endpoint: Endpoint | None = None, protocol: Protocol = Protocol.UDP
+) -> StaleFlows:
     address = None if portal.address is None else str(portal.address)
-    return StaleFlows(Protocol.UDP, address, portal.port, endpoint)
+    return StaleFlows(protocol, address, portal.port, endpoint)

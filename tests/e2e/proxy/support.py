@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
@@ -17,7 +16,7 @@ from twisted.internet.utils import getProcessOutputAndValue
 
 from tests.apiserver.bootstrap_roles import rule
 from tests.e2e.hub.cloud import READ, Cloud
-from tests.e2e.network.namespaces import RUN_SECONDS, run
+from tests.e2e.network.namespaces import run
 from tests.e2e.proxy.network import CLIENT, SITES, NodeNetwork, address, version_of
 from tests.e2e.proxy.objects import BOTH, TARGET_PORT, Objects, Pod
 from tests.e2e.proxy.programs import Proxy
@@ -237,16 +236,12 @@ class ProxyTestCase(EndToEndTestCase):
         """Wait until only these pods serve; without any, until clients are refused."""
         version = version_of(host)
         expected = {pod.address(version) for pod in pods} or {REFUSED}
-        # What begins before there are rules never gets there: the kernel has its entry.
         how.setdefault("patience", 1.0)
 
         async def are() -> bool:
             # In kernel mode each is chosen by chance: of three, one more hides once in 3,000 times.
             count = max(20, 4 * len(expected))
-            found = spread(await self.calls(count, host, port, **how)).keys()
-            if "TimeoutError" in found:
-                forget_attempts(version)
-            return found == expected
+            return spread(await self.calls(count, host, port, **how)).keys() == expected
 
         await self.eventually(are, f"{host} {port} is served by {expected}", seconds)
 
@@ -335,17 +330,6 @@ def _is_somebodys(line: str) -> bool:
 
 def _without_pipes(descriptors: dict[str, str]) -> int:
     return sum(not target.startswith("pipe:") for target in descriptors.values())
-
-
-def forget_attempts(version: int) -> None:
-    """Have the kernel forget the attempts that nobody has answered.
-
-    It has entries of those from before there were rules, for two minutes, and whoever gets the
-    same port meanwhile is led by them: of some hundred clients one or the other does.
-    """
-    command = ("conntrack", "-D", "-f", f"ipv{version}", "-p", "tcp", "--state", "SYN_SENT")
-    # It fails where there was none.
-    subprocess.run(command, capture_output=True, check=False, timeout=RUN_SECONDS)
 
 
 def _hang_up(connector: IConnector) -> None:

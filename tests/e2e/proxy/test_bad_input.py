@@ -18,7 +18,6 @@ from tests.e2e.proxy.support import (
     REMOTE,
     SHOWN_SECONDS,
     ProxyTestCase,
-    forget_attempts,
     spread,
 )
 from tests.e2e.proxy.traffic import StreamEndpoint
@@ -199,7 +198,6 @@ class BadInput(TakenPort):
             return (await self.call(host, patience=1.0)).endpoint in addresses
 
         await self.eventually(all_of_them, "it is served")
-        forget_attempts(4)
         got = spread(await self.calls(2 * MANY, host))
         self.assertEqual(got.keys() - set(addresses), set())
         self.assertGreater(len(got), MANY * (0.99 if self.mode == "user" else 0.75))

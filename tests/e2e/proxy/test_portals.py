@@ -31,6 +31,16 @@ NEW_NODE = 77
 
 NODE_PORT, NODE_PORT_UDP = 30080, 30053
 
+_ANY_FIREWALL = """
+table inet any {
+    chain postrouting {
+        type nat hook postrouting priority 100;
+        meta l4proto sctp masquerade
+    }
+}
+"""
+"""By which the kernel keeps entries of connections."""
+
 FOREIGN = "foreign"
 """The comment of rules that are not the proxy's."""
 
@@ -57,6 +67,30 @@ class Portals:
             status={"loadBalancer": {"ingress": ingress}},
             **more,
         )
+
+    async def test_clients_that_come_before_the_proxy(self) -> None:
+        """What they send again is led by the rules that there are by then: to endpoints, or to
+        nobody, which they are told. Without that they would try in vain for two minutes.
+        """
+        await self.start_cloud()
+        for name, pods in (("web", REMOTE), ("empty", ())):
+            self.objects.service(name)
+            self.objects.endpoints(name, *pods)
+        run("nft", "-f", "-", stdin=_ANY_FIREWALL)
+        expected = {
+            self.dial(self.objects.address(name, version), patience=30.0): problem
+            for name, problem in (("web", ""), ("empty", REFUSED))
+            for version in BOTH
+        }
+
+        def are_tried() -> bool:
+            found = [run("conntrack", "-L", "-f", f"ipv{each}", "-p", "tcp") for each in BOTH]
+            return "".join(found).count("SYN_SENT") == len(expected)
+
+        await self.eventually(are_tried, "the kernel has entries of all")
+        await self.start_proxy()
+        for client, problem in expected.items():
+            self.assertEqual(problem, (await client.answered).problem)
 
     async def test_each_portal(self) -> None:
         """Pods, the node itself and clients from outside reach what they should, by TCP and UDP;
