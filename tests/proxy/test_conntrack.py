@@ -167,6 +167,30 @@ class ConntrackTests(KernelTestCase):
         self.assertEqual(client.getsockname()[1], pod.accept()[1][1])
         self.assertIn((OTHER_PORTAL[self.version], DNS), self.flows(protocol="tcp"))
 
+    def test_connections_that_are_not_led(self):
+        """They are left alone, to whatever is a portal now; so is what has begun elsewhere."""
+        address = PODS[self.version][0]
+        pod = self.socket(self.version, socket.SOCK_STREAM)
+        pod.bind((address, DNS))
+        pod.listen()
+        client = self.connect(address)
+        accepted, _ = pod.accept()
+        self.addCleanup(accepted.close)
+        self.connect(PORTAL[self.version], 54)
+        of_tcp = to(address, protocol=Protocol.TCP), to(None, protocol=Protocol.TCP)
+        self.assertEqual(0, self.forget(*of_tcp))
+        accepted.send(b"!")
+        client.setblocking(True)
+        self.assertEqual(b"!", client.recv(1))
+
+    def test_both_protocols(self):
+        """Each in its own way."""
+        portal = PORTAL[self.version]
+        self.send(portal)
+        self.connect(portal)
+        self.connect(portal)
+        self.assertEqual(3, self.forget(to(portal), to(portal, protocol=Protocol.TCP)))
+
     def test_attempts_that_are_led(self):
         """They are left alone: their endpoint may be about to answer."""
         portal = PORTAL[self.version]

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
-from twisted.logger import LogLevel, globalLogPublisher
+from twisted.logger import LogLevel, capturedLogs, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
@@ -461,15 +461,25 @@ class FlowTests(ProxierTestCase):
             self.clock.advance(1)
 
     def test_attempts(self):
-        """By TCP what began before there were rules is forgotten, and where there are no endpoints
-        any more; to be led on to others is no reason.
-        """
+        """Those of before there were rules are forgotten; later ones are led, or refused."""
         portal = replace(self.portal, port=80)
         attempts = StaleFlows(Protocol.TCP, "10.96.0.10", 80)
-        for numbers, expected in (([1], 1), ([2], 0), ([], 1), ([2], 1), (None, 0)):
+        for numbers, expected in (([1], 1), ([2], 0), ([], 0), ([2], 0), (None, 0), ([], 1)):
             self.set(*([] if numbers is None else [service(numbers, portals=(portal,))]))
             self.assertEqual([(4, attempts)] * expected, self.forgotten(), numbers)
             self.clock.advance(1)
+
+    def test_attempts_cannot_be_forgotten(self):
+        """It is told, and not tried again, as clients soon give up; UDP is."""
+        portal = replace(self.portal, port=80)
+        self.conntrack.failure = "no netlink"
+        with capturedLogs() as events:
+            self.set(service([1], portals=(portal,)), service([1], key=DNS, portals=(self.portal,)))
+        told = [formatEvent(each) for each in events]
+        self.assertTrue([each for each in told if "try in vain: no netlink" in each], told)
+        self.conntrack.failure = None
+        self.pass_period()
+        self.assertEqual([(4, self.flows)], self.forgotten())
 
     def test_a_removed_service(self):
         """By node ports, too."""
@@ -528,6 +538,14 @@ class KernelTests(FlowTests):
             self.set(service(numbers, key=DNS, portals=(self.portal,)))
             self.assertEqual(expected, [each for _, each in self.forgotten()], numbers)
             self.clock.advance(1)
+
+    def test_attempts_at_an_endpoint_itself(self):
+        """They get there without any rule, by its address or by a node port of the same number."""
+        (there,) = service([1]).endpoints
+        itself = Portal(PortalKind.EXTERNAL_IP, there.address, there.port)
+        same = Portal(PortalKind.NODE_PORT, None, there.port)
+        self.set(service([1], portals=(itself, same)))
+        self.assertEqual([], self.forgotten())
 
     def test_endpoints_within_the_cluster(self):
         """Clients within it are led to endpoints of another scope by external portals: flows by

@@ -7,7 +7,7 @@ come, whatever becomes of the rules; or that there was none.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from functools import partial
 from ipaddress import ip_address
 
@@ -53,21 +53,16 @@ def _forget(version: int, stale: Collection[StaleFlows]) -> int:
         for protocol in {each.protocol for each in stale}:
             its = [each for each in stale if each.protocol is protocol]
             is_stale = _judge(its, own)
+            ports = {each.port for each in its}
+            entries = (
+                table.begun(version, ports)
+                if protocol is Protocol.TCP
+                else table.to_ports(version, protocol.number, ports)
+            )
             # The list is read to its end first: a conversation is about one thing at a time.
-            found = [entry for entry in _candidates(table, version, its) if is_stale(entry)]
+            found = [entry for entry in entries if is_stale(entry)]
             forgotten += table.delete(version, found)
         return forgotten
-
-
-def _candidates(table: FlowTable, version: int, stale: Collection[StaleFlows]) -> Iterator[Entry]:
-    """Yield the entries of one protocol, that of ``stale``, which may be of those."""
-    (protocol,) = {each.protocol for each in stale}
-    if protocol is Protocol.UDP:
-        yield from table.to_ports(version, protocol.number, {each.port for each in stale})
-        return
-    for entry in table.unanswered(version, mark=0):
-        if entry.protocol == protocol.number and not entry.is_translated:
-            yield entry
 
 
 def _judge(stale: Collection[StaleFlows], own: Collection[bytes]) -> Callable[[Entry], bool]:
@@ -79,6 +74,9 @@ def _judge(stale: Collection[StaleFlows], own: Collection[bytes]) -> Callable[[E
         answers[packed, each.port].add(_end(each.endpoint))
 
     def matches(meant: bytes | None, entry: Entry) -> bool:
+        if entry.is_begun and entry.is_translated:
+            # An endpoint is about to answer that.
+            return False
         ends = answers.get((meant, entry.port), ())
         return None in ends or (entry.answering, entry.answering_port) in ends
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol as Interface
 
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
@@ -34,6 +34,7 @@ from yurttunnel.proxy.state.virtual_services import (
     Key,
     Portal,
     Problem,
+    Protocol,
 )
 from yurttunnel.steering.interfaces import SteeringFailed
 
@@ -60,7 +61,7 @@ SYNC_BOUNDS = tuple(0.001 * 2**power for power in range(15))
 """Seconds; the buckets of kube-proxy's histogram (``pkg/proxy/metrics`` of Kubernetes)."""
 
 
-class IHealthChecks(Protocol):
+class IHealthChecks(Interface):
     """The ports by which load balancers ask for Services."""
 
     def update(self, desired: Mapping[int, HealthCheckNodePort], /) -> None:
@@ -110,7 +111,7 @@ class Proxier(Service):
         self._limited = RateLimitedLog(clock, self._log)
         # What rules have been made for.
         self._placed: dict[Key, Placed] = {}
-        self._stale: dict[int, set[StaleFlows]] = {}
+        self._stale: dict[tuple[int, Protocol], set[StaleFlows]] = {}
         self._generation: int | None = None
         self._rules_problem: str | None = "no rules have been made yet"
         self._flows_problem: str | None = None
@@ -288,20 +289,32 @@ class Proxier(Service):
     async def _forget_flows(self, placed: dict[Key, Placed]) -> None:
         """Have the kernel forget flows that rules have led elsewhere before, or nowhere."""
         for version, flows in stale_flows(self._placed, placed).items():
-            self._stale.setdefault(version, set()).update(flows)
+            for each in flows:
+                self._stale.setdefault((version, each.protocol), set()).add(each)
         self._placed = placed
         self._flows_problem = None
-        for version in list(self._stale):
+        for (version, protocol), stale in list(self._stale.items()):
             try:
-                self.flows_forgotten += await self._conntrack.forget(version, self._stale[version])
+                self.flows_forgotten += await self._conntrack.forget(version, stale)
             except SteeringFailed as error:
-                self._flows_problem = f"Clients may be led where no rule leads them: {error}"
-                self._limited.warn(
-                    "Clients may be led where no rule leads them: {error}; it is tried again",
-                    error=error,
-                )
-            else:
-                del self._stale[version]
+                self._tell_not_forgotten(protocol, error)
+                if protocol is Protocol.UDP:
+                    continue
+                # Attempts by TCP are over in two minutes, whatever is done.
+            del self._stale[version, protocol]
+
+    def _tell_not_forgotten(self, protocol: Protocol, error: SteeringFailed) -> None:
+        if protocol is Protocol.TCP:
+            self._limited.warn(
+                "Clients by TCP that began before their Service had rules try in vain: {error}",
+                error=error,
+            )
+            return
+        self._flows_problem = f"UDP clients may be led to endpoints that are gone: {error}"
+        self._limited.warn(
+            "UDP clients may be led to endpoints that are gone: {error}; it is tried again",
+            error=error,
+        )
 
     async def _end(self) -> None:
         await self._reconciler.stopService()

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from yurttunnel.proxy.interfaces import Placed, StaleFlows
 from yurttunnel.proxy.state.virtual_services import (
+    Address,
     Endpoint,
     Key,
     Portal,
@@ -81,9 +82,16 @@ def _of_service(
 
 
 def _attempts(old: Placed | None, new: Placed) -> Iterator[StaleFlows]:
-    former = old.service.portals if old is not None and _is_kept(old, new) else ()
+    """Yield those to new portals; what rules have refused or dropped the kernel does not keep.
+
+    In kernel mode attempts at the very address and port of an endpoint get there without any rule.
+    """
+    former = () if old is None else old.service.portals
+    ends: set[tuple[Address | None, int]] = set()
+    for each in new.service.endpoints:
+        ends |= {(each.address, each.port), (None, each.port)}
     for portal in new.service.portals:
-        if portal not in former:
+        if portal not in former and (portal.address, portal.port) not in ends:
             yield _flows(portal, protocol=Protocol.TCP)
 
 

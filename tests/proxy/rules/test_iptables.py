@@ -286,6 +286,18 @@ class IptablesContract:
         self.assertTrue(await self.rules.remove())
         self.assertEqual(self.foreign, self.save())
 
+    async def test_remove_of_one_family(self):
+        """The other one keeps its rules, of whichever process they are."""
+        await self.rules.apply(self.placed)
+        made = self.save()
+        for rules in (self.rules, self.new_rules()):
+            self.assertTrue(await rules.remove([4]))
+            found = self.save()
+            for each, lines in found.items():
+                expected = made if "ip6" in str(each) else self.foreign
+                self.assertEqual(expected[each], lines, each)
+            await self.rules.apply(self.placed)
+
     async def test_remove(self):
         """Nothing is left, also by a process that has made none; nothing is no error."""
         await self.rules.apply(self.placed)

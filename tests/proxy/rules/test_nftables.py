@@ -303,6 +303,15 @@ class NftablesTests(TestCase):
         yield self.rules.apply(self.both)
         self.assertIn("40000", self.listed())
 
+    @inlineCallbacks
+    def test_removal_of_one_family(self):
+        """The other one keeps its table."""
+        yield self.rules.apply(self.both)
+        self.assertTrue((yield self.new().remove([4])))
+        tables = execute("nft list tables").split("\n")
+        self.assertIn("table ip6 yurtproxy", tables)
+        self.assertNotIn("table ip yurtproxy", tables)
+
 
 class RefusalTests(SynchronousTestCase):
     """What is told where nft refuses."""

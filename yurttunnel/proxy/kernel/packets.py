@@ -70,13 +70,13 @@ def told(prefix: bytes, payload: bytes) -> Tried | Refused | None:
     packet = _packet(payload)
     if packet is None:
         return None
-    is_stale = prefix == STALE.encode()
     if packet.protocol in _UNREACHABLE:
-        return _error(packet, is_stale)
+        return _error(packet)
     if packet.protocol != socket.IPPROTO_TCP or len(packet.carried) <= _TCP_FLAGS:
         return None
     flags = packet.carried[_TCP_FLAGS]
     source, destination = _ends(packet)
+    is_stale = prefix == STALE.encode()
     if flags & _RST:
         return Refused(_attempt(Protocol.TCP, destination, source), is_stale)
     if flags & (_SYN | _ACK) == _SYN:
@@ -93,7 +93,7 @@ def _attempt(protocol: Protocol, client: Endpoint, endpoint: Endpoint) -> Attemp
     return Attempt(Target(protocol, endpoint), client.address, client.port)
 
 
-def _error(packet: _Packet, is_stale: bool) -> Refused | None:
+def _error(packet: _Packet) -> Refused | None:
     """Return which endpoint a router, or its own machine, says is not reached."""
     if packet.carried[:1] != bytes([_UNREACHABLE[packet.protocol]]):
         return None
@@ -102,7 +102,7 @@ def _error(packet: _Packet, is_stale: bool) -> Refused | None:
     about = _packet(packet.carried[_ICMP_SIZE:])
     if about is None or about.protocol not in _PROTOCOLS or len(about.carried) < _PORTS.size:
         return None
-    return Refused(_attempt(_PROTOCOLS[about.protocol], *_ends(about)), is_stale)
+    return Refused(_attempt(_PROTOCOLS[about.protocol], *_ends(about)), is_stale=False)
 
 
 def _packet(payload: bytes) -> _Packet | None:

@@ -6,7 +6,7 @@ packet that was lost, and TCP sends its first one again after 1 s (RFC 6298). By
 endpoint gets it.
 
 What an entry of an earlier connection leads to an endpoint (:mod:`.stale_entries`) is told as
-:data:`STALE`, first packets as well as refusals.
+:data:`STALE`, first packets as well as resets; an error says nothing of a connection that stands.
 """
 
 from __future__ import annotations

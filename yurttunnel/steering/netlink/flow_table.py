@@ -36,9 +36,12 @@ _TUPLE_IP, _TUPLE_PROTO = 1, 2
 _SOURCES, _DESTINATIONS = {4: 1, 6: 3}, {4: 2, 6: 4}
 _PROTO_NUM, _PROTO_SRC_PORT, _PROTO_DST_PORT = 1, 2, 3
 
-_TCP, _TCP_STATE = 1, 1
-_OVER = (7, 8)
-"""``TCP_CONNTRACK_TIME_WAIT`` and ``_CLOSE`` of linux/netfilter/nf_conntrack_tcp.h."""
+_TCP = socket.IPPROTO_TCP
+_TCP_STATES, _TCP_STATE = 1, 1
+_BEGUN, _OVER = (1,), (7, 8)
+"""``TCP_CONNTRACK_SYN_SENT``; ``_TIME_WAIT`` and ``_CLOSE`` of
+linux/netfilter/nf_conntrack_tcp.h.
+"""
 
 _SEEN_REPLY, _TRANSLATED = 1 << 1, 1 << 5
 """``IPS_SEEN_REPLY`` and ``IPS_DST_NAT`` of linux/netfilter/nf_conntrack_common.h."""
@@ -64,7 +67,8 @@ class Entry:
 
     It goes from ``source`` and ``source_port`` to ``destination`` and ``port``; the answers come
     from ``answering`` and ``answering_port``, once there are any. ``is_translated`` means that it
-    is led to another destination, and ``is_over`` that it is kept for late packets alone.
+    is led to another destination, ``is_begun`` that only the first packet of TCP has come, and
+    ``is_over`` that it is kept for late packets alone.
     ``identity`` are the attributes that the kernel knows it by: its tuple, and its zone.
     """
 
@@ -77,6 +81,7 @@ class Entry:
     answering_port: int
     is_answered: bool
     is_translated: bool
+    is_begun: bool
     is_over: bool
     identity: bytes
 
@@ -97,6 +102,10 @@ class Answers:
 
 _Wanted = Callable[[int, int], bool]
 """Returns, by protocol and port of a connection, whether it is looked at any further."""
+
+
+def _all(protocol: int, port: int) -> bool:
+    return True
 
 
 class FlowTable:
@@ -135,6 +144,17 @@ class FlowTable:
         asked = request(message, _kind(IPCTNL_MSG_CT_GET), DUMP)
         return self._dumped(asked, version, lambda its, port: its == protocol and port in ports)
 
+    def begun(self, version: int, ports: Collection[int]) -> Iterator[Entry]:
+        """Yield the connections by TCP to one of ``ports`` of which only the first packet has come.
+
+        The kernel chooses those without an answer; an old one gives all.
+        """
+        for entry in self._with_status(
+            version, 0, _SEEN_REPLY, wanted=lambda its, port: its == _TCP and port in ports
+        ):
+            if entry.is_begun:
+                yield entry
+
     def unanswered(self, version: int, mark: int) -> Iterator[Entry]:
         """Yield the connections whose mark has all bits of ``mark``, and that have no answer yet.
 
@@ -156,12 +176,12 @@ class FlowTable:
         return self._with_status(version, _TRANSLATED, _TRANSLATED)
 
     def _with_status(
-        self, version: int, status: int, mask: int, more: bytes = b""
+        self, version: int, status: int, mask: int, more: bytes = b"", wanted: _Wanted = _all
     ) -> Iterator[Entry]:
         content = attribute(_STATUS, _NUMBER.pack(status))
         content += attribute(_STATUS_MASK, _NUMBER.pack(mask))
         asked = _message(version, IPCTNL_MSG_CT_GET, DUMP, more + content)
-        return self._dumped(asked, version, lambda its, port: True)
+        return self._dumped(asked, version, wanted)
 
     def answered_so(self, version: int, answers: Answers) -> Entry | None:
         """Return the connection with these answers; ``None`` where there is none.
@@ -181,7 +201,7 @@ class FlowTable:
             if refusal.code == errno.ENOENT:
                 return None
             raise
-        return _entry(body, version, lambda its, port: True)
+        return _entry(body, version, _all)
 
     def _dumped(self, asked: bytes, version: int, wanted: _Wanted) -> Iterator[Entry]:
         for body in self._conversation.dump(asked):
@@ -256,14 +276,15 @@ def _entry(body: bytes, version: int, wanted: _Wanted) -> Entry | None:
         answering_port=answering_port,
         is_answered=bool(status & _SEEN_REPLY),
         is_translated=bool(status & _TRANSLATED),
-        is_over=_STATES in known and _is_over(known[_STATES]),
+        is_begun=_STATES in known and _is_in(known[_STATES], _BEGUN),
+        is_over=_STATES in known and _is_in(known[_STATES], _OVER),
         identity=identity,
     )
 
 
-def _is_over(states: bytes) -> bool:
-    of_tcp = dict(attributes(states)).get(_TCP)
-    return of_tcp is not None and dict(attributes(of_tcp))[_TCP_STATE][0] in _OVER
+def _is_in(states: bytes, some: Collection[int]) -> bool:
+    of_tcp = dict(attributes(states)).get(_TCP_STATES)
+    return of_tcp is not None and dict(attributes(of_tcp))[_TCP_STATE][0] in some
 
 
 def _tuple(content: bytes) -> tuple[dict[int, bytes], dict[int, bytes]]:
