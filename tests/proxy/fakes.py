@@ -6,7 +6,6 @@ from twisted.internet.defer import Deferred, succeed
 from zope.interface import implementer
 
 from yurttunnel.proxy.interfaces import (
-    VERSIONS,
     IClaims,
     IConntrack,
     IDesiredStateSource,
@@ -19,7 +18,7 @@ from yurttunnel.proxy.interfaces import (
 )
 from yurttunnel.proxy.placement import IKernel
 from yurttunnel.proxy.state.virtual_services import DesiredState, Problem, Protocol
-from yurttunnel.steering.interfaces import Applied, SteeringFailed
+from yurttunnel.steering.interfaces import VERSIONS, Applied, SteeringFailed
 
 
 @implementer(IDesiredStateSource)

@@ -74,13 +74,13 @@ def _judge(stale: Collection[StaleFlows], own: Collection[bytes]) -> Callable[[E
         answers[packed, each.port].add(_end(each.endpoint))
 
     def matches(meant: bytes | None, entry: Entry) -> bool:
-        if entry.is_begun and entry.is_translated:
-            # An endpoint is about to answer that.
-            return False
         ends = answers.get((meant, entry.port), ())
         return None in ends or (entry.answering, entry.answering_port) in ends
 
     def is_stale(entry: Entry) -> bool:
+        if entry.is_begun and entry.is_translated:
+            # An endpoint is about to answer that.
+            return False
         if matches(entry.destination, entry):
             return True
         # A node port is one of this machine's: who goes on to the same port elsewhere is not led.

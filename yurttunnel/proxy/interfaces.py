@@ -16,7 +16,7 @@ from yurttunnel.proxy.state.virtual_services import (
     Protocol,
     VirtualService,
 )
-from yurttunnel.steering.interfaces import Applied, SteeringFailed
+from yurttunnel.steering.interfaces import VERSIONS, Applied, SteeringFailed
 
 
 class IDesiredStateSource(Interface):
@@ -163,10 +163,6 @@ class Placed:
 
     service: VirtualService
     proxy_port: int | None
-
-
-VERSIONS = (4, 6)
-"""Of IP: all families that rules may be of."""
 
 
 class PartlyApplied(SteeringFailed):

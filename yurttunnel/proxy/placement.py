@@ -29,6 +29,7 @@ from yurttunnel.proxy.state.virtual_services import (
     Protocol,
     VirtualService,
 )
+from yurttunnel.steering.interfaces import VERSIONS
 
 AT_ONCE = 32
 """Sockets that are opened in one turn of the reactor: about 3 ms."""
@@ -135,7 +136,7 @@ class Placement:
         """Whether the last call of :meth:`place` could not listen for some services."""
         return bool(self._failed)
 
-    def leave(self, services: Services, drain: float, versions: Collection[int] = (4, 6)) -> bool:
+    def leave(self, services: Services, drain: float, versions: Collection[int] = VERSIONS) -> bool:
         """Close sockets that no rule of these ``versions`` leads to any more, since these are all
         ``services``.
 

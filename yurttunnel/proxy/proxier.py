@@ -36,7 +36,7 @@ from yurttunnel.proxy.state.virtual_services import (
     Problem,
     Protocol,
 )
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.interfaces import VERSIONS, SteeringFailed
 
 LOOK_SECONDS = 5.0
 """How often the kernel is asked whether somebody has changed rules."""
@@ -263,7 +263,7 @@ class Proxier(Service):
         return former | {key: each for key, each in now.items() if key.version in made}
 
     async def _follow_rules(
-        self, services: Services, placed: dict[Key, Placed], versions: Collection[int] = (4, 6)
+        self, services: Services, placed: dict[Key, Placed], versions: Collection[int] = VERSIONS
     ) -> None:
         """End what rules of these ``versions`` do not lead to any more."""
         await self._forget_flows(placed)

@@ -10,9 +10,8 @@ from yurttunnel.cluster.nodes import Node
 from yurttunnel.cluster.proxy_ports import Ports
 from yurttunnel.http.authority import address_in
 from yurttunnel.steering.interception import Address, Interception, Match, Target
+from yurttunnel.steering.interfaces import VERSIONS
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT, KUBELET_READ_ONLY_PORT
-
-VERSIONS = (4, 6)
 
 MOST_OF_A_NODE = 16
 """How many addresses of a node count: its own kubelet writes them, and as many as it likes."""

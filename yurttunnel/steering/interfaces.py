@@ -10,6 +10,9 @@ from zope.interface import Attribute, Interface
 
 from yurttunnel.steering.interception import Address, Interception, Target
 
+VERSIONS = (4, 6)
+"""Of IP: the families that there may be rules of."""
+
 
 class SteeringFailed(Exception):
     """The kernel, or the program that speaks to it, has refused.

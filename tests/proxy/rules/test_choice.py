@@ -11,13 +11,13 @@ from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from tests.steering.firewall.fakes import FakePrograms
-from yurttunnel.proxy.interfaces import VERSIONS, IRules, PartlyApplied
+from yurttunnel.proxy.interfaces import IRules, PartlyApplied
 from yurttunnel.proxy.rules.choice import choose, remove_everything
 from yurttunnel.proxy.rules.iptables.rules import IptablesRules
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import BackEnd
-from yurttunnel.steering.interfaces import Applied, SteeringFailed
+from yurttunnel.steering.interfaces import VERSIONS, Applied, SteeringFailed
 from yurttunnel.steering.programs import Finished
 
 

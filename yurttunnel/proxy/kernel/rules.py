@@ -12,7 +12,7 @@ from zope.interface import implementer
 
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.proxy.interfaces import VERSIONS, IRules, Placed
+from yurttunnel.proxy.interfaces import IRules, Placed
 from yurttunnel.proxy.kernel.ejections import Ejections
 from yurttunnel.proxy.kernel.marks import RETRIED
 from yurttunnel.proxy.kernel.parts import is_carried
@@ -20,7 +20,7 @@ from yurttunnel.proxy.kernel.targets import Target
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Tables
 from yurttunnel.proxy.state.virtual_services import Endpoint, Key, Protocol
-from yurttunnel.steering.interfaces import Applied, SteeringFailed
+from yurttunnel.steering.interfaces import VERSIONS, Applied, SteeringFailed
 
 RETRY = 1.0
 """Seconds after which rules are tried again that were refused."""

@@ -8,12 +8,12 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from yurttunnel.proxy.interfaces import VERSIONS, IRules, PartlyApplied, Placed
+from yurttunnel.proxy.interfaces import IRules, PartlyApplied, Placed
 from yurttunnel.proxy.rules.iptables.rules import IptablesRules
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import BackEnd
 from yurttunnel.steering.firewall.cleanup import told
-from yurttunnel.steering.interfaces import Applied, SteeringFailed
+from yurttunnel.steering.interfaces import VERSIONS, Applied, SteeringFailed
 from yurttunnel.steering.programs import ProgramMissing
 
 

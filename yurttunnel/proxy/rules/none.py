@@ -9,7 +9,6 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from yurttunnel.proxy.interfaces import (
-    VERSIONS,
     IClaims,
     IConntrack,
     IRules,
@@ -17,7 +16,7 @@ from yurttunnel.proxy.interfaces import (
     StaleFlows,
 )
 from yurttunnel.proxy.state.virtual_services import Key, Portal
-from yurttunnel.steering.interfaces import Applied
+from yurttunnel.steering.interfaces import VERSIONS, Applied
 
 
 @implementer(IRules, IClaims, IConntrack)

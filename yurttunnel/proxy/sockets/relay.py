@@ -142,7 +142,6 @@ class _End:
         "_context",
         "_descriptors",
         "_filled",
-        "_is_bulk",
         "_is_open",
         "_number",
         "_pipe",
@@ -172,8 +171,6 @@ class _End:
         self._is_open = True
         # Whether the last read filled its buffer.
         self._filled = False
-        # Whether as much as one buffer has been carried.
-        self._is_bulk = False
         # What the other end has not taken: in the pipe, or here.
         self._pipe: Pipe | None = None
         self._waiting = b""
@@ -205,11 +202,12 @@ class _End:
         if not size:
             self._finish()
             return
+        carried = self.carried
         self.carried += size
         if size == READ_BYTES:
             self._filled = True
-        if not self._is_bulk and self.carried >= READ_BYTES:
-            self._is_bulk = True
+        if carried < READ_BYTES <= self.carried:
+            # The first bulk, once; nothing is spliced before.
             self._context.pacing.bring_in(self.other._socket)
         try:
             sent = self.other.send(data)

@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from yurttunnel.proxy.host_address import HostAddress
-from yurttunnel.proxy.interfaces import VERSIONS, IRules, PartlyApplied, Placed
+from yurttunnel.proxy.interfaces import IRules, PartlyApplied, Placed
 from yurttunnel.proxy.rules.iptables.chains import PROXY
 from yurttunnel.proxy.rules.iptables.portals import PortalRules
 from yurttunnel.proxy.state.virtual_services import Address, Network
@@ -24,7 +24,7 @@ from yurttunnel.steering.firewall.detection import (
 )
 from yurttunnel.steering.firewall.own_chains import Rules
 from yurttunnel.steering.firewall.tables import BackEnd, Outcome, Refused, Tables
-from yurttunnel.steering.interfaces import Applied, SteeringFailed
+from yurttunnel.steering.interfaces import VERSIONS, Applied, SteeringFailed
 from yurttunnel.steering.netlink.generation import nft_generation
 from yurttunnel.steering.programs import IPrograms
 
@@ -216,9 +216,12 @@ class IptablesRules:
 
     async def _remove(self, versions: Collection[int]) -> bool:
         self._right = None
-        left, removed, failed = dict(await installed(self._programs)), False, []
-        for key in [key for key, back_end in left.items() if back_end.version not in versions]:
-            del left[key]
+        left = {
+            key: back_end
+            for key, back_end in (await installed(self._programs)).items()
+            if back_end.version in versions
+        }
+        removed, failed = False, []
         for version in self._families.keys() & versions:
             family = self._families[version]
             left.pop((version, family.back_end.name), None)

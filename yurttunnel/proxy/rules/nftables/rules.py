@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
-from yurttunnel.proxy.interfaces import VERSIONS, IRules, Placed
+from yurttunnel.proxy.interfaces import IRules, Placed
 from yurttunnel.proxy.rules.nftables.listing import read
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, NAME, Table
 from yurttunnel.proxy.rules.nftables.transaction import transaction
-from yurttunnel.steering.interfaces import Applied, SteeringFailed
+from yurttunnel.steering.interfaces import VERSIONS, Applied, SteeringFailed
 from yurttunnel.steering.netlink.generation import nft_generation
 from yurttunnel.steering.programs import Finished, IPrograms, ProgramFailed
 
