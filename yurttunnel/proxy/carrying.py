@@ -43,6 +43,7 @@ from yurttunnel.proxy.sockets.tcp import TcpProxySockets, tcp_context
 from yurttunnel.proxy.sockets.udp import UdpSockets
 from yurttunnel.proxy.sockets.udp_table import UdpClientTable, most_clients
 from yurttunnel.proxy.state.virtual_services import (
+    Address,
     DesiredState,
     PortalKind,
     Problem,
@@ -98,16 +99,23 @@ async def find_carrier(
     networks = Networks(settings.node_port_networks, settings.masquerade.pods)
     versions = [version for version in (4, 6) if has_family(version)]
     tracking = Tracking(run, "--proxy-backend", lambda: ports.opened)
+
+    def own_addresses() -> frozenset[Address]:
+        return node.facts.addresses
+
     carrier = partial(
         Carrier,
         sockets=sockets,
         udp=udp,
-        claims=Claims(lambda: node.facts.addresses, ports.is_used),
+        claims=Claims(own_addresses, ports.is_used),
         conntrack=Conntrack(run),
     )
     if await _kernel_carries(settings, programs, versions):
         forwarding = Forwarding(reactor, programs, source)
-        kernel = KernelMode(reactor, programs, run, versions, host, networks, settings.masquerade)
+        masquerade = settings.masquerade
+        kernel = KernelMode(
+            reactor, programs, run, versions, host, networks, masquerade, own_addresses
+        )
         return carrier(
             mode=Mode.KERNEL,
             rules=choose(settings.back_end, True, iptables, kernel.rules),

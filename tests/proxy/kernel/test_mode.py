@@ -11,7 +11,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 from twisted.internet import reactor
-from twisted.internet.defer import CancelledError, gatherResults
+from twisted.internet.defer import CancelledError, DeferredList, gatherResults
 from twisted.internet.error import ConnectionRefusedError, TimeoutError
 from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs
@@ -37,6 +37,7 @@ from tests.steering.firewall.fakes import FakePrograms
 from yurttunnel.proxy.interfaces import Placed
 from yurttunnel.proxy.kernel.availability import kernel_mode_available
 from yurttunnel.proxy.kernel.connection_counts import ConnectionCounts
+from yurttunnel.proxy.kernel.marks import ATTENDED
 from yurttunnel.proxy.kernel.mode import KernelMode
 from yurttunnel.proxy.kernel.parts import Masquerade
 from yurttunnel.proxy.kernel.prober import Outcome, Prober
@@ -81,6 +82,16 @@ table inet seen {
 }
 """
 """What this machine itself gets of what conntrack takes for no connection's."""
+
+_POLICY = """
+table inet network-policy {{
+    chain forward {{
+        type filter hook forward priority filter;
+        {family} saddr {client} {family} daddr {endpoint} reject with tcp reset
+    }}
+}}
+"""
+"""Of a firewall of the node that keeps one client from one endpoint."""
 
 _OTHER_MARKS = """
 table inet others {
@@ -127,7 +138,14 @@ class KernelTestCase(TestCase):
             return result
 
         return KernelMode(
-            reactor, Programs(reactor), timed, (4, 6), HOSTS.get, Networks(), self.masquerade
+            reactor,
+            Programs(reactor),
+            timed,
+            (4, 6),
+            HOSTS.get,
+            Networks(),
+            self.masquerade,
+            lambda: HOSTS.values(),
         )
 
     async def stop(self):
@@ -193,7 +211,7 @@ class KernelTestCase(TestCase):
         inside = inside or self.lab.client
         return gatherResults([connect(inside, host, port) for _ in range(count)])
 
-    async def clients_are_soon_served(self, inside=None, then=None):
+    async def clients_are_soon_served(self, inside=None, then=None, host=None, port=80):
         """Require that clients are connected by the first packet that they send after the dead are
         found out, which is the second one of each: a second later. Return what became of them.
 
@@ -202,7 +220,7 @@ class KernelTestCase(TestCase):
         is to forget attempts at the dead.
         """
         begun = done = time.monotonic()
-        clients = self.clients(24, CLUSTER[self.version], inside)
+        clients = self.clients(24, host or CLUSTER[self.version], inside, port)
         if then is not None:
             await then()
             done = time.monotonic()
@@ -225,11 +243,12 @@ class KernelTestCase(TestCase):
         while not condition():
             await deferLater(reactor, 0.01)
 
-    async def until_served_by(self, servers):
+    async def until_served_by(self, servers, inside=None):
         """Connect until these have served: rules follow a moment later."""
         served = set()
         while served != servers:
-            served |= {each.server for each in await self.clients(8, CLUSTER[self.version])}
+            found = await self.clients(8, CLUSTER[self.version], inside)
+            served |= {each.server for each in found}
 
 
 class Carrying:
@@ -654,6 +673,34 @@ class Retry:
             self.assertTrue(self.mode.ejections.is_ejected(Protocol.TCP, own))
             await self.apply(self.service(numbers=[0]))
 
+    async def test_clients_seen_as_the_node(self):
+        """Those of a node port, whose addresses are replaced, are led elsewhere like others."""
+        self.serve(0)
+        self.lab.drop(1)
+        node_port = Portal(PortalKind.NODE_PORT, None, 30080)
+        await self.apply(self.service(numbers=[0, 1], portals=(node_port,)))
+        host = NODE[self.version]
+        await self.clients_are_soon_served(host=host, port=30080)
+        self.assertTrue(self.mode.ejections.is_ejected(*self.target(1)))
+
+    async def test_a_firewall_of_the_node(self):
+        """Who is not let through to an endpoint is told so at once, and others go on to get it."""
+        self.serve_all()
+        policy = _POLICY.format(
+            family="ip" if self.version == 4 else "ip6",
+            client=CLIENT[self.version],
+            endpoint=self.lab.address(1, self.version).address,
+        )
+        self.lab.node.run("nft", "-f", "-", stdin=policy)
+        await self.apply(self.service())
+        clients = [connect(self.lab.client, CLUSTER[self.version], 80) for _ in range(24)]
+        results = await DeferredList(clients, consumeErrors=True)
+        refused = {each.type for is_served, each in results if not is_served}
+        self.assertEqual({ConnectionRefusedError}, refused)
+        self.assertEqual({"0", "2"}, {each.server for is_served, each in results if is_served})
+        self.assertEqual(24, self.lab.attempts())
+        await self.until_served_by({"0", "1", "2"}, self.lab.node)
+
     async def test_all_dead(self):
         """Clients are refused as soon as that is known: by what they send after a second."""
         await self.apply(self.service())
@@ -782,7 +829,7 @@ class OtherKernelTests(KernelTestCase):
             self.serve(0)
             await self.apply(self.service(numbers=[0, 1]))
             await self.until(lambda: [each for each in logged if "Linux 5.12" in str(each)])
-            await self.until(lambda: "drop" in self.listed("watch-reset"))
+            await self.until(lambda: f"{ATTENDED:#010x}" not in self.listed("watch-reset"))
         await self.until_served_by({"0"})
 
     def listed(self, chain):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from ipaddress import ip_address
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -20,7 +21,7 @@ from yurttunnel.proxy.kernel.rules import LEAVING, RETRY, KernelRules
 from yurttunnel.proxy.kernel.targets import Target
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
-from yurttunnel.proxy.state.virtual_services import Portal, PortalKind, Protocol
+from yurttunnel.proxy.state.virtual_services import Portal, PortalKind, Protocol, Scope
 from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.programs import Finished
 
@@ -157,6 +158,22 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertEqual({endpoint(4), endpoint(5)}, self.rules.siblings(ONE))
         self.assertIsNone(self.rules.siblings(THREE))
         self.assertIsNone(self.rules.siblings(TWO))
+
+    def test_portals(self):
+        """Clients come by those of an endpoint's services, and of all that have their name, as this
+        machine's own do; not by those of another protocol.
+        """
+        outside = dataclasses.replace(PORTAL, kind=PortalKind.EXTERNAL_IP)
+        within, external = (key("web", scope=scope) for scope in (Scope.INTERNAL, Scope.EXTERNAL))
+        services = [
+            Placed(service([1, 4], key=within, portals=(PORTAL,)), None),
+            Placed(service([5], key=external, portals=(outside,)), None),
+            Placed(service([1], key=key("web", Protocol.UDP), portals=(PORTAL,)), None),
+            Placed(service([6], key=key("api"), portals=(PORTAL,)), None),
+        ]
+        self.successResultOf(self.rules.apply(services))
+        self.assertEqual([PORTAL, outside], list(self.rules.portals(ONE)))
+        self.assertEqual([], list(self.rules.portals(THREE)))
 
     def test_a_kernel_that_does_not_forget(self):
         """It is told, and all of it is tried again."""

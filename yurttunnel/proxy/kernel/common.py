@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from yurttunnel.proxy.kernel.dropping import WATCHING_PRIORITY
 from yurttunnel.proxy.kernel.marks import MASQUERADED, has_mark
 from yurttunnel.proxy.kernel.parts import HAIRPIN
-from yurttunnel.proxy.kernel.watching import TO_REFUSED, watching_chains
+from yurttunnel.proxy.kernel.watching import PRIORITY, WATCHED, watching_chains
 from yurttunnel.proxy.rules.nftables.parts import Part
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, Chain, chain
 
 
 def common(
-    version: int, *, watches: bool = True, drops: bool = False, drops_invalid: bool = True
+    version: int,
+    *,
+    watches: bool = True,
+    all_are_attended: bool = False,
+    drops_invalid: bool = True,
 ) -> Part:
     """Return it: masquerading, what is told of packets if it ``watches``, and what ends here.
 
-    Refusals are dropped where ``drops`` is set (:mod:`yurttunnel.proxy.kernel.watching`). Packets
-    out of window are ``invalid`` where conntrack is not liberal, and not translated back: a client
-    that gets one sees the endpoint's address, and resets the connection. With ``drops_invalid``
-    they are not forwarded, as by kube-proxy (issue 74839 of Kubernetes), but for other protocols
-    than TCP.
+    Refusals are those of all connections where ``all_are_attended``
+    (:mod:`yurttunnel.proxy.kernel.watching`). Packets out of window are ``invalid`` where conntrack
+    is not liberal, and not translated back: a client that gets one sees the endpoint's address, and
+    resets the connection. With ``drops_invalid`` they are not forwarded, as by kube-proxy (issue
+    74839 of Kubernetes), but for other protocols than TCP.
     """
     family = FAMILIES[version]
     address = "ipv4_addr" if version == 4 else "ipv6_addr"
@@ -30,15 +33,15 @@ def common(
             hook="type nat hook postrouting priority 100;",
         )
     }
-    forward = [TO_REFUSED] if watches else []
+    forward = list(WATCHED) if watches else []
     if drops_invalid:
         forward.append("meta l4proto tcp ct state invalid drop")
     if forward:
         chains["filter-forward"] = chain(
-            *forward, hook=f"type filter hook forward priority {WATCHING_PRIORITY};"
+            *forward, hook=f"type filter hook forward priority {PRIORITY};"
         )
     maps = {HAIRPIN: f"set {{ type {address} . {address}; }}"}
     if not watches:
         return Part(chains, maps)
-    watching = watching_chains(version, drops)
+    watching = watching_chains(version, all_are_attended)
     return Part({**chains, **watching.chains}, {**maps, **watching.maps})

@@ -6,16 +6,18 @@ A client's packets go where its connection is led in that table, whatever the ru
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
+from itertools import islice
 
 from pyroute2.netlink import NETLINK_NETFILTER
 from twisted.internet.defer import Deferred
 
 from yurttunnel.proxy.kernel.marks import RETRIED
 from yurttunnel.proxy.kernel.targets import Attempt, Target
+from yurttunnel.proxy.state.virtual_services import Address
 from yurttunnel.steering.netlink.conversation import Conversation
-from yurttunnel.steering.netlink.flow_table import Answers, Entry, FlowTable
+from yurttunnel.steering.netlink.flow_table import Direction, Entry, FlowTable
 from yurttunnel.steering.netlink.refusals import as_steering_failed
 from yurttunnel.steering.netlink.worker import Run
 
@@ -30,14 +32,22 @@ MEANINGS = {errno.EINVAL: _LACKING, errno.EOPNOTSUPP: _LACKING}
 """What the kernel's refusals mean where its table is asked for."""
 
 
+MOST_PORTALS = 64
+"""By which a connection is looked for whose client's address is replaced."""
+
+Portals = Callable[[Target], Iterable[tuple[Address, int]]]
+"""Yields the addresses and ports by which clients come to an endpoint."""
+
+
 class Connections:
     """The table of the network namespace of the thread that asks; ``run`` waits for long answers.
 
     It is asked for single connections between :meth:`start` and :meth:`stop`.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, portals: Portals) -> None:
         self._run = run
+        self._portals = portals
         self._kernel: Conversation | None = None
 
     def start(self) -> None:
@@ -59,7 +69,7 @@ class Connections:
         if self._kernel is None:
             return None
         with as_steering_failed(_ASKING, MEANINGS):
-            found = _find(self._kernel, attempt)
+            found = self._find(self._kernel, attempt)
         return None if found is None else found.is_answered
 
     def forget(self, attempt: Attempt) -> None:
@@ -70,10 +80,27 @@ class Connections:
         if self._kernel is None:
             return
         with as_steering_failed(_FORGETTING, MEANINGS):
-            found = _find(self._kernel, attempt)
+            found = self._find(self._kernel, attempt)
             if found is not None:
                 version = attempt.target.endpoint.address.version
                 FlowTable(self._kernel).delete(version, [found])
+
+    def _find(self, kernel: Conversation, attempt: Attempt) -> Entry | None:
+        """Return the entry of an attempt: by its answers, or where those go to another address
+        than the client's by what it has sent."""
+        (protocol, endpoint), source, port = attempt
+        table, version = FlowTable(kernel), endpoint.address.version
+        of_endpoint = endpoint.address.packed, endpoint.port
+        of_client = source.packed, port
+        found = table.answering(version, Direction(protocol.number, *of_endpoint, *of_client))
+        if found is not None:
+            return found
+        for address, its in islice(self._portals(attempt.target), MOST_PORTALS):
+            of_portal = address.packed, its
+            found = table.requesting(version, Direction(protocol.number, *of_client, *of_portal))
+            if found is not None and (found.answering, found.answering_port) == of_endpoint:
+                return found
+        return None
 
     def forget_unanswered(self, targets: Collection[Target], mark: int) -> Deferred[int]:
         """Delete those that the endpoints have not answered; return how many there were.
@@ -89,18 +116,6 @@ def check() -> None:
     with as_steering_failed(_ASKING, MEANINGS), Conversation(NETLINK_NETFILTER) as kernel:
         for _ in FlowTable(kernel).unanswered(4, RETRIED):
             break
-
-
-def _find(kernel: Conversation, attempt: Attempt) -> Entry | None:
-    protocol, endpoint = attempt.target
-    answers = Answers(
-        protocol=protocol.number,
-        answering=endpoint.address.packed,
-        answering_port=endpoint.port,
-        client=attempt.source.packed,
-        client_port=attempt.port,
-    )
-    return FlowTable(kernel).answered_so(endpoint.address.version, answers)
 
 
 def _forget_unanswered(targets: Collection[Target], mark: int) -> int:

@@ -6,6 +6,9 @@ They are not those of packets: no routing, and nobody else's masquerading, depen
 RETRIED = 0x2000
 """Of a connection for which there is another endpoint if this one does not answer."""
 
+ATTENDED = 0x1000
+"""Of a connection that has begun while there is a process that acts on refusals."""
+
 MASQUERADED = 0x4000
 """Of one whose client's address is replaced: the bit that kube-proxy marks packets with
 (``--iptables-masquerade-bit``)."""

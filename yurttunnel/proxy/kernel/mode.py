@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
@@ -10,10 +10,10 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from yurttunnel.proxy.host_address import HostAddress
+from yurttunnel.proxy.kernel.attending import attended_connections
 from yurttunnel.proxy.kernel.common import common
 from yurttunnel.proxy.kernel.connection_counts import ConnectionCounts
 from yurttunnel.proxy.kernel.connections import Connections
-from yurttunnel.proxy.kernel.dropping import dropped_refusals
 from yurttunnel.proxy.kernel.ejections import Ejections
 from yurttunnel.proxy.kernel.packet_log import PacketLog
 from yurttunnel.proxy.kernel.packets import Refused, told
@@ -23,10 +23,12 @@ from yurttunnel.proxy.kernel.rules import KernelRules
 from yurttunnel.proxy.kernel.stale_entries import StaleEntries
 from yurttunnel.proxy.kernel.suspicion import Suspicion
 from yurttunnel.proxy.kernel.sysctl import BE_LIBERAL, is_on
+from yurttunnel.proxy.kernel.targets import Target
 from yurttunnel.proxy.kernel.watching import COPIED, GROUP
 from yurttunnel.proxy.rules.nftables.parts import Part
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
+from yurttunnel.proxy.state.virtual_services import Address
 from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.netlink.worker import Run
 from yurttunnel.steering.programs import IPrograms
@@ -42,6 +44,7 @@ class KernelMode(Service):
 
     It is started before rules are applied. At its stop, rules are left in which no endpoint is
     ejected, and that pass refusals on: nobody is there who would find out when one returns.
+    ``addresses()`` are this machine's.
     """
 
     _log = Logger()
@@ -55,10 +58,12 @@ class KernelMode(Service):
         host_address: HostAddress,
         networks: Networks,
         masquerade: Masquerade,
+        addresses: Callable[[], Collection[Address]],
     ) -> None:
         self._reactor = reactor
+        self._addresses = addresses
         self._again: IDelayedCall | None = None
-        self._connections = Connections(run)
+        self._connections = Connections(run, self._portals)
         self._watches = False
         self._prober = prober = Prober(reactor)
         self.ejections = Ejections(reactor, prober.probe)
@@ -86,15 +91,15 @@ class KernelMode(Service):
         self.counts = ConnectionCounts(reactor, run, versions)
         """How many connections each service has, and has had."""
         self._packets = PacketLog(reactor, GROUP, COPIED, self._take)
-        self._dropping = dropped_refusals(run, self._drop_by_rules)
-        self._rules_drop = False
+        self._attending = attended_connections(run, self._attend_to_all)
+        self._all_are_attended = False
         self.problem: str | None = None
         """Why endpoints that do not answer are not noticed; ``None`` where they are."""
 
     def startService(self) -> None:
         """Begin to watch; where the kernel does not let that be, it is told, and all else goes."""
         super().startService()
-        self._dropping.startService()
+        self._attending.startService()
         self.counts.startService()
         self._begin()
 
@@ -126,8 +131,8 @@ class KernelMode(Service):
         else:
             self._suspicion.refused(what.attempt.target)
 
-    def _drop_by_rules(self, error: SteeringFailed) -> None:
-        self._rules_drop = True
+    def _attend_to_all(self, error: SteeringFailed) -> None:
+        self._all_are_attended = True
         self._log.warn(
             "{error}. Refusals are dropped by rules that stay if this process is killed: clients"
             " of endpoints that refuse then wait until it is there again",
@@ -140,14 +145,14 @@ class KernelMode(Service):
         if self._again is not None:
             self._again.cancel()
             self._again = None
-        counting, dropping = self.counts.stopService(), self._dropping.stopService()
+        counting, attending = self.counts.stopService(), self._attending.stopService()
         self._packets.stop()
         self._suspicion.stop()
         self.ejections.stop()
         self._prober.stop()
         self._connections.stop()
         await counting
-        await dropping
+        await attending
         try:
             await self.rules.leave()
         except SteeringFailed as error:
@@ -162,11 +167,19 @@ class KernelMode(Service):
         super().stopService()
         return Deferred.fromCoroutine(self._stop())
 
+    def _portals(self, target: Target) -> Iterator[tuple[Address, int]]:
+        """Yield where clients of an endpoint send to; each of this machine's addresses is one of
+        node ports."""
+        version = target.endpoint.address.version
+        for portal in self.rules.portals(target):
+            own = self._addresses() if portal.address is None else (portal.address,)
+            yield from ((each, portal.port) for each in own if each.version == version)
+
     def _common(self, version: int) -> Part:
         return common(
             version,
             watches=self._watches,
-            drops=self._rules_drop,
+            all_are_attended=self._all_are_attended,
             # Asked at each sync, so that it counts without a restart.
             drops_invalid=not is_on(BE_LIBERAL),
         )

@@ -7,7 +7,6 @@ import struct
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
-from yurttunnel.proxy.kernel.dropping import TOO_BIG
 from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Address, Endpoint, Protocol
 
@@ -26,6 +25,10 @@ _ICMP_SIZE = 8
 _UNREACHABLE = {socket.IPPROTO_ICMP: 3, socket.IPPROTO_ICMPV6: 1}
 """The type of such an error."""
 
+TOO_BIG = 4
+"""The code of ICMP by which a destination is unreachable only to a packet of that size, which its
+sender has to hear of (RFC 1191). In ICMPv6 that is a type of its own."""
+
 _IPV4_SIZE, _IPV6_SIZE = 20, 40
 
 
@@ -43,10 +46,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The endpoint, or a router on the way to it, has answered that nobody serves there.
-
-    The client is as it sends, which is not as the endpoint sees it where its address is replaced.
-    """
+    """The endpoint, or a router on the way to it, has answered that nobody serves there."""
 
     attempt: Attempt
     is_stale: bool

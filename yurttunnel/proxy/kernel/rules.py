@@ -19,7 +19,13 @@ from yurttunnel.proxy.kernel.parts import is_carried
 from yurttunnel.proxy.kernel.targets import Target
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Tables
-from yurttunnel.proxy.state.virtual_services import Endpoint, Key, Protocol
+from yurttunnel.proxy.state.virtual_services import (
+    Endpoint,
+    Key,
+    Portal,
+    Protocol,
+    ServicePortName,
+)
 from yurttunnel.steering.interfaces import VERSIONS, Applied, SteeringFailed
 
 RETRY = 1.0
@@ -55,8 +61,9 @@ class KernelRules:
         self._limited = RateLimitedLog(clock, self._log)
         self._turn = DeferredLock()
         self._placed: Sequence[Placed] | None = None
-        # By their endpoints; it is made when the first one is asked for.
-        self._services: defaultdict[Target, list[Placed]] | None = None
+        # By their endpoints, and by their names; made when the first one is asked for.
+        self._services: dict[Target, list[Placed]] | None = None
+        self._named: dict[ServicePortName, list[Placed]] = {}
         self._due = False
         self._changed: set[Target] = set()
         self._following: Deferred[None] | None = None
@@ -102,6 +109,18 @@ class KernelRules:
         }
         return found or None
 
+    def portals(self, target: Target) -> Iterator[Portal]:
+        """Yield the portals by which clients may have been led to an endpoint.
+
+        This machine's own come by those of another virtual service of the same name as well.
+        """
+        where = target.protocol, target.endpoint.address.version
+        for name in {placed.service.key.name for placed in self._with(target)}:
+            for placed in self._named[name]:
+                key = placed.service.key
+                if (key.protocol, key.version) == where:
+                    yield from placed.service.portals
+
     def again(self) -> None:
         """Make the rules anew for what was placed last, since something else has changed.
 
@@ -131,12 +150,13 @@ class KernelRules:
     def _with(self, target: Target) -> Sequence[Placed]:
         """Return the services that the kernel leads to an endpoint."""
         if self._services is None:
-            self._services = defaultdict(list)
+            services, named = defaultdict(list), defaultdict(list)
             for placed in self._placed or ():
+                named[placed.service.key.name].append(placed)
                 if is_carried(placed):
                     for endpoint in placed.service.endpoints:
-                        its = Target(placed.service.key.protocol, endpoint)
-                        self._services[its].append(placed)
+                        services[Target(placed.service.key.protocol, endpoint)].append(placed)
+            self._services, self._named = services, named
         return self._services.get(target, ())
 
     def _reconsider_siblings(self, target: Target) -> None:

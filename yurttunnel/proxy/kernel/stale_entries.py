@@ -46,10 +46,7 @@ class StaleEntries:
         self._waiting: dict[Target, list[Attempt]] = {}
 
     def refused(self, attempt: Attempt) -> None:
-        """Learn that a client was refused where such an entry has led it.
-
-        Where that is not known by the client's own address, the probe finds it out.
-        """
+        """Learn that a client was refused where such an entry has led it."""
         self._suspicion.refused(attempt.target)
         self._forget_all([attempt])
 

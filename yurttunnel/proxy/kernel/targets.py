@@ -18,9 +18,9 @@ class Target(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A connection that was begun: from whom the endpoint sees it come.
+    """A connection that was begun, as its client sends it.
 
-    With the target that is what the kernel knows the connection by, in the direction of answers.
+    That is not as the endpoint sees it where the client's address is replaced.
     """
 
     target: Target

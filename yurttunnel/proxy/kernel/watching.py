@@ -1,9 +1,10 @@
 """Rules by which the kernel tells of connections that get no answer, or a refusal.
 
-They cost nothing but a comparison where all goes well. A refusal is dropped while this process is
-there (:mod:`yurttunnel.proxy.kernel.dropping` has the same conditions): to the client that is a
-packet that was lost, and TCP sends its first one again after 1 s (RFC 6298). By then another
-endpoint gets it.
+A refusal is dropped: to the client that is a packet that was lost, and TCP sends its first one
+again after 1 s (RFC 6298). By then another endpoint gets it. That is so of connections alone that
+have begun while there was a process that acts on it (:mod:`yurttunnel.proxy.kernel.attending`), and
+that this machine's own firewall has let through: what that refuses is told the client, and no
+endpoint is to blame.
 
 What an entry of an earlier connection leads to an endpoint (:mod:`.stale_entries`) is told as
 :data:`STALE`, first packets as well as resets; an error says nothing of a connection that stands.
@@ -11,9 +12,8 @@ What an entry of an earlier connection leads to an endpoint (:mod:`.stale_entrie
 
 from __future__ import annotations
 
-from yurttunnel.proxy.kernel.dropping import TOO_BIG, WATCHING_PRIORITY
-from yurttunnel.proxy.kernel.marks import RETRIED, has_mark
-from yurttunnel.proxy.kernel.packets import STALE
+from yurttunnel.proxy.kernel.marks import ATTENDED, RETRIED, has_mark
+from yurttunnel.proxy.kernel.packets import STALE, TOO_BIG
 from yurttunnel.proxy.rules.nftables.parts import Part
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, chain
 
@@ -38,8 +38,18 @@ _MOST = "limit rate 500/second burst 100 packets"
 _SAMPLED, _REFUSING = "sampled", "refusing"
 """Sets of endpoints, each with its limit."""
 
-TO_REFUSED = "ct direction reply jump watch-refused"
-"""The rule by which answers come to what looks for refusals."""
+PRIORITY = -10
+"""Before the chains of a firewall, at 0, which may drop refusals. What was led elsewhere has the
+endpoint's address by then, and answers have it still."""
+
+WATCHED = (
+    "tcp flags & (syn | rst) == 0x0 ct state established accept",
+    "meta l4proto udp accept",
+    "ct direction reply jump watch-refused",
+    "tcp flags & (syn | ack) == syn jump watch-tried",
+)
+"""The rules by which packets come to what looks for first ones and for refusals; nearly all others
+leave by the first two, which is all that most packets of a machine have to do with this."""
 
 _FORGET = "10s"
 """After which an endpoint that nobody speaks to is no longer in them."""
@@ -50,13 +60,13 @@ _UNREACHABLE = {
 }
 
 
-def watching_chains(version: int, drops: bool = False) -> Part:
+def watching_chains(version: int, all_are_attended: bool = False) -> Part:
     """Return the chains and sets for a version of IP.
 
-    They drop refusals themselves only where the kernel lets nothing else do it that ends with the
-    process.
+    All connections are taken for marked ones where the kernel lets nothing mark them that ends with
+    the process.
     """
-    drop = ("drop",) if drops else ()
+    others_pass = () if all_are_attended else (f"ct mark & {ATTENDED:#x} == 0 accept",)
     family = FAMILIES[version]
     address = "ipv4_addr" if version == 4 else "ipv6_addr"
     limited = (
@@ -79,26 +89,20 @@ def watching_chains(version: int, drops: bool = False) -> Part:
     )
     reset_by = chain(
         log_stale,
+        *others_pass,
         f"ct status & assured == 0 update @{_REFUSING} {{ {by} {_SAMPLES} }} {log}",
-        *drop,
+        "drop",
     )
-    first = "tcp flags & (syn | ack) == syn jump watch-tried"
-    # Before addresses are translated back: the endpoint's is what counts. What is forwarded comes
-    # there by the chain for all that is.
-    refusals = {
-        f"watch-refused-{hook}": chain(
-            TO_REFUSED, hook=f"type filter hook {hook} priority {WATCHING_PRIORITY};"
-        )
+    # What is forwarded comes there by the chain for all that is.
+    watched = {
+        f"watch-{hook}": chain(*WATCHED, hook=f"type filter hook {hook} priority {PRIORITY};")
         for hook in ("input", "output")
     }
     chains = {
-        **refusals,
+        **watched,
         "watch-refused": refused,
         "watch-reset": reset_by,
-        "watch-unreachable": chain(log, *drop),
+        "watch-unreachable": chain(*others_pass, log, "drop"),
         "watch-tried": tried,
-        # After they are translated: that is how the endpoint sees the client.
-        "watch-postrouting": chain(first, hook="type filter hook postrouting priority 110;"),
-        "watch-input": chain(first, hook="type filter hook input priority 110;"),
     }
     return Part(chains, {_SAMPLED: limited, _REFUSING: limited})

@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_CTNETLINK
 from pyroute2.netlink.nfnetlink.nfctsocket import (
@@ -86,18 +87,17 @@ class Entry:
     identity: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """The direction of answers, by which the kernel knows a connection as well: from whom to whom.
+class Direction(NamedTuple):
+    """What a connection sends one way; by either of both ways the kernel knows it.
 
     ``protocol`` is ``IPPROTO_TCP`` or ``IPPROTO_UDP``; addresses are packed.
     """
 
     protocol: int
-    answering: bytes
-    answering_port: int
-    client: bytes
-    client_port: int
+    source: bytes
+    source_port: int
+    destination: bytes
+    port: int
 
 
 _Wanted = Callable[[int, int], bool]
@@ -183,18 +183,25 @@ class FlowTable:
         asked = _message(version, IPCTNL_MSG_CT_GET, DUMP, more + content)
         return self._dumped(asked, version, wanted)
 
-    def answered_so(self, version: int, answers: Answers) -> Entry | None:
-        """Return the connection with these answers; ``None`` where there is none.
+    def requesting(self, version: int, direction: Direction) -> Entry | None:
+        """Return the connection whose client sends so; ``None`` where there is none.
 
         The kernel answers from what it has in memory: this may be asked in the reactor's thread.
         """
-        addresses = attribute(_SOURCES[version], answers.answering)
-        addresses += attribute(_DESTINATIONS[version], answers.client)
-        ports = attribute(_PROTO_NUM, bytes([answers.protocol]))
-        ports += attribute(_PROTO_SRC_PORT, _PORT.pack(answers.answering_port))
-        ports += attribute(_PROTO_DST_PORT, _PORT.pack(answers.client_port))
+        return self._known_by(version, _TUPLE_ORIG, direction)
+
+    def answering(self, version: int, direction: Direction) -> Entry | None:
+        """Return the one whose answers are sent so; see :meth:`requesting`."""
+        return self._known_by(version, _TUPLE_REPLY, direction)
+
+    def _known_by(self, version: int, way: int, direction: Direction) -> Entry | None:
+        addresses = attribute(_SOURCES[version], direction.source)
+        addresses += attribute(_DESTINATIONS[version], direction.destination)
+        ports = attribute(_PROTO_NUM, bytes([direction.protocol]))
+        ports += attribute(_PROTO_SRC_PORT, _PORT.pack(direction.source_port))
+        ports += attribute(_PROTO_DST_PORT, _PORT.pack(direction.port))
         parts = attribute(_TUPLE_IP | NESTED, addresses) + attribute(_TUPLE_PROTO | NESTED, ports)
-        content = attribute(_TUPLE_REPLY | NESTED, parts)
+        content = attribute(way | NESTED, parts)
         try:
             body = self._conversation.get(_message(version, IPCTNL_MSG_CT_GET, GET, content))
         except KernelRefused as refusal:

@@ -48,8 +48,8 @@ _RULE_TABLE, _RULE_CHAIN, _RULE_EXPRESSIONS = 1, 2, 4
 _OWNER = 2
 """``NFT_TABLE_F_OWNER``."""
 
-INPUT, FORWARD, OUTPUT = 1, 2, 3
-"""``NF_INET_LOCAL_IN``, ``_FORWARD`` and ``_LOCAL_OUT`` of linux/netfilter.h."""
+INPUT, OUTPUT, POSTROUTING = 1, 3, 4
+"""``NF_INET_LOCAL_IN``, ``_LOCAL_OUT`` and ``_POST_ROUTING`` of linux/netfilter.h."""
 
 _TOO_OLD = "that takes nf_tables of Linux 5.12 or later"
 _MEANINGS = dict.fromkeys(

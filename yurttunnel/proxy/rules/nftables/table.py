@@ -10,7 +10,7 @@ from functools import lru_cache
 NAME = "yurtproxy"
 """Of the table, in both families: nobody else has anything in it."""
 
-FORMAT = "format-3"
+FORMAT = "format-4"
 """An empty chain, by which a table is known as one whose maps and base chains are these."""
 
 FAMILIES = {4: "ip", 6: "ip6"}

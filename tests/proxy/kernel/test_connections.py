@@ -1,0 +1,75 @@
+"""Single connections in the kernel's table, as it has them: those of a network namespace."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from tests.steering.netlink.support import KernelTestCase, command, run_at_once
+from yurttunnel.proxy.kernel.connections import MOST_PORTALS, Connections
+from yurttunnel.proxy.kernel.targets import Attempt, Target
+from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
+
+CLIENT = {4: "10.5.0.2", 6: "fd05::2"}
+NODE = {4: "10.5.0.1", 6: "fd05::1"}
+PODS = {4: ("10.1.0.10", "10.1.0.11"), 6: ("fd01::10", "fd01::11")}
+PORT, PORTAL, CLIENTS = 8080, 30080, 40000
+
+
+class ConnectionsTests(KernelTestCase):
+    """A client that is led from a node port to a pod."""
+
+    version = 4
+
+    def setUp(self) -> None:
+        """Have a table."""
+        super().setUp()
+        self.portals = [(ip_address(NODE[self.version]), PORTAL)]
+        self.connections = Connections(run_at_once, lambda target: self.portals)
+        self.connections.start()
+        self.addCleanup(self.connections.stop)
+
+    def lead(self, seen_as: str, *more: str) -> None:
+        """Have an entry by which the first pod sees the client come from an address."""
+        client, node, pod = CLIENT[self.version], NODE[self.version], PODS[self.version][0]
+        command(
+            *("conntrack", "-I", "-p", "tcp", "-s", client, "-d", node),
+            *("--sport", str(CLIENTS), "--dport", str(PORTAL)),
+            *("--reply-src", pod, "--reply-dst", seen_as),
+            *("--reply-port-src", str(PORT), "--reply-port-dst", str(CLIENTS)),
+            *("--state", "SYN_SENT", "--timeout", "60", *more),
+        )
+
+    def attempt(self, pod: int = 0) -> Attempt:
+        """Return the client's attempt at a pod."""
+        endpoint = Endpoint(ip_address(PODS[self.version][pod]), PORT)
+        return Attempt(Target(Protocol.TCP, endpoint), ip_address(CLIENT[self.version]), CLIENTS)
+
+    def test_whether_it_is_answered(self) -> None:
+        """It is known of a client that the pod sees as it is, and of one seen as the node."""
+        for seen_as in (CLIENT[self.version], NODE[self.version]):
+            for more, expected in (((), False), (("--status", "SEEN_REPLY"), True)):
+                self.lead(seen_as, *more)
+                self.assertIs(expected, self.connections.is_answered(self.attempt()), seen_as)
+                self.connections.forget(self.attempt())
+                self.assertIsNone(self.connections.is_answered(self.attempt()))
+
+    def test_another_endpoint(self) -> None:
+        """What the client has with another pod by now is not its attempt at this one."""
+        self.lead(NODE[self.version])
+        self.assertIsNone(self.connections.is_answered(self.attempt(1)))
+        self.connections.forget(self.attempt(1))
+        self.assertIs(False, self.connections.is_answered(self.attempt()))
+
+    def test_portals_beyond_a_bound(self) -> None:
+        """The kernel is not asked for ever: what is behind that many portals is not found."""
+        self.lead(NODE[self.version])
+        self.portals = [*((self.portals[0][0], 1) for _ in range(MOST_PORTALS)), *self.portals]
+        self.assertIsNone(self.connections.is_answered(self.attempt()))
+        del self.portals[0]
+        self.assertIs(False, self.connections.is_answered(self.attempt()))
+
+
+class ConnectionsIPv6Tests(ConnectionsTests):
+    """The same by IPv6."""
+
+    version = 6
