@@ -21,9 +21,6 @@ packet is sent again after 1 s."""
 BODIES = 15
 """How often bodies are carried by each way at the most."""
 
-STARTS = 7
-"""How often the proxy is begun with two dead endpoints at the most."""
-
 _MEGABYTE, _MILLISECOND = 1e6, 1e3
 
 
@@ -78,15 +75,11 @@ def retry(bench: Bench) -> Iterator[Figure]:
     title = f"slowest of {BESIDE_DEAD} clients, 2 of 3 dead"
     slowest = Figure(Demand(title, Unit.LATENCY, MOST_MILLISECONDS))
     rate = Figure(Demand("new connections, dead left out", Unit.RATE, KEPT, True, True))
-    repeats = bench.scale.repeats
-    for starts in range(min(repeats, STARTS)):
+    for turn in range(bench.scale.repeats):
         bench.renew()
         slowest.ours.append(bench.slowest_beside_dead(BESIDE_DEAD) * _MILLISECOND)
-        for turn in range(starts, repeats, STARTS):
-            for way, values in _in_turn(
-                turn, (bench.direct, rate.peer), (bench.current, rate.ours)
-            ):
-                values.append(bench.many(way, "connections", CLIENTS).rate)
+        for way, values in _in_turn(turn, (bench.direct, rate.peer), (bench.current, rate.ours)):
+            values.append(bench.many(way, "connections", CLIENTS).rate)
     yield from (slowest, rate)
 
 

@@ -11,6 +11,7 @@ The client has its way to everything through the node. The pods' switch may be a
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from ipaddress import ip_address
@@ -57,6 +58,17 @@ _TOTAL_RETRANSMISSIONS = struct.Struct("=I"), 100
 _PREFIX = {4: 24, 6: 64}
 _SECONDS = 30.0
 _AGAIN = 0.3
+
+
+def ip(source, destination, protocol, carried, options=b""):
+    """Make a packet, as RFC 791 and 8200 have it; the checksum is left out."""
+    if source.version == 6:
+        head = struct.pack("!IHBB", 6 << 28, len(carried), protocol, 64)
+        return head + source.packed + destination.packed + carried
+    size = 20 + len(options)
+    whole = size + len(carried)
+    head = struct.pack("!BBHHHBBH", 4 << 4 | size // 4, 0, whole, 0, 0, 64, protocol, 0)
+    return head + source.packed + destination.packed + options + carried
 
 
 class Lab:
@@ -126,6 +138,29 @@ class Lab:
     def refuse(self, number):
         """Have a firewall in front of an endpoint refuse by ICMP."""
         self.endpoints[number].run("nft", "-f", "-", stdin=_HOLE.replace("drop", "reject"))
+
+    def tell_too_big(self, router, client, endpoint, most):
+        """Have an endpoint's machine tell a client, as a router would, that what it has sent to an
+        endpoint may have ``most`` bytes. A client is an address and a port.
+        """
+        (source, source_port), destination = client, endpoint.address
+        sent = struct.pack("!HHHH", source_port, endpoint.port, 9, 0) + b"?"
+        about = ip(ip_address(source), destination, socket.IPPROTO_UDP, sent)
+        if destination.version == 4:
+            told = struct.pack("!BBHHH", 3, 4, 0, 0, most) + about  # RFC 1191, 4
+            sums = sum(struct.unpack(f"!{len(told) // 2}H", told[: len(told) // 2 * 2]))
+            sums += 0 if len(told) % 2 == 0 else told[-1] << 8
+            while sums >> 16:
+                sums = (sums & 0xFFFF) + (sums >> 16)
+            told = told[:2] + struct.pack("!H", sums ^ 0xFFFF) + told[4:]
+            family, protocol = socket.AF_INET, socket.IPPROTO_ICMP
+        else:
+            told = struct.pack("!BBHI", 2, 0, 0, most) + about  # RFC 4443, 3.2
+            family, protocol = socket.AF_INET6, socket.IPPROTO_ICMPV6
+        with self.endpoints[router].inside():
+            raw = socket.socket(family, socket.SOCK_RAW, protocol)
+        with raw:
+            raw.sendto(told, (source, 0))
 
     def _machine(self):
         machine = Namespace()
@@ -257,6 +292,34 @@ class Resolver(DatagramProtocol):
     def connectionRefused(self):
         """Count it."""
         self.refusals += 1
+
+
+class Flow:
+    """A client by UDP that goes on to send when it is refused."""
+
+    def __init__(self, inside, host, port=80):
+        with inside.inside():
+            self._socket = socket.socket(
+                socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM
+            )
+        self._socket.setblocking(False)
+        self._socket.connect((host, port))
+        self.is_answered = None
+        """Whether the last word was an answer, and no refusal."""
+
+    def ask(self):
+        """Send, and take what has come; return whether anything has by now."""
+        with contextlib.suppress(BlockingIOError):
+            try:
+                self._socket.send(b"?")
+                self.is_answered = bool(self._socket.recv(1))
+            except ConnectionRefusedError:
+                self.is_answered = False
+        return self.is_answered is not None
+
+    def close(self):
+        """End it."""
+        self._socket.close()
 
 
 class Connected:

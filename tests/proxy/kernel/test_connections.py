@@ -60,6 +60,18 @@ class ConnectionsTests(KernelTestCase):
         self.connections.forget(self.attempt(1))
         self.assertIs(False, self.connections.is_answered(self.attempt()))
 
+    def test_the_endpoint_itself(self) -> None:
+        """A connection that the client has with the pod from the same port is another one."""
+        client, pod = CLIENT[self.version], PODS[self.version][0]
+        command(
+            *("conntrack", "-I", "-p", "tcp", "-s", client, "-d", pod),
+            *("--sport", str(CLIENTS), "--dport", str(PORT)),
+            *("--state", "SYN_SENT", "--timeout", "60", "--status", "SEEN_REPLY"),
+        )
+        self.assertIsNone(self.connections.is_answered(self.attempt()))
+        self.lead(NODE[self.version])
+        self.assertIs(False, self.connections.is_answered(self.attempt()))
+
     def test_portals_beyond_a_bound(self) -> None:
         """The kernel is not asked for ever: what is behind that many portals is not found."""
         self.lead(NODE[self.version])

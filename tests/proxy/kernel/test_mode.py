@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import socket
 import time
@@ -25,6 +24,7 @@ from tests.proxy.kernel.lab import (
     PODS,
     PORT,
     Echo,
+    Flow,
     Lab,
     Resolver,
     Server,
@@ -65,8 +65,8 @@ FAMILY = {4: socket.AF_INET, 6: socket.AF_INET6}
 NARROW = 1400
 """Bytes of a packet on a way that carries no larger ones."""
 
-PATH_MTU = {4: (socket.IPPROTO_IP, 10, 14), 6: (socket.IPPROTO_IPV6, 23, 24)}
-"""The level, ``IP_MTU_DISCOVER`` and ``IP_MTU`` of linux/in.h, and of linux/in6.h."""
+PATH_MTU = {4: (socket.IPPROTO_IP, 14), 6: (socket.IPPROTO_IPV6, 24)}
+"""The level, and ``IP_MTU`` of linux/in.h and of linux/in6.h."""
 
 BRIDGED = {4: "bridge-nf-call-iptables", 6: "bridge-nf-call-ip6tables"}
 """The setting by which rules see what passes a bridge."""
@@ -85,13 +85,13 @@ table inet seen {
 
 _POLICY = """
 table inet network-policy {{
-    chain forward {{
-        type filter hook forward priority filter;
-        {family} saddr {client} {family} daddr {endpoint} reject with tcp reset
+    chain {hook} {{
+        type filter hook {hook} priority filter;
+        {family} daddr {endpoint} {verdict}
     }}
 }}
 """
-"""Of a firewall of the node that keeps one client from one endpoint."""
+"""Of a firewall of the node that keeps others from one endpoint."""
 
 _OTHER_MARKS = """
 table inet others {
@@ -238,10 +238,10 @@ class KernelTestCase(TestCase):
         connecting = connect(inside or self.lab.client, host or CLUSTER[self.version], port)
         await self.assertFailure(connecting, ConnectionRefusedError)
 
-    async def until(self, condition):
+    async def until(self, condition, every=0.01):
         """Wait for a condition."""
         while not condition():
-            await deferLater(reactor, 0.01)
+            await deferLater(reactor, every)
 
     async def until_served_by(self, servers, inside=None):
         """Connect until these have served: rules follow a moment later."""
@@ -686,20 +686,34 @@ class Retry:
     async def test_a_firewall_of_the_node(self):
         """Who is not let through to an endpoint is told so at once, and others go on to get it."""
         self.serve_all()
-        policy = _POLICY.format(
-            family="ip" if self.version == 4 else "ip6",
-            client=CLIENT[self.version],
-            endpoint=self.lab.address(1, self.version).address,
-        )
-        self.lab.node.run("nft", "-f", "-", stdin=policy)
+        await self.apply(self.service())
+        for hook, inside in (("forward", self.lab.client), ("output", self.lab.node)):
+            self.forbid(hook, "reject with tcp reset")
+            clients = [connect(inside, CLUSTER[self.version], 80) for _ in range(24)]
+            results = await DeferredList(clients, consumeErrors=True)
+            refused = {each.type for is_served, each in results if not is_served}
+            self.assertEqual({ConnectionRefusedError}, refused)
+            found = [each for is_served, each in results if is_served]
+            self.assertEqual({"0", "2"}, {each.server for each in found})
+            self.assertEqual(0, most_retransmissions(found))
+            self.lab.node.run("nft", "delete", "table", "inet", "network-policy")
+            await self.until_served_by({"0", "1", "2"})
+
+    async def test_a_firewall_that_refuses_by_icmp(self):
+        """It leaves the endpoint to others as well."""
+        self.serve_all()
+        self.forbid("forward", "reject")
         await self.apply(self.service())
         clients = [connect(self.lab.client, CLUSTER[self.version], 80) for _ in range(24)]
-        results = await DeferredList(clients, consumeErrors=True)
-        refused = {each.type for is_served, each in results if not is_served}
-        self.assertEqual({ConnectionRefusedError}, refused)
-        self.assertEqual({"0", "2"}, {each.server for is_served, each in results if is_served})
-        self.assertEqual(24, self.lab.attempts())
+        await DeferredList(clients, consumeErrors=True)
         await self.until_served_by({"0", "1", "2"}, self.lab.node)
+
+    def forbid(self, hook, verdict):
+        """Have the node keep what is sent by one hook from endpoint 1."""
+        endpoint = self.lab.address(1, self.version).address
+        family = "ip" if self.version == 4 else "ip6"
+        policy = _POLICY.format(hook=hook, family=family, endpoint=endpoint, verdict=verdict)
+        self.lab.node.run("nft", "-f", "-", stdin=policy)
 
     async def test_all_dead(self):
         """Clients are refused as soon as that is known: by what they send after a second."""
@@ -734,24 +748,62 @@ class Retry:
 
     async def test_too_big(self):
         """That a packet has to be smaller is told the client, and held against no endpoint."""
-        self.lab.node.run("ip", "link", "set", "pods", "mtu", str(NARROW))
+        endpoints = [self.lab.address(number, self.version) for number in (0, 1)]
+        for number in (0, 1):
+            self.lab.drop(number)
         await self.apply(self.service(numbers=[0, 1], protocol=Protocol.UDP))
         with self.lab.client.inside():
             client = socket.socket(FAMILY[self.version], socket.SOCK_DGRAM)
         self.addCleanup(client.close)
         client.connect((CLUSTER[self.version], 80))
-        level, discover, mtu = PATH_MTU[self.version]
-        client.setsockopt(level, discover, 2)  # IP_PMTUDISC_DO
+        client.send(b"?")
+        level, mtu = PATH_MTU[self.version]
 
         def is_told():
-            with contextlib.suppress(OSError):
-                client.send(bytes(NARROW))
+            for each in endpoints:
+                self.lab.tell_too_big(2, client.getsockname()[:2], each, NARROW)
             return client.getsockopt(level, mtu) == NARROW
 
         await self.until(is_told)
-        for number in (0, 1):
-            target = Target(Protocol.UDP, self.lab.address(number, self.version))
-            self.assertFalse(self.mode.ejections.is_ejected(*target))
+        # The log has it by then.
+        for _ in range(2):
+            await deferLater(reactor, 0)
+        for each in endpoints:
+            self.assertFalse(self.mode.ejections.is_ejected(Protocol.UDP, each))
+
+    async def test_no_way(self):
+        """An endpoint that this machine has no way to is left out, and no client hears of it."""
+        self.serve(0)
+        family = "-4" if self.version == 4 else "-6"
+        there = str(self.lab.address(1, self.version).address)
+        self.lab.node.run("ip", family, "route", "add", "unreachable", there)
+        await self.apply(self.service(numbers=[0, 1]))
+        await self.all_are_served({"0"})
+        self.assertTrue(self.mode.ejections.is_ejected(*self.target(1)))
+
+    async def test_flows_begun_without_a_process(self):
+        """One by UDP that lasts is led elsewhere by a process that begins later."""
+        self.answer_datagrams()
+        placed = self.service(numbers=[0, 1], protocol=Protocol.UDP)
+        await self.apply(placed)
+        await self.mode.stopService()
+        flows = [Flow(self.lab.client, CLUSTER[self.version]) for _ in range(10)]
+        for each in flows:
+            self.addCleanup(each.close)
+
+        def all_are_told():
+            told = [each.ask() for each in flows]
+            return all(told)
+
+        # A machine sends one host few errors in a second (RFC 1812, 4.3.2.8).
+        await self.until(all_are_told, every=0.3)
+        self.assertIn(False, [each.is_answered for each in flows])
+        self.mode = self.new()
+        self.mode.startService()
+        await self.apply(placed)
+        await self.until(
+            lambda: all_are_told() and all(each.is_answered for each in flows), every=0.3
+        )
 
     async def test_the_end_of_the_process(self):
         """What stays ejects nobody, and keeps no refusal from clients."""

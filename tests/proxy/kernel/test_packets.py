@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.proxy.kernel.lab import ip
 from yurttunnel.proxy.kernel.packets import Refused, Tried, told
 from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
@@ -17,16 +18,6 @@ CLIENT = {4: ip_address("10.5.0.2"), 6: ip_address("fd05::2")}
 POD = {4: ip_address("10.1.0.10"), 6: ip_address("fd01::10")}
 TCP, UDP, ICMP, ICMPV6 = 6, 17, 1, 58
 SYN, RST, ACK = 2, 4, 16
-
-
-def ip(source, destination, protocol, carried, options=b""):
-    """Make a packet."""
-    if source.version == 6:
-        head = struct.pack("!IHBB", 6 << 28, len(carried), protocol, 64)
-        return head + source.packed + destination.packed + carried
-    size = 20 + len(options)
-    head = struct.pack("!BBHHHBBH", 4 << 4 | size // 4, 0, size, 0, 0, 64, protocol, 0)
-    return head + source.packed + destination.packed + options + carried
 
 
 def tcp(source_port, port, flags):

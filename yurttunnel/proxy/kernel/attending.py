@@ -2,7 +2,7 @@
 
 It is set by a table that ends with the process, even when it is killed: who speaks to an endpoint
 that refuses is then told so, and need not wait in vain. Its chains are of the type nat, which only
-the first packet of a connection passes, behind those of a firewall.
+the first packet of a connection passes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from yurttunnel.steering.netlink.worker import Run
 TABLE = "yurtproxy-"
 """What the table's name begins with."""
 
-_PRIORITY = 99
-"""Before clients' addresses are replaced, at 100: no chain comes behind one that does it."""
+_PRIORITY = -199
+"""The first that the kernel takes for such a chain: none comes behind one that has replaced the
+client's address."""
 
 _DST_NAT = 1 << 5
 """``IPS_DST_NAT`` of linux/netfilter/nf_conntrack_common.h."""

@@ -18,11 +18,10 @@ def common(
 ) -> Part:
     """Return it: masquerading, what is told of packets if it ``watches``, and what ends here.
 
-    Refusals are those of all connections where ``all_are_attended``
-    (:mod:`yurttunnel.proxy.kernel.watching`). Packets out of window are ``invalid`` where conntrack
-    is not liberal, and not translated back: a client that gets one sees the endpoint's address, and
-    resets the connection. With ``drops_invalid`` they are not forwarded, as by kube-proxy (issue
-    74839 of Kubernetes), but for other protocols than TCP.
+    ``all_are_attended`` is as :mod:`yurttunnel.proxy.kernel.watching` has it. Packets out of window
+    are ``invalid`` where conntrack is not liberal, and not translated back: a client that gets one
+    sees the endpoint's address, and resets the connection. With ``drops_invalid`` they are not
+    forwarded, as by kube-proxy (issue 74839 of Kubernetes), but for other protocols than TCP.
     """
     family = FAMILIES[version]
     address = "ipv4_addr" if version == 4 else "ipv6_addr"

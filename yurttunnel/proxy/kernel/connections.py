@@ -32,7 +32,7 @@ MEANINGS = {errno.EINVAL: _LACKING, errno.EOPNOTSUPP: _LACKING}
 """What the kernel's refusals mean where its table is asked for."""
 
 
-MOST_PORTALS = 64
+MOST_PORTALS = 32
 """By which a connection is looked for whose client's address is replaced."""
 
 Portals = Callable[[Target], Iterable[tuple[Address, int]]]
@@ -93,11 +93,12 @@ class Connections:
         of_endpoint = endpoint.address.packed, endpoint.port
         of_client = source.packed, port
         found = table.answering(version, Direction(protocol.number, *of_endpoint, *of_client))
-        if found is not None:
+        # The client may speak to the endpoint itself as well, from the same port.
+        if found is not None and found.is_translated:
             return found
-        for address, its in islice(self._portals(attempt.target), MOST_PORTALS):
-            of_portal = address.packed, its
-            found = table.requesting(version, Direction(protocol.number, *of_client, *of_portal))
+        for address, number in islice(self._portals(attempt.target), MOST_PORTALS):
+            to = Direction(protocol.number, *of_client, address.packed, number)
+            found = table.requesting(version, to)
             if found is not None and (found.answering, found.answering_port) == of_endpoint:
                 return found
         return None

@@ -62,6 +62,7 @@ class KernelMode(Service):
     ) -> None:
         self._reactor = reactor
         self._addresses = addresses
+        self._node_ports = networks.node_ports
         self._again: IDelayedCall | None = None
         self._connections = Connections(run, self._portals)
         self._watches = False
@@ -168,12 +169,18 @@ class KernelMode(Service):
         return Deferred.fromCoroutine(self._stop())
 
     def _portals(self, target: Target) -> Iterator[tuple[Address, int]]:
-        """Yield where clients of an endpoint send to; each of this machine's addresses is one of
-        node ports."""
+        """Yield where clients of an endpoint send to: node ports to any address that has those."""
         version = target.endpoint.address.version
+        own = [
+            each
+            for each in self._addresses()
+            if not each.is_loopback
+            and each.version == version
+            and (not self._node_ports or any(each in network for network in self._node_ports))
+        ]
         for portal in self.rules.portals(target):
-            own = self._addresses() if portal.address is None else (portal.address,)
-            yield from ((each, portal.port) for each in own if each.version == version)
+            addresses = own if portal.address is None else (portal.address,)
+            yield from ((each, portal.port) for each in addresses)
 
     def _common(self, version: int) -> Part:
         return common(

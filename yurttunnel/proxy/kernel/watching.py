@@ -1,10 +1,10 @@
 """Rules by which the kernel tells of connections that get no answer, or a refusal.
 
 A refusal is dropped: to the client that is a packet that was lost, and TCP sends its first one
-again after 1 s (RFC 6298). By then another endpoint gets it. That is so of connections alone that
-have begun while there was a process that acts on it (:mod:`yurttunnel.proxy.kernel.attending`), and
-that this machine's own firewall has let through: what that refuses is told the client, and no
-endpoint is to blame.
+again after 1 s (RFC 6298). By then another endpoint gets it. That is so where the connection has
+begun while there was a process that acts on it (:mod:`yurttunnel.proxy.kernel.attending`). What
+this machine's own firewall refuses, before the packet has left, is told the client, and no endpoint
+is to blame: the kernel does not know the connection by then (``confirmed``).
 
 What an entry of an earlier connection leads to an endpoint (:mod:`.stale_entries`) is told as
 :data:`STALE`, first packets as well as resets; an error says nothing of a connection that stands.
@@ -33,7 +33,8 @@ _SAMPLES = "limit rate 5/second burst 5 packets"
 """Of the attempts at an endpoint, and of its refusals: one of them is enough to find out."""
 
 _MOST = "limit rate 500/second burst 100 packets"
-"""Of both, so that no storm takes more of this process than some hundredths of a processor."""
+"""Of both: each one takes this process some ten microseconds, and as many for each portal by which
+its connection is looked for."""
 
 _SAMPLED, _REFUSING = "sampled", "refusing"
 """Sets of endpoints, each with its limit."""
@@ -43,7 +44,7 @@ PRIORITY = -10
 endpoint's address by then, and answers have it still."""
 
 WATCHED = (
-    "tcp flags & (syn | rst) == 0x0 ct state established accept",
+    "tcp flags & (rst | ack) == ack ct state established accept",
     "meta l4proto udp accept",
     "ct direction reply jump watch-refused",
     "tcp flags & (syn | ack) == syn jump watch-tried",
@@ -60,13 +61,21 @@ _UNREACHABLE = {
 }
 
 
+_FORBIDDEN = {4: "icmp code != { 0, 1 }", 6: "icmpv6 code != { 0, 3 }"}
+"""Of an error of this machine's own: not that no way leads to an endpoint (RFC 792, RFC 4443)."""
+
+_HAS_LEFT, _HAS_NOT_LEFT = "ct status & confirmed != 0", "ct status & confirmed == 0"
+"""Whether a connection's first packet has passed all chains of this machine."""
+
+
 def watching_chains(version: int, all_are_attended: bool = False) -> Part:
     """Return the chains and sets for a version of IP.
 
     All connections are taken for marked ones where the kernel lets nothing mark them that ends with
     the process.
     """
-    others_pass = () if all_are_attended else (f"ct mark & {ATTENDED:#x} == 0 accept",)
+    unattended = f"{_HAS_LEFT} ct mark & {ATTENDED:#x} == 0 accept"
+    pass_some = () if all_are_attended else (unattended,)
     family = FAMILIES[version]
     address = "ipv4_addr" if version == 4 else "ipv6_addr"
     limited = (
@@ -89,10 +98,13 @@ def watching_chains(version: int, all_are_attended: bool = False) -> Part:
     )
     reset_by = chain(
         log_stale,
-        *others_pass,
+        f"{_HAS_NOT_LEFT} accept",
         f"ct status & assured == 0 update @{_REFUSING} {{ {by} {_SAMPLES} }} {log}",
+        *pass_some,
         "drop",
     )
+    # Without a way the rules choose anew for each packet, so that one may be dropped at any time.
+    unreachable_by = chain(f"{_HAS_NOT_LEFT} {_FORBIDDEN[version]} accept", log, *pass_some, "drop")
     # What is forwarded comes there by the chain for all that is.
     watched = {
         f"watch-{hook}": chain(*WATCHED, hook=f"type filter hook {hook} priority {PRIORITY};")
@@ -102,7 +114,7 @@ def watching_chains(version: int, all_are_attended: bool = False) -> Part:
         **watched,
         "watch-refused": refused,
         "watch-reset": reset_by,
-        "watch-unreachable": chain(*others_pass, log, "drop"),
+        "watch-unreachable": unreachable_by,
         "watch-tried": tried,
     }
     return Part(chains, {_SAMPLED: limited, _REFUSING: limited})
