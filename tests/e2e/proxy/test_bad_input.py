@@ -38,6 +38,21 @@ MOST_OF_LOOPS = 2 * 2 * 6
 """Descriptors that the proxy has for them: proxy sockets of six Services, and some to spare."""
 
 
+OTHER = {4: 6, 6: 4}
+
+
+def take(number: int, version: int) -> socket.socket:
+    """Listen at a port of all addresses of a family, as another process would."""
+    family, everywhere = (socket.AF_INET, "0.0.0.0") if version == 4 else (socket.AF_INET6, "::")
+    taken = socket.socket(family)
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if version == 6:
+        taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    taken.bind((everywhere, number))
+    taken.listen()
+    return taken
+
+
 class TakenPort:
     """Something that cannot be had beside a Service that is good; a class chooses who carries the
     bytes, and by which rules.
@@ -78,34 +93,34 @@ class TakenPort:
         and so is this one when it is free.
         """
         await self.prepare()
-        taken = socket.socket()
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(("0.0.0.0", NODE_PORT))
-        taken.listen()
-        self.addCleanup(taken.close)
-        node = address("clients", NODE, 4)
-        self.objects.service(
-            "web",
-            port(80, name="http", node=NODE_PORT),
-            port(81, name="more", node=NODE_PORT + 1),
-            type="NodePort",
-        )
-        self.objects.endpoints("web", *REMOTE)
-        await self.told("default/web:http", str(NODE_PORT))
-        for number in (80, 81):
-            await self.eventually_by(REMOTE, self.objects.address("web", 4), number)
-        await self.eventually_by(REMOTE, node, NODE_PORT + 1)
-        await self.eventually_by(REMOTE, address("clients", NODE, 6), NODE_PORT)
-        caller = self.dial(node, NODE_PORT, stays=True)
-        await caller.made
-        accepted, _ = taken.accept()
-        # With a reset, after which the kernel holds the port for nobody.
-        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        accepted.close()
-        self.assertEqual((await caller.answered).endpoint, "")
-        taken.close()
-        await self.eventually_by(REMOTE, node, NODE_PORT)
-        await self.good_is_served()
+        for version in BOTH:
+            number = NODE_PORT + 10 * version
+            taken = take(number, version)
+            self.addCleanup(taken.close)
+            node = {each: address("clients", NODE, each) for each in BOTH}
+            name = f"web{version}"
+            self.objects.service(
+                name,
+                port(80, name="http", node=number),
+                port(81, name="more", node=number + 1),
+                type="NodePort",
+            )
+            self.objects.endpoints(name, *REMOTE)
+            await self.told(f"default/{name}:http", str(number))
+            for each in (80, 81):
+                await self.eventually_by(REMOTE, self.objects.address(name, version), each)
+            await self.eventually_by(REMOTE, node[version], number + 1)
+            await self.eventually_by(REMOTE, node[OTHER[version]], number)
+            caller = self.dial(node[version], number, stays=True)
+            await caller.made
+            accepted, _ = taken.accept()
+            # With a reset, after which the kernel holds the port for nobody.
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            accepted.close()
+            self.assertEqual((await caller.answered).endpoint, "")
+            taken.close()
+            await self.eventually_by(REMOTE, node[version], number)
+            await self.good_is_served()
 
 
 class BadInput(TakenPort):
@@ -179,29 +194,41 @@ class BadInput(TakenPort):
     async def test_many_endpoints_in_a_slice(self) -> None:
         """A slice with ten times as many as Kubernetes writes is served whole."""
         await self.prepare()
-        addresses = [f"10.71.{number // 250}.{number % 250 + 1}" for number in range(MANY)]
-        self.network.run(
-            "outside", "ip", "-batch", "-",
-            stdin="\n".join(f"address add {text}/32 dev lo" for text in addresses),
-        )  # fmt: skip
-        outside = address("outside", 2, 4)
-        self.network.run("node", "ip", "route", "add", "10.71.0.0/16", "via", outside)
-        with self.network.inside("outside"):
-            listening = reactor.listenTCP(MANY_PORT, StreamEndpoint(), 1024)
-        self.addCleanup(listening.stopListening)
-        self.objects.service("web", versions=(4,))
-        pods = [Pod(0, at=text) for text in addresses]
-        self.objects.endpoints("web", *pods, versions=(4,), target=MANY_PORT)
-        host = self.objects.address("web", 4)
+        numbers = range(1, MANY + 1)
+        ways = {
+            4: (
+                "",
+                "10.71.0.0/16",
+                [f"10.71.{number // 250}.{number % 250}" for number in numbers],
+            ),
+            6: ("::", "fd71::/64", [f"fd71::{number:x}" for number in numbers]),
+        }
+        for version, (interface, network, addresses) in ways.items():
+            added = "dev lo" if version == 4 else "dev lo nodad"
+            lines = "\n".join(f"address add {text} {added}" for text in addresses)
+            self.network.run("outside", "ip", "-batch", "-", stdin=lines)
+            outside = address("outside", 2, version)
+            self.network.run("node", "ip", f"-{version}", "route", "add", network, "via", outside)
+            number, name = MANY_PORT + version, f"web{version}"
+            with self.network.inside("outside"):
+                listening = reactor.listenTCP(number, StreamEndpoint(), 1024, interface=interface)
+            self.addCleanup(listening.stopListening)
+            self.objects.service(name, versions=(version,))
+            pods = [Pod(0, at=text) for text in addresses]
+            self.objects.endpoints(name, *pods, versions=(version,), target=number)
+            await self.all_are_reached(self.objects.address(name, version), addresses)
+        await self.good_is_served()
 
-        async def all_of_them() -> bool:
+    async def all_are_reached(self, host: str, addresses: Sequence[str]) -> None:
+        """Require that clients come to nearly all endpoints, and to no other."""
+
+        async def one_of_them() -> bool:
             return (await self.call(host, patience=1.0)).endpoint in addresses
 
-        await self.eventually(all_of_them, "it is served")
+        await self.eventually(one_of_them, "it is served")
         got = spread(await self.calls(2 * MANY, host))
         self.assertEqual(got.keys() - set(addresses), set())
         self.assertGreater(len(got), MANY * (0.99 if self.mode == "user" else 0.75))
-        await self.good_is_served()
 
 
 class NoPorts(TakenPort):

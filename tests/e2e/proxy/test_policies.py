@@ -195,8 +195,9 @@ class Policies:
         proxy = await self.start_proxy()
         await self.each_family("manual", REMOTE[:1])
         for name in ("headless", "elsewhere"):
-            answer = await self.call(self.objects.address(name, 4), patience=0.5)
-            self.assertIn(answer.problem, ("TimeoutError", "NoRouteError"))
+            for version in BOTH:
+                answer = await self.call(self.objects.address(name, version), patience=0.5)
+                self.assertIn(answer.problem, ("TimeoutError", "NoRouteError"))
             self.assertNotIn(f"default/{name}", proxy.log)
 
 

@@ -94,23 +94,28 @@ class Retry:
         self.objects.service("web")
         self.objects.endpoints("web", *REMOTE)
         await self.start_proxy()
-        host = self.objects.address("web", 4)
-        await self.eventually_by(REMOTE, host)
+        hosts = [self.objects.address("web", version) for version in BOTH]
+        for host in hosts:
+            await self.eventually_by(REMOTE, host)
         callers: list[Caller] = []
         while len(callers) < MANY:
-            batch = [self.dial(host, stays=True, patience=60) for _ in range(DIALS_AT_ONCE)]
+            batch = [
+                self.dial(hosts[number % 2], stays=True, patience=60)
+                for number in range(DIALS_AT_ONCE)
+            ]
             await gatherResults([caller.greeted for caller in batch], consumeErrors=True)
             callers += batch
-        killed, removed, _ = REMOTE
-        await self.end(killed)
+        killed, removed, _ = ({pod.address(version) for version in BOTH} for pod in REMOTE)
+        await self.end(REMOTE[0])
         self.objects.endpoints("web", *REMOTE[2:])
-        doomed = [one for one in callers if one.answer.endpoint == killed.address(4)]
+        doomed = [one for one in callers if one.answer.endpoint in killed]
         others = [one for one in callers if one not in doomed]
         self.assertGreater(len(doomed), MANY / 5)
-        self.assertTrue(any(one.answer.endpoint == removed.address(4) for one in others))
+        self.assertLess(removed, {one.answer.endpoint for one in others})
         broken = await gatherResults([caller.answered for caller in doomed])
         self.assertEqual({answer.problem for answer in broken}, {CLOSED})
-        await self.eventually_by(REMOTE[2:], host)
+        for host in hosts:
+            await self.eventually_by(REMOTE[2:], host)
         for caller in others:
             caller.finish()
         whole = await gatherResults([caller.answered for caller in others])
@@ -158,17 +163,20 @@ class UserTests(UserRetry, ProxyTestCase):
             self.objects.service(name)
             self.objects.endpoints(name, pod)
         await self.start_proxy()
-        await self.eventually_by([ALIVE], self.objects.address("web", 4))
+        for version in BOTH:
+            await self.eventually_by([ALIVE], self.objects.address("web", version))
         dead = [
             self.dial(self.objects.address(name, version))
             for name in ("dead", "refusing")
             for version in BOTH
             for _ in range(10)
         ]
-        beside = await self.calls(CLIENTS, self.objects.address("web", 4), at_once=2)
-        self.assertEqual(spread(beside), {ALIVE.address(4): CLIENTS})
-        # Were one dial waited for, most of them would wait for a step of the plan, 0.25 s or more.
-        self.assertLessEqual(latencies(beside).percentile(50), 0.2)
+        for version in BOTH:
+            host = self.objects.address("web", version)
+            beside = await self.calls(CLIENTS // 2, host, at_once=2)
+            self.assertEqual(spread(beside), {ALIVE.address(version): CLIENTS // 2})
+            # Were one dial waited for, most would wait for a step of the plan, 0.25 s or more.
+            self.assertLessEqual(latencies(beside).percentile(50), 0.2)
         told = await gatherResults([caller.answered for caller in dead])
         self.assertEqual({answer.problem for answer in told}, {CLOSED})
         print(f"\nno endpoint: {latencies(told)}", end="")

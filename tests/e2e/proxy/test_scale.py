@@ -50,7 +50,8 @@ class Scale:
         synced = await proxy.metric("kubeproxy_sync_proxy_rules_duration_seconds_sum")
         syncs = await proxy.metric("kubeproxy_sync_proxy_rules_duration_seconds_count")
         print(
-            f"\n{self.mode}: ready after {ready:.2f} s, {syncs:.0f} syncs took {synced:.2f} s",
+            f"\n{self.mode}, {self.backend}: ready after {ready:.2f} s,"
+            f" {syncs:.0f} syncs took {synced:.2f} s",
             end="",
         )
         self.assertLess(ready, FIRST_SECONDS)
@@ -77,6 +78,12 @@ class Scale:
 
 class UserTests(Scale, ProxyTestCase):
     """User mode."""
+
+
+class NftablesTests(Scale, ProxyTestCase):
+    """User mode, with nftables."""
+
+    backend = "nftables"
 
 
 class KernelTests(Scale, ProxyTestCase):

@@ -58,10 +58,24 @@ class ToldTests(SynchronousTestCase):
         for version, kind, code in ((4, ICMP, 3), (6, ICMPV6, 1)):
             for protocol, number in ((Protocol.TCP, TCP), (Protocol.UDP, UDP)):
                 about = ip(CLIENT[version], POD[version], number, struct.pack("!HHI", 9, 8080, 0))
-                error = struct.pack("!BBHI", code, 3, 0, 0) + about
+                error = struct.pack("!BBHI", code, 4 if version == 6 else 3, 0, 0) + about
                 packet = ip(router[version], CLIENT[version], kind, error)
                 attempt = Attempt(target(version, protocol), CLIENT[version], 9)
-                self.assertEqual(Refused(attempt, False), told(b"", packet))
+                self.assertEqual(Refused(attempt), told(b"", packet))
+
+    def test_no_way(self):
+        """It is told apart what a firewall may say, or a router, of a client alone."""
+        about = {
+            version: ip(CLIENT[version], POD[version], TCP, tcp(40000, 8080, SYN))
+            for version in (4, 6)
+        }
+        ways = {(4, 3): {0: True, 1: True, 3: False}, (6, 1): {0: True, 1: False, 3: True}}
+        for (version, kind), codes in ways.items():
+            number = ICMP if version == 4 else ICMPV6
+            for code, expected in codes.items():
+                error = struct.pack("!BBHI", kind, code, 0, 0) + about[version]
+                refused = told(b"", ip(POD[version], CLIENT[version], number, error))
+                self.assertIs(expected, refused.has_no_way)
 
     def test_other_errors(self):
         """That a packet is too big, or lives too long, says nothing of the endpoint."""

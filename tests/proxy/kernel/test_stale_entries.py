@@ -65,9 +65,15 @@ class StaleEntriesTests(SynchronousTestCase):
         return self.ejections.is_ejected(*ONE)
 
     def test_a_refusal(self):
-        """The endpoint is left out, and the entry forgotten, at once."""
-        self.entries.refused(FIRST)
-        self.assertEqual(([FIRST], True), (self.forgotten, self.is_ejected()))
+        """The entry is forgotten at once, and the endpoint left out if it refuses a probe."""
+        for outcome, is_ejected in ((Outcome.ANSWERED, False), (Outcome.REFUSED, True)):
+            self.forgotten.clear()
+            self.probes.clear()
+            self.clock.advance(RECENT + 1)
+            self.entries.refused(FIRST)
+            self.assertEqual([FIRST], self.forgotten)
+            self.ends(outcome)
+            self.assertIs(is_ejected, self.is_ejected())
 
     def test_an_endpoint_that_answers(self):
         """The entry is right, also where the endpoint serves no more: its client is connected."""

@@ -28,7 +28,7 @@ from yurttunnel.proxy.kernel.watching import COPIED, GROUP
 from yurttunnel.proxy.rules.nftables.parts import Part
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
-from yurttunnel.proxy.state.virtual_services import Address
+from yurttunnel.proxy.state.virtual_services import Address, Protocol
 from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.netlink.worker import Run
 from yurttunnel.steering.programs import IPrograms
@@ -129,6 +129,9 @@ class KernelMode(Service):
             (self._stale_entries if what.is_stale else self._suspicion).tried(what.attempt)
         elif what.is_stale:
             self._stale_entries.refused(what.attempt)
+        elif what.has_no_way and what.attempt.target.protocol is Protocol.TCP:
+            # A firewall may say that of one client alone.
+            self._suspicion.suspect(what.attempt.target)
         else:
             self._suspicion.refused(what.attempt.target)
 
@@ -174,8 +177,8 @@ class KernelMode(Service):
         own = [
             each
             for each in self._addresses()
-            if not each.is_loopback
-            and each.version == version
+            if each.version == version
+            and not (each.is_loopback or each.is_link_local)
             and (not self._node_ports or any(each in network for network in self._node_ports))
         ]
         for portal in self.rules.portals(target):

@@ -25,6 +25,9 @@ _ICMP_SIZE = 8
 _UNREACHABLE = {socket.IPPROTO_ICMP: 3, socket.IPPROTO_ICMPV6: 1}
 """The type of such an error."""
 
+NO_WAY = {4: (0, 1), 6: (0, 3)}
+"""The codes of such an error by which no way leads to the destination."""
+
 TOO_BIG = 4
 """The code of ICMP by which a destination is unreachable only to a packet of that size, which its
 sender has to hear of (RFC 1191). In ICMPv6 that is a type of its own."""
@@ -46,10 +49,14 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The endpoint, or a router on the way to it, has answered that nobody serves there."""
+    """The endpoint, or a router on the way to it, has answered that nobody serves there.
+
+    It ``is_stale`` like an attempt. With ``has_no_way`` it says that no way leads to the endpoint.
+    """
 
     attempt: Attempt
-    is_stale: bool
+    is_stale: bool = False
+    has_no_way: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +109,8 @@ def _error(packet: _Packet) -> Refused | None:
     about = _packet(packet.carried[_ICMP_SIZE:])
     if about is None or about.protocol not in _PROTOCOLS or len(about.carried) < _PORTS.size:
         return None
-    return Refused(_attempt(_PROTOCOLS[about.protocol], *_ends(about)), is_stale=False)
+    has_no_way = packet.carried[1] in NO_WAY[packet.source.version]
+    return Refused(_attempt(_PROTOCOLS[about.protocol], *_ends(about)), has_no_way=has_no_way)
 
 
 def _packet(payload: bytes) -> _Packet | None:

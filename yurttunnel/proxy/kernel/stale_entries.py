@@ -46,9 +46,12 @@ class StaleEntries:
         self._waiting: dict[Target, list[Attempt]] = {}
 
     def refused(self, attempt: Attempt) -> None:
-        """Learn that a client was refused where such an entry has led it."""
-        self._suspicion.refused(attempt.target)
+        """Learn that a client was refused where such an entry has led it.
+
+        That may have been a firewall, of that client alone.
+        """
         self._forget_all([attempt])
+        self._suspicion.suspect(attempt.target)
 
     def tried(self, attempt: Attempt) -> None:
         """Take an attempt that such an entry leads.

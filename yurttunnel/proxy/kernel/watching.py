@@ -13,7 +13,7 @@ What an entry of an earlier connection leads to an endpoint (:mod:`.stale_entrie
 from __future__ import annotations
 
 from yurttunnel.proxy.kernel.marks import ATTENDED, RETRIED, has_mark
-from yurttunnel.proxy.kernel.packets import STALE, TOO_BIG
+from yurttunnel.proxy.kernel.packets import NO_WAY, STALE, TOO_BIG
 from yurttunnel.proxy.rules.nftables.parts import Part
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, chain
 
@@ -60,10 +60,6 @@ _UNREACHABLE = {
     6: "icmpv6 type destination-unreachable",
 }
 
-
-_FORBIDDEN = {4: "icmp code != { 0, 1 }", 6: "icmpv6 code != { 0, 3 }"}
-"""Of an error of this machine's own: not that no way leads to an endpoint (RFC 792, RFC 4443)."""
-
 _HAS_LEFT, _HAS_NOT_LEFT = "ct status & confirmed != 0", "ct status & confirmed == 0"
 """Whether a connection's first packet has passed all chains of this machine."""
 
@@ -103,8 +99,10 @@ def watching_chains(version: int, all_are_attended: bool = False) -> Part:
         *pass_some,
         "drop",
     )
-    # Without a way the rules choose anew for each packet, so that one may be dropped at any time.
-    unreachable_by = chain(f"{_HAS_NOT_LEFT} {_FORBIDDEN[version]} accept", log, *pass_some, "drop")
+    other_code = "icmp code" if version == 4 else "icmpv6 code"
+    other_code += f" != {{ {', '.join(map(str, NO_WAY[version]))} }}"
+    # Where there is no way the rules choose anew for each packet, so that is dropped at any time.
+    unreachable_by = chain(f"{_HAS_NOT_LEFT} {other_code} accept", log, *pass_some, "drop")
     # What is forwarded comes there by the chain for all that is.
     watched = {
         f"watch-{hook}": chain(*WATCHED, hook=f"type filter hook {hook} priority {PRIORITY};")
