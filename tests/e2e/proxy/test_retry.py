@@ -165,21 +165,20 @@ class UserTests(UserRetry, ProxyTestCase):
         await self.start_proxy()
         for version in BOTH:
             await self.eventually_by([ALIVE], self.objects.address("web", version))
-        dead = [
-            self.dial(self.objects.address(name, version))
-            for name in ("dead", "refusing")
-            for version in BOTH
-            for _ in range(10)
-        ]
         for version in BOTH:
+            dead = [
+                self.dial(self.objects.address(name, version))
+                for name in ("dead", "refusing")
+                for _ in range(10)
+            ]
             host = self.objects.address("web", version)
             beside = await self.calls(CLIENTS // 2, host, at_once=2)
             self.assertEqual(spread(beside), {ALIVE.address(version): CLIENTS // 2})
             # Were one dial waited for, most would wait for a step of the plan, 0.25 s or more.
             self.assertLessEqual(latencies(beside).percentile(50), 0.2)
-        told = await gatherResults([caller.answered for caller in dead])
-        self.assertEqual({answer.problem for answer in told}, {CLOSED})
-        print(f"\nno endpoint: {latencies(told)}", end="")
+            told = await gatherResults([caller.answered for caller in dead])
+            self.assertEqual({answer.problem for answer in told}, {CLOSED})
+            print(f"\nno endpoint: {latencies(told)}", end="")
 
 
 class LegacyTests(UserRetry, ProxyTestCase):

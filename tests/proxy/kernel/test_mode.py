@@ -238,22 +238,21 @@ class KernelTestCase(TestCase):
         connecting = connect(inside or self.lab.client, host or CLUSTER[self.version], port)
         await self.assertFailure(connecting, ConnectionRefusedError)
 
-    async def until(self, condition, every=0.01):
+    async def until(self, condition):
         """Wait for a condition."""
         while not condition():
-            await deferLater(reactor, every)
+            await deferLater(reactor, 0.01)
 
     async def log_is_read(self):
         """Wait until the process has read of the packets that have been delivered."""
         for _ in range(2):
             await deferLater(reactor, 0)
 
-    async def until_served_by(self, servers, inside=None):
+    async def until_served_by(self, servers):
         """Connect until these have served: rules follow a moment later."""
         served = set()
         while served != servers:
-            found = await self.clients(8, CLUSTER[self.version], inside)
-            served |= {each.server for each in found}
+            served |= {each.server for each in await self.clients(8, CLUSTER[self.version])}
 
 
 class Carrying:
@@ -701,8 +700,10 @@ class Retry:
             found = [each for is_served, each in results if is_served]
             self.assertEqual({"0", "2"}, {each.server for each in found})
             self.assertEqual(0, most_retransmissions(found))
-            await self.log_is_read()
-            self.assertFalse(self.mode.ejections.is_ejected(*self.target(1)))
+            if hook == "forward":
+                # The other one keeps probes of this machine from it as well.
+                await self.log_is_read()
+                self.assertFalse(self.mode.ejections.is_ejected(*self.target(1)))
             self.lab.node.run("nft", "delete", "table", "inet", "network-policy")
 
     async def test_a_firewall_that_refuses_by_icmp(self):
@@ -711,7 +712,6 @@ class Retry:
         await self.apply(self.service())
         for reason in ("port-unreachable", "host-unreachable", "admin-prohibited"):
             self.forbid("forward", f"reject with icmpx {reason}")
-            self.lab.attempts()
             clients = [connect(self.lab.client, CLUSTER[self.version], 80) for _ in range(24)]
             # Some kernels do not know by then whom to tell.
             await DeferredList(clients, consumeErrors=True)
@@ -793,10 +793,14 @@ class Retry:
     async def test_flows_begun_without_a_process(self):
         """One by UDP that lasts is led elsewhere by a process that begins later."""
         self.answer_datagrams()
+        with self.lab.endpoints[1].inside():
+            # Else a machine sends one host few errors in a second (RFC 1812, 4.3.2.8).
+            for setting in ("ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"):
+                Path("/proc/sys/net", setting).write_text("0")
         placed = self.service(numbers=[0, 1], protocol=Protocol.UDP)
         await self.apply(placed)
         await self.mode.stopService()
-        flows = [Flow(self.lab.client, CLUSTER[self.version]) for _ in range(10)]
+        flows = [Flow(self.lab.client, CLUSTER[self.version]) for _ in range(20)]
         for each in flows:
             self.addCleanup(each.close)
 
@@ -804,15 +808,12 @@ class Retry:
             told = [each.ask() for each in flows]
             return all(told)
 
-        # A machine sends one host few errors in a second (RFC 1812, 4.3.2.8).
-        await self.until(all_are_told, every=0.3)
+        await self.until(all_are_told)
         self.assertIn(False, [each.is_answered for each in flows])
         self.mode = self.new()
         self.mode.startService()
         await self.apply(placed)
-        await self.until(
-            lambda: all_are_told() and all(each.is_answered for each in flows), every=0.3
-        )
+        await self.until(lambda: all_are_told() and all(each.is_answered for each in flows))
 
     async def test_the_end_of_the_process(self):
         """What stays ejects nobody, and keeps no refusal from clients."""

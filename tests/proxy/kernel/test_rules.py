@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.proxy.services import endpoint, key, service
 from tests.steering.firewall.fakes import FakePrograms
 from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.kernel import rules
 from yurttunnel.proxy.kernel.ejections import Ejections
 from yurttunnel.proxy.kernel.marks import RETRIED, set_mark
 from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade
@@ -173,7 +174,16 @@ class KernelRulesTests(SynchronousTestCase):
         ]
         self.successResultOf(self.rules.apply(services))
         self.assertEqual([PORTAL, outside], list(self.rules.portals(ONE)))
-        self.assertEqual([], list(self.rules.portals(THREE)))
+        self.assertEqual([], list(self.rules.portals(Target(Protocol.TCP, endpoint(9)))))
+
+    def test_portals_of_one_that_has_left(self):
+        """The kernel may lead clients to it by earlier connections; the latest ones are known."""
+        self.apply([2, 3])
+        self.assertEqual([PORTAL], list(self.rules.portals(ONE)))
+        self.patch(rules, "MOST_FORMER", 1)
+        self.apply([3])
+        self.assertEqual([PORTAL], list(self.rules.portals(TWO)))
+        self.assertEqual([], list(self.rules.portals(ONE)))
 
     def test_a_kernel_that_does_not_forget(self):
         """It is told, and all of it is tried again."""

@@ -35,6 +35,9 @@ LEAVING = 0.5
 """Seconds within which an endpoint that serves no more answers what it has got by then. A client
 that has no answer sends its first packet again after 1 s (RFC 6298)."""
 
+MOST_FORMER = 4096
+"""Endpoints that have left a service whose portals are known all the same."""
+
 Forget = Callable[[Collection[Target], int], Deferred[int]]
 """Has the kernel forget connections that endpoints have not answered, of those with a mark."""
 
@@ -59,6 +62,8 @@ class KernelRules:
         self._ejections = ejections
         self._forget = forget
         self._limited = RateLimitedLog(clock, self._log)
+        # Those of endpoints that have left a service, the oldest first.
+        self._former_portals: dict[Target, Collection[Portal]] = {}
         self._turn = DeferredLock()
         self._placed: Sequence[Placed] | None = None
         # By their endpoints, and by their names; made when the first one is asked for.
@@ -80,9 +85,12 @@ class KernelRules:
     def apply(self, placed: Sequence[Placed]) -> Deferred[Applied]:
         """See :class:`IRules`."""
         former = {each.service.key: each for each in self._placed or ()}
+        removed = dict.fromkeys(_removed(former, {each.service.key: each for each in placed}))
+        for target in removed:
+            self._remember_portals(target)
         self._place(placed)
         self._ejections.keep(lambda target: self.siblings(target) is not None)
-        for target in _removed(former, {each.service.key: each for each in placed}):
+        for target in removed:
             if target not in self._leaving:
                 self._leaving.add(target)
         for each in placed:
@@ -109,17 +117,20 @@ class KernelRules:
         }
         return found or None
 
-    def portals(self, target: Target) -> Iterator[Portal]:
-        """Yield the portals by which clients may have been led to an endpoint.
+    def portals(self, target: Target) -> Collection[Portal]:
+        """Return the portals by which clients may have been led to an endpoint.
 
-        This machine's own come by those of another virtual service of the same name as well.
+        This machine's own come by those of another virtual service of the same name as well, and
+        entries of the kernel's table lead on to an endpoint that has left its services.
         """
         where = target.protocol, target.endpoint.address.version
+        found: dict[Portal, None] = {}
         for name in {placed.service.key.name for placed in self._with(target)}:
             for placed in self._named[name]:
                 key = placed.service.key
                 if (key.protocol, key.version) == where:
-                    yield from placed.service.portals
+                    found.update(dict.fromkeys(placed.service.portals))
+        return found | dict.fromkeys(self._former_portals.get(target, ()))
 
     def again(self) -> None:
         """Make the rules anew for what was placed last, since something else has changed.
@@ -158,6 +169,14 @@ class KernelRules:
                         services[Target(placed.service.key.protocol, endpoint)].append(placed)
             self._services, self._named = services, named
         return self._services.get(target, ())
+
+    def _remember_portals(self, target: Target) -> None:
+        """Keep the portals of an endpoint by TCP that leaves a service."""
+        portals = self.portals(target)
+        self._former_portals.pop(target, None)
+        self._former_portals[target] = portals
+        if len(self._former_portals) > MOST_FORMER:
+            del self._former_portals[next(iter(self._former_portals))]
 
     def _reconsider_siblings(self, target: Target) -> None:
         for placed in self._with(target):
