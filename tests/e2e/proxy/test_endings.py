@@ -13,6 +13,10 @@ BIG = 20_000_000
 CALLERS = 40
 TEXT = b"0123456789" * 10_000
 
+GUARD = 65
+"""Seconds for which the open direction of a half-closed connection may carry nothing, with those
+until it is noticed."""
+
 
 class Endings:
     """User mode, where two connections are made into one; a class chooses the rules."""
@@ -87,6 +91,32 @@ class Endings:
 
 class IptablesTests(Endings, ProxyTestCase):
     """iptables on nf_tables."""
+
+    async def test_an_endpoint_that_is_gone(self) -> None:
+        """Without a word, as a machine without power is, behind its clients' ends: what the proxy
+        has of both is given back when the minute of half-closed connections is over.
+        """
+        gone = REMOTE[0]
+        self.serve(gone)
+        await self.start_cloud()
+        self.objects.service("web")
+        self.objects.endpoints("web", gone)
+        proxy = await self.start_proxy()
+        hosts = [self.objects.address("web", version) for version in BOTH]
+        for host in hosts:
+            await self.eventually_by([gone], host)
+        before = proxy.descriptors()
+        callers = [
+            self.dial(hosts[number % 2], stays=True, patience=2 * GUARD)
+            for number in range(CALLERS)
+        ]
+        await gatherResults([caller.greeted for caller in callers])
+        self.network.fall_silent("outside", gone.number)
+        for caller in callers:
+            caller.transport.loseWriteConnection()
+        await self.nothing_is_held(proxy, before, seconds=GUARD + 30)
+        # They are told so, too.
+        await gatherResults([caller.answered for caller in callers])
 
 
 class LegacyTests(Endings, ProxyTestCase):

@@ -178,8 +178,8 @@ class Datagrams:
         return f"src={REMOTE[0].address(4)}" in flows or f"sport={TARGET_PORT} " in flows
 
 
-class UserTests(Datagrams, ProxyTestCase):
-    """User mode."""
+class UserDatagrams(Datagrams):
+    """User mode, by whatever rules."""
 
     async def test_ten_thousand_clients(self) -> None:
         """They do not exhaust descriptors, the last is served as the first was, and what they held
@@ -202,13 +202,17 @@ class UserTests(Datagrams, ProxyTestCase):
         )
 
 
-class LegacyTests(Datagrams, ProxyTestCase):
+class UserTests(UserDatagrams, ProxyTestCase):
+    """User mode, with iptables."""
+
+
+class LegacyTests(UserDatagrams, ProxyTestCase):
     """User mode, with the old tables of iptables."""
 
     legacy = True
 
 
-class NftablesTests(Datagrams, ProxyTestCase):
+class NftablesTests(UserDatagrams, ProxyTestCase):
     """User mode, with native nftables."""
 
     backend = "nftables"
