@@ -31,7 +31,6 @@ _LACKING = (
 MEANINGS = {errno.EINVAL: _LACKING, errno.EOPNOTSUPP: _LACKING}
 """What the kernel's refusals mean where its table is asked for."""
 
-
 MOST_PORTALS = 32
 """By which a connection is looked for whose client's address is replaced."""
 

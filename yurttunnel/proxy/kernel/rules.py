@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice
 
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -13,6 +14,7 @@ from zope.interface import implementer
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.proxy.interfaces import IRules, Placed
+from yurttunnel.proxy.kernel.connections import MOST_PORTALS
 from yurttunnel.proxy.kernel.ejections import Ejections
 from yurttunnel.proxy.kernel.marks import RETRIED
 from yurttunnel.proxy.kernel.parts import is_carried
@@ -85,12 +87,10 @@ class KernelRules:
     def apply(self, placed: Sequence[Placed]) -> Deferred[Applied]:
         """See :class:`IRules`."""
         former = {each.service.key: each for each in self._placed or ()}
-        removed = dict.fromkeys(_removed(former, {each.service.key: each for each in placed}))
-        for target in removed:
-            self._remember_portals(target)
         self._place(placed)
         self._ejections.keep(lambda target: self.siblings(target) is not None)
-        for target in removed:
+        for target, portals in _removed(former, {each.service.key: each for each in placed}):
+            self._remember_portals(target, portals)
             if target not in self._leaving:
                 self._leaving.add(target)
         for each in placed:
@@ -170,11 +170,12 @@ class KernelRules:
             self._services, self._named = services, named
         return self._services.get(target, ())
 
-    def _remember_portals(self, target: Target) -> None:
-        """Keep the portals of an endpoint by TCP that leaves a service."""
-        portals = self.portals(target)
-        self._former_portals.pop(target, None)
-        self._former_portals[target] = portals
+    def _remember_portals(self, target: Target, portals: Collection[Portal]) -> None:
+        """Keep the portals of a service that an endpoint leaves."""
+        known = dict.fromkeys(self._former_portals.pop(target, ()))
+        # The latest ones: no more are looked at.
+        latest = islice(dict.fromkeys(portals) | known, MOST_PORTALS)
+        self._former_portals[target] = tuple(latest)
         if len(self._former_portals) > MOST_FORMER:
             del self._former_portals[next(iter(self._former_portals))]
 
@@ -244,12 +245,14 @@ class KernelRules:
             self._turn.release()
 
 
-def _removed(former: Mapping[Key, Placed], placed: Mapping[Key, Placed]) -> Iterator[Target]:
-    """Yield the endpoints by TCP that the kernel leads a service to no more."""
+def _removed(
+    former: Mapping[Key, Placed], placed: Mapping[Key, Placed]
+) -> Iterator[tuple[Target, Collection[Portal]]]:
+    """Yield the endpoints by TCP that the kernel leads a service to no more, and its portals."""
     for key, before in former.items():
         after = placed.get(key)
         if key.protocol is not Protocol.TCP or after == before or not is_carried(before):
             continue
         left = after.service.endpoints if after is not None and is_carried(after) else ()
         for endpoint in set(before.service.endpoints).difference(left):
-            yield Target(key.protocol, endpoint)
+            yield Target(key.protocol, endpoint), before.service.portals
