@@ -18,7 +18,7 @@ BESIDE_DEAD, MOST_MILLISECONDS = 24, 1200.0
 """Clients of which two of three endpoints are dead, and how long they wait at the most: a first
 packet is sent again after 1 s."""
 
-BODIES = 15
+BODIES = 41
 """How often bodies are carried by each way at the most."""
 
 _MEGABYTE, _MILLISECOND = 1e6, 1e3
