@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import stat
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,7 +21,7 @@ from tests.e2e.hub.cloud import READ, Cloud
 from tests.e2e.network.namespaces import run
 from tests.e2e.proxy.network import CLIENT, SITES, NodeNetwork, address, version_of
 from tests.e2e.proxy.objects import BOTH, TARGET_PORT, Objects, Pod
-from tests.e2e.proxy.programs import Proxy
+from tests.e2e.proxy.programs import SYNCS, Proxy
 from tests.e2e.proxy.traffic import (
     REFUSED,
     Answer,
@@ -120,6 +122,38 @@ class ProxyTestCase(EndToEndTestCase):
         complaints = proxy.complaints()
         if complaints:
             raise proxy.failed("complains:\n" + "\n".join(complaints))
+
+    async def next_sync(self, proxy: Proxy) -> None:
+        """Wait for the end of a sync that has begun since."""
+        before = await proxy.metric(SYNCS)
+
+        async def is_over() -> bool:
+            # The first one may have been under way.
+            return await proxy.metric(SYNCS) >= before + 2
+
+        await self.eventually(is_over, "two syncs have ended")
+
+    def count_programs(self, proxy: Proxy) -> Path:
+        """Have each start of a firewall program noted in a file."""
+        directory, log = Path(self.directory, "bin"), Path(self.directory, "started")
+        directory.mkdir()
+        log.touch()
+        families = ("iptables", "ip6tables")
+        names = [f"{f}{b}{s}" for f in families for b in ("", "-nft", "-legacy")
+                 for s in ("", "-save", "-restore")]  # fmt: skip
+        for name in (*names, "nft", "conntrack"):
+            script = directory / name
+            script.write_text(f'#!/bin/sh\necho "{name} $*" >> {log}\nexec {which(name)} "$@"\n')
+            script.chmod(script.stat().st_mode | stat.S_IXUSR)
+        proxy.begin_with("env", f"PATH={directory}:{os.environ['PATH']}")
+        return log
+
+    def changing_since(self, began: str, log: Path) -> list[str]:
+        """Return the programs that were started since the log was as it ``began``, but for looks at
+        the old tables, of which the kernel tells no changes.
+        """
+        started = log.read_text().removeprefix(began).splitlines()
+        return [line for line in started if not (self.legacy and "-save" in line)]
 
     async def nothing_is_held(
         self, proxy: Proxy, before: dict[str, str], seconds: float = 20

@@ -88,10 +88,6 @@ class Endings:
         """Whether an endpoint has greeted."""
         return bool((await self.call(host)).endpoint)
 
-
-class IptablesTests(Endings, ProxyTestCase):
-    """iptables on nf_tables."""
-
     async def test_an_endpoint_that_is_gone(self) -> None:
         """Without a word, as a machine without power is, behind its clients' ends: what the proxy
         has of both is given back when the minute of half-closed connections is over.
@@ -117,6 +113,10 @@ class IptablesTests(Endings, ProxyTestCase):
         await self.nothing_is_held(proxy, before, seconds=GUARD + 30)
         # They are told so, too.
         await gatherResults([caller.answered for caller in callers])
+
+
+class IptablesTests(Endings, ProxyTestCase):
+    """iptables on nf_tables."""
 
 
 class LegacyTests(Endings, ProxyTestCase):

@@ -13,7 +13,7 @@ from tests.e2e.proxy.network import CLIENT, NODE, OTHER_CLIENT, address
 from tests.e2e.proxy.objects import BOTH, Pod, port
 from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase
 from tests.e2e.proxy.test_portals import BALANCER
-from tests.e2e.proxy.traffic import REFUSED
+from tests.e2e.proxy.traffic import REFUSED, UNREACHED
 from tests.e2e.stopwatch import Stopwatch
 
 ALL = (*REMOTE, *LOCAL)
@@ -197,7 +197,7 @@ class Policies:
         for name in ("headless", "elsewhere"):
             for version in BOTH:
                 answer = await self.call(self.objects.address(name, version), patience=0.5)
-                self.assertIn(answer.problem, ("TimeoutError", "NoRouteError"))
+                self.assertIn(answer.problem, UNREACHED)
             self.assertNotIn(f"default/{name}", proxy.log)
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import socket
-import stat
 import sys
 from pathlib import Path
 
 from tests.e2e.network.namespaces import run
 from tests.e2e.proxy.network import NODE, address
 from tests.e2e.proxy.objects import BOTH, port
-from tests.e2e.proxy.programs import SYNC_SECONDS, Proxy
+from tests.e2e.proxy.programs import SYNC_SECONDS
 from tests.e2e.proxy.support import OF_A_PROCESS, REMOTE, ProxyTestCase, spread
-from tests.e2e.proxy.traffic import REFUSED
-from tests.e2e.support import which
+from tests.e2e.proxy.traffic import REFUSED, UNREACHED
 from tests.proxy.rules.test_iptables import KUBE_PROXY
 
 ELSEWHERE = {4: "198.51.100.7", 6: "2001:db8:51::7"}
@@ -25,6 +22,9 @@ OWN = {4: "192.0.2.9", 6: "2001:db8:9::9"}
 """An external address that is the node's."""
 
 BALANCER = {4: "203.0.113.8", 6: "2001:db8:113::8"}
+
+ITSELF = {4: "203.0.113.9", 6: "2001:db8:113::9"}
+"""The address of a load balancer that hands connections on by itself (KEP-1860)."""
 
 NEW_NODE = 77
 """The number that the node has later."""
@@ -58,6 +58,7 @@ class Portals:
     def everything(self, name: str = "web", **more) -> None:
         """Write a Service with a portal of each kind."""
         ingress = [{"ip": text, "ipMode": "VIP"} for text in BALANCER.values()]
+        ingress += [{"ip": text, "ipMode": "Proxy"} for text in ITSELF.values()]
         self.objects.service(
             name,
             port(80, name="http", node=NODE_PORT),
@@ -147,10 +148,14 @@ class Portals:
                              (machine, host, datagram, answer))  # fmt: skip
 
     async def not_reached(self, version: int) -> None:
-        """Require that other ports of these addresses are as they would be without the proxy."""
+        """Require that other ports of these addresses are as they would be without the proxy, and
+        so is a load balancer that carries by itself.
+        """
         for host in (OWN[version], address("clients", NODE, version)):
             answer = await self.call(host, 81)
             self.assertEqual(answer.problem, REFUSED, host)
+        answer = await self.call(ITSELF[version], patience=0.5)
+        self.assertIn(answer.problem, UNREACHED)
 
     async def in_turn(self) -> None:
         """Require that endpoints get as many connections as the others."""
@@ -210,11 +215,12 @@ class Portals:
         await self.nothing_is_run(log)
         began = log.read_text()
         self.delete_rules()
+        await self.next_sync(proxy)
+        self.assertEqual(self.all_rules(), rules)
         for version in BOTH:
             await self.eventually_by(REMOTE, self.objects.address("web", version), patience=0.5)
-        await self.rules_become(rules)
         # A look at the rules in between may come too late to see that they were gone.
-        self.assertNotEqual(self.changing(self.started_since(began, log)), [])
+        self.assertNotEqual(self.changing_since(began, log), [])
         await proxy.stop()
         await self.clean_up()
         kept = [line for line in self.all_rules() if FOREIGN in line]
@@ -257,21 +263,6 @@ class Portals:
         """Delete rules by hand: all of one family, and a jump of the other."""
         raise NotImplementedError
 
-    def count_programs(self, proxy: Proxy) -> Path:
-        """Have each start of a firewall program noted in a file."""
-        directory, log = Path(self.directory, "bin"), Path(self.directory, "started")
-        directory.mkdir()
-        log.touch()
-        families = ("iptables", "ip6tables")
-        names = [f"{f}{b}{s}" for f in families for b in ("", "-nft", "-legacy")
-                 for s in ("", "-save", "-restore")]  # fmt: skip
-        for name in (*names, "nft", "conntrack"):
-            script = directory / name
-            script.write_text(f'#!/bin/sh\necho "{name} $*" >> {log}\nexec {which(name)} "$@"\n')
-            script.chmod(script.stat().st_mode | stat.S_IXUSR)
-        proxy.begin_with("env", f"PATH={directory}:{os.environ['PATH']}")
-        return log
-
     async def nothing_is_run(self, log: Path) -> None:
         """Require that updates without a change for the rules, and time, start no program."""
         began = log.read_text()
@@ -279,15 +270,7 @@ class Portals:
             self.everything(annotations={"note": str(number)})
             self.objects.endpoints("web", *REMOTE)
         await self.pause(2.5 * SYNC_SECONDS)
-        self.assertEqual(self.changing(self.started_since(began, log)), [])
-
-    def started_since(self, began: str, log: Path) -> list[str]:
-        """Return the programs that were started since the log was as it ``began``."""
-        return log.read_text().removeprefix(began).splitlines()
-
-    def changing(self, started: list[str]) -> list[str]:
-        """Return what of the programs started was more than is needed for a look at the rules."""
-        return started
+        self.assertEqual(self.changing_since(began, log), [])
 
 
 class IptablesPortals(Portals):
@@ -313,10 +296,6 @@ class IptablesLegacyTests(IptablesPortals, ProxyTestCase):
     """User mode, with the old tables, of which the kernel does not tell changes."""
 
     legacy = True
-
-    def changing(self, started: list[str]) -> list[str]:
-        """Leave looks out, which are the only way to know there."""
-        return [line for line in started if "-save" not in line]
 
 
 class NftablesPortals(Portals):

@@ -6,12 +6,14 @@ from twisted.internet import reactor
 from twisted.internet.task import deferLater
 
 from tests.e2e.programs import MEBIBYTE
-from tests.e2e.proxy.objects import Pod
+from tests.e2e.proxy.objects import BOTH, Pod
+from tests.e2e.proxy.programs import SYNCS
 from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase
 
 SERVICES = 1000
 ENDPOINTS = 10
-WATCHED = "svc-500"
+WATCHED = {4: "svc-500", 6: "svc-501"}
+PERIOD_SECONDS = 2
 
 FIRST_SECONDS = 10.0
 """From the start of the process until it is ready, without what others use of the processors. What
@@ -29,33 +31,38 @@ class Scale:
     """The test; a class chooses who carries the bytes."""
 
     async def test_thousand_services(self) -> None:
-        """1,000 Services with 10,000 endpoints are there soon, and a change of one endpoint is seen
-        by the next client.
+        """1,000 Services with 10,000 endpoints, half of each family, are there soon; syncs without
+        a change start no program; a change of one endpoint is seen by the next client.
         """
         self.serve(*REMOTE, *LOCAL)
         await self.start_cloud()
         for number in range(SERVICES):
-            name = f"svc-{number}"
-            pods = [Pod(0, at=f"10.80.{number % 250}.{n + 1}") for n in range(ENDPOINTS)]
-            if name == WATCHED:
-                pods = list(REMOTE)
-            self.objects.service(name, versions=(4,))
-            self.objects.endpoints(name, *pods, versions=(4,))
-        proxy = self.make_proxy("--iptables-sync-period", "30s")
-        proxy.load_itself()
+            name, version = f"svc-{number}", BOTH[number % 2]
+            pods = [Pod(0, at=_elsewhere(version, number, n)) for n in range(1, ENDPOINTS + 1)]
+            self.objects.service(name, versions=(version,))
+            self.objects.endpoints(name, *pods, versions=(version,))
+        for version, name in WATCHED.items():
+            self.objects.endpoints(name, *REMOTE, versions=(version,))
+        proxy = self.make_proxy("--iptables-sync-period", f"{PERIOD_SECONDS}s")
+        log = self.count_programs(proxy)
         proxy.start()
         ready = await proxy.ready(60) - proxy.waited()
-        host = self.objects.address(WATCHED, 4)
-        await self.eventually_by(REMOTE, host)
-        synced = await proxy.metric("kubeproxy_sync_proxy_rules_duration_seconds_sum")
-        syncs = await proxy.metric("kubeproxy_sync_proxy_rules_duration_seconds_count")
+        for version, name in WATCHED.items():
+            await self.eventually_by(REMOTE, self.objects.address(name, version))
+        synced, syncs = [
+            await proxy.metric(SYNCS.replace("count", each)) for each in ("sum", "count")
+        ]
         print(
-            f"\n{self.mode}, {self.backend}: ready after {ready:.2f} s,"
-            f" {syncs:.0f} syncs took {synced:.2f} s",
+            f"\n{self.mode}, {self.backend}{' of old tables' if self.legacy else ''}:"
+            f" ready after {ready:.2f} s, {syncs:.0f} syncs took {synced:.2f} s",
             end="",
         )
         self.assertLess(ready, FIRST_SECONDS)
-        seconds = sorted([await self.change(host, number) for number in range(CHANGES)])
+        began = log.read_text()
+        self.objects.service("svc-0", annotations={"changes": "nothing"}, versions=(4,))
+        await self.next_sync(proxy)
+        self.assertEqual(self.changing_since(began, log), [])
+        seconds = sorted([await self.change(number) for number in range(CHANGES)])
         print(f"; a change is seen after {seconds[CHANGES // 2] * 1000:.0f} ms"
               f" (at most {seconds[-1] * 1000:.0f})", end="")  # fmt: skip
         self.assertLess(seconds[CHANGES // 2], CHANGE_SECONDS)
@@ -63,21 +70,33 @@ class Scale:
         print(f"; {resident / MEBIBYTE:.0f} MiB resident")
         self.assertLess(resident, MOST_RESIDENT)
 
-    async def change(self, host: str, number: int) -> float:
+    async def change(self, number: int) -> float:
         """Replace the one endpoint of a Service; return the seconds until a client sees it."""
-        pod = (*REMOTE, *LOCAL)[number % 5]
+        version, pod = BOTH[number % 2], (*REMOTE, *LOCAL)[number // 2]
+        host = self.objects.address(WATCHED[version], version)
         # Longer than rules may wait for more changes since the last one.
         await self.pause(APART_SECONDS)
-        self.objects.endpoints(WATCHED, pod, versions=(4,))
+        self.objects.endpoints(WATCHED[version], pod, versions=(version,))
         began = reactor.seconds()
-        while (await self.call(host, size=1)).endpoint != pod.address(4):
+        while (await self.call(host, size=1)).endpoint != pod.address(version):
             self.assertLess(reactor.seconds() - began, 20.0)
             await deferLater(reactor, 0.002)
         return reactor.seconds() - began
 
 
+def _elsewhere(version: int, service: int, endpoint: int) -> str:
+    """Return the address of an endpoint that nobody asks."""
+    return f"10.80.{service % 250}.{endpoint}" if version == 4 else f"fd80::{service:x}:{endpoint}"
+
+
 class UserTests(Scale, ProxyTestCase):
     """User mode."""
+
+
+class LegacyTests(Scale, ProxyTestCase):
+    """User mode, with the old tables of iptables."""
+
+    legacy = True
 
 
 class NftablesTests(Scale, ProxyTestCase):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from tests.e2e.hub.cloud import KINDS
 from tests.e2e.hub.programs import Hub
 from tests.e2e.programs import READY_SECONDS
 from tests.e2e.proxy.network import NODE, address
-from tests.e2e.proxy.objects import BOTH, port
-from tests.e2e.proxy.programs import Proxy
+from tests.e2e.proxy.objects import BOTH, Pod, port
+from tests.e2e.proxy.programs import SYNCS, Proxy
 from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase, spread
 from tests.e2e.proxy.traffic import REFUSED
 
@@ -25,7 +26,6 @@ SLICES = "/apis/discovery.k8s.io/v1/endpointslices"
 
 NODE_PORT = 30080
 BURST = 100
-SYNCS = "kubeproxy_sync_proxy_rules_duration_seconds_count"
 
 FILE_SECONDS = 20.0
 """How long a change of a file may take: it is looked at every five seconds."""
@@ -206,31 +206,8 @@ class Api:
         self.assertEqual(hub.complaints(), [])
 
 
-class UserTests(Api, SourcesTestCase):
-    """User mode."""
-
-
-class LegacyTests(Api, SourcesTestCase):
-    """User mode, with the old tables of iptables."""
-
-    legacy = True
-
-
-class NftablesTests(Api, SourcesTestCase):
-    """User mode, with native nftables."""
-
-    backend = "nftables"
-
-
-class KernelTests(Api, SourcesTestCase):
-    """Kernel mode."""
-
-    mode = "kernel"
-    backend = "nftables"
-
-
-class FileTests(SourcesTestCase):
-    """A file, alone and beside the API."""
+class Files:
+    """A file beside the API; a class chooses who carries the bytes."""
 
     def write(self, *names: str) -> None:
         """Write a file with the objects of Services, all at once."""
@@ -260,19 +237,50 @@ class FileTests(SourcesTestCase):
         self.objects.remove_endpoints("filed")
         self.objects.remove("filed")
         proxy = await self.start_proxy(*self.file)
-        filed, listed = (self.objects.address(name, 6) for name in ("filed", "listed"))
-        await self.eventually_by(REMOTE, filed)
-        await self.eventually_by(REMOTE, listed)
+        filed, listed = (
+            [self.objects.address(name, version) for version in BOTH]
+            for name in ("filed", "listed")
+        )
+        await self.each_by(REMOTE, [*filed, *listed])
         self.objects.remove("listed")
-        await self.eventually(lambda: self.is_gone(listed), "the API's Service is gone")
-        await self.eventually_by(REMOTE, filed)
+        for host in listed:
+            await self.eventually(lambda host=host: self.is_gone(host), f"{host} is gone")
+        await self.each_by(REMOTE, filed)
         path = Path(self.file[1])
         good = json.loads(path.read_text())
         path.write_text("{")
         await self.eventually(lambda: str(path) in proxy.log, "the log names the file", 20)
-        await self.eventually_by(REMOTE, filed)
+        await self.each_by(REMOTE, filed)
         for item in good["items"]:
             if item["kind"] == "EndpointSlice":
                 item["endpoints"] = item["endpoints"][:1]
         path.write_text(json.dumps(good))
-        await self.eventually_by(REMOTE[:1], filed, seconds=FILE_SECONDS)
+        await self.each_by(REMOTE[:1], filed, seconds=FILE_SECONDS)
+
+    async def each_by(self, pods: Iterable[Pod], hosts: Iterable[str], **how) -> None:
+        """Wait until only these pods serve at each of these addresses."""
+        for host in hosts:
+            await self.eventually_by(pods, host, **how)
+
+
+class UserTests(Api, Files, SourcesTestCase):
+    """User mode."""
+
+
+class LegacyTests(Api, Files, SourcesTestCase):
+    """User mode, with the old tables of iptables."""
+
+    legacy = True
+
+
+class NftablesTests(Api, Files, SourcesTestCase):
+    """User mode, with native nftables."""
+
+    backend = "nftables"
+
+
+class KernelTests(Api, Files, SourcesTestCase):
+    """Kernel mode."""
+
+    mode = "kernel"
+    backend = "nftables"

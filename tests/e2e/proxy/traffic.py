@@ -20,6 +20,8 @@ from tests.proxy.kernel.lab import retransmissions_of
 REFUSED = "ConnectionRefusedError"
 CLOSED = "closed"
 UNANSWERED = "unanswered"
+UNREACHED = ("TimeoutError", "NoRouteError")
+"""Where nobody has an address, by whether somebody says so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 
+from twisted.internet import reactor
+from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectBindError, NoRouteError, getConnectError
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.proxy.kernel.support import KernelTestCase
 from tests.proxy.services import endpoint
 from yurttunnel.proxy.kernel.prober import SECONDS, Outcome, Prober
 
@@ -99,3 +102,19 @@ class ProbeTests(SynchronousTestCase):
         """Nor for that, though the kernel says so only when it connects."""
         self.fail(getConnectError((errno.EADDRNOTAVAIL, "cannot assign requested address")))
         self.assertIs(Outcome.UNKNOWN, self.successResultOf(self.probing))
+
+
+class RealEndpointTests(KernelTestCase):
+    """What endpoints do, with real packets."""
+
+    async def test_outcomes(self):
+        """One answers, one refuses, one is silent; who does not wait for that hears nothing."""
+        prober = Prober(reactor)
+        self.serve(0)
+        self.lab.drop(2)
+        for version in (4, 6):
+            outcomes = [await prober.probe(self.lab.address(n, version)) for n in range(3)]
+            self.assertEqual([Outcome.ANSWERED, Outcome.REFUSED, Outcome.SILENT], outcomes)
+        probing = prober.probe(self.lab.address(2))
+        prober.stop()
+        self.failureResultOf(probing, CancelledError)

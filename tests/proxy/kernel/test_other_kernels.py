@@ -1,0 +1,61 @@
+"""Kernel mode on kernels and machines that lack something, and beside another process."""
+
+from __future__ import annotations
+
+from twisted.internet import reactor
+from twisted.logger import capturedLogs
+
+from tests.proxy.kernel.support import KernelTestCase
+from tests.steering.firewall.fakes import FakePrograms
+from yurttunnel.proxy.kernel.availability import kernel_mode_available
+from yurttunnel.proxy.kernel.marks import ATTENDED
+from yurttunnel.steering.netlink import own_table
+from yurttunnel.steering.programs import Programs
+
+
+class OtherKernelTests(KernelTestCase):
+    """Kernels and machines that lack something."""
+
+    async def test_available(self):
+        """This one has everything, in both families; asking changes nothing."""
+        # What the process has of its own may still be coming.
+        await self.mode.stopService()
+        await self.mode.rules.remove()
+        before = self.lab.node.run("nft", "list", "ruleset")
+        for version in (4, 6):
+            self.assertIsNone(await kernel_mode_available(Programs(reactor), version))
+        self.assertEqual(before, self.lab.node.run("nft", "list", "ruleset"))
+
+    async def test_without_nft(self):
+        """It is said what is not installed."""
+        self.assertIn("nft is not installed", await kernel_mode_available(FakePrograms()))
+
+    async def test_a_kernel_without_tables_of_processes(self):
+        """It is told, and refusals are kept from clients all the same."""
+        await self.mode.stopService()
+        self.patch(own_table, "_OWNER", 1 << 30)
+        self.mode = self.new()
+        with capturedLogs() as logged:
+            self.mode.startService()
+            self.serve(0)
+            await self.apply(self.service(numbers=[0, 1]))
+            await self.until(lambda: [each for each in logged if "Linux 5.12" in str(each)])
+            await self.until(lambda: f"{ATTENDED:#010x}" not in self.chain("watch-reset"))
+        await self.until_served_by({"0"})
+
+    def chain(self, name):
+        """Return the rules of a chain."""
+        return self.lab.node.run("nft", "list", "chain", "ip", "yurtproxy", name)
+
+    async def test_another_process(self):
+        """A second one does not watch, and says why, until the first has ended."""
+        other = self.new()
+        other.startService()
+        self.addCleanup(other.stopService)
+        self.assertIn("another yurtproxy", other.problem)
+        await self.mode.stopService()
+        await self.until(lambda: other.problem is None)
+        self.serve(0)
+        self.mode = other
+        await self.apply(self.service(numbers=[0, 1]))
+        await self.until_served_by({"0"})

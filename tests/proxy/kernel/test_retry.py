@@ -1,0 +1,336 @@
+"""Endpoints that are dead: the kernel leads clients to others, with real packets."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections import Counter
+from pathlib import Path
+
+from twisted.internet.defer import DeferredList
+from twisted.internet.error import ConnectionRefusedError
+from twisted.trial.unittest import SkipTest
+
+from tests.proxy.kernel.lab import (
+    CLUSTER,
+    NODE,
+    PORT,
+    Flow,
+    connect,
+)
+from tests.proxy.kernel.support import FAMILY, HOSTS, KernelTestCase, most_retransmissions
+from yurttunnel.proxy.state.virtual_services import (
+    Endpoint,
+    Portal,
+    PortalKind,
+    Protocol,
+)
+
+NARROW = 1400
+"""Bytes of a packet on a way that carries no larger ones."""
+
+PATH_MTU = {4: (socket.IPPROTO_IP, 14), 6: (socket.IPPROTO_IPV6, 24)}
+"""The level, and ``IP_MTU`` of linux/in.h and of linux/in6.h."""
+
+
+BRIDGED = {4: "bridge-nf-call-iptables", 6: "bridge-nf-call-ip6tables"}
+"""The setting by which rules see what passes a bridge."""
+
+_POLICY = """
+table inet network-policy {{
+    chain {hook} {{
+        type filter hook {hook} priority filter;
+        {family} daddr {endpoint} {verdict}
+    }}
+}}
+"""
+"""Of a firewall of the node that keeps others from one endpoint."""
+
+
+class Retry:
+    """Endpoints that are dead, by the version of IP."""
+
+    async def all_are_served(self, by):
+        """Require that clients are connected in time, and later ones at once."""
+        found = await self.clients_are_soon_served()
+        self.assertEqual(by, {each.server for each in found})
+        found = await self.clients(24, CLUSTER[self.version])
+        self.assertEqual(0, most_retransmissions(found))
+
+    async def test_two_of_three_dead(self):
+        """One refuses, and one is a black hole."""
+        self.serve(0)
+        self.lab.drop(1)
+        await self.apply(self.service())
+        await self.all_are_served({"0"})
+
+    async def test_two_black_holes(self):
+        """Both are found out before any client tries again."""
+        self.serve(0)
+        self.lab.drop(1)
+        self.lab.drop(2)
+        await self.apply(self.service())
+        await self.all_are_served({"0"})
+
+    async def test_a_black_hole_is_replaced(self):
+        """Clients that were led to it are led elsewhere, though it is no endpoint any more."""
+        self.serve(0)
+        self.lab.drop(1)
+        await self.apply(self.service(numbers=[1]))
+        sent = 0
+
+        def all_have_tried():
+            nonlocal sent
+            sent += self.lab.attempts()
+            return sent >= 24
+
+        async def replace():
+            await self.until(all_have_tried)
+            await self.apply(self.service(numbers=[0]))
+
+        found = await self.clients_are_soon_served(then=replace)
+        self.assertEqual({"0"}, {each.server for each in found})
+
+    async def test_amid_a_change(self):
+        """Who comes by rules of which the map has just gone is led by those that follow."""
+        self.serve(0)
+        family = "ip" if self.version == 4 else "ip6"
+        for affinity in (None, 60.0):
+            placed = self.service(numbers=[0], affinity=affinity)
+            await self.apply(placed)
+            listed = self.lab.node.run("nft", "-a", "list", "table", family, "yurtproxy")
+            (choice,) = (line for line in listed.splitlines() if "numgen random" in line)
+            rule, _, handle = choice.strip().partition(" # handle ")
+            # Without the digest that it has for a comment it is written anew.
+            rule, _, _ = rule.partition(" comment ")
+            (name,) = re.findall(r"chain (svc-\S+) {[^}]*numgen random", listed)
+            # No number is in the map now.
+            empty = rule.replace("numgen random mod 1", "numgen random mod 1 offset 1")
+            where = f"{family} yurtproxy {name}"
+            self.lab.node.run("nft", f"replace rule {where} handle {handle} {empty}")
+            self.lab.attempts()
+
+            async def repair(placed=placed):
+                await self.until(self.lab.attempts)
+                await self.apply(placed)
+
+            await self.clients_are_soon_served(then=repair)
+
+    async def test_refusal_by_icmp(self):
+        """A firewall in front of an endpoint refuses, which no client sees."""
+        self.serve(0)
+        self.lab.refuse(1)
+        await self.apply(self.service(numbers=[0, 1]))
+        await self.all_are_served({"0"})
+
+    async def test_with_affinity(self):
+        """A client whose endpoint dies gets another, and keeps that."""
+        ports = self.serve_all()
+        await self.apply(self.service(affinity=60.0))
+        ((first, _),) = Counter(
+            each.server for each in await self.clients(6, CLUSTER[self.version])
+        ).items()
+        await ports[int(first)].stopListening()
+        found = await self.clients_are_soon_served()
+        self.assertEqual(1, len({each.server for each in found}))
+
+    async def test_programs_of_the_node(self):
+        """They are clients like others."""
+        self.serve(0)
+        await self.apply(self.service())
+        await self.clients_are_soon_served(self.lab.node)
+
+    async def test_an_endpoint_of_the_node(self):
+        """One in the node's own network that refuses is left out, for all clients."""
+        self.serve(0)
+        own = Endpoint(HOSTS[self.version], PORT)
+        for inside in (self.lab.client, self.lab.node):
+            await self.apply(self.service(numbers=[0], others=[own]))
+            await self.clients_are_soon_served(inside)
+            self.assertTrue(self.mode.ejections.is_ejected(Protocol.TCP, own))
+            await self.apply(self.service(numbers=[0]))
+
+    async def test_clients_seen_as_the_node(self):
+        """Those of a node port, whose addresses are replaced, are led elsewhere like others."""
+        self.serve(0)
+        self.lab.drop(1)
+        node_port = Portal(PortalKind.NODE_PORT, None, 30080)
+        await self.apply(self.service(numbers=[0, 1], portals=(node_port,)))
+        host = NODE[self.version]
+        await self.clients_are_soon_served(host=host, port=30080)
+        self.assertTrue(self.mode.ejections.is_ejected(*self.target(1)))
+
+    async def test_a_firewall_of_the_node(self):
+        """Who is not let through to an endpoint is told so at once, and others go on to get it."""
+        self.serve_all()
+        await self.apply(self.service())
+        for hook, inside in (("forward", self.lab.client), ("output", self.lab.node)):
+            self.forbid(hook, "reject with tcp reset")
+            clients = [connect(inside, CLUSTER[self.version], 80) for _ in range(24)]
+            results = await DeferredList(clients, consumeErrors=True)
+            refused = {each.type for is_served, each in results if not is_served}
+            self.assertEqual({ConnectionRefusedError}, refused)
+            found = [each for is_served, each in results if is_served]
+            self.assertEqual({"0", "2"}, {each.server for each in found})
+            self.assertEqual(0, most_retransmissions(found))
+            if hook == "forward":
+                # The other one keeps probes of this machine from it as well.
+                await self.log_is_read()
+                self.assertFalse(self.mode.ejections.is_ejected(*self.target(1)))
+            self.lab.node.run("nft", "delete", "table", "inet", "network-policy")
+
+    async def test_a_firewall_that_refuses_by_icmp(self):
+        """It leaves the endpoint to others as well, whatever it says."""
+        self.serve_all()
+        await self.apply(self.service())
+        for reason in ("port-unreachable", "host-unreachable", "admin-prohibited"):
+            self.forbid("forward", f"reject with icmpx {reason}")
+            clients = [connect(self.lab.client, CLUSTER[self.version], 80) for _ in range(24)]
+            # Some kernels do not know by then whom to tell.
+            await DeferredList(clients, consumeErrors=True)
+            await self.log_is_read()
+            self.assertFalse(self.mode.ejections.is_ejected(*self.target(1)), reason)
+            self.lab.node.run("nft", "delete", "table", "inet", "network-policy")
+
+    def forbid(self, hook, verdict):
+        """Have the node keep what is sent by one hook from endpoint 1."""
+        endpoint = self.lab.address(1, self.version).address
+        family = "ip" if self.version == 4 else "ip6"
+        policy = _POLICY.format(hook=hook, family=family, endpoint=endpoint, verdict=verdict)
+        self.lab.node.run("nft", "-f", "-", stdin=policy)
+
+    async def test_all_dead(self):
+        """Clients are refused as soon as that is known: by what they send after a second."""
+        await self.apply(self.service())
+        begun = time.monotonic()
+        await self.is_refused()
+        late = int(max(0.0, self.last_job - begun))
+        self.assertLessEqual(self.lab.attempts(), 2 + late)
+
+    async def test_one_endpoint(self):
+        """Where there is no other, its refusal is the truth, at once."""
+        await self.apply(self.service(numbers=[0]))
+        await self.is_refused()
+        self.assertEqual(1, self.lab.attempts())
+
+    async def test_return(self):
+        """One that listens again is used again."""
+        self.serve(0)
+        await self.apply(self.service(numbers=[0, 1]))
+        await self.all_are_served({"0"})
+        self.assertTrue(self.mode.ejections.is_ejected(*self.target(1)))
+        self.serve(1)
+        await self.until(lambda: not self.mode.ejections.is_ejected(*self.target(1)))
+        await self.until_served_by({"0", "1"})
+
+    async def test_udp(self):
+        """Datagrams for a port where nobody listens go elsewhere, and nobody hears of it."""
+        self.answer_datagrams()
+        await self.apply(self.service(numbers=[0, 1], protocol=Protocol.UDP))
+        found = await self.resolve(10)
+        self.assertEqual([0] * 10, [each.refusals for each in found])
+
+    async def test_too_big(self):
+        """That a packet has to be smaller is told the client, and held against no endpoint."""
+        endpoints = [self.lab.address(number, self.version) for number in (0, 1)]
+        for number in (0, 1):
+            self.lab.drop(number)
+        await self.apply(self.service(numbers=[0, 1], protocol=Protocol.UDP))
+        with self.lab.client.inside():
+            client = socket.socket(FAMILY[self.version], socket.SOCK_DGRAM)
+        self.addCleanup(client.close)
+        client.connect((CLUSTER[self.version], 80))
+        client.send(b"?")
+        level, mtu = PATH_MTU[self.version]
+
+        def is_told():
+            for each in endpoints:
+                self.lab.tell_too_big(2, client.getsockname()[:2], each, NARROW)
+            return client.getsockopt(level, mtu) == NARROW
+
+        await self.until(is_told)
+        await self.log_is_read()
+        for each in endpoints:
+            self.assertFalse(self.mode.ejections.is_ejected(Protocol.UDP, each))
+
+    async def test_no_way(self):
+        """An endpoint that this machine has no way to is left out, and no client hears of it."""
+        self.serve(0)
+        there = str(self.lab.address(1, self.version).address)
+        self.lab.node.run("ip", f"-{self.version}", "route", "add", "unreachable", there)
+        await self.apply(self.service(numbers=[0, 1]))
+        await self.all_are_served({"0"})
+        self.assertTrue(self.mode.ejections.is_ejected(*self.target(1)))
+
+    async def test_flows_begun_without_a_process(self):
+        """One by UDP that lasts is led elsewhere by a process that begins later."""
+        self.answer_datagrams()
+        with self.lab.endpoints[1].inside():
+            # Else a machine sends one host few errors in a second (RFC 1812, 4.3.2.8).
+            for setting in ("ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"):
+                Path("/proc/sys/net", setting).write_text("0")
+        placed = self.service(numbers=[0, 1], protocol=Protocol.UDP)
+        await self.apply(placed)
+        await self.mode.stopService()
+        flows = [Flow(self.lab.client, CLUSTER[self.version]) for _ in range(20)]
+        for each in flows:
+            self.addCleanup(each.close)
+
+        def all_are_told():
+            told = [each.ask() for each in flows]
+            return all(told)
+
+        await self.until(all_are_told)
+        self.assertIn(False, [each.is_answered for each in flows])
+        self.mode = self.new()
+        self.mode.startService()
+        await self.apply(placed)
+        await self.until(lambda: all_are_told() and all(each.is_answered for each in flows))
+
+    async def test_the_end_of_the_process(self):
+        """What stays ejects nobody, and keeps no refusal from clients."""
+        self.serve(0)
+        await self.apply(self.service(numbers=[0, 1]))
+        await self.all_are_served({"0"})
+        await self.mode.stopService()
+        listed = self.listed()
+        self.assertNotIn("watch", listed)
+        self.assertIn("numgen random mod 2", listed)
+
+
+class RetryTests(Retry, KernelTestCase):
+    """IPv4."""
+
+
+class RetryIPv6Tests(Retry, KernelTestCase):
+    """IPv6."""
+
+    version = 6
+
+
+class Bridge:
+    """Pods on one bridge of the node, as bridge plugins of CNI have them."""
+
+    bridged = True
+
+    async def test_a_pod_that_refuses_another(self):
+        """The rules see a refusal that the bridge passes on."""
+        setting = Path("/proc/sys/net/bridge", BRIDGED[self.version])
+        if not setting.exists():
+            raise SkipTest("this kernel has no br_netfilter")
+        setting.write_text("1")
+        self.serve(0)
+        await self.apply(self.service(numbers=[0, 1]))
+        await self.clients_are_soon_served(self.lab.endpoints[2])
+        self.assertTrue(self.mode.ejections.is_ejected(*self.target(1)))
+
+
+class BridgeTests(Bridge, KernelTestCase):
+    """IPv4."""
+
+
+class BridgeIPv6Tests(Bridge, KernelTestCase):
+    """IPv6."""
+
+    version = 6
