@@ -87,11 +87,14 @@ def _attempts(old: Placed | None, new: Placed) -> Iterator[StaleFlows]:
     In kernel mode attempts at the very address and port of an endpoint get there without any rule.
     """
     former = () if old is None else old.service.portals
+    added = [portal for portal in new.service.portals if portal not in former]
+    if not added:
+        return
     ends: set[tuple[Address | None, int]] = set()
     for each in new.service.endpoints:
         ends |= {(each.address, each.port), (None, each.port)}
-    for portal in new.service.portals:
-        if portal not in former and (portal.address, portal.port) not in ends:
+    for portal in added:
+        if (portal.address, portal.port) not in ends:
             yield _flows(portal, protocol=Protocol.TCP)
 
 

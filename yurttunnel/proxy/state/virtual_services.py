@@ -108,6 +108,15 @@ class Key:
     """Of IP: 4 or 6."""
     protocol: Protocol
     scope: Scope
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Find the hash once: a sync looks each of thousands up ten times."""
+        found = hash((self.name, self.version, self.protocol, self.scope))
+        object.__setattr__(self, "_hash", found)
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __str__(self) -> str:
         """Return it for logs."""
