@@ -8,18 +8,12 @@ BUSY_DIVISOR: Final = 4
 """With streams open, pings are this much more frequent: somebody waits."""
 
 AHEAD: Final = 0.95
-"""How many intervals an idle agent leaves between two pings: they come before the server would
+"""How many intervals an idle server leaves between two pings: they come before the agent would
 have to ask."""
 
-SELDOM: Final = 6
-"""How many intervals an idle server that hears its agent leaves between two pings, which then are
-for the round trip alone: its answers tell the agent that it is there. So thousands of agents cost
-their server half as many reads and writes. It does not know whether it is heard itself, though,
-before a stream is opened."""
-
-GRID: Final = 1 / 32
-"""How many intervals an idle server's deadlines are apart: those of thousands of sessions, by one
-clock, then come together, and do not wake it up each."""
+GRID: Final = 1 / 128
+"""How many intervals an idle server's pings are apart: those of thousands of sessions, by one
+clock, then go out together, and their answers come together, so that not each one wakes it up."""
 
 IDLE_PATIENCE: Final = 1.5
 BUSY_PATIENCE: Final = 2.0
@@ -35,10 +29,12 @@ it has missed is older than a quarter."""
 class Liveness:
     """The ping state of one session's connections.
 
-    ``interval`` is in seconds: a ping goes out that often, but where a server ``follows`` the pings
-    of an idle agent. When no byte at all has come for :data:`IDLE_PATIENCE` intervals after a ping
-    the connection counts as dead: 25 s after the last byte at the default of 10 s. With streams
-    open the interval of both is a quarter of that, and a dead connection is found in 7.5 s.
+    ``interval`` is in seconds: a ping goes out that often, but an agent ``follows``: as long as it
+    hears an idle server it sends none, since its answers tell that it is there. So thousands of
+    agents cost their server half as many reads and writes. When no byte at all has come for
+    :data:`IDLE_PATIENCE` intervals after a ping the connection counts as dead: 25 s after the last
+    byte at the default of 10 s. With streams open the interval of both is a quarter of that, and a
+    dead connection is found in 7.5 s.
 
     ``awaiting`` is when the first ping went out that nothing has been heard after. Whoever receives
     bytes sets it to ``None``, and ``heard_at`` to when that is.
@@ -50,7 +46,8 @@ class Liveness:
     def __init__(self, interval: float, follows: bool) -> None:
         self._interval = interval
         self._follows = follows
-        self._last_ping = 0.0
+        # On this connection; before the first one that is due at once.
+        self._last_ping: float | None = None
         self.heard_at = 0.0
         self.awaiting: float | None = None
         # When the first ping went out after which there was no answer.
@@ -60,8 +57,7 @@ class Liveness:
         """Begin with a new connection; a first ping is due at once."""
         self.awaiting = self._unanswered = None
         self.heard_at = now
-        # So long ago that one is due.
-        self._last_ping = now - self._interval * SELDOM
+        self._last_ping = None
 
     def deadline(self, busy: bool) -> float:
         """When to look again at :meth:`silent` and :meth:`is_ping_due`."""
@@ -100,12 +96,13 @@ class Liveness:
         return now < self._unanswered + ANSWER_PATIENCE * self._interval + round_trip
 
     def _ping_at(self, busy: bool) -> float:
+        if self._last_ping is None:
+            return float("-inf")
         if busy:
             return self._last_ping + self._interval / BUSY_DIVISOR
-        if not self._follows:
-            return self._last_ping + self._interval * AHEAD
-        silent_from = max(self._last_ping, self.heard_at)
-        due = min(silent_from + self._interval, self._last_ping + self._interval * SELDOM)
+        if self._follows:
+            return max(self._last_ping, self.heard_at) + self._interval
+        due = self._last_ping + self._interval * AHEAD
         return due - due % (self._interval * GRID)
 
     def _dead_at(self, busy: bool) -> float:

@@ -108,7 +108,7 @@ class Session:
         self._send_queue = SendQueue(peer.limits.session_window, now, parent_budget)
         self._measured = self._send_queue.round_trip
         interval = max(limits.ping_interval, peer.limits.ping_interval) / 1000
-        self._liveness = Liveness(interval, follows=side is Side.SERVER)
+        self._liveness = Liveness(interval, follows=side is Side.AGENT)
         self._flood = FloodGuard(now)
         self._refuses_streams = False
         self._peer_refuses_streams = False
