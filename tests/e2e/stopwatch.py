@@ -55,6 +55,15 @@ def waits_by_thread(pid: int) -> Iterator[tuple[str, float]]:
                 yield thread, int(fields[1]) / 1e9
 
 
+def stolen() -> float:
+    """The seconds for which processors of this machine were others', all added up.
+
+    ``steal`` of proc(5), of the first line of ``/proc/stat``.
+    """
+    fields = Path("/proc/stat").read_text().split(maxsplit=9)
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK")
+
+
 class Stopwatch:
     """Runs from now on, but while this process or a program waits for a processor."""
 
@@ -63,18 +72,20 @@ class Stopwatch:
         self._began = clock.seconds()
         self._before = dict(_all_waited())
         self._now = dict(self._before)
+        self._stolen_before = stolen()
 
     def seconds(self) -> float:
         """The seconds since it was started."""
         return self._clock.seconds() - self._began - self.waited()
 
     def waited(self) -> float:
-        """The seconds for which they have waited meanwhile, all added up.
+        """The seconds for which they have waited meanwhile, all added up, with what was stolen.
 
         What threads and programs that have ended waited counts up to when this was asked before.
         """
         self._now.update(_all_waited())
-        return sum(now - self._before.get(thread, 0.0) for thread, now in self._now.items())
+        waited = sum(now - self._before.get(thread, 0.0) for thread, now in self._now.items())
+        return waited + stolen() - self._stolen_before
 
 
 class Deadline:

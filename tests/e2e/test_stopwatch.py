@@ -26,6 +26,8 @@ class StopwatchTests(EndToEndTestCase):
         self.patch(stopwatch, "programs", [self.one, self.other])
         self.ended_threads = set()
         self.patch(stopwatch, "waits_by_thread", self.waits_by_thread)
+        self.stolen = 7.0
+        self.patch(stopwatch, "stolen", lambda: self.stolen)
         return super().setUp()
 
     def waits_by_thread(self, pid):
@@ -46,6 +48,13 @@ class StopwatchTests(EndToEndTestCase):
         self.assertEqual(2.25, watch.seconds())
         self.other.running = True
         self.assertEqual(1.25, watch.seconds())
+
+    def test_what_a_hypervisor_takes_does_not_count(self):
+        """Nobody here has waited for a processor that was not there."""
+        watch = Stopwatch(self.clock)
+        self.clock.advance(3)
+        self.stolen += 0.5
+        self.assertEqual(2.5, watch.seconds())
 
     def test_who_has_ended_hides_nothing(self):
         """What it had waited before is no part of what has passed since."""

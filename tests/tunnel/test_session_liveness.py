@@ -10,10 +10,11 @@ class LivenessTests(SessionTestCase):
     """Connections on which nothing comes any more."""
 
     def elapse_until_silent(self, limit):
-        """Drop all that is sent; give the seconds until the server gives up the connection."""
+        """Drop all that is sent; return the seconds until both ends have given up."""
         self.pair.silent = True
         seconds = 0.0
-        while not self.pair.server_carrier.abandoned and seconds < limit:
+        ends = (self.pair.server_carrier, self.pair.agent_carrier)
+        while not all(each.abandoned for each in ends) and seconds < limit:
             self.pair.clock.advance(0.25)
             seconds += 0.25
         return seconds
@@ -24,8 +25,9 @@ class LivenessTests(SessionTestCase):
         seconds = self.elapse_until_silent(60)
         self.assertLessEqual(seconds, 25)
         self.assertGreater(seconds, 12)
-        self.assertFalse(self.pair.server.connected)
-        self.assertFalse(self.pair.server.closed)
+        for end in (self.pair.server, self.pair.agent):
+            self.assertFalse(end.connected)
+            self.assertFalse(end.closed)
 
     def test_busy(self):
         """With a stream open it is noticed within 7.5 seconds."""

@@ -32,6 +32,14 @@ class RoundTripTests(SynchronousTestCase):
         self.sample(200.0, 0.3)
         self.assertAlmostEqual(0.3, self.measured.seconds or 0)
 
+    def test_a_new_connection(self) -> None:
+        """It may take another path: its first answer replaces all samples of the one before."""
+        self.sample(0.0, 0.01)
+        self.measured.connected(10.0)
+        self.assertEqual(0.01, self.measured.seconds)
+        self.sample(10.0, 0.5)
+        self.assertEqual(0.5, self.measured.seconds)
+
     @conformance("C-117")
     def test_other_pongs(self) -> None:
         """A PONG that does not answer the last PING, or comes again, says nothing."""
@@ -61,14 +69,17 @@ class RoundTripTests(SynchronousTestCase):
         self.assertEqual(5.0, self.measured.age(25.0))
 
     def test_probe_without_result(self) -> None:
-        """One that is given up, or ends with its connection, changes nothing."""
-        for end in (self.measured.give_up, lambda: self.measured.connected(8.0)):
+        """One that is given up changes nothing, and one that ends with its connection is over."""
+        for end, seconds in (
+            (self.measured.give_up, 0.01),
+            (lambda: self.measured.connected(8.0), 1.0),
+        ):
             self.sample(0.0, 0.01)
             self.measured.begin(5.0)
             self.sample(5.0, 1.0)
             end()
             self.assertEqual(Probe.ENDED, self.sample(7.0, 1.0))
-            self.assertAlmostEqual(0.01, self.measured.seconds or 0.0)
+            self.assertAlmostEqual(seconds, self.measured.seconds or 0.0)
 
     def test_age(self) -> None:
         """The next one is due later where a round trip takes long."""

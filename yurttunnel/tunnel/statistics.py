@@ -251,9 +251,9 @@ def tunnel_metrics(prefix: str, peer: str) -> tuple[Metric[TunnelStats], ...]:
         ),
         gauge(
             f"{prefix}session_round_trip_seconds",
-            "Round trip time by PING, the shortest of the last eight, absent before the first "
-            "answer; a server measures that of an idle node once a minute. Every new stream and "
-            "every keystroke waits for one of these.",
+            "Round trip time by PING, the shortest of the last eight by the same connection, "
+            "absent before the first answer; an agent without streams measures it once for a "
+            "connection. Every new stream and every keystroke waits for one of these.",
             lambda stats: (
                 (name, each.round_trip)
                 for name, each in stats.newest.items()

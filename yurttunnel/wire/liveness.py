@@ -12,7 +12,7 @@ AHEAD: Final = 0.95
 have to ask."""
 
 GRID: Final = 1 / 128
-"""How many intervals an idle server's pings are apart: those of thousands of sessions, by one
+"""How many intervals the pings of idle sessions are apart: those of thousands of a server, by one
 clock, then go out together, and their answers come together, so that not each one wakes it up."""
 
 IDLE_PATIENCE: Final = 1.5
@@ -101,8 +101,9 @@ class Liveness:
         if busy:
             return self._last_ping + self._interval / BUSY_DIVISOR
         if self._follows:
-            return max(self._last_ping, self.heard_at) + self._interval
-        due = self._last_ping + self._interval * AHEAD
+            due = max(self._last_ping, self.heard_at) + self._interval
+        else:
+            due = self._last_ping + self._interval * AHEAD
         return due - due % (self._interval * GRID)
 
     def _dead_at(self, busy: bool) -> float:

@@ -46,8 +46,9 @@ class Probe(Enum):
 class RoundTrip:
     """The samples of one session's connections, and its probes.
 
-    ``seconds`` is the shortest of the last samples, none of which is older than the last probe;
-    ``None`` before the first one. ``draining`` is how long the path took to become empty then.
+    ``seconds`` is the shortest of the last samples, none of which is older than the last probe, or
+    than the first answer by the connection; ``None`` before the first one of all. ``draining`` is
+    how long the path took to become empty then.
     """
 
     def __init__(self) -> None:
@@ -60,8 +61,12 @@ class RoundTrip:
         self._probed_at = float("-inf")
 
     def connected(self, now: float) -> None:
-        """Begin with a new connection, on which nothing is under way yet."""
+        """Begin with a new connection, on which nothing is under way yet.
+
+        It may take another path: what was measured before counts until there is an answer by it.
+        """
         self._sent_at = None
+        self._samples.clear()
         self.probe = Probe.ENDED
         # The path is empty, but how fast it is need not wait to be found out.
         self._probed_at = now - PROBE_AGAIN

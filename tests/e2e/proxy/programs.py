@@ -16,7 +16,6 @@ METRICS_PORT = 10249
 SYNC_SECONDS = 1.0
 """How often the proxies of these tests look whether their rules are there."""
 
-
 SYNCS = "kubeproxy_sync_proxy_rules_duration_seconds_count"
 """The metric of syncs that went well."""
 

@@ -72,7 +72,7 @@ class Scale:
 
     async def change(self, number: int) -> float:
         """Replace the one endpoint of a Service; return the seconds until a client sees it."""
-        version, pod = BOTH[number % 2], (*REMOTE, *LOCAL)[number // 2]
+        version, pod = BOTH[number % 2], (*LOCAL, *REMOTE)[number // 2]
         host = self.objects.address(WATCHED[version], version)
         # Longer than rules may wait for more changes since the last one.
         await self.pause(APART_SECONDS)

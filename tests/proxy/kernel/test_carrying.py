@@ -42,7 +42,6 @@ from yurttunnel.steering.programs import Programs
 
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 
-
 _SEEN = """
 table inet seen {
     counter invalid { }

@@ -33,7 +33,6 @@ NARROW = 1400
 PATH_MTU = {4: (socket.IPPROTO_IP, 14), 6: (socket.IPPROTO_IPV6, 24)}
 """The level, and ``IP_MTU`` of linux/in.h and of linux/in6.h."""
 
-
 BRIDGED = {4: "bridge-nf-call-iptables", 6: "bridge-nf-call-ip6tables"}
 """The setting by which rules see what passes a bridge."""
 
