@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -297,7 +298,10 @@ class ManualTests(SynchronousTestCase):
                     env={**os.environ, "PATH": str(here)}, cwd=ROOT, timeout=60,
                     stdin=subprocess.DEVNULL, stdout=writer,
                 )  # fmt: skip
-                text = reader.read1(65536).decode().replace("\r\n", "\n")
+                text = ""
+                # A terminal passes on in its own time what has been written to it.
+                while len(text) < len(shown) and select.select([reader], [], [], 10)[0]:
+                    text += reader.read1(65536).decode().replace("\r", "")
             self.assertEqual(0, ended.returncode)
             self.assertTrue(text.startswith(shown), text)
 
