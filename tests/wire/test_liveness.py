@@ -246,7 +246,7 @@ class LivenessTests(SynchronousTestCase):
             self.pass_time(pair, 10.0 + step * 0.05)
             while not pair.agent.log.calls:
                 self.assertEqual([], pair.server.log.calls)
-                self.pass_time(pair, 0.05, deaf=True)
+                self.pass_time(pair, 0.05, deaf=Side.AGENT)
             self.assertEqual(["silent"], pair.agent.log.calls)
             self.assertFalse(pair.server.session.in_order(pair.server.now))
 
@@ -257,19 +257,31 @@ class LivenessTests(SynchronousTestCase):
         self.pass_time(pair, 20.0)
         while not pair.agent.log.calls:
             self.assertEqual([], pair.server.log.calls)
-            self.pass_time(pair, 0.05, deaf=True)
+            self.pass_time(pair, 0.05, deaf=Side.AGENT)
         self.assertFalse(pair.server.session.in_order(pair.server.now))
 
-    def pass_time(self, pair: Pair, seconds: float, deaf: bool = False) -> None:
-        """Let time pass in steps, and all arrive, but at the agent nothing if it is ``deaf``."""
+    @conformance("C-114", "C-134")
+    def test_deaf_idle_server_gives_up(self) -> None:
+        """Within 25 s; the agent, which asks nothing while it hears the server, does not know."""
+        pair = Pair()
+        self.pass_time(pair, 20.0)
+        deaf_since = pair.server.now
+        while not pair.server.log.calls:
+            self.assertLess(pair.server.now - deaf_since, 25.0)
+            self.pass_time(pair, 0.05, deaf=Side.SERVER)
+        self.assertEqual([], pair.agent.log.calls)
+        self.assertTrue(pair.agent.session.in_order(pair.agent.now))
+
+    def pass_time(self, pair: Pair, seconds: float, deaf: Side | None = None) -> None:
+        """Let time pass in steps, and all arrive, but nothing at the side that is ``deaf``."""
         for _ in range(round(seconds / 0.05)):
             for end in pair.ends.values():
                 end.advance(0.05)
-            if deaf:
-                pair.server.sent_bytes()
-                pair.move(Side.AGENT, 1 << 20)
-            else:
+            if deaf is None:
                 pair.settle()
+            else:
+                pair.ends[Side(3 - deaf)].sent_bytes()
+                pair.move(deaf, 1 << 20)
 
     def test_round_trip(self) -> None:
         """The round trip is what a PONG took."""

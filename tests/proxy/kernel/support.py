@@ -30,13 +30,9 @@ from yurttunnel.proxy.interfaces import Placed
 from yurttunnel.proxy.kernel.mode import KernelMode
 from yurttunnel.proxy.kernel.parts import Masquerade
 from yurttunnel.proxy.kernel.targets import Target
+from yurttunnel.proxy.rules.nftables.table import FAMILIES
 from yurttunnel.proxy.rules.nftables.tables import Networks
-from yurttunnel.proxy.state.virtual_services import (
-    Portal,
-    PortalKind,
-    Protocol,
-    Scope,
-)
+from yurttunnel.proxy.state.virtual_services import Portal, PortalKind, Protocol, Scope
 from yurttunnel.steering.netlink.worker import KernelWorker
 from yurttunnel.steering.programs import Programs
 
@@ -196,5 +192,4 @@ class KernelTestCase(TestCase):
 
     def listed(self):
         """Return the rules of the family."""
-        family = "ip" if self.version == 4 else "ip6"
-        return self.lab.node.run("nft", "list", "table", family, "yurtproxy")
+        return self.lab.node.run("nft", "list", "table", FAMILIES[self.version], "yurtproxy")

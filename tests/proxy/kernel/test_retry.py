@@ -12,20 +12,10 @@ from twisted.internet.defer import DeferredList
 from twisted.internet.error import ConnectionRefusedError
 from twisted.trial.unittest import SkipTest
 
-from tests.proxy.kernel.lab import (
-    CLUSTER,
-    NODE,
-    PORT,
-    Flow,
-    connect,
-)
+from tests.proxy.kernel.lab import CLUSTER, NODE, PORT, Flow, connect
 from tests.proxy.kernel.support import FAMILY, HOSTS, KernelTestCase, most_retransmissions
-from yurttunnel.proxy.state.virtual_services import (
-    Endpoint,
-    Portal,
-    PortalKind,
-    Protocol,
-)
+from yurttunnel.proxy.rules.nftables.table import FAMILIES
+from yurttunnel.proxy.state.virtual_services import Endpoint, Portal, PortalKind, Protocol
 
 NARROW = 1400
 """Bytes of a packet on a way that carries no larger ones."""
@@ -94,7 +84,7 @@ class Retry:
     async def test_amid_a_change(self):
         """Who comes by rules of which the map has just gone is led by those that follow."""
         self.serve(0)
-        family = "ip" if self.version == 4 else "ip6"
+        family = FAMILIES[self.version]
         for affinity in (None, 60.0):
             placed = self.service(numbers=[0], affinity=affinity)
             await self.apply(placed)
@@ -195,7 +185,7 @@ class Retry:
     def forbid(self, hook, verdict):
         """Have the node keep what is sent by one hook from endpoint 1."""
         endpoint = self.lab.address(1, self.version).address
-        family = "ip" if self.version == 4 else "ip6"
+        family = FAMILIES[self.version]
         policy = _POLICY.format(hook=hook, family=family, endpoint=endpoint, verdict=verdict)
         self.lab.node.run("nft", "-f", "-", stdin=policy)
 
