@@ -31,7 +31,7 @@ from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import Request, Site
 
-from benchmarks.crowd import EvictingSet
+from benchmarks.crowd import Crowd
 from yurttunnel.tunnel.direct.reactor import with_transports
 from yurttunnel.tunnel.reactor import installed_reactor
 
@@ -50,7 +50,7 @@ class _Page(Resource):
 
     isLeaf = True
 
-    def __init__(self, crowd: EvictingSet, desired: int) -> None:
+    def __init__(self, crowd: Crowd, desired: int) -> None:
         super().__init__()
         self._crowd = crowd
         self._desired = desired
@@ -100,7 +100,7 @@ def _log_warnings() -> None:
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
 
 
-def _stop(crowd: EvictingSet) -> Deferred[None]:
+def _stop(crowd: Crowd) -> Deferred[None]:
     crowd.stop()
     return deferLater(reactor, ENDING_SECONDS)
 
@@ -114,7 +114,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _log_warnings()
     host, _, port = arguments.server.rpartition(":")
-    crowd = EvictingSet(
+    crowd = Crowd(
         with_transports(installed_reactor(), arguments.transport),
         host,
         int(port),

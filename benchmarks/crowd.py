@@ -13,8 +13,16 @@ from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import Deferred, gatherResults
-from twisted.internet.interfaces import IDelayedCall, IStreamClientEndpoint
+from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
+from twisted.internet.interfaces import (
+    IDelayedCall,
+    IProtocol,
+    IProtocolFactory,
+    IStreamClientEndpoint,
+)
+from twisted.internet.protocol import connectionDone
+from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from yurttunnel.agent.connection_group import ClientSettings
 from yurttunnel.agent.dialer import Dialer
@@ -30,11 +38,12 @@ from yurttunnel.pki.enrolment_client import ServerAddress, enroll
 from yurttunnel.pki.identity import Identifiers, format_identifiers
 from yurttunnel.pki.token import JoinToken
 from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.connection import SessionConnection
 from yurttunnel.tunnel.session import SessionContext, TunnelSession
 from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
-from yurttunnel.wire.hello import Limits
+from yurttunnel.wire.hello import Hello, Limits
 
 FIRST_ADDRESS = int(ip_address("10.0.0.1"))
 """The address of the first node; nobody connects to it, each node has one of its own."""
@@ -44,6 +53,11 @@ LOOPBACK = ip_address("127.0.0.1")
 
 AT_A_TIME = 8
 """Enrolments at a time, so that the server is asked as fast as it answers and no faster."""
+
+MOST_CONNECTING = 512
+"""Attempts under way at a time. An agent on a machine of its own answers its server within a round
+trip; in one process it would wait for thousands that are all begun, longer than the server waits.
+"""
 
 MEMORY_BUDGET = 1024 * 1024 * 1024
 """What the streams of all sessions may be promised together, bytes."""
@@ -68,7 +82,7 @@ class Stats:
     connected_since: list[float] = field(default_factory=list)
 
 
-class EvictingSet:
+class Crowd:
     """``count`` agents of the server at ``host`` and ``port`` whose state is in ``server_state``.
 
     :meth:`get_certificates` has ``enrolling`` of them enrol; the others get certificates of the
@@ -90,6 +104,7 @@ class EvictingSet:
         self._enrolment_seconds = 0.0
         self._agents: list[ServerSet] = []
         self._starting: IDelayedCall | None = None
+        self._turns = DeferredSemaphore(MOST_CONNECTING)
         names = {NODE_NAME % number: (LOOPBACK,) for number in range(count)}
         counters = TunnelCounters()
         dialer = Dialer(
@@ -156,7 +171,8 @@ class EvictingSet:
 
         def secured(host: str, port: int) -> IStreamClientEndpoint:
             endpoint = server_endpoint(self._reactor, host, port)
-            return tls.TLSEndpoint(self._reactor, contexts.creator(host), endpoint)
+            secured = tls.TLSEndpoint(self._reactor, contexts.creator(host), endpoint)
+            return _InTurn(secured, self._turns)
 
         settings = ClientSettings(NODE_NAME % number, lambda: identifiers, Limits(), "benchmark")
         servers = ServerSet(self._context, settings, secured)
@@ -185,6 +201,48 @@ class EvictingSet:
             self._starting = None
         for agent in self._agents:
             agent.close(Code.GOING_AWAY, "the agent has stopped")
+
+
+@implementer(IStreamClientEndpoint)
+class _InTurn:
+    """Connects through ``endpoint`` when it has one of the ``turns``.
+
+    It keeps that until the session has begun, or the attempt has come to nothing.
+    """
+
+    def __init__(self, endpoint: IStreamClientEndpoint, turns: DeferredSemaphore) -> None:
+        self._endpoint = endpoint
+        self._turns = turns
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        """Connect a protocol of ``protocolFactory``."""
+        return Deferred.fromCoroutine(self._connect(protocolFactory))
+
+    async def _connect(self, factory: IProtocolFactory) -> IProtocol:
+        await self._turns.acquire()
+        try:
+            connection = await self._endpoint.connect(factory)
+        except BaseException:
+            self._turns.release()
+            raise
+        assert isinstance(connection, SessionConnection)
+        self._release_after(connection)
+        return connection
+
+    def _release_after(self, connection: SessionConnection) -> None:
+        start, lost = connection.start, connection.connectionLost
+
+        def begun(session: TunnelSession, hello: Hello) -> None:
+            self._turns.release()
+            connection.connectionLost = lost  # type: ignore[method-assign] # it has been released
+            start(session, hello)
+
+        def failed(reason: Failure = connectionDone) -> None:
+            self._turns.release()
+            lost(reason)
+
+        connection.start = begun  # type: ignore[method-assign] # nothing else tells of it
+        connection.connectionLost = failed  # type: ignore[method-assign] # as above
 
 
 def _identifiers(number: int) -> Identifiers:

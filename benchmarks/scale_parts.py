@@ -34,7 +34,7 @@ PATIENCE = 180.0
 MOST_MEMORY = 100.0
 """KiB that each agent may take at the server (design, table of figures)."""
 
-MOST_RETURN = 60.0
+MOST_RETURN = 20.0
 """Seconds within which all have to be back after a restart of the server."""
 
 MOST_PEAK = 2.0

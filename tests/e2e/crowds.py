@@ -58,7 +58,7 @@ class Trickle(Question):
         self.transport.write(piece)
 
 
-class EvictingSet:
+class Crowd:
     """So many streams to one target, made by ``connect``, which is given each client."""
 
     def __init__(self, case, target: Target, connect) -> None:

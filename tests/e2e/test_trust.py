@@ -19,7 +19,7 @@ from tests.e2e.certificates import (
     signed_again,
 )
 from tests.e2e.clients import Echo, EchoClient, HttpTarget, Question, Sink
-from tests.e2e.crowds import EvictingSet
+from tests.e2e.crowds import Crowd
 from tests.e2e.programs import Program, Server, Tunnel
 from tests.e2e.support import EndToEndTestCase, copy_state, which
 from yurttunnel.ops.ending import STATUS as FATAL
@@ -98,7 +98,7 @@ class CertificateTests(EndToEndTestCase):
         tunnel = await self.start_tunnel(server_extra=lifetime)
         echo, sink = self.listen(Echo), self.listen(Sink)
         client = await self.connected(tunnel, echo, EchoClient(reactor))
-        crowd = EvictingSet(self, sink, lambda one: self.connected(tunnel, sink, one))
+        crowd = Crowd(self, sink, lambda one: self.connected(tunnel, sink, one))
         await crowd.gather(100)
         first = identity_of(tunnel.agent.state).certificate.serial_number
 

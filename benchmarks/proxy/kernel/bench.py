@@ -22,6 +22,7 @@ from benchmarks.proxy.loads import Loads, Scale, Way
 from benchmarks.proxy.proxy import CLUSTER_IP, PORT, KernelProxy
 from tests.e2e.network.namespaces import Namespace
 from tests.proxy.kernel.lab import Lab
+from yurttunnel.proxy.kernel import sysctl
 
 LIVING, REFUSING, SILENT = range(3)
 """The endpoints; only the first one is asked where no other is said to be."""
@@ -46,6 +47,12 @@ table ip any-node {
         ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 masquerade
     }
 }
+"""
+
+_CONGESTION = "ipv4/tcp_congestion_control"
+_RENO = "reno"
+"""Which each kernel has, whatever it has for all, and any namespace may have. BBR paces packets by
+the round trips of wires that have none, and one stream takes a third more time or less.
 """
 
 _PATIENCE = 30.0
@@ -156,4 +163,7 @@ def _lab(stack: ExitStack, endpoints: int) -> Lab:
     here.enter()
     here.close()
     lab.node.run("nft", "-f", "-", stdin=_ANY_NODE)
+    for machine in (lab.client, *lab.endpoints):
+        with machine.inside():
+            (sysctl.ROOT / _CONGESTION).write_text(_RENO)
     return lab

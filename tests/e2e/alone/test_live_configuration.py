@@ -15,7 +15,7 @@ from benchmarks.ports import free_ports, is_free
 from tests.e2e.alone import request_load
 from tests.e2e.clients import Question, Sink
 from tests.e2e.configuration_file import PATIENCE, ConfigurationFile
-from tests.e2e.crowds import EvictingSet
+from tests.e2e.crowds import Crowd
 from tests.e2e.kubectl import Running
 from tests.e2e.leaks import LeakTestCase
 from tests.e2e.programs import Tunnel
@@ -66,7 +66,7 @@ class LoadTests(LeakTestCase):
         self.process = Process(Path(tunnel.server.state, "yurttunnel.sock"))
         load = await self.start_load(tunnel)
         ports = [standing]
-        crowd = EvictingSet(self, self.sink, lambda one: self.dial(ports[-1], one))
+        crowd = Crowd(self, self.sink, lambda one: self.dial(ports[-1], one))
         await crowd.gather(STREAMS)
         await self.rate_of(load)
         await self.pause(USUAL_SECONDS)

@@ -40,7 +40,7 @@ MOST_WARNINGS = 40
 """Warnings that a program may log in all: twenty of one kind a minute are shown."""
 
 
-class EvictingSet(Program):
+class Crowd(Program):
     """Many agents in one process, see :mod:`benchmarks.agents`; ready when all are connected."""
 
     def __init__(self, server: Server, directory: str) -> None:
@@ -98,7 +98,7 @@ class StormTests(LeakTestCase):
         echo = self.listen(Echo)
         tunnel = await self.start_tunnel()
         before = tunnel.server.descriptors()
-        crowd = EvictingSet(tunnel.server, self.directory)
+        crowd = Crowd(tunnel.server, self.directory)
         tunnel.others.append(crowd)
         crowd.start()
         await crowd.ready(MOST_RETURN)

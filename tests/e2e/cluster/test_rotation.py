@@ -15,7 +15,7 @@ from twisted.internet.utils import getProcessOutputAndValue
 from tests.e2e.clients import Sink, connect
 from tests.e2e.cluster.support import ClusterTestCase
 from tests.e2e.cluster.world import AGENT_PORT, NODES, SECURE_PORT, SERVERS, World
-from tests.e2e.crowds import EvictingSet, Trickle
+from tests.e2e.crowds import Crowd, Trickle
 from tests.e2e.programs import Program
 from yurttunnel.pki.authority import CALLER_NAME
 from yurttunnel.pki.certificate_template import AGENT_PREFIX, PROXY_CLIENT_PREFIX, SERVER_PREFIX
@@ -161,7 +161,7 @@ class RotationTests(ClusterTestCase):
 
     # -- helpers -------------------------------------------------------------------------------
 
-    async def crowd(self, world: World) -> EvictingSet:
+    async def crowd(self, world: World) -> Crowd:
         """Have many streams run by the first server's CONNECT to the first node."""
         sink = self.listen(Sink, address=NODES["edge-1"])
         endpoint = UNIXClientEndpoint(reactor, world.socket_path(SERVERS[0]))
@@ -171,7 +171,7 @@ class RotationTests(ClusterTestCase):
             self.assertEqual(answer.status, 200, answer.body)
             self._end_peer_with_test(client)
 
-        crowd = EvictingSet(self, sink, open_one)
+        crowd = Crowd(self, sink, open_one)
         await crowd.gather(STREAMS)
         return crowd
 
