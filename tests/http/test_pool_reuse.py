@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from twisted.internet.defer import fail
 from twisted.internet.error import ConnectError, ConnectionLost
 
 from tests.fakes import MemoryConnection
 from tests.http.pooling import PoolTestCase
 from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.interfaces import ExchangeFailed
-from yurttunnel.http.pool import ConnectionPool
+from yurttunnel.http.pool import ConnectionPool, PoolSettings
 
 
 class ReuseTests(PoolTestCase):
@@ -104,6 +105,33 @@ class ReuseTests(PoolTestCase):
             self.failureResultOf(acquired, ConnectError)
         self.assert_statistics(connects=5, failed_connects=5, in_use=0)
         self.assertEqual({}, self.pool._origins)
+
+    def test_failures_at_once(self):
+        """Where connecting fails before anybody waits for it, each who waits is told that once."""
+        used = self.new(), self.new()
+        waiting = [self.ask() for _ in range(3)]
+        self.pool.connect = lambda key, caller: fail(ConnectError())
+        used[0].transport.break_off(ConnectionLost())
+        for acquired in waiting:
+            self.failureResultOf(acquired, ConnectError)
+        self.assert_statistics(connects=5, failed_connects=3, waiting=0, in_use=1)
+        used[1].transport.break_off(ConnectionLost())
+        self.assertEqual({}, self.pool._origins)
+
+    def test_failures_at_once_of_several_origins(self):
+        """An origin is forgotten once the last who waits for it has been told so."""
+        self.settings = PoolSettings(max_per_key=2, max_waiting=3, max_connections_per_key=2)
+        self.pool = ConnectionPool(
+            self.clock, self.connect, self.settings, together=lambda key: "all"
+        )
+        self.addCleanup(self.pool.close)
+        used = self.new(), self.new()
+        waiting = [self.ask(), self.ask("other"), self.ask("other")]
+        self.pool.connect = lambda key, caller: fail(ConnectError())
+        used[0].transport.break_off(ConnectionLost())
+        for acquired in waiting:
+            self.failureResultOf(acquired, ConnectError)
+        self.assertEqual(["node"], list(self.pool._origins))
 
     def test_connect_raises(self):
         """So is one that raises."""

@@ -321,6 +321,18 @@ class BackPressureTests(ServerTestCase):
         self.assertIn(b"200 Fine\r\n", self.client.sent)
 
 
+class Answering(Sink):
+    """Answers with the first piece of a body."""
+
+    def __init__(self, exchange):
+        super().__init__()
+        self._exchange = exchange
+
+    def write(self, data):
+        """Answer."""
+        hello(self._exchange)
+
+
 class EarlyAnswerTests(ServerTestCase):
     """Answers before the request is complete."""
 
@@ -377,6 +389,18 @@ class EarlyAnswerTests(ServerTestCase):
         self.send(b"0123456789" + request(b"/2"))
         self.assertFalse(sink.finished)
         self.assertEqual(1, len(self.responses()))
+
+    def test_within_the_last_piece(self):
+        """An answer from within the delivery of the end leaves the connection to the next."""
+        for behind in (b"", request()):
+            self.client = self.server.connect(self.kind)
+            self.handler.answer = lambda exchange: exchange.deliver_body(Answering(exchange))
+            self.send(request(b"/", b"Content-Length: 10", method=b"PUT"))
+            self.handler.answer = hello
+            self.send(b"0123456789" + behind)
+            if not behind:
+                self.send(request())
+            self.assertEqual(2, len(self.responses("PUT", "GET")))
 
     def test_slow_taker(self):
         """A client that takes its last response slowly has more time than one that idles."""

@@ -249,13 +249,33 @@ class _SharedPlaces(Places):
         """How many of those taken are to be free again soon."""
         self.waited_for: dict[_Origin, None] = {}
         """The origins for which somebody waits; the next one in turn is first."""
+        self._serving = False
+        self._more = False
 
     def serve(self) -> None:
-        """Serve those who wait with what there is; an origin that got something is last next."""
+        """Serve those who wait with what there is; an origin that got something is last next.
+
+        A connection that cannot be made says so at once, perhaps, so that this is called within
+        itself: then it goes on with what has become free once it is done with who is served.
+        """
+        self._more = True
+        if self._serving:
+            return
+        self._serving = True
+        try:
+            while self._more:
+                self._more = False
+                self._serve_all()
+        finally:
+            self._serving = False
+
+    def _serve_all(self) -> None:
         for origin in list(self.waited_for):
             if origin.serve() and origin in self.waited_for:
                 del self.waited_for[origin]
                 self.waited_for[origin] = None
+            # The last one who waited may have been refused by now.
+            origin.forget_if_empty()
 
 
 class _Queue:

@@ -189,7 +189,9 @@ class ServerConnection(HTTPConnection):
         if reader.ended and self._body is reader:
             complete = self._body_complete
             self._forget_body()
-            self._take = None
+            if self._take == self._take_body:
+                # Else the last piece has been answered at once, and the next request is due.
+                self._take = None
             self._held = rest + self._held
             complete()
 

@@ -228,6 +228,22 @@ class PoolTests(World):
             self.answered(caller, 200)
         self.assertEqual(16, len(self.connected))
 
+    def test_lost_session_for_which_some_wait(self):
+        """Who waits for a connection through a session that ends is refused at once."""
+        self.serve_kubelet(None)
+        self.kubelet.answer = lambda exchange: None
+        callers = [self.dial_insecurely() for _ in range(20)]
+        for caller in callers:
+            self.ask(caller)
+        self.assertEqual(4, self.stats().pool.waiting)
+        self.pair.server.close(Code.SESSION_LOST, "the agent did not come back")
+        self.settle()
+        for caller in callers[:16]:
+            self.answered(caller, 502, "did not come back")
+        for caller in callers[16:]:
+            self.answered(caller, 503, "the session is over")
+        self.assertEqual({"in_use": 0, "idle": 0}, self.pooled())
+
 
 class TimeTests(World):
     """Answers that do not come."""
