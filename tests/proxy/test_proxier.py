@@ -481,6 +481,23 @@ class FlowTests(ProxierTestCase):
         self.pass_period()
         self.assertEqual([(4, self.flows)], self.forgotten())
 
+    def test_endpoints_within_the_cluster(self):
+        """Clients within it may be led from an external portal to the socket of another scope, and
+        to one that is a third's by now; flows of external ones there go on by the same socket.
+        """
+        every, inside, outside = (
+            replace(DNS, scope=each) for each in (Scope.CLUSTER, Scope.INTERNAL, Scope.EXTERNAL)
+        )
+        external = service([1], key=outside, portals=(NODE_PORT,), keeps_source=True)
+        internal = service([1], key=inside, portals=(self.portal,))
+        by_node_port = (4, StaleFlows(Protocol.UDP, None, 30080))
+        self.set(internal, external, service([1, 2], key=every))
+        self.forgotten()
+        for placed in ([internal, external], [internal, external, service([1, 2], key=every)]):
+            self.clock.advance(1)
+            self.set(*placed)
+            self.assertEqual([by_node_port], self.forgotten())
+
     def test_a_removed_service(self):
         """By node ports, too."""
         self.set(service([1], key=DNS, portals=(self.portal, NODE_PORT)))

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from yurttunnel.proxy.interfaces import Placed, StaleFlows
+from yurttunnel.proxy.rules.within_cluster import WithinCluster
 from yurttunnel.proxy.state.virtual_services import (
     Address,
     Endpoint,
@@ -34,11 +35,13 @@ def stale_flows(
     just as long.
     """
     gone = _gone(before, after)
+    led_before, led_after = _within_cluster(before), _within_cluster(after)
     found: dict[int, set[StaleFlows]] = {4: set(), 6: set()}
     for key in before.keys() | after.keys():
         old, new = before.get(key), after.get(key)
         if key.protocol is Protocol.UDP:
-            found[key.version].update(_of_service(old, new, gone[_identity(key)]))
+            moved = _own_port(led_before, old) != _own_port(led_after, new)
+            found[key.version].update(_of_service(old, new, gone[_identity(key)], moved))
         elif new is not None:
             found[key.version].update(_attempts(old, new))
     return {version: flows for version, flows in found.items() if flows}
@@ -63,15 +66,25 @@ def _identity(key: Key) -> _Identity:
     return key.name, key.version
 
 
+def _within_cluster(placed: Mapping[Key, Placed]) -> WithinCluster:
+    return WithinCluster(each for key, each in placed.items() if key.protocol is Protocol.UDP)
+
+
+def _own_port(within: WithinCluster, placed: Placed | None) -> int | None:
+    """Return to which proxy socket clients within the cluster are led by what is ``placed``."""
+    return None if placed is None else (within.instead_of(placed) or placed).proxy_port
+
+
 def _of_service(
-    old: Placed | None, new: Placed | None, gone: set[Endpoint]
+    old: Placed | None, new: Placed | None, gone: set[Endpoint], moved: bool
 ) -> Iterator[StaleFlows]:
+    """Yield those of one; ``moved`` says that clients within the cluster have another socket."""
     former = () if old is None else old.service.portals
     portals = () if new is None else new.service.portals
     for portal in former:
         if portal not in portals:
             yield _flows(portal)
-    kept = old is not None and new is not None and _is_kept(old, new)
+    kept = not moved and old is not None and new is not None and _is_kept(old, new)
     own = () if new is None else new.service.endpoints
     for portal in portals:
         if not kept or portal not in former:

@@ -196,6 +196,18 @@ class KernelRulesTests(SynchronousTestCase):
         self.clock.advance(RETRY)
         self.assertEqual([{ONE}, {ONE}], [targets for targets, _ in self.forgotten])
 
+    def test_a_kernel_that_never_forgets(self):
+        """Of what has left its services nothing is kept: clients try there for two minutes."""
+        self.forgetting = lambda: fail(SteeringFailed("there is no such table"))
+        for number in range(4, 40):
+            self.apply([2, number])
+            self.clock.pump([LEAVING, RETRY])
+        self.assertEqual(37, len({target for targets, _ in self.forgotten for target in targets}))
+        self.apply([2, 39])
+        del self.forgotten[:]
+        self.clock.pump([LEAVING, RETRY, RETRY])
+        self.assertEqual([], self.forgotten)
+
     def test_an_endpoint_leaves(self):
         """What it has not answered by then is forgotten some time after it: a client is led to
         another endpoint when it tries again.

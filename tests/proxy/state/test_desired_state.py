@@ -107,6 +107,14 @@ class PortalTests(SynchronousTestCase):
         (made,) = of(service(), *slices).services.values()
         self.assertEqual(["10.1.0.1:8080"], [str(each) for each in made.endpoints])
 
+    def test_endpoint_that_drains_in_one_of_two_slices(self):
+        """It serves still, whichever slice is first by name."""
+        draining = endpoint(ready=False, serving=True, terminating=True)
+        for first, second in ((draining, endpoint(ready=False)), (endpoint(ready=False), draining)):
+            slices = endpoint_slice(first, name="web-1"), endpoint_slice(second, name="web-2")
+            (made,) = of(service(), *slices).services.values()
+            self.assertEqual(["10.1.0.1:8080"], [str(each) for each in made.endpoints])
+
     def test_endpoint_that_two_slices_tell_differently(self):
         """Of what two slices say of one that is ready, the first one's by name counts."""
         slices = [

@@ -232,7 +232,8 @@ class KernelRules:
                     error=error,
                 )
                 self._due = True
-                self._changed |= changed
+                # Attempts at what has left are over in two minutes, whatever is done.
+                self._changed |= {each for each in changed if self._with(each)}
                 self._next = self._clock.callLater(RETRY, self._begin)
                 return
 

@@ -36,12 +36,17 @@ _VERSIONS = {"IPv4": 4, "IPv6": 6}
 
 
 class Condition(enum.Enum):
-    """Whether an endpoint is to be used."""
+    """Whether an endpoint is to be used; the best comes first."""
 
     READY = "ready"
     DRAINING = "serving, terminating"
     """It still serves, but ends; used where none is ready (KEP-1669)."""
     NOT_READY = "not ready"
+
+    def is_better_than(self, other: Condition) -> bool:
+        """Return whether an endpoint is to be used rather than one that is as ``other`` says."""
+        order = tuple(Condition)
+        return order.index(self) < order.index(other)
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,8 @@ def _candidates(
 ) -> dict[Endpoint, SliceEndpoint]:
     """Return all endpoints of a port.
 
-    One that moves to another slice may be in both for a time, and is as ready as it is in one.
+    One that moves to another slice may be in both for a time, and is as ready as it is in the one
+    where it is the most.
     """
     found: dict[Endpoint, SliceEndpoint] = {}
     for each in slices:
@@ -189,7 +190,7 @@ def _candidates(
             for one in each.endpoints:
                 endpoint = Endpoint(one.address, numbered.port)
                 known = found.get(endpoint)
-                if known is None or known.condition is not Condition.READY:
+                if known is None or one.condition.is_better_than(known.condition):
                     found[endpoint] = one
     if service.publish_not_ready:
         return {
