@@ -8,7 +8,7 @@ from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, node
-from yurttunnel.cluster.serving_names import ServingNames
+from yurttunnel.cluster.serving_names import MOST_OF_NODE, MOST_OF_NODES, ServingNames
 from yurttunnel.kube.resources import ENDPOINT_SLICES, NODES, SERVICES
 
 SERVICE = "x-tunnel-server-svc"
@@ -209,6 +209,28 @@ class ServingNamesTests(SynchronousTestCase):
         self.assert_names("10.96.0.1", *first, "192.0.2.2", "2001:db8::2")
         self.informers.delete(NODES, "cloud-2")
         self.assert_names("10.96.0.1", *first)
+
+    def test_a_node_that_reports_too_many(self):
+        """It gets a few of them in, and what is dialed before all else."""
+        names = [("Hostname", f"{number}.example") for number in range(1000)]
+        self.put_node("cloud-1", "192.0.2.1", labels=CLOUD)
+        self.put_node("cloud-0", "192.0.2.9", *names, labels=CLOUD)
+        self.put("NodePort")
+        some = [name for _, name in names[: MOST_OF_NODE - 1]]
+        self.assert_names("10.96.0.1", "192.0.2.1", "192.0.2.9", *some)
+        self.assertIsNone(self.names.warning())
+
+    def test_nodes_that_report_too_many(self):
+        """The certificate has room for the first of each before further ones, and it is told."""
+        for number in range(1000):
+            host = ("Hostname", f"{number}-{'x' * 60}")
+            address = f"10.0.{number // 250}.{number % 250}"
+            self.put_node(f"cloud-{number}", address, host, labels=CLOUD)
+        self.put("NodePort")
+        current = self.names.current()
+        self.assertEqual(1000 + 2, len({each for each in current.addresses if each.version == 4}))
+        self.assertLess(len("".join(current.dns_names)), MOST_OF_NODES)
+        self.assertIn("of more than 48 KiB", self.names.warning())
 
     def test_no_cloud_nodes(self):
         """Without cloud nodes it is said which label they need; the last ones are kept."""

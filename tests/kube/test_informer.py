@@ -505,6 +505,15 @@ class BadTimesTests(InformerTestCase):
             self.pass_time(40)
         self.assertEqual((1, 4), (self.count("list"), self.count("watch")))
 
+    def test_a_version_from_which_there_is_no_watch(self):
+        """After some answers with 500 in a row there is a new list, from which there may be."""
+        informer, _ = self.follow()
+        for _ in range(5):
+            self.client.end_watches(ApiError(500, "InternalError", "an event cannot be decoded"))
+            self.pass_time(25)
+        self.assertEqual((2, 6), (self.count("list"), self.count("watch")))
+        self.assertIsNone(informer.error)
+
     def test_watches_end_at_once(self):
         """Watches that end as soon as they begin are a failure, and followed by pauses."""
         self.follow()

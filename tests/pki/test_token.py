@@ -10,12 +10,12 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 
 from tests.pki.support import Issuer, clock_now, state_directory
-from yurttunnel.pki.directory import StateError
+from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.identity import parse_identifiers
 from yurttunnel.pki.join_token import JoinTokenFile
 from yurttunnel.pki.records import NodeRecord, NodeRecords
 from yurttunnel.pki.revocation import Revocations, revoke_node
-from yurttunnel.pki.token import BadToken, JoinToken, TokenRefused, TokenStore
+from yurttunnel.pki.token import JOIN_TOKEN_FILE, BadToken, JoinToken, TokenRefused, TokenStore
 
 PIN = "5" * 64
 
@@ -190,6 +190,21 @@ class JoinTokenFileTests(TestCase):
             self.assertGreaterEqual(left, 3600 / 3 - 60)
             seen.add(issued.token_id)
         self.assertGreater(len(seen), 4)
+
+    def test_a_file_that_cannot_be_replaced(self) -> None:
+        """No tokens that nobody knows take the place of those that somebody has."""
+        write = StateDirectory.write
+
+        def refuse(directory: StateDirectory, name: str, content: bytes) -> None:
+            if name == JOIN_TOKEN_FILE:
+                raise StateError(f"{name} cannot be written: it is busy")
+            write(directory, name, content)
+
+        self.patch(StateDirectory, "write", refuse)
+        given = self.store.issue(40 * 3600)
+        for _ in range(30 * 60):
+            self.clock.advance(60)
+        self.assertEqual([given.token_id], [each.token_id for each in self.store.good()])
 
     def test_former_one_stays_good(self) -> None:
         """A token that has been copied from the file is good until it expires."""

@@ -23,7 +23,7 @@ from tests.pki.test_approval import (
     of_template,
     signing_request,
 )
-from yurttunnel.kube.errors import ApiUnreachable, NotAllowed
+from yurttunnel.kube.errors import ApiUnreachable, Expired, NotAllowed
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS, NODES, PODS
 from yurttunnel.metrics import MetricRegistry
@@ -418,6 +418,18 @@ class ApproverTests(SynchronousTestCase):
         self.settle()
         self.put(for_agent("system:node:edge-2"))
         self.assertEqual(2, len(self.events.recorded))
+
+    def test_made_anew_while_nothing_was_heard(self):
+        """One of the same name that a new list has in the place of the former is another one."""
+        self.put(for_agent("system:node:edge-2"))
+        for watch in self.client.watches:
+            watch.on_event = lambda *change: None
+        self.client.remove(CERTIFICATE_SIGNING_REQUESTS, "csr-1")
+        self.put(for_agent())
+        self.assertFalse(self.approved())
+        self.client.end_watches(Expired(410, "Expired", "too old resource version"))
+        self.settle(1)
+        self.assertTrue(self.approved())
 
     def test_forgets_meanwhile(self):
         """Nothing is kept of one that has gone while it was looked at."""

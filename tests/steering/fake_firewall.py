@@ -15,8 +15,9 @@ class FakeFirewall:
 
     ``rules`` is what is there, by port; a test may change it behind the manager's back. While
     ``failure`` is not ``None``, every call fails with it, and with ``refuses_sets`` those do that
-    refer to a set. While ``hold`` is a ``Deferred``, calls wait for it. ``calls`` says what was
-    called, and may be shared with other fakes.
+    refer to a set; with ``late_failure`` rules are made, and that fails all the same. While
+    ``hold`` is a ``Deferred``, calls wait for it. ``calls`` says what was called, and may be shared
+    with other fakes.
     """
 
     backend = "nft"
@@ -27,6 +28,7 @@ class FakeFirewall:
         self.calls = calls
         self.rules = {}
         self.failure = None
+        self.late_failure = None
         self.refuses_sets = False
         self.hold = None
         self.changes = 0
@@ -54,6 +56,8 @@ class FakeFirewall:
         former, self.rules = self.rules, rules
         self.changes += rules != former
         self._hold_sets()
+        if self.late_failure is not None:
+            raise self.late_failure
         differences = [
             f"the rules of port {port}"
             for port in sorted(former.keys() | rules.keys())

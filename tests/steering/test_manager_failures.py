@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
-from tests.cluster.fakes import EDGE
+from tests.cluster.fakes import CLOUD, EDGE, node
 from tests.steering.steered import (
     EDGE4,
     PERIOD,
@@ -14,9 +14,10 @@ from tests.steering.steered import (
     SteeredTestCase,
     flow,
 )
-from yurttunnel.steering.interception import Target
+from yurttunnel.kube.resources import NODES
+from yurttunnel.steering.interception import Match, Target
 from yurttunnel.steering.interfaces import SteeringFailed
-from yurttunnel.steering.manager import SETTLE_SECONDS, SYNC_SECONDS
+from yurttunnel.steering.manager import LOOK_SECONDS, SETTLE_SECONDS, SYNC_SECONDS
 
 
 class FailureTests(SteeredTestCase):
@@ -54,6 +55,35 @@ class FailureTests(SteeredTestCase):
         self.assertEqual([], self.calls)
         self.clock.advance(1)
         self.assertEqual({10250, 10255}, self.firewall6.rules.keys())
+
+    def test_a_change_that_was_made_though_it_failed(self):
+        """What a program has done that was ended is found, also where nothing is wanted by then."""
+        for match in (Match.CLOUD_RETURN, None):
+            self.make_machine()
+            self.put("edge-1", "192.168.0.1", labels=CLOUD)
+            manager = self.start(match=match)
+            self.firewall.late_failure = REFUSED
+            self.put("edge-1", "192.168.0.1", labels=EDGE)
+            self.settle()
+            self.assertEqual(RULES.keys(), self.firewall.rules.keys())
+            self.firewall.late_failure = None
+            self.put("edge-1", "192.168.0.1", labels=CLOUD)
+            self.clock.pump([LOOK_SECONDS] * 600)
+            self.assertEqual({}, self.firewall.rules)
+            self.assertIsNone(manager.problem())
+
+    def test_flows_of_a_node_that_came_and_went(self):
+        """Those are cut, too, once the kernel tells of flows again."""
+        self.start()
+        self.flows.failure = REFUSED
+        self.put("edge-2", "192.168.0.2", labels=EDGE)
+        self.clock.pump([LOOK_SECONDS] * 30)
+        self.flows.flows = [flow("192.168.0.2", 10250, SECURE)]
+        self.informers.put(NODES, node("edge-2", "192.168.0.3", labels=EDGE))
+        self.clock.pump([LOOK_SECONDS] * 30)
+        self.flows.failure = None
+        self.clock.pump([LOOK_SECONDS] * 600)
+        self.assertEqual([], self.flows.flows)
 
     def test_takes_too_long(self):
         """A sync that does not end is given up, which is told, and made again."""

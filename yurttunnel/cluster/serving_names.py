@@ -10,8 +10,8 @@ the same, when it exists                              its cluster addresses
 the same, type ``LoadBalancer``                       address or name of each ingress
 the same, type ``ClusterIP``                          the host in the annotation
                                                       ``x-tunnel-server-external-addr``
-the same, type ``NodePort``                           all addresses of the cloud nodes, whose
-                                                      label ``is-edge-worker`` is ``false``
+the same, type ``NodePort``                           addresses of the cloud nodes, whose label
+                                                      ``is-edge-worker`` is ``false``
 its EndpointSlices                                    all addresses, and host names
 Service ``x-tunnel-server-internal-svc``, when there  its four names, and its cluster addresses
 ====================================================  =============================================
@@ -26,9 +26,10 @@ be made again at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
+from itertools import zip_longest
 
 from twisted.logger import Logger
 
@@ -47,6 +48,16 @@ from yurttunnel.kube.interfaces import IInformer, IInformers
 log = Logger()
 
 _ENDPOINTS = "endpoints"
+
+MOST_OF_NODE = 16
+"""Addresses of a cloud node; kubelets report a few, and a node may report what it likes."""
+
+MOST_OF_NODES = 48 * 1024
+"""Bytes of the addresses of all cloud nodes, those of a thousand of them, with their names. Clients
+take no certificate beyond 100 kB (``SSL_CTX_set_max_cert_list``)."""
+
+_DIALED = ("ExternalIP", "InternalIP")
+"""What agents dial of a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +211,7 @@ class ServingNames:
         """Return the names by which agents reach the Service, which depend on its type."""
         for source in self._kept.keys() - {_ENDPOINTS, service.type}:
             del self._kept[source]
-        hosts = self._hosts_outside(service)
+        hosts = self._hosts_outside(service, warnings)
         if hosts is None:
             self._kept.pop(service.type, None)
             return frozenset()
@@ -212,18 +223,37 @@ class ServingNames:
             )
         return self._last(service.type, hosts)
 
-    def _hosts_outside(self, service: ServiceAddresses) -> frozenset[str] | None:
+    def _hosts_outside(
+        self, service: ServiceAddresses, warnings: list[str]
+    ) -> frozenset[str] | None:
         """Return the names that the Service has now, ``None`` when it need not have any."""
         match service.type:
             case "LoadBalancer":
                 return frozenset(service.ingress)
             case "NodePort":
-                nodes = self._cloud_nodes.values()
-                return frozenset(host for node in nodes for _, host in node.addresses)
+                return self._of_cloud_nodes(warnings)
             case "ClusterIP":
                 return frozenset(service.external) if service.has_external else None
             case _:
                 return frozenset()
+
+    def _of_cloud_nodes(self, warnings: list[str]) -> frozenset[str]:
+        """Return their addresses, within bounds; no node takes the room of others."""
+        found: set[str] = set()
+        size = 0
+        for host in _in_turns(self._cloud_nodes):
+            if host in found:
+                continue
+            size += len(host)
+            if size > MOST_OF_NODES:
+                warnings.append(
+                    f"the cloud nodes report addresses of more than {MOST_OF_NODES >> 10} KiB, and"
+                    " the serving certificate has no more of them: look for nodes that report too"
+                    " many; what agents dial may be given by --cert-ips, too"
+                )
+                break
+            found.add(host)
+        return frozenset(found)
 
     def _last(self, source: str, hosts: Iterable[Address | str]) -> frozenset[Address | str]:
         """Return ``hosts``, or what the same source gave last when there are none."""
@@ -244,6 +274,16 @@ _WANTING = {
 """What to say of a Service of each type that should give addresses, and gives none."""
 
 _UNKNOWN_TYPE = "leads no agent to the server: make it LoadBalancer, NodePort or ClusterIP"
+
+
+def _in_turns(nodes: Mapping[str, Node]) -> Iterator[str]:
+    """Yield the first address of each node, then the second ones; first those that are dialed."""
+    of_each = [
+        sorted(nodes[name].addresses, key=lambda address: address[0] not in _DIALED)[:MOST_OF_NODE]
+        for name in sorted(nodes)
+    ]
+    for turn in zip_longest(*of_each):
+        yield from (address[1] for address in turn if address is not None)
 
 
 def _canonical(text: str) -> Address | str:

@@ -36,8 +36,13 @@ _SHORT_WATCH_SECONDS = 1.0
 """A watch that ends in good order sooner, and told nothing, is a failure, as in client-go; so is
 one that is cut sooner."""
 
-_TRY_AGAIN_STATUSES = frozenset({429, 500, 502, 503})
+_INTERNAL = 500
+_TRY_AGAIN_STATUSES = frozenset({429, _INTERNAL, 502, 503})
 """Answers that say nothing against the version from which a watch should go on."""
+
+_MOST_INTERNAL_ERRORS = 5
+"""Answers with 500 in a row after which there is a new list: it may be that version alone from
+which there is no watch, as with an event that the API's store cannot read."""
 
 _LONGEST_RETRY_AFTER = 60.0
 
@@ -71,6 +76,7 @@ class Reflector:
         self._events = 0
         self._backoff = Backoff()
         self._may_list_at_once = True
+        self._internal_errors = 0
         self.heard: float | None = None
         self.failing_since: float | None = None
         self.error: Exception | None = None
@@ -231,6 +237,7 @@ class Reflector:
         self._heard()
         self._backoff.reset()
         self._may_list_at_once = True
+        self._internal_errors = 0
 
     def _failed(self, error: Exception) -> float:
         """Note a failure; return the seconds to wait before the next attempt."""
@@ -245,7 +252,7 @@ class Reflector:
         if self.failing_since is None:
             self.failing_since = self._clock.seconds()
         self.error = error
-        if isinstance(error, ApiError) and error.status not in _TRY_AGAIN_STATUSES:
+        if isinstance(error, ApiError) and not self._may_go_on(error):
             self._version = None
         if isinstance(error, Expired) and self._may_list_at_once:
             self._may_list_at_once = False
@@ -253,6 +260,14 @@ class Reflector:
         pause = self._backoff.next()
         retry_after = getattr(error, "retry_after", None) or 0.0
         return max(pause, min(retry_after, _LONGEST_RETRY_AFTER))
+
+    def _may_go_on(self, error: ApiError) -> bool:
+        """Return whether a watch may succeed from the version that is known."""
+        self._internal_errors = self._internal_errors + 1 if error.status == _INTERNAL else 0
+        if self._internal_errors == _MOST_INTERNAL_ERRORS:
+            self._internal_errors = 0
+            return False
+        return error.status in _TRY_AGAIN_STATUSES
 
 
 def described(spec: InformerSpec[Any]) -> str:

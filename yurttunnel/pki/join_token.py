@@ -63,7 +63,12 @@ class JoinTokenFile(Reconciler):
             token = self._tokens.issue(
                 self._lifetime.total_seconds(), after=self._revocations.last_revocation()
             )
-            self._directory.write(JOIN_TOKEN_FILE, f"{token}\n".encode())
+            try:
+                self._directory.write(JOIN_TOKEN_FILE, f"{token}\n".encode())
+            except StateError:
+                # Nobody will ever know it, and there is no room for many: it is the oldest that go.
+                self._tokens.revoke(token.token_id)
+                raise
 
     def _node_revoked(self, node: str) -> None:
         try:

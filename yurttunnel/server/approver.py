@@ -103,17 +103,23 @@ METRICS: tuple[Metric[ApprovalCounters], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What is kept of a request: whether there is something to do about it."""
+    """What is kept of a request: whether there is something to do about it.
+
+    One that was deleted and made anew under the same name is another one, as its ``uid`` says.
+    """
 
     name: str
+    uid: str
     waiting: bool
 
 
 def _keep(csr: Object) -> _Kept:
     """Keep little: there may be thousands of requests, most of them of kubelets."""
     metadata = csr.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, dict) else None
-    return _Kept(str(name), not is_decided(csr) and is_for_tunnel(csr))
+    name, uid = (
+        (metadata.get("name"), metadata.get("uid")) if isinstance(metadata, dict) else (None, None)
+    )
+    return _Kept(str(name), str(uid), not is_decided(csr) and is_for_tunnel(csr))
 
 
 @dataclass(slots=True)
@@ -198,6 +204,8 @@ class Approver(MultiService):
             if kept is not None:
                 self._left.pop(kept.name, None)
             return
+        if old is not None and old.uid != new.uid:
+            self._left.pop(new.name, None)
         self._queue.add(new.name)
 
     async def _look_again(self) -> None:

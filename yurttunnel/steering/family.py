@@ -21,6 +21,9 @@ from yurttunnel.steering.interfaces import (
 from yurttunnel.steering.record import Record
 from yurttunnel.steering.report import FamilyReport
 
+MOST_FORMER = 16384
+"""Addresses of nodes to which flows are looked for once the kernel tells of them again."""
+
 
 class Family:
     """Keeps what ``firewall`` has, and the set that its rules refer to, as it is wanted.
@@ -49,10 +52,13 @@ class Family:
         self._set_name = SET_NAMES[self._version]
         self._may_fall_back = settings.match is None and match is Match.EDGE_SET
         self._in_force: Interception | None = None
+        # Whether a change has begun whose end was not seen: it may have been made all the same.
+        self._unsure = False
         # A former process may have left anything: a set, and flows that were led by its rules.
         self._set_may_exist = True
         self._flows_due = True
         self._former_ports: frozenset[int] = frozenset()
+        self._former_nodes: frozenset[Address] = frozenset()
         # What was in force when flows were judged last.
         self._judged: Interception | None = None
 
@@ -100,6 +106,7 @@ class Family:
         """Remove rules and set, and leave flows alone; raises :class:`SteeringFailed`."""
         await self._firewall.remove()
         self._in_force = None
+        self._unsure = False
         self._flows_due = True
         if self._sets is not None:
             await self._sets.remove(self._set_name)
@@ -126,7 +133,8 @@ class Family:
 
     async def _make_by_match(self, desired: Interception, look: bool) -> list[str]:
         """Make the set, then the rules; return what was not as wanted."""
-        if desired.is_nothing and self._in_force is not None and self._in_force.is_nothing:
+        is_same = not self._unsure and _rules(desired) == _rules(self._in_force)
+        if is_same and desired.is_nothing:
             # It was seen that there is nothing, and nobody else makes rules of ours.
             return []
         differed = []
@@ -137,9 +145,11 @@ class Family:
             if await self._sets.put(set_name, self._version, desired.edge):
                 differed.append(f"the set {set_name} had other addresses")
                 self._flows_due = True
-        if not look and _rules(desired) == _rules(self._in_force):
+        if is_same and not look:
             return differed
+        self._unsure = True
         applied = await self._firewall.apply(desired, set_name)
+        self._unsure = False
         if applied.differences:
             self._flows_due = True
         self._former_ports |= applied.former_ports
@@ -151,20 +161,25 @@ class Family:
         if not self._flows_due or desired is None:
             return
         ports = self._former_ports.union(_ports(desired), _ports(self._judged))
+        nodes = self._former_nodes.union(_nodes(desired), _nodes(self._judged))
         listeners = self._settings.listeners.get(self._version)
         is_wrong = wrong_flows(
             desired,
             frozenset() if listeners is None else listeners.targets(),
-            _nodes(desired) | _nodes(self._judged),
+            nodes,
         )
         try:
             cut = await self._flows.cut(self._version, ports, is_wrong) if ports else 0
         except SteeringFailed as error:
             self._record.flows_not_judged(error)
+            self._former_ports = ports
+            if len(nodes) <= MOST_FORMER:
+                self._former_nodes = nodes
             return
         self._record.flows_judged(cut)
         self._flows_due = False
         self._former_ports = frozenset()
+        self._former_nodes = frozenset()
         self._judged = desired
 
     async def _remove_unused_set(self) -> None:
