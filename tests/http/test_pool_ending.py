@@ -78,6 +78,18 @@ class EndTests(PoolTestCase):
         self.use(other)
         self.assertIs(other, self.acquire(key="other"))
 
+    def test_who_is_refused_has_others_wait_no_more(self):
+        """All ends all the same."""
+        self.new(), self.new()
+        first, second = self.ask(), self.ask()
+        told = []
+        first.addErrback(lambda failure: (told.append(failure.value), second.cancel()))
+        self.pool.close()
+        self.settle()
+        self.assertIsInstance(told[0], PoolBusy)
+        self.failureResultOf(second, CancelledError)
+        self.assertEqual([], self.clock.getDelayedCalls())
+
     def test_close(self):
         """Everything ends at once, and no call is left."""
         used = self.new()

@@ -390,7 +390,9 @@ class _Origin:
 
     def refuse_waiters(self, why: str) -> None:
         for queue in self.waiters.values():
-            for waiter in list(queue.waiters):
+            # Who is refused may have others wait no more.
+            while queue.waiters:
+                waiter = next(iter(queue.waiters))
                 self.remove(waiter)
                 waiter.refuse(why)
 

@@ -317,6 +317,9 @@ class ServerConnection(HTTPConnection):
 
     def drain(self) -> None:
         """Close now if nothing of a request has come, else after its response."""
+        if self._closing:
+            # The last answer may not have been taken yet.
+            return
         if self._exchange is None and not self._heads.begun and not self._held:
             if self._factory.settings.single_request:
                 self.abort()

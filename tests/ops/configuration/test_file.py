@@ -75,6 +75,9 @@ class FileTests(ConfigurationFile, SynchronousTestCase):
             f"node-name = 0x{'f' * 5000}": (
                 "node-name: write one text or number, not a number of more than 64 bits"
             ),
+            r'node-name = "a\u0000b"': (
+                "node-name: write one text or number, not a text with a zero byte"
+            ),
             "standalone = 1": "standalone: write true or false, not a number",
             'target = "a"': 'target: write an array of texts, as target = ["..."], not a text',
             "target = [[1]]": (

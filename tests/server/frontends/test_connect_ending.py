@@ -76,6 +76,17 @@ class DrainTests(ConnectTestCase):
             self.turns(connection)
         self.successResultOf(gone)
 
+    def test_callers_that_are_refused(self):
+        """They have the time that is theirs to take their answer."""
+        refused = self.open(connect("edge-9:80"))
+        gone = self.drain()
+        self.assertFalse(refused.aborted)
+        self.assert_answer(refused, 503, "no agent is connected")
+        self.assertNoResult(gone)
+        refused.receive_end()
+        self.turns(refused)
+        self.successResultOf(gone)
+
     def test_callers_that_do_not_end(self):
         """``close`` ends the wait."""
         self.join()

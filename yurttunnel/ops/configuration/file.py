@@ -117,6 +117,8 @@ def _text(value: object) -> str | None:
             return ON if value else OFF
         case int() if value.bit_length() > _BITS:
             return None
+        case str() if "\0" in value:
+            return None
         case int() | float() | str():
             return str(value)
     return None
@@ -128,7 +130,7 @@ def _shown(value: object) -> str:
         case bool():
             return ON if value else OFF
         case str():
-            return "a text"
+            return "a text with a zero byte" if "\0" in value else "a text"
         case int() if value.bit_length() > _BITS:
             return f"a number of more than {_BITS} bits"
         case int() | float():
