@@ -11,6 +11,14 @@ from yurttunnel.hub.request.callers import read_token
 from yurttunnel.hub.upstream.calls import TokenRefused
 
 ACCOUNT = "system:serviceaccount:n:web"
+OF_OTHERS = (
+    (b"GET", "/api/v1/namespaces/n/services/grafana/proxy/"),
+    (b"GET", "/api/v1/nodes/edge-1/proxy/metrics"),
+    (b"GET", "/api/v1/namespaces/n/pods/web/log"),
+    (b"GET", "/apis/metrics.k8s.io/v1beta1/nodes"),
+    (b"DELETE", "/api/v1/namespaces/n/pods/web"),
+)
+"""What a Service, a kubelet, an aggregated API or an admission webhook may answer."""
 
 
 class TokenTests(World):
@@ -20,10 +28,10 @@ class TokenTests(World):
         """Return whose a token is, as far as it is known."""
         return self.successResultOf(self.cache.token_owner(read_token(token).digest))
 
-    def get(self, status=b"200 OK", token="abc"):
+    def get(self, status=b"200 OK", token="abc", path="/api/v1/nodes", method=b"GET"):
         """Have the API answer."""
         self.client = self.server.connect()
-        self.ask("/api/v1/nodes", b"Authorization: Bearer " + token.encode(), JSON)
+        self.ask(path, b"Authorization: Bearer " + token.encode(), JSON, method=method)
         self.answer_json({"kind": "Status"}, status)
 
     def test_accepted(self):
@@ -70,6 +78,40 @@ class TokenTests(World):
         self.get()
         self.assertEqual(ACCOUNT, self.owner())
         self.assertEqual(["abc"] * 2, self.reviewed)
+
+    def test_refused_by_another(self):
+        """Where it need not be the API that refuses a token, it is asked, and has the word."""
+        self.users["abc"] = ACCOUNT
+        self.get()
+        for method, path in OF_OTHERS:
+            self.pass_time(UNKNOWN_SECONDS, step=10)
+            self.reviewed.clear()
+            self.get(b"401 Unauthorized", path=path, method=method)
+            self.assertEqual(["abc"], self.reviewed)
+            self.assertEqual(ACCOUNT, self.owner(), path)
+        self.users["abc"] = fail(TokenRefused())
+        self.pass_time(UNKNOWN_SECONDS, step=10)
+        self.get(b"401 Unauthorized", path=OF_OTHERS[0][1])
+        self.assertIsNone(self.owner())
+
+    def test_refused_by_another_again_and_again(self):
+        """The API is asked once a minute then, be there an answer or none, with the next request.
+
+        What is kept of the token stays.
+        """
+        self.users["abc"] = ACCOUNT
+        self.get()
+        for owner in (ACCOUNT, ""):
+            self.reviewed.clear()
+            self.users["abc"] = owner
+            for _ in range(5):
+                self.get(b"401 Unauthorized", path=OF_OTHERS[0][1])
+            self.assertEqual([], self.reviewed)
+            self.pass_time(UNKNOWN_SECONDS, step=10)
+            self.get()
+            self.get()
+            self.assertEqual(["abc"], self.reviewed)
+            self.assertEqual(ACCOUNT, self.owner())
 
     def test_failures(self):
         """An API that fails has not looked at it."""

@@ -19,6 +19,7 @@ import enum
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from http import HTTPStatus
 
 from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.internet.interfaces import IDelayedCall, IProtocol, IReactorTime
@@ -42,7 +43,7 @@ from yurttunnel.hub.interfaces import IOffline
 from yurttunnel.hub.request.accept import json_only
 from yurttunnel.hub.request.dry_run import may_be_dry_run
 from yurttunnel.hub.request.failures import tell
-from yurttunnel.hub.request.requests import HubCall
+from yurttunnel.hub.request.requests import ApiRequest, HubCall
 from yurttunnel.hub.upstream.connections import Connections
 from yurttunnel.hub.upstream.health import Health
 from yurttunnel.hub.upstream.servers import Balancer, Server
@@ -65,6 +66,7 @@ _SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
 _NOT_PASSED_ON = frozenset({b"host", b"edge-cache"})
 _KEPT_VERBS = frozenset({"get", "list"})
 _LASTING_SUBRESOURCES = frozenset({"log", "exec", "attach", "portforward", "proxy"})
+_READING = frozenset({"get", "list", "watch"})
 _TIMEOUT = re.compile(rb"[?&]timeout=([0-9]{1,6})(s|m)?(?:&|$)")
 _UNITS = {None: 1, b"s": 1, b"m": 60}
 
@@ -286,9 +288,8 @@ class Forwarding(DelegatedExchange):
         if self._impatience is not None:
             self._impatience.cancel()
             self._impatience = None
-        token = self._call.caller.token
-        if token and status:
-            self._forwarder.tokens.answered(token, self._call.holder, status)
+        if self._call.caller.token and status:
+            _tell_of_token(self._forwarder.tokens, self._call, status)
 
     def respond_from(
         self, status: int, fields: Fields, source: IBodySource, reason: bytes = b""
@@ -401,6 +402,30 @@ def lasts(call: HubCall) -> bool:
     """Return whether a request lasts as long as somebody wants it to."""
     request = call.request
     return request.verb == "watch" or request.subresource in _LASTING_SUBRESOURCES
+
+
+def _tell_of_token(tokens: SeenTokens, call: HubCall, status: int) -> None:
+    """Tell what the status of an answer says of the token with which it was asked for."""
+    if status == HTTPStatus.UNAUTHORIZED:
+        told = tokens.refused if _only_api_answers(call.request) else tokens.doubted
+        told(call.caller.token, call.holder)
+    elif status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        tokens.answered(call.caller.token, call.holder)
+
+
+def _only_api_answers(request: ApiRequest) -> bool:
+    """Return whether nobody but the API itself can have refused who asks.
+
+    What it passes on of others is behind subresources, and behind groups that are aggregated; what
+    is written, admission webhooks refuse with any status.
+    """
+    resource = request.resource
+    return (
+        resource is not None
+        and not resource.group
+        and not request.subresource
+        and request.verb in _READING
+    )
 
 
 def client_patience(call: HubCall) -> float | None:

@@ -46,10 +46,11 @@ leaves free, so that none keeps others from being known."""
 class _Seen:
     """What is known of a token: no ``owner`` means nothing."""
 
-    __slots__ = ("due", "owner", "question", "waiting")
+    __slots__ = ("asked", "due", "owner", "question", "waiting")
 
     def __init__(self) -> None:
         self.owner = ""
+        self.asked = float("-inf")
         self.due = float("-inf")
         self.question: Deferred[None] | None = None
         self.waiting: list[Deferred[str]] = []
@@ -87,12 +88,22 @@ class SeenTokens:
         seen.waiting.append(waiting)
         return waiting
 
-    def answered(self, token: str, holder: str | None, status: int) -> None:
-        """Take note of the status of an answer: 401 is believed, what else there is asked about."""
-        if status == 401:
-            self._refused(token, self._look(token, holder))
-        elif status < 500:
-            self._look(token, holder)
+    def answered(self, token: str, holder: str | None) -> None:
+        """Take it that a request with ``token`` was answered, which says nothing of the token."""
+        self._look(token, holder)
+
+    def refused(self, token: str, holder: str | None) -> None:
+        """Take it that the API has refused ``token``."""
+        self._refused(token, self._look(token, holder))
+
+    def doubted(self, token: str, holder: str | None) -> None:
+        """Take it that somebody has refused ``token`` who need not be the API.
+
+        It is asked about soon, and what is known of it stays until the API refuses it.
+        """
+        seen = self._find(token)
+        seen.due = min(seen.due, seen.asked + UNKNOWN_SECONDS)
+        self._look(token, holder)
 
     def close(self) -> None:
         """Ask no more."""
@@ -101,12 +112,17 @@ class SeenTokens:
 
     def _look(self, token: str, holder: str | None) -> _Seen:
         """Return what is known of a token, and ask when it is time to."""
-        digest = read_token(token).digest
-        seen = self._owned.get(digest) or self._unowned.get(digest) or _Seen()
-        self._remember(digest, seen)
+        seen = self._find(token)
         due = seen.question is None and self._clock.seconds() >= seen.due
         if due and self._places.has_one_for(holder):
             self._ask(token, seen, holder)
+        return seen
+
+    def _find(self, token: str) -> _Seen:
+        """Return what is known of a token, which is the latest to be used."""
+        digest = read_token(token).digest
+        seen = self._owned.get(digest) or self._unowned.get(digest) or _Seen()
+        self._remember(digest, seen)
         return seen
 
     def _remember(self, digest: bytes, seen: _Seen) -> None:
@@ -120,7 +136,8 @@ class SeenTokens:
             here.popitem(last=False)
 
     def _ask(self, token: str, seen: _Seen, holder: str | None) -> None:
-        seen.due = self._clock.seconds() + UNKNOWN_SECONDS
+        seen.asked = self._clock.seconds()
+        seen.due = seen.asked + UNKNOWN_SECONDS
         question = seen.question = Deferred.fromCoroutine(self._review(token, seen))
         self._questions.add(question)
         self._places.count(holder, 1)
