@@ -181,6 +181,39 @@ class SlowDiskTests(TroubleTestCase):
         self.restart()
         self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
 
+    def test_made_up_tokens(self) -> None:
+        """Refused tokens, of which anybody makes up any number, push out nothing that waits."""
+        self.writer.release()
+        self.cache.accept_token(b"of an earlier run", "owner", 1000.0)
+        self.stop()
+        self.start(most_waiting=1_000_000)
+        self.assertEqual({"a": "1"}, self.names())
+        self.writer.holds = True
+        self.cache.upsert(PODS, POD, item("a", 9))
+        self.clock.advance(1)
+        self.cache.upsert(PODS, POD, item("b", 9))
+        for number in range(5_000):
+            self.cache.refuse_token(b"made up %d" % number)
+        self.cache.refuse_token(b"of an earlier run")
+        self.assertIsNone(self.result(self.cache.token_owner(b"of an earlier run")))
+        self.assertLess(self.cache.stats.waiting, 2_000)
+        self.writer.release()
+        self.assertEqual({"a": "9", "b": "9"}, self.names())
+        self.assertEqual((0, 0), (self.cache.stats.dropped, self.cache.stats.waiting))
+        self.restart()
+        self.assertIsNone(self.result(self.cache.token_owner(b"of an earlier run")))
+
+    def test_a_token_that_is_accepted_after_all(self) -> None:
+        """A token that was refused while the disk took nothing, and then accepted, is known."""
+        self.cache.upsert(PODS, POD, item("a", 9))
+        self.clock.advance(1)
+        self.cache.refuse_token(b"digest")
+        self.cache.accept_token(b"digest", "owner", 1000.0)
+        self.writer.release()
+        self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
+        self.restart()
+        self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
+
     def test_lists_that_do_not_fit(self) -> None:
         """A list that is larger than the memory for lists leaves what was there."""
         self.writer.release()

@@ -113,6 +113,22 @@ class TokenTests(World):
             self.assertEqual(["abc"], self.reviewed)
             self.assertEqual(ACCOUNT, self.owner())
 
+    def test_refused_again_and_again(self):
+        """The cache forgets a token once a minute that nobody has accepted, else at once."""
+        told = []
+        self.patch(self.cache, "refuse_token", told.append)
+        for _ in range(5):
+            self.get(b"401 Unauthorized")
+        self.assertEqual(1, len(told))
+        self.pass_time(UNKNOWN_SECONDS, step=10)
+        self.get(b"401 Unauthorized")
+        self.assertEqual(2, len(told))
+        self.pass_time(UNKNOWN_SECONDS, step=10)
+        self.users["abc"] = ACCOUNT
+        self.get()
+        self.get(b"401 Unauthorized")
+        self.assertEqual(3, len(told))
+
     def test_failures(self):
         """An API that fails has not looked at it."""
         self.users["abc"] = ACCOUNT

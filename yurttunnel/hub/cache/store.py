@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.defer import Deferred, DeferredSemaphore, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
@@ -57,6 +57,9 @@ MOST_USED = 10_000
 
 _MOST_ACCEPTED = 1_000
 """Tokens that are known to be on disk, or to be written."""
+
+_MOST_REFUSED = 1_000
+"""Tokens that nobody knows to have been accepted, to be forgotten once nothing else waits."""
 
 _Result = TypeVar("_Result")
 
@@ -110,6 +113,8 @@ class Cache(Service):
         self._accepted: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
         # Of these, those that have to be written again.
         self._lacking: set[bytes] = set()
+        # Those that may be there of an earlier run, and are to be forgotten; in their order.
+        self._refused_tokens: dict[bytes, None] = {}
 
     @property
     def stats(self) -> CacheStats:
@@ -228,6 +233,7 @@ class Cache(Service):
         self._accepted[digest] = owner, until
         if len(self._accepted) > _MOST_ACCEPTED:
             self._accepted.popitem(last=False)
+        self._refused_tokens.pop(digest, None)
         self._write_token(digest)
 
     def _write_token(self, digest: bytes) -> None:
@@ -241,15 +247,21 @@ class Cache(Service):
 
     def token_owner(self, digest: bytes) -> Deferred[str | None]:
         """See :class:`ICache`."""
+        if digest in self._refused_tokens:
+            return succeed(None)
         now = time_of_day(self._clock)
         return self._read(
             lambda connection: tokens.owner(connection, digest, now), self._writing.own
         )
 
     def refuse_token(self, digest: bytes) -> None:
-        """See :class:`ICache`."""
-        self._accepted.pop(digest, None)
-        self._writing.put(tokens.refuse(digest), self._writing.own)
+        """See :class:`ICache`; anybody can make up tokens, so they push out nothing that waits."""
+        if self._accepted.pop(digest, None) is not None or not self._writing.own.is_busy:
+            self._writing.put(tokens.refuse([digest]), self._writing.own)
+            return
+        self._refused_tokens[digest] = None
+        if len(self._refused_tokens) > _MOST_REFUSED:
+            del self._refused_tokens[next(iter(self._refused_tokens))]
 
     def _defect(self, failure: Failure) -> None:
         self._log.failure("Defect: hours are not counted, so no client is forgotten", failure)
@@ -322,6 +334,9 @@ class Cache(Service):
         digests, self._lacking = self._lacking & self._accepted.keys(), set()
         for digest in digests:
             self._write_token(digest)
+        if self._refused_tokens:
+            self._writing.put(tokens.refuse([*self._refused_tokens]), self._writing.own)
+            self._refused_tokens.clear()
 
     def _refused(self, scope: Scope) -> None:
         self._writing.stats.refused += 1

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from sqlite3 import Connection
 
-from yurttunnel.hub.cache.writes import Statements
+from yurttunnel.hub.cache.writes import OVERHEAD, Statements
 
 MOST = 10_000
 """Tokens; those go first that end first."""
@@ -30,9 +30,12 @@ def accept(digest: bytes, owner: str, until: float, dropped: Callable[[], object
     )
 
 
-def refuse(digest: bytes) -> Statements:
-    """Return what forgets a token."""
-    return Statements(("DELETE FROM tokens WHERE digest = ?", (digest,)))
+def refuse(digests: Collection[bytes]) -> Statements:
+    """Return what forgets tokens."""
+    return Statements(
+        *(("DELETE FROM tokens WHERE digest = ?", (digest,)) for digest in digests),
+        size=OVERHEAD * len(digests),
+    )
 
 
 def owner(connection: Connection, digest: bytes, now: float) -> str | None:

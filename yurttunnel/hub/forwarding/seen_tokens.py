@@ -46,11 +46,12 @@ leaves free, so that none keeps others from being known."""
 class _Seen:
     """What is known of a token: no ``owner`` means nothing."""
 
-    __slots__ = ("asked", "due", "owner", "question", "waiting")
+    __slots__ = ("asked", "due", "owner", "question", "refused", "waiting")
 
     def __init__(self) -> None:
         self.owner = ""
         self.asked = float("-inf")
+        self.refused = float("-inf")
         self.due = float("-inf")
         self.question: Deferred[None] | None = None
         self.waiting: list[Deferred[str]] = []
@@ -169,9 +170,14 @@ class SeenTokens:
             self._cache.accept_token(found.digest, owner, until)
 
     def _refused(self, token: str, seen: _Seen) -> None:
+        now = self._clock.seconds()
+        if not seen.owner and now < seen.refused + UNKNOWN_SECONDS:
+            # The cache has been told: that costs it a write, and anybody can send a token again.
+            return
         digest = read_token(token).digest
         seen.owner = ""
-        seen.due = min(seen.due, self._clock.seconds() + UNKNOWN_SECONDS)
+        seen.refused = now
+        seen.due = min(seen.due, now + UNKNOWN_SECONDS)
         self._remember(digest, seen)
         self._cache.refuse_token(digest)
 
