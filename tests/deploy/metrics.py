@@ -21,7 +21,7 @@ from yurttunnel.hub.cache.metrics import CacheStats
 from yurttunnel.hub.configuration import HubConfiguration
 from yurttunnel.hub.filters.chain import METRICS as FILTER_METRICS
 from yurttunnel.hub.filters.chain import Filters
-from yurttunnel.hub.filters.watches import FilteredWatches
+from yurttunnel.hub.filters.watches import FollowedWatches
 from yurttunnel.hub.forwarding.answers import METRICS as ANSWER_METRICS
 from yurttunnel.hub.forwarding.answers import Answers
 from yurttunnel.hub.limits import METRICS as LIMIT_METRICS
@@ -120,7 +120,7 @@ def _hub_registry() -> MetricRegistry:
     answered = Counter({("get", "200"): 1})
     hub.add(OFFLINE_METRICS, lambda: OfflineStats(answered, 0, 0, 0, 0))
     configuration = HubConfiguration(FakeInformers(), "kube-system", ())
-    filters = Filters((), None, configuration, FilteredWatches(Clock()))
+    filters = Filters((), None, configuration, FollowedWatches(Clock()))
     filters.failures["masterservice"] = 0
     hub.add(FILTER_METRICS, lambda: filters)
     hub.add(cluster_trust_metrics(PREFIX), lambda: ClusterTrustStats({"client": RequestCounters()}))

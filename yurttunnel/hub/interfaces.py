@@ -18,6 +18,9 @@ class IPolicy(Interface):
     def keeps(caller: Caller, request: ApiRequest) -> bool:
         """Return whether the answer to a request is kept, and so may be given offline."""
 
+    def is_configured(caller: Caller) -> bool:
+        """Return whether the configuration says what is kept for a caller, not the caller."""
+
     def client(caller: Caller, owner: str) -> str:
         """Return the ``client`` of :class:`Collection`; ``owner`` is empty for the node."""
 

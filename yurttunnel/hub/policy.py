@@ -93,6 +93,10 @@ class Policy:
             and (caller.keep or self._is_listed(caller.component))
         )
 
+    def is_configured(self, caller: Caller) -> bool:
+        """Return whether it is neither always one of the clients, nor asks for it itself."""
+        return bool(caller.component) and not (caller.keep or caller.component in DEFAULT_CLIENTS)
+
     def client(self, caller: Caller, owner: str) -> str:
         """Return the component for the node, and the component of an owner for a token."""
         return f"{caller.component} {owner}" if owner else caller.component

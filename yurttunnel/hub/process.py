@@ -23,10 +23,11 @@ from yurttunnel.hub.filters.chain import Filters, chosen_makers, installed_maker
 from yurttunnel.hub.filters.interfaces import FilterSite
 from yurttunnel.hub.filters.pools import Pools
 from yurttunnel.hub.filters.reach import Reach
-from yurttunnel.hub.filters.watches import FilteredWatches
+from yurttunnel.hub.filters.watches import FollowedWatches
 from yurttunnel.hub.forwarding.answers import METRICS as ANSWER_METRICS
 from yurttunnel.hub.forwarding.answers import Answers
 from yurttunnel.hub.forwarding.forwarding import Forwarder
+from yurttunnel.hub.forwarding.kept_watches import KeptWatches
 from yurttunnel.hub.forwarding.seen_tokens import SeenTokens
 from yurttunnel.hub.handler import Entrance, Hub
 from yurttunnel.hub.identity.identity import PKI_DIRECTORY, HubIdentity
@@ -140,7 +141,7 @@ def build(
         pools,
         informers,
     )
-    filtered_watches = FilteredWatches(reactor)
+    filtered_watches = FollowedWatches(reactor)
     filters = Filters(makers, site, configuration, filtered_watches)
 
     upstream = Upstream(
@@ -166,12 +167,14 @@ def build(
         ),
     )
     answers = Answers(reactor, cache, policy)
+    kept_watches = FollowedWatches(reactor)
     forwarder = Forwarder(
         reactor,
         upstream.connections,
         upstream.balancer,
         health,
         answers,
+        KeptWatches(policy, configuration, kept_watches),
         SeenTokens(reactor, cache, upstream.calls.user_of),
         offline,
     )
@@ -240,6 +243,7 @@ def build(
         identity,
         upstream,
         filtered_watches,
+        kept_watches,
         # Answers have their time to end while what they come from runs, save for watches offline.
         ClosedAtTheEnd(partial(ports.drain, hub.end_watches)),
         offline,

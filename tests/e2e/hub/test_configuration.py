@@ -50,6 +50,24 @@ class ConfigurationTests(HubTestCase):
         await self.lose(cloud, hub)
         await client.refused((404, 503), ALL_PODS)
 
+    async def test_who_is_named_amid_a_watch_is_kept(self) -> None:
+        """The watch of a client that is named while it runs ends; it lists again, and is kept."""
+        cloud, hub = await self.start()
+        cloud.add_pod("web")
+        client = self.client(hub, "my-agent", PROTOBUF_FIRST)
+        since = (await client.get(ALL_PODS))["metadata"]["resourceVersion"]
+        watch = await client.watch(ALL_PODS, resourceVersion=since)
+        self.configure(cloud, cache_agents="my-agent")
+        await self.eventually(lambda: watch.ended, "the watch ends", NOTICED_SECONDS)
+        await client.refused((410,), f"{ALL_PODS}?watch=1&resourceVersion={since}")
+        listed = await client.get(ALL_PODS)
+        watch = await client.watch(ALL_PODS, resourceVersion=listed["metadata"]["resourceVersion"])
+        cloud.add_pod("db")
+        await watch.tells(("ADDED", "db"))
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        self.assertEqual(sorted(names(await client.get(ALL_PODS))), ["db", "web"])
+
     async def test_filters_are_followed(self) -> None:
         """A watch that would be told something else ends, and lists show what there is to see,
         online and from the cache that was there before; however the client reads.

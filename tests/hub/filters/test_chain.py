@@ -16,7 +16,7 @@ from yurttunnel.hub.configuration import HubConfiguration
 from yurttunnel.hub.filters.chain import BadFilter, Filters, chosen_makers, installed_makers
 from yurttunnel.hub.filters.interfaces import IFilter, IFilters
 from yurttunnel.hub.filters.maker import FilterMaker
-from yurttunnel.hub.filters.watches import INTERVAL, SETTLE, SPREAD, FilteredWatches
+from yurttunnel.hub.filters.watches import INTERVAL, SETTLE, SPREAD, FollowedWatches
 from yurttunnel.hub.request.requests import ApiRequest, Caller, ListOptions, ResourceType
 from yurttunnel.kube.resources import CONFIG_MAPS
 
@@ -98,7 +98,7 @@ class FiltersTests(SynchronousTestCase):
         self.clock = Clock()
         self.site = Site()
         self.made = {}
-        self.watches = FilteredWatches(self.clock)
+        self.watches = FollowedWatches(self.clock)
         self.watches.startService()
         self.addCleanup(self.watches.stopService)
         names = {"a": ("kubelet", "kube-proxy"), "b": ("kubelet",), "c": ()}

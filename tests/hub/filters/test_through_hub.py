@@ -9,7 +9,7 @@ from tests.hub.forwarding.world import JSON, KUBELET, World, chunk, event
 from tests.hub.test_configuration import hub_config_map
 from yurttunnel.hub.configuration import HubConfiguration
 from yurttunnel.hub.filters.chain import ORDER, Filters, chosen_makers, installed_makers
-from yurttunnel.hub.filters.watches import INTERVAL, SETTLE, SPREAD, FilteredWatches
+from yurttunnel.hub.filters.watches import INTERVAL, SETTLE, SPREAD, FollowedWatches
 from yurttunnel.kube.resources import CONFIG_MAPS
 
 SLICES = "/apis/discovery.k8s.io/v1/endpointslices"
@@ -38,7 +38,7 @@ class ThroughHubTests(World):
     def make_filters(self):
         """Have all filters, as the command has them."""
         self.site = Site()
-        self.watches = FilteredWatches(self.clock)
+        self.watches = FollowedWatches(self.clock)
         self.watches.startService()
         configuration = HubConfiguration(self.site.informers, "kube-system", ORDER)
         makers = chosen_makers(installed_makers(), [])

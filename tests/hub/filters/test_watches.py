@@ -8,7 +8,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.hub.filters import watches
-from yurttunnel.hub.filters.watches import INTERVAL, MOST_LISTS, SETTLE, SPREAD, FilteredWatches
+from yurttunnel.hub.filters.watches import INTERVAL, MOST_LISTS, SETTLE, SPREAD, FollowedWatches
 from yurttunnel.hub.request.requests import ApiRequest, Caller, ListOptions, ResourceType
 
 PROXY = Caller("kube-proxy")
@@ -27,7 +27,7 @@ class WatchesTests(SynchronousTestCase):
     def setUp(self):
         """Begin."""
         self.clock = Clock()
-        self.watches = FilteredWatches(self.clock)
+        self.watches = FollowedWatches(self.clock)
         self.watches.startService()
         self.addCleanup(self.watches.stopService)
         self.state = OLD
@@ -118,6 +118,23 @@ class WatchesTests(SynchronousTestCase):
         self.follow()
         self.clock.pump([SETTLE, SPREAD])
         self.assertEqual([], self.ended)
+
+    def test_outdated(self):
+        """What the client of a watch has is out of date, however it ends, until it lists."""
+        request = asking("7")
+        for ended in (False, True):
+            self.setUp()
+            self.assertFalse(self.watches.is_outdated(PROXY, request, NEW))
+            end = self.follow()
+            self.change()
+            if ended:
+                end()
+            self.clock.pump([SETTLE, SPREAD])
+            self.assertTrue(self.watches.is_outdated(PROXY, request, NEW), ended)
+        for other in (asking(), asking("0"), asking("7", send_initial_events=True)):
+            self.assertFalse(self.watches.is_outdated(PROXY, other, NEW))
+        self.watches.listed(PROXY, request, NEW)
+        self.assertFalse(self.watches.is_outdated(PROXY, request, NEW))
 
     def test_list_in_watch(self):
         """A watch that begins with all objects is a list itself."""

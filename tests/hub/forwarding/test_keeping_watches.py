@@ -18,8 +18,13 @@ from tests.hub.forwarding.world import (
     pod,
     pod_list,
 )
+from tests.hub.test_configuration import hub_config_map
 from yurttunnel.hub.cache.interfaces import Scope
+from yurttunnel.hub.filters.watches import INTERVAL, SPREAD
+from yurttunnel.hub.policy import Policy
+from yurttunnel.kube.resources import CONFIG_MAPS
 
+INGRESS = b"User-Agent: ingress/v1"
 BOOKMARK = {"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": "77"}}
 
 
@@ -136,6 +141,104 @@ class WatchTests(World):
         self.tell(event("ADDED", pod("two", "10")))
         self.assertEqual(["one", "two"], sorted(self.kept_list()))
         self.assertEqual("10", self.version())
+
+
+class ConfiguredTests(World):
+    """Watches of clients of which ``yurt-hub-cfg`` says whether they are kept."""
+
+    servers = ("a",)
+
+    def make_policy(self, configuration):
+        """Have the one of the hub."""
+        return Policy(configuration, lambda keeps: None)
+
+    def name(self, clients):
+        """Have the ConfigMap name clients, and what follows from it be done."""
+        self.informers.put(CONFIG_MAPS, hub_config_map({"cache_agents": clients}))
+        self.pass_time(INTERVAL + SPREAD)
+
+    def watch(self, version="100", agent=INGRESS):
+        """Begin a watch."""
+        self.client = self.server.connect()
+        self.ask(f"{PODS}?watch=1&resourceVersion={version}", agent, JSON)
+        if not self.client.sent:
+            self.answer(CHUNKED + chunk(event("ADDED", pod("new", "150"))))
+
+    def list(self, query="", token=""):
+        """List."""
+        self.client = self.server.connect()
+        self.ask(f"{PODS}?{query}", INGRESS, JSON)
+        self.answer_json(pod_list(pod(f"new{query[-1:]}", "150"), version="200", token=token))
+
+    def assert_refused(self):
+        """Check that the client of the last watch is told to list again."""
+        [(status, body)] = self.answered(closed=True)
+        self.assertEqual(410, status)
+        self.assertIn(b'"Expired"', body)
+
+    def assert_kept(self):
+        """Check that the client lists, and is kept from then on for the whole of its watch."""
+        self.list()
+        self.watch("200")
+        self.pass_time(INTERVAL + SPREAD)
+        self.answer(
+            chunk(event("DELETED", pod("new", "210"))) + chunk(event("ADDED", pod("a", "220")))
+        )
+        self.assertFalse(self.client.aborted)
+        self.assertEqual(["a"], self.kept_list(client="ingress"))
+
+    def test_named_later(self):
+        """Who is named amid a watch, or as the hub learns late, lists again, and is kept."""
+        self.watch()
+        self.name("ingress")
+        self.assertTrue(self.client.aborted)
+        for _ in range(2):
+            self.watch("150")
+            self.assert_refused()
+        self.assert_kept()
+
+    def test_named_between(self):
+        """So is who is named between a list, or its first page, and the watch behind it."""
+        self.list()
+        self.name("ingress")
+        self.watch("200")
+        self.assert_refused()
+        self.assert_kept()
+        self.name("")
+        self.list("limit=1", "more")
+        self.name("ingress")
+        self.list("limit=1&continue=more")
+        self.watch("200")
+        self.assert_refused()
+        self.assert_kept()
+
+    def test_told_amid_a_watch(self):
+        """One whose answer filters change is told at once."""
+        self.filters.change = lambda obj: obj
+        self.watch()
+        self.name("ingress")
+        [(_, body)] = self.answered()
+        self.assertIn(b'"ERROR"', body)
+        self.assertIn(b'"Expired"', body)
+        self.assert_kept()
+
+    def test_named_no_longer(self):
+        """Who is not named any more is ended, too: it is kept anew when it is named again."""
+        self.name("ingress")
+        self.assert_kept()
+        self.name("")
+        self.assertTrue(self.client.aborted)
+        self.watch("220")
+        self.assert_refused()
+
+    def test_others(self):
+        """Nobody else notices: who is kept anyway, or as little as before."""
+        clients = []
+        for agent in (KUBELET, b"User-Agent: other/v1", INGRESS + b"\r\nEdge-Cache: true"):
+            self.watch(agent=agent)
+            clients.append(self.client)
+        self.name("ingress")
+        self.assertEqual([False] * 3, [client.aborted for client in clients])
 
 
 class RoomTests(World):

@@ -9,6 +9,7 @@ from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from tests.cluster.fakes import FakeInformers
 from tests.fakes import MemoryConnection
 from tests.http.support import Server as HTTPServer
 from tests.http.support import request, responses, settle
@@ -18,8 +19,11 @@ from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.server import ServerSettings
 from yurttunnel.hub.cache.interfaces import Collection, Scope
+from yurttunnel.hub.configuration import HubConfiguration
+from yurttunnel.hub.filters.watches import FollowedWatches
 from yurttunnel.hub.forwarding.answers import Answers
 from yurttunnel.hub.forwarding.forwarding import Forwarder
+from yurttunnel.hub.forwarding.kept_watches import KeptWatches
 from yurttunnel.hub.forwarding.seen_tokens import SeenTokens
 from yurttunnel.hub.handler import Entrance, Hub
 from yurttunnel.hub.interfaces import IIdentity, IOffline, IPolicy
@@ -49,6 +53,10 @@ class Policy:
     def keeps(self, caller, request):
         """Return whether it is kept."""
         return caller.component == "kubelet"
+
+    def is_configured(self, caller):
+        """Return that it never changes."""
+        return False
 
     def client(self, caller, owner):
         """Return the client."""
@@ -168,7 +176,12 @@ class World(SynchronousTestCase):
         self.filters = self.make_filters()
         self.offline = self.make_offline()
         self.kubelet_lease = KubeletLease(self.clock, "edge-1", 40)
-        self.answers = Answers(self.clock, self.cache, Policy())
+        self.informers = FakeInformers()
+        configuration = HubConfiguration(self.informers, "kube-system", ())
+        policy = self.make_policy(configuration)
+        self.answers = Answers(self.clock, self.cache, policy)
+        self.followed = FollowedWatches(self.clock)
+        self.followed.startService()
         self.tokens = SeenTokens(self.clock, self.cache, self.user_of)
         self.forwarder = Forwarder(
             self.clock,
@@ -176,6 +189,7 @@ class World(SynchronousTestCase):
             Balancer(self.api_servers, rotates=False),
             self.health,
             self.answers,
+            KeptWatches(policy, configuration, self.followed),
             self.tokens,
             self.offline,
         )
@@ -203,6 +217,10 @@ class World(SynchronousTestCase):
         """Have none, until the test says otherwise."""
         return FakeFilters()
 
+    def make_policy(self, configuration):
+        """Have one that knows kubelet only, until the test says otherwise."""
+        return Policy()
+
     def make_cache(self):
         """Have one in memory, until the test says otherwise."""
         return MemoryCache(self.clock)
@@ -218,6 +236,7 @@ class World(SynchronousTestCase):
     def end(self):
         """Stop everything; no timer may be left."""
         self.successResultOf(self.health.stopService())
+        self.followed.stopService()
         self.server.factory.close()
         self.connections.close()
         self.forwarder.close()

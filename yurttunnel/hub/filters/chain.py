@@ -25,7 +25,7 @@ from yurttunnel.hub.filters.interfaces import (
     IFilters,
     Object,
 )
-from yurttunnel.hub.filters.watches import FilteredWatches, State
+from yurttunnel.hub.filters.watches import FollowedWatches, State
 from yurttunnel.hub.request.requests import ApiRequest, Caller
 from yurttunnel.metrics import Metric, counter
 
@@ -96,7 +96,7 @@ class Filters:
         makers: Sequence[IFilterMaker],
         site: FilterSite,
         configuration: HubConfiguration,
-        watches: FilteredWatches,
+        watches: FollowedWatches,
     ) -> None:
         self.failures = Counter({maker.name: 0 for maker in makers})
         self._configuration = configuration

@@ -86,7 +86,20 @@ class IFilterMaker(IPlugin):
         """
 
 
-class IFilters(Interface):
+class IFollowing(Interface):
+    """Knows of a watch whether what is done with its answer changes."""
+
+    def follow(
+        caller: Caller, request: ApiRequest, end: Callable[[], object]
+    ) -> Callable[[], None]:
+        """Have ``end()`` called, once, when something else would be done with the answer now.
+
+        :mod:`yurttunnel.hub.filters.relist` does what is to be done then. What is returned is to
+        be called when the watch ends otherwise.
+        """
+
+
+class IFilters(IFollowing):
     """Those of a hub, as they are configured at this moment."""
 
     def change_for(caller: Caller, request: ApiRequest) -> Change | None:
@@ -94,13 +107,4 @@ class IFilters(Interface):
 
         Where something does, the API is asked for JSON, whatever else the client accepts
         (:mod:`yurttunnel.hub.request.accept`).
-        """
-
-    def follow(
-        caller: Caller, request: ApiRequest, end: Callable[[], object]
-    ) -> Callable[[], None]:
-        """Have ``end()`` called, once, when the answer to a watch would look different now.
-
-        :mod:`yurttunnel.hub.filters.relist` does what is to be done then. What is returned is to
-        be called when the watch ends otherwise.
         """

@@ -1,4 +1,4 @@
-"""Has clients list again when filters show them something else than before.
+"""Has clients list again when something else is done with their answers than before.
 
 A watch that only ends is begun again by reflectors where it ended, without a list
 (``ListAndWatch`` of k8s.io/client-go tools/cache/reflector.go). So it is told what the API itself
@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from yurttunnel.http.errors import RequestFailed, status_content
 from yurttunnel.http.interfaces import ExchangeFailed
-from yurttunnel.hub.filters.interfaces import IFilters
+from yurttunnel.hub.filters.interfaces import IFollowing
 from yurttunnel.hub.media.json_watches import event_form
 from yurttunnel.hub.request.requests import HubCall
 
-_EXPIRED = RequestFailed(410, "what yurthub filters for this client has changed: list again")
+EXPIRED = RequestFailed(410, "what yurthub does for this client has changed: list again")
 
 
-def end_when_changed(filters: IFilters, call: HubCall, changed: bool) -> None:
-    """End a watch once ``filters`` make something else of it.
+def end_when_changed(following: IFollowing, call: HubCall, changed: bool) -> None:
+    """End a watch once ``following`` says that something else is done with it.
 
     One that is ``changed`` on its way is JSON, and written in whole frames: its client is told to
     list again. Any other is cut where it is, and told when it is begun again.
@@ -26,12 +26,12 @@ def end_when_changed(filters: IFilters, call: HubCall, changed: bool) -> None:
 
     def end() -> None:
         if changed and exchange.head_sent:
-            exchange.write(event_form("ERROR", status_content(_EXPIRED)[1].strip()))
+            exchange.write(event_form("ERROR", status_content(EXPIRED)[1].strip()))
             exchange.finish()
         else:
-            exchange.fail(_EXPIRED.status, _EXPIRED.text)
+            exchange.fail(EXPIRED.status, EXPIRED.text)
 
-    stop = filters.follow(call.caller, call.request, end)
+    stop = following.follow(call.caller, call.request, end)
 
     def ended(error: ExchangeFailed | None) -> None:
         stop()

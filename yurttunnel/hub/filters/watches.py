@@ -1,4 +1,4 @@
-"""The watches that run while what filters do changes.
+"""The watches that run while what is done with their answers changes: by filters, or by keeping.
 
 A filter says what becomes of an object that comes, so when its mind changes, what a client has been
 shown before is out of date: a Service has another annotation, or a node has come into the pool.
@@ -32,21 +32,22 @@ SPREAD = 2.0
 """Seconds in which the watches of a round are ended; less than to the next one."""
 
 MOST_LISTS = 1024
-"""Lists of which it is remembered through which filters they went; of more, the latest."""
+"""Lists of which it is remembered what was done with them; of more, the latest."""
 
 State = tuple[tuple[str, int], ...]
-"""The names of filters and the versions of their minds."""
+"""What is done: the names of filters and the versions of their minds, or whether it is kept."""
 
 
 @dataclass(eq=False, slots=True)
 class _Watch:
+    key: bytes
     state: State
     now: Callable[[], State]
     end: Callable[[], object]
     ending: IDelayedCall | None = field(default=None)
 
 
-class FilteredWatches(Service):
+class FollowedWatches(Service):
     """Those of a hub; while it does not run, none is ended."""
 
     def __init__(self, clock: IReactorTime) -> None:
@@ -66,8 +67,10 @@ class FilteredWatches(Service):
             self._forget(watch)
 
     def listed(self, caller: Caller, request: ApiRequest, state: State) -> None:
-        """Take it that a list went through filters; the watch behind it goes on from there."""
-        key = _key(caller, request)
+        """Take it what was done with a list; the watch behind it goes on from there."""
+        self._remember(_key(caller, request), state)
+
+    def _remember(self, key: bytes, state: State) -> None:
         self._lists[key] = state
         self._lists.move_to_end(key)
         if len(self._lists) > MOST_LISTS:
@@ -81,18 +84,20 @@ class FilteredWatches(Service):
         end: Callable[[], object],
     ) -> Callable[[], None]:
         """Have ``end()`` called once ``now()`` is not what it was when the client listed."""
-        state = now()
-        options = request.options
-        if options.resource_version not in ("", "0") and not options.send_initial_events:
-            state = self._lists.get(_key(caller, request), state)
+        key, state = _key(caller, request), now()
+        if _goes_on(request):
+            state = self._lists.get(key, state)
         else:
-            # It is a list and a watch in one.
-            self.listed(caller, request, state)
-        watch = _Watch(state, now, end)
+            self._remember(key, state)
+        watch = _Watch(key, state, now, end)
         self._watches.add(watch)
         if state != now():
             self.review()
         return lambda: self._forget(watch)
+
+    def is_outdated(self, caller: Caller, request: ApiRequest, now: State) -> bool:
+        """Return whether a watch would go on from a list with which something else was done."""
+        return _goes_on(request) and self._lists.get(_key(caller, request), now) != now
 
     def review(self) -> None:
         """Look soon which watches are out of date."""
@@ -110,13 +115,25 @@ class FilteredWatches(Service):
                 watch.ending = self._clock.callLater(delay, self._end, watch)
 
     def _end(self, watch: _Watch) -> None:
-        self._watches.discard(watch)
+        self._leave(watch)
         watch.end()
 
-    def _forget(self, watch: _Watch) -> None:
+    def _leave(self, watch: _Watch) -> None:
         self._watches.discard(watch)
+        if watch.key not in self._lists and watch.state != watch.now():
+            # The list is of an earlier run, and its client may go on where this watch ends.
+            self._remember(watch.key, watch.state)
+
+    def _forget(self, watch: _Watch) -> None:
+        self._leave(watch)
         if watch.ending is not None and watch.ending.active():
             watch.ending.cancel()
+
+
+def _goes_on(request: ApiRequest) -> bool:
+    """Return whether a watch goes on from a list, and is not a list and a watch in one."""
+    options = request.options
+    return options.resource_version not in ("", "0") and not options.send_initial_events
 
 
 def _key(caller: Caller, request: ApiRequest) -> bytes:

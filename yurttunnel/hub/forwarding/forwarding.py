@@ -37,6 +37,7 @@ from yurttunnel.http.relay import ForwardedRequest, Relay, RelaySettings
 from yurttunnel.hub.filters.interfaces import Change
 from yurttunnel.hub.forwarding.answers import Answers, Plan
 from yurttunnel.hub.forwarding.kept_answer import KeptAnswer
+from yurttunnel.hub.forwarding.kept_watches import KeptWatches
 from yurttunnel.hub.forwarding.repeatable_body import RepeatableBody
 from yurttunnel.hub.forwarding.seen_tokens import SeenTokens
 from yurttunnel.hub.interfaces import IOffline
@@ -85,6 +86,7 @@ class Forwarder:
         balancer: Balancer,
         health: Health,
         answers: Answers,
+        kept_watches: KeptWatches,
         tokens: SeenTokens,
         offline: IOffline,
     ) -> None:
@@ -93,6 +95,7 @@ class Forwarder:
         self.balancer = balancer
         self.health = health
         self.answers = answers
+        self.kept_watches = kept_watches
         self.tokens = tokens
         self.offline = offline
         self.relay = Relay(clock, RelaySettings(response_timeout=ANSWER_SECONDS))
@@ -103,6 +106,8 @@ class Forwarder:
 
         What is to be kept waits until it is known for whom, which is once for each token.
         """
+        if not self.kept_watches.begin(call, change is not None):
+            return
         token = call.caller.token
         if not self.answers.keeps(call):
             Forwarding(self, call, change, None).begin()
