@@ -263,6 +263,30 @@ class KeepingTests(World):
         self.answer_json({"kind": "Status", "apiVersion": "v1", "status": "Success"})
         self.assertIsNone(self.kept("one"))
 
+    def test_deleted_namespace(self):
+        """A Namespace is there until nothing is in it: its deletion has only begun."""
+        path = "/api/v1/namespaces/n"
+        namespace = {
+            "kind": "Namespace",
+            "apiVersion": "v1",
+            "metadata": {"name": "n", "resourceVersion": "1"},
+            "spec": {"finalizers": ["kubernetes"]},
+        }
+        self.ask(path, KUBELET, JSON)
+        self.answer_json(namespace)
+        namespace["metadata"] |= {
+            "resourceVersion": "2",
+            "deletionTimestamp": "2025-01-02T00:00:00Z",
+        }
+        self.ask(path, KUBELET, JSON, method=b"DELETE")
+        self.answer_json(namespace)
+        self.assertEqual("2", self.kept("n", "", resource="namespaces"))
+        namespace["metadata"]["resourceVersion"] = "3"
+        namespace["spec"] = {}
+        self.ask(path, KUBELET, JSON, method=b"DELETE")
+        self.answer_json(namespace)
+        self.assertIsNone(self.kept("n", "", resource="namespaces"))
+
     def test_dry_runs(self):
         """What is tried only changes nothing of what is kept; its answer is passed on."""
         self.get()

@@ -15,6 +15,7 @@ from yurttunnel.hub.media.json_values import MAX_GUESS
 from yurttunnel.kube.protobuf_fields import BadBody
 
 POD = TypeMeta("v1", "Pod")
+NAMESPACE = TypeMeta("v1", "Namespace")
 JSON = media_of("json")
 
 
@@ -233,10 +234,28 @@ class ObjectTests(SynchronousTestCase):
             ({"deletionGracePeriodSeconds": 0, "finalizers": ["example.com/wait"]}, True),
         ):
             item = {"metadata": meta, "spec": {"finalizers": ["kubernetes"]}}
-            self.assertEqual(held, JSON.is_held(compact(item)))
-            self.assertEqual(held, table.is_held(compact({"cells": [], "object": item})))
+            self.assertEqual(held, JSON.is_held(compact(item), POD))
+            row = compact({"cells": [], "object": item})
+            self.assertEqual(held, table.is_held(row, TypeMeta(META, "Table")))
         with self.assertRaises(BadBody):
-            JSON.is_held(b'{"metadata":{"finalizers":7}}')
+            JSON.is_held(b'{"metadata":{"finalizers":7}}', POD)
+
+    def test_held_namespaces(self):
+        """A Namespace that ends is there for as long as it has finalizers of its own."""
+        for type, spec, held in (
+            (NAMESPACE, {"finalizers": ["kubernetes"]}, True),
+            (NAMESPACE, {"finalizers": []}, False),
+            (NAMESPACE, {}, False),
+            (NAMESPACE, None, False),
+            (TypeMeta("example.org/v1", "Namespace"), {"finalizers": ["kubernetes"]}, False),
+            (TypeMeta("example.org/v1", "Other"), {"finalizers": 7}, False),
+        ):
+            ending = {"name": "a", "deletionTimestamp": "2025-01-02T00:00:00Z"}
+            self.assertEqual(held, JSON.is_held(compact({"metadata": ending, "spec": spec}), type))
+            there = {"metadata": {"name": "a"}, "spec": spec}
+            self.assertFalse(JSON.is_held(compact(there), type))
+        with self.assertRaises(BadBody):
+            JSON.is_held(compact({"metadata": ending, "spec": 7}), NAMESPACE)
 
     def test_refused(self):
         """These are no objects."""

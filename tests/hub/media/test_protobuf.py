@@ -13,6 +13,7 @@ from yurttunnel.hub.media.protobuf_lists import MAX_FIELD
 from yurttunnel.kube.protobuf_fields import BadBody
 
 POD = TypeMeta("v1", "Pod")
+NAMESPACE = TypeMeta("v1", "Namespace")
 PROTOBUF = media_of("protobuf")
 POD_LIST = message("TypeMeta", {"apiVersion": "v1", "kind": "PodList"})
 LIST_META = field(1, field(2, "9"))
@@ -163,7 +164,19 @@ class ObjectTests(SynchronousTestCase):
             (field(10, 0) + field(14, "example.com/wait"), True),
         ):
             item = field(1, field(1, "a") + field(6, "7") + more) + field(2, field(14, "spec"))
-            self.assertEqual(held, PROTOBUF.is_held(item))
+            self.assertEqual(held, PROTOBUF.is_held(item, POD))
+
+    def test_held_namespaces(self):
+        """A Namespace that ends is there for as long as it has finalizers of its own."""
+        ending, there = field(9, field(1, 1735776000)), b""
+        for type, more, spec, held in (
+            (NAMESPACE, ending, field(1, "kubernetes"), True),
+            (NAMESPACE, ending, b"", False),
+            (NAMESPACE, there, field(1, "kubernetes"), False),
+            (POD, ending, field(1, "kubernetes"), False),
+        ):
+            item = field(1, field(1, "a") + more) + field(2, spec) + field(3, field(1, "Active"))
+            self.assertEqual(held, PROTOBUF.is_held(item, type))
 
     def test_refused(self):
         """These are no objects."""

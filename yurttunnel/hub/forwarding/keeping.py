@@ -218,7 +218,7 @@ class ObjectKeeper(_Collecting):
         if cache is None:
             return meta, body
         is_status = meta.kind == STATUS
-        if self._gone is not None and (is_status or not self._media.is_held(item.body)):
+        if self._gone is not None and (is_status or not self._media.is_held(item.body, meta)):
             self._gone("" if is_status else item.version)
         elif not is_status and (self._wanted is None or self._wanted(item)):
             cache.upsert(self._collection, meta, item)

@@ -113,11 +113,12 @@ class IMedia(Interface):
         What clients send may leave out its type, which is then empty.
         """
 
-    def is_held(body: bytes) -> bool:
+    def is_held(body: bytes, type: TypeMeta) -> bool:
         """Return whether an item that was deleted is there still.
 
         It is for as long as it has a time to end (``deletionGracePeriodSeconds``) or finalizers
-        (``BeforeDelete`` of k8s.io/apiserver pkg/registry/rest/delete.go).
+        (``BeforeDelete`` of k8s.io/apiserver pkg/registry/rest/delete.go). A Namespace has others
+        in its ``spec`` (k8s.io/kubernetes pkg/registry/core/namespace/storage/storage.go).
         """
 
     def object(meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:

@@ -44,9 +44,9 @@ class JsonMedia:
         """Read one object."""
         return checked(self._shape.object, body.strip(SPACE))
 
-    def is_held(self, body: bytes) -> bool:
+    def is_held(self, body: bytes, type: TypeMeta) -> bool:
         """Return whether an item that was deleted is there still."""
-        return checked(self._shape.is_held, body)
+        return checked(lambda item: self._shape.is_held(item, type), body)
 
     def object(self, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
         """Return an item as an object of its own."""

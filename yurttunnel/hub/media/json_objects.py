@@ -8,7 +8,7 @@ import msgspec
 
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.media.json_text import spaced, text_form
-from yurttunnel.hub.media.kinds import INITIAL_EVENTS_END, UNKNOWN, is_pod
+from yurttunnel.hub.media.kinds import INITIAL_EVENTS_END, UNKNOWN, is_namespace, is_pod
 
 # Members that say what an object is, at its beginning; without escapes, as all servers write them.
 _TYPE_MEMBERS = re.compile(spaced(rb'\{(?:_"(?:kind|apiVersion)"_:_"[^"\\]*"_(?:,_(?=")|(?=\})))+'))
@@ -52,12 +52,18 @@ class _Annotated(msgspec.Struct):
 
 
 class _HeldMeta(msgspec.Struct, rename="camel"):
+    deletion_timestamp: str | None = None
     deletion_grace_period_seconds: int | None = None
     finalizers: list[str] | None = None
 
 
 class _Held(msgspec.Struct):
     metadata: _HeldMeta | None = None
+    spec: msgspec.Raw = msgspec.Raw()
+
+
+class _NamespaceSpec(msgspec.Struct):
+    finalizers: list[str] | None = None
 
 
 class _Bookmark(msgspec.Struct):
@@ -67,6 +73,7 @@ class _Bookmark(msgspec.Struct):
 _decode_object = msgspec.json.Decoder(Object).decode
 _decode_pod_spec = msgspec.json.Decoder(_PodSpec | None).decode
 _decode_held = msgspec.json.Decoder(_Held).decode
+_decode_namespace_spec = msgspec.json.Decoder(_NamespaceSpec | None).decode
 _decode_bookmark = msgspec.json.Decoder(_Bookmark).decode
 
 
@@ -94,10 +101,17 @@ def ends_initial_events(body: bytes) -> bool:
     return annotations.get(INITIAL_EVENTS_END) == "true"
 
 
-def is_held(body: bytes) -> bool:
+def is_held(body: bytes, type: TypeMeta) -> bool:
     """Return whether a deleted object has a time to end, or finalizers."""
-    meta = _decode_held(body).metadata
-    return meta is not None and bool(meta.deletion_grace_period_seconds or meta.finalizers)
+    found = _decode_held(body)
+    meta = found.metadata
+    if meta is None:
+        return False
+    if meta.deletion_timestamp and found.spec and is_namespace(type):
+        spec = _decode_namespace_spec(found.spec)
+        if spec and spec.finalizers:
+            return True
+    return bool(meta.deletion_grace_period_seconds or meta.finalizers)
 
 
 def item_form(body: bytes) -> bytes:

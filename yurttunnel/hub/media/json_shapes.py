@@ -72,12 +72,12 @@ class Objects:
         type, item = decode_object(body)
         return checked_type(type, self._transform), item.version, ends_initial_events(body)
 
-    def is_held(self, body: bytes) -> bool:
+    def is_held(self, body: bytes, type: TypeMeta) -> bool:
         """Return whether an item that was deleted is there still.
 
         Raises :class:`msgspec.DecodeError`.
         """
-        return is_held(body)
+        return is_held(body, type)
 
     def object_form(self, type: TypeMeta, body: bytes, columns: bytes) -> bytes:
         """Return an item as an object of its own."""
@@ -153,9 +153,9 @@ class Tables(Objects):
         version = decode_object(shown)[1].version
         return checked_type(type, TABLE), version, ends_initial_events(shown)
 
-    def is_held(self, body: bytes) -> bool:
+    def is_held(self, body: bytes, type: TypeMeta) -> bool:
         """Return whether the object of a row is there still."""
-        return is_held(_shown(body))
+        return is_held(_shown(body), type)
 
     def object_form(self, type: TypeMeta, body: bytes, columns: bytes) -> bytes:
         """Return a Table with one row, or a ``Status``."""

@@ -28,6 +28,11 @@ def is_pod(kind: str, api_version: str) -> bool:
     return kind in ("", "Pod") and api_version in ("", "v1")
 
 
+def is_namespace(type: TypeMeta) -> bool:
+    """Return whether an object is a Namespace."""
+    return type == ("v1", "Namespace")
+
+
 def named(item: Item) -> Item:
     """Return an item that has a name; others cannot be found again and are :class:`BadBody`."""
     if not item.name:

@@ -119,9 +119,9 @@ class ProtobufMedia:
         type, message = open_envelope(body)
         return type, decode_item(message, transformed_type(type, self._transform))
 
-    def is_held(self, body: bytes) -> bool:
+    def is_held(self, body: bytes, type: TypeMeta) -> bool:
         """Return whether an item that was deleted is there still."""
-        return is_held(body)
+        return is_held(body, type)
 
     def object(self, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
         """Return an item as an object of its own."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
-from yurttunnel.hub.media.kinds import INITIAL_EVENTS_END, UNKNOWN, is_pod
+from yurttunnel.hub.media.kinds import INITIAL_EVENTS_END, UNKNOWN, is_namespace, is_pod
 from yurttunnel.kube.protobuf_fields import (
     VARINT,
     BadBody,
@@ -33,7 +33,8 @@ METADATA = tag(1)
 _SPEC = tag(2)
 _NODE_NAME = tag(10)
 _NAME, _NAMESPACE, _VERSION, _LABELS, _ANNOTATIONS = tag(1), tag(3), tag(6), tag(11), tag(12)
-_GRACE_SECONDS, _FINALIZERS = 10 << 3 | VARINT, tag(14)
+_DELETION_TIMESTAMP, _GRACE_SECONDS, _FINALIZERS = tag(9), 10 << 3 | VARINT, tag(14)
+_NAMESPACE_FINALIZERS = tag(1)
 
 ENVELOPE_TAIL: Final = bytes_form(3, b"") + bytes_form(4, b"")
 """What the API writes behind the content: no encoding of its own, and no other media type."""
@@ -134,14 +135,18 @@ def ends_initial_events(body: bytes) -> bool:
     )
 
 
-def is_held(body: bytes) -> bool:
+def is_held(body: bytes, type: TypeMeta) -> bool:
     """Return whether a deleted object has a time to end, or finalizers."""
-    return any(
-        field == _FINALIZERS or (field == _GRACE_SECONDS and varint(body, begin)[0] > 0)
-        for outer, start, stop in fields(body, 0, len(body))
-        if outer == METADATA
-        for field, begin, end in fields(body, start, stop)
-    )
+    is_ending = False
+    for outer, start, stop in fields(body, 0, len(body)):
+        if outer == METADATA:
+            for field, begin, _ in fields(body, start, stop):
+                if field == _FINALIZERS or (field == _GRACE_SECONDS and varint(body, begin)[0] > 0):
+                    return True
+                is_ending = is_ending or field == _DELETION_TIMESTAMP
+        elif outer == _SPEC and is_ending and is_namespace(type):
+            return any(field == _NAMESPACE_FINALIZERS for field, _, _ in fields(body, start, stop))
+    return False
 
 
 def bookmark_form(version: str, initial_events_end: bool) -> bytes:
