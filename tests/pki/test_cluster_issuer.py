@@ -249,6 +249,20 @@ class RequestTests(SynchronousTestCase):
         self.successResultOf(asked)
         self.assertEqual(len(self.api.created), 1)
 
+    def test_another_server(self):
+        """Where the API has several servers, a request is read at another one meanwhile."""
+        lost = SigningApi(self.issuer)
+        issuer = ClusterIssuer(self.clock, lost, SERVING.signer, SERVING.usages, [lost, self.api])
+        asked = Deferred.fromCoroutine(
+            obtain(self.clock, issuer, SERVING, new_key(), self.waits.append)
+        )
+        (name,) = lost.created
+        self.api.put(CERTIFICATE_SIGNING_REQUESTS, lost.look(CERTIFICATE_SIGNING_REQUESTS, name))
+        lost.unreachable()
+        self.api.sign(name)
+        self.clock.pump([1.0] * 5)
+        self.successResultOf(asked)
+
     def test_cancelled(self):
         """Cancelling ends the waiting."""
         asked = self.ask()

@@ -10,6 +10,7 @@ import base64
 import binascii
 import random
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 from twisted.internet.interfaces import IReactorTime
@@ -36,28 +37,37 @@ _MAX_MESSAGE = 500
 class ClusterIssuer:
     """A signer of the cluster, which is asked by whoever ``client`` is.
 
-    ``usages`` are what the certificates are for, as the API names it. A request that nobody waits
-    for any more stays, and the cluster removes it in its time.
+    ``others`` are the same at other API servers of the cluster, where it has several: a request is
+    read there when the one before cannot be reached. ``usages`` are what the certificates are for,
+    as the API names it. A request that nobody waits for any more stays, and the cluster removes it
+    in its time.
     """
 
     final: tuple[type[Exception], ...] = ()
 
     def __init__(
-        self, clock: IReactorTime, client: IKubeClient, signer: str, usages: Sequence[str]
+        self,
+        clock: IReactorTime,
+        client: IKubeClient,
+        signer: str,
+        usages: Sequence[str],
+        others: Sequence[IKubeClient] = (),
     ) -> None:
         self._clock = clock
-        self._client = client
+        self._clients = (client, *others)
         self._signer = signer
         self._usages = list(usages)
 
     async def issue(self, request: bytes, waits: Callable[[str], object]) -> Chain:
         """Return the certificate; raises :class:`NotIssued`, also after :data:`MAX_WAIT`."""
         try:
-            created = await self._client.create(CERTIFICATE_SIGNING_REQUESTS, self._object(request))
+            created = await self._clients[0].create(
+                CERTIFICATE_SIGNING_REQUESTS, self._object(request)
+            )
         except (ApiError, ApiUnreachable) as error:
             raise NotIssued(str(error)) from error
         name = _name(created)
-        waiting = _Waiting(self._clock, self._client, self._signer, name, waits)
+        waiting = _Waiting(self._clock, self._clients, self._signer, name, waits)
         try:
             return certificates_from_pem(await waiting.certificate(created))
         except BadCredentials as error:
@@ -82,13 +92,14 @@ class _Waiting:
     def __init__(
         self,
         clock: IReactorTime,
-        client: IKubeClient,
+        clients: Sequence[IKubeClient],
         signer: str,
         name: str,
         waits: Callable[[str], object],
     ) -> None:
         self._clock = clock
-        self._client = client
+        self._clients = cycle(clients)
+        self._client = next(self._clients)
         self._signer = signer
         self._name = name
         self._waits = waits
@@ -118,6 +129,8 @@ class _Waiting:
             raise NotIssued(f"{self._name} was deleted before it was answered") from None
         except (ApiError, ApiUnreachable) as error:
             # A new request would be no better off, and leave this one behind.
+            if isinstance(error, ApiUnreachable):
+                self._client = next(self._clients)
             self._say(f"{self._name} cannot be read: {error}")
             return None
         return request if isinstance(request, dict) else {}

@@ -29,7 +29,7 @@ class HubIssuer:
     """Asks as the node where that has a certificate that is good, else by ``joining``, if given.
 
     Without ``joining`` it waits until the node has that certificate. Each attempt goes to the next
-    of ``servers``, which are URLs.
+    of ``servers``, which are URLs; while it waits for an answer, any of them will do.
     """
 
     final: tuple[type[Exception], ...] = ()
@@ -57,18 +57,22 @@ class HubIssuer:
         if self._joining is None and not own.is_usable:
             waits("the node's certificate for clients comes first")
             await own.when_ready()
-        server = self._servers[self._turn % len(self._servers)]
+        turn = self._turn % len(self._servers)
         self._turn += 1
-        credentials = await self._credentials(server)
-        configuration = KubeConfiguration(server, "default", self._authorities.pem, credentials)
-        client = KubeClient(self._reactor, configuration)
+        servers = [*self._servers[turn:], *self._servers[:turn]]
+        credentials = await self._credentials(servers[0])
+        client, *others = clients = [self._client(server, credentials) for server in servers]
         clock: IReactorTime = self._reactor
+        issuer = ClusterIssuer(clock, client, self._signer, self._usages, others)
         try:
-            return await ClusterIssuer(clock, client, self._signer, self._usages).issue(
-                request, waits
-            )
+            return await issuer.issue(request, waits)
         finally:
-            await client.close()
+            for each in clients:
+                await each.close()
+
+    def _client(self, server: str, credentials: FileCredentials) -> KubeClient:
+        configuration = KubeConfiguration(server, "default", self._authorities.pem, credentials)
+        return KubeClient(self._reactor, configuration)
 
     async def _credentials(self, server: str) -> FileCredentials:
         own = self._own()
