@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail
-from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 
 from yurttunnel.http.authority import Address
+from yurttunnel.ops.lookups import THREAD
+from yurttunnel.ops.threads import in_own_thread
 from yurttunnel.tunnel.reactor import IReactor
 
 MOST_LOOKUPS = 64
@@ -34,12 +36,18 @@ class TooManyLookups(Exception):
 
 
 def system_lookups(reactor: IReactor) -> LookUp:
-    """Return what asks the system's resolver, in a thread of the reactor's pool.
+    """Return what asks the system's resolver, in threads that nobody waits for in the end.
 
-    That of Twisted says nothing more once the system has an error (twisted/internet/_resolver.py,
-    ``GAIResolver``, which knows ``gaierror`` alone).
+    Not that of the reactor, which says nothing of why there are no addresses.
     """
-    return lambda name: deferToThreadPool(reactor, reactor.getThreadPool(), addresses_of, name)
+
+    def look_up(name: str) -> Deferred[list[Address]]:
+        try:
+            return in_own_thread(reactor, THREAD, addresses_of, name)
+        except RuntimeError as error:
+            return fail(OSError(errno.EAGAIN, str(error)))
+
+    return look_up
 
 
 def addresses_of(name: str) -> list[Address]:

@@ -12,6 +12,7 @@ from yurttunnel.ops.clocks import make_steady
 from yurttunnel.ops.diagnose.flags import bundle_path
 from yurttunnel.ops.diagnose.subject import Subject
 from yurttunnel.ops.ending import stop_once
+from yurttunnel.ops.lookups import Lookups
 from yurttunnel.ops.options import CommandOptions
 from yurttunnel.tunnel.reactor import IReactor, installed_reactor
 
@@ -23,13 +24,15 @@ _log = Logger()
 def begin(
     options: CommandOptions[Settings], subject: Callable[[Settings], Subject]
 ) -> tuple[IReactor, Settings]:
-    """Return the reactor, with a steady clock, and the settings, once there may be many open files.
+    """Return the reactor, with a steady clock and lookups that end with the process, and the
+    settings, once there may be many open files.
 
     With ``--diagnose`` the process looks at ``subject(settings)`` instead, and ends.
     """
     reactor = installed_reactor()
     make_steady(reactor)
     stop_once(reactor)
+    reactor.installNameResolver(Lookups(reactor))
     if options["diagnose"]:
         # What only this needs takes time and memory to import.
         from yurttunnel.ops.diagnose.command import run_diagnosis

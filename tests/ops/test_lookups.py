@@ -1,0 +1,146 @@
+"""Lookups of names: shared, bounded, and in threads that nobody waits for."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+
+from twisted.internet import reactor
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IHostnameResolver, IResolutionReceiver
+from twisted.logger import capturedLogs, formatEvent
+from twisted.trial.unittest import TestCase
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
+
+from yurttunnel.ops import lookups
+from yurttunnel.ops.lookups import Lookups
+
+ENDING = """
+import socket, time
+from twisted.internet import reactor
+from twisted.internet.endpoints import HostnameEndpoint
+from twisted.internet.protocol import Factory
+from yurttunnel.ops.lookups import Lookups
+
+socket.getaddrinfo = lambda *question: time.sleep(30)
+reactor.installNameResolver(Lookups(reactor))
+HostnameEndpoint(reactor, "silent.test", 1).connect(Factory()).addErrback(lambda failure: None)
+reactor.callLater(0.1, reactor.stop)
+reactor.run()
+"""
+
+
+@implementer(IResolutionReceiver)
+class Receiver:
+    """Keeps addresses."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.addresses: list[object] = []
+        self.complete: Deferred[list[object]] = Deferred()
+
+    def resolutionBegan(self, resolution) -> None:
+        """Note the name."""
+        self.name = resolution.name
+
+    def addressResolved(self, address) -> None:
+        """Keep it."""
+        self.addresses.append(address)
+
+    def resolutionComplete(self) -> None:
+        """Give all."""
+        self.complete.callback(self.addresses)
+
+
+class LookupTests(TestCase):
+    """Names, by a resolver that answers when the test says so."""
+
+    def setUp(self) -> None:
+        """Have the system asked in vain."""
+        self.asked: list[tuple[object, ...]] = []
+        self.may_answer = threading.Event()
+        self.answer: object = []
+        self.patch(socket, "getaddrinfo", self.getaddrinfo)
+        self.lookups = Lookups(reactor)
+        self.addCleanup(self.may_answer.set)
+
+    def getaddrinfo(self, *question):
+        """Answer in the end."""
+        self.asked.append(question)
+        self.may_answer.wait(30)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def look_up(self, name="api.test", port=6443, **more) -> Receiver:
+        """Begin to look up a name."""
+        receiver = Receiver()
+        self.lookups.resolveHostName(receiver, name, port, **more).cancel()
+        self.assertEqual(name, receiver.name)
+        return receiver
+
+    async def test_addresses(self) -> None:
+        """Both families are found, in the order of the system; who asks meanwhile shares it."""
+        self.assertTrue(verifyObject(IHostnameResolver, self.lookups))
+        self.answer = [
+            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("2001:db8::1", 6443, 0, 0)),
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 6443)),
+        ]
+        receivers = [self.look_up(), self.look_up()]
+        other = self.look_up(addressTypes=[IPv4Address], transportSemantics="UDP")
+        self.may_answer.set()
+        for receiver in receivers:
+            self.assertEqual(
+                [
+                    IPv6Address("TCP", "2001:db8::1", 6443, 0, 0),
+                    IPv4Address("TCP", "192.0.2.1", 6443),
+                ],
+                await receiver.complete,
+            )
+        await other.complete
+        self.assertEqual(
+            {
+                ("api.test", 6443, socket.AF_UNSPEC, socket.SOCK_STREAM),
+                ("api.test", 6443, socket.AF_INET, socket.SOCK_DGRAM),
+            },
+            set(self.asked),
+        )
+        self.assertEqual(2, len(self.asked))
+
+    async def test_failures(self) -> None:
+        """A name that cannot be looked up has no addresses."""
+        self.may_answer.set()
+        for error in (socket.gaierror(socket.EAI_AGAIN, "again"), UnicodeError("no name")):
+            self.answer = error
+            self.assertEqual([], await self.look_up().complete)
+
+    async def test_too_many(self) -> None:
+        """One too many has no addresses at once, which is told; it has when there is room."""
+        self.patch(lookups, "MOST_LOOKUPS", 2)
+        others = [self.look_up("a.test"), self.look_up("b.test")]
+        with capturedLogs() as events:
+            self.assertEqual([], self.successResultOf(self.look_up().complete))
+        self.assertIn("api.test is not looked up", formatEvent(events[0]))
+        self.may_answer.set()
+        for other in others:
+            await other.complete
+        await self.look_up().complete
+        self.assertIn("api.test", {question[0] for question in self.asked})
+
+    def test_no_thread(self) -> None:
+        """Without a thread a name has no addresses."""
+
+        def refuse(self: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        self.patch(threading.Thread, "start", refuse)
+        self.assertEqual([], self.successResultOf(self.look_up().complete))
+        self.assertEqual(1, len(self.flushLoggedErrors(RuntimeError)))
+
+    def test_the_end_of_the_process(self) -> None:
+        """It does not wait for a name server that is silent."""
+        subprocess.run([sys.executable, "-c", ENDING], check=True, timeout=25)

@@ -1,0 +1,106 @@
+"""Lookups of names by the system's resolver, which nobody waits for when the process ends.
+
+It can take half a minute where no name server answers, and cannot be interrupted. Twisted has it
+work in threads of the reactor's pool, which it waits for at the end of the process.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.interfaces import (
+    IAddress,
+    IHostnameResolver,
+    IHostResolution,
+    IReactorFromThreads,
+    IResolutionReceiver,
+)
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.ops.threads import in_own_thread
+
+MOST_LOOKUPS = 64
+"""That are under way; a name of which one is has no other. Beyond that names have no addresses."""
+
+THREAD = "yurttunnel lookup"
+
+_FAMILIES = {IPv4Address: socket.AF_INET, IPv6Address: socket.AF_INET6}
+_SOCKETS = {"TCP": socket.SOCK_STREAM, "UDP": socket.SOCK_DGRAM}
+
+_Question = tuple[str, int, int, int]
+"""Name, port, family and kind of socket, as getaddrinfo(3) has them."""
+
+_Found = list[tuple[Any, ...]]
+
+
+@implementer(IHostResolution)
+class _Resolution:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def cancel(self) -> None:
+        """Do nothing, as there is nothing that can be: who asks has what comes ignored."""
+
+
+@implementer(IHostnameResolver)
+class Lookups:
+    """The system's resolver for a reactor, in threads that end with the process at the latest."""
+
+    _log = Logger()
+
+    def __init__(self, reactor: IReactorFromThreads) -> None:
+        self._reactor = reactor
+        self._waiting: dict[_Question, list[IResolutionReceiver]] = {}
+
+    def resolveHostName(
+        self,
+        resolutionReceiver: IResolutionReceiver,
+        hostName: str,
+        portNumber: int = 0,
+        addressTypes: Sequence[type[IAddress]] | None = None,
+        transportSemantics: str = "TCP",
+    ) -> IHostResolution:
+        """See ``IHostnameResolver``."""
+        resolution = _Resolution(hostName)
+        resolutionReceiver.resolutionBegan(resolution)
+        kinds = {_FAMILIES[each] for each in addressTypes or _FAMILIES if each in _FAMILIES}
+        family = kinds.pop() if len(kinds) == 1 else socket.AF_UNSPEC
+        question = (hostName, portNumber, int(family), int(_SOCKETS[transportSemantics]))
+        waiting = self._waiting.get(question)
+        if waiting is not None:
+            waiting.append(resolutionReceiver)
+        elif len(self._waiting) >= MOST_LOOKUPS:
+            self._log.warn("{name} is not looked up: too many others are", name=hostName)
+            resolutionReceiver.resolutionComplete()
+        else:
+            self._waiting[question] = [resolutionReceiver]
+            self._begin(question, transportSemantics)
+        return resolution
+
+    def _begin(self, question: _Question, semantics: str) -> None:
+        try:
+            looking = in_own_thread(self._reactor, THREAD, _look_up, question)
+        except RuntimeError as error:
+            self._end(Failure(error), question, semantics)
+        else:
+            _ = looking.addBoth(self._end, question, semantics)
+
+    def _end(self, found: _Found | Failure, question: _Question, semantics: str) -> None:
+        if isinstance(found, Failure):
+            if found.check(OSError, UnicodeError) is None:
+                self._log.failure("{name} cannot be looked up", found, name=question[0])
+            found = []
+        kinds = {family: kind for kind, family in _FAMILIES.items()}
+        for receiver in self._waiting.pop(question):
+            for family, _, _, _, address in found:
+                receiver.addressResolved(kinds[family](semantics, *address))
+            receiver.resolutionComplete()
+
+
+def _look_up(question: _Question) -> _Found:
+    return socket.getaddrinfo(*question)
