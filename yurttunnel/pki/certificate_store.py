@@ -151,6 +151,7 @@ class DatedStore(CertificateStore):
         except OSError as error:
             reason = (error.strerror or "failed").lower()
             raise StateError(f"{self.path} cannot be replaced ({reason}): check it") from error
+        self._directory.sync()
         self._prune(name)
 
     def _read(self) -> bytes | None:

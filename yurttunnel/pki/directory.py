@@ -164,6 +164,11 @@ class StateDirectory:
                 raise
             os.fsync(directory)
 
+    def sync(self) -> None:
+        """Have files keep the names that they were given, also after a loss of power."""
+        with _explained(self.path), self._opened() as directory:
+            os.fsync(directory)
+
     def remove(self, name: str) -> None:
         """Remove a file; none there is no error."""
         with (
