@@ -38,6 +38,9 @@ were here when the file was written."""
 END_SECONDS = 2.0
 """Seconds for which the end of the process waits for the disk."""
 
+MOST_BYTES = 12 * 1024 * 1024
+"""Of the nodes in the file, which may be read to 16 MiB; beyond that it has the latest ones."""
+
 STOPPED = "it was connected when this server ended, and has not been back since"
 
 InThread = Callable[[Callable[[list[NodePast]], None], list[NodePast]], Deferred[None]]
@@ -113,20 +116,26 @@ def _save(directory: StateDirectory, now: float, nodes: Iterable[NodePast]) -> N
 
 def _encoded(now: float, nodes: Iterable[NodePast]) -> bytes:
     # Line by line, so that the reactor's thread has its turn between them.
-    lines = [json.dumps({"written": now})]
-    lines += [
-        json.dumps(
-            {
-                "node": each.node,
-                "last_seen": each.last_seen,
-                "address": each.address,
-                "version": each.version,
-                "disconnections": [[one.at, one.why] for one in each.disconnections],
-            }
-        )
-        for each in nodes
-    ]
-    return "\n".join(lines).encode() + b"\n"
+    lines = [_line(each) for each in nodes]
+    room, first = MOST_BYTES, len(lines)
+    while first and (room := room - len(lines[first - 1])) >= 0:
+        first -= 1
+    return b"".join([json.dumps({"written": now}).encode() + b"\n", *lines[first:]])
+
+
+def _line(past: NodePast) -> bytes:
+    text = json.dumps(
+        {
+            "node": past.node,
+            "last_seen": past.last_seen,
+            "address": past.address,
+            "version": past.version,
+            "disconnections": [[one.at, one.why] for one in past.disconnections],
+        },
+        # What is written in other letters is not to take three times the room.
+        ensure_ascii=False,
+    )
+    return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def _decoded(content: bytes) -> list[NodePast]:

@@ -77,7 +77,7 @@ class NodeHistory:
         """Note that a node is here now."""
         past = self._nodes.get(node)
         here = replace(past or NodePast(node, None), last_seen=None)
-        here = replace(here, address=address, version=version)
+        here = replace(here, address=address, version=version[:LONGEST_REASON])
         if here != past:
             self._keep(here)
 

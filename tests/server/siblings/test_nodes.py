@@ -54,6 +54,16 @@ class NodeTests(TwoServersTests):
         self.network.pass_time(0.1)
         self.assertFalse(self.first.knows("edge-1"))
 
+    def test_other_identifiers(self):
+        """A node whose agent claims something else is reached all the time."""
+        first = self.joined(identifiers="host=edge-1&ipv4=192.0.2.7")
+        reached = []
+        registry = self.first.registry
+        registry.on_remote_gone.append(lambda node: reached.append(registry.reaches(node)))
+        self.joined(identifiers="host=edge-1", process=first.hello.process)
+        self.assertIsNone(self.first.finds("192.0.2.7"))
+        self.assertEqual([True], reached)
+
     def test_stream(self):
         """A stream goes by the sibling, bytes both ways, each direction ended by itself."""
         agent = self.joined()

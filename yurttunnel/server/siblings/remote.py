@@ -51,13 +51,15 @@ class RemoteNodes:
         if node is not None and isinstance(entry, NodeEntry) and node.is_same(entry):
             self._set_drains(node, entry.draining)
         else:
-            if node is not None:
-                self._remove(number, node)
+            former = self._nodes.pop(number, None)
             if isinstance(entry, NodeEntry):
                 if len(self._nodes) >= MAX_NODES:
                     raise ValueError(f"it has more than {MAX_NODES} nodes")
                 self._nodes[number] = node = RemoteNodeSession(self, entry)
                 self.registry.add_remote(node)
+            # Only now: a node that claims something else is reached all the time.
+            if former is not None:
+                self._forget(former)
         if isinstance(entry, NodeEntry) and not entry.draining:
             self.registry.remote_serves(entry.node)
 
@@ -98,8 +100,7 @@ class RemoteNodes:
     def _all_drain(self) -> None:
         self._drains(frozenset(self._nodes.values()))
 
-    def _remove(self, number: int, node: RemoteNodeSession) -> None:
-        del self._nodes[number]
+    def _forget(self, node: RemoteNodeSession) -> None:
         self.registry.remove_remote(node)
         self._set_drains(node, True)
 
