@@ -8,7 +8,7 @@ from tests.hub.cache.caches import NODES, POD, PODS, item
 from yurttunnel.hub.cache import queue
 from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.cache.queue import WriteQueue
-from yurttunnel.hub.cache.writes import OVERHEAD, Change, Key, Statements
+from yurttunnel.hub.cache.writes import OVERHEAD, Change, Key, Statements, Unlist
 
 
 class BoundTests(SynchronousTestCase):
@@ -64,6 +64,22 @@ class BoundTests(SynchronousTestCase):
         self.queue.done(self.queue.take())
         self.assertFalse(self.queue.is_lacking(PODS))
         self.assertFalse(self.queue.is_busy)
+
+    def test_more_that_lack_something_when_it_is_tried_again(self) -> None:
+        """What is dropped while something is written that fails stands behind that, once."""
+        self.queue.put(Statements())
+        for most in (10, 0):
+            self.patch(queue, "MOST_LACKING", most)
+            for _ in range(3):
+                taken = self.queue.take()
+                self.lose(PODS)
+                self.queue.put_back()
+            first, *others, last = self.queue.take()
+            self.assertEqual(taken[1:], others)
+            for each in (first, last):
+                self.assertIsInstance(each, Unlist)
+            self.assertEqual((most > 0, most == 0), (PODS in last.collections, bool(last.of_all)))
+            self.queue.put_back()
 
     def test_what_is_seen(self) -> None:
         """What watches have told of takes memory for each version at which one of them began."""

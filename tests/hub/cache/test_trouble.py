@@ -17,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hub.cache.caches import (
     ALL,
+    NODES,
     POD,
     PODS,
     HeldJobs,
@@ -27,10 +28,12 @@ from tests.hub.cache.caches import (
     tell_list,
 )
 from tests.hub.cache.test_store import CacheTestCase
+from yurttunnel.hub.cache import queue
 from yurttunnel.hub.cache.interfaces import CacheFailed, KeptDocument
 from yurttunnel.hub.cache.reading import Snapshot
 from yurttunnel.hub.cache.trouble import CacheDamaged
 from yurttunnel.hub.cache.writing import BARRIER, SLOW
+from yurttunnel.hub.media.interfaces import ListMeta
 
 BODY = b"x" * 5_700
 
@@ -146,6 +149,86 @@ class SlowDiskTests(TroubleTestCase):
         self.assertFalse(self.read()[1])
         tell_list(self.cache, [item("a")], 10)
         self.assertTrue(self.read()[1])
+
+    def start_small(self, **options) -> None:
+        """Have one with little memory, and a disk that hangs."""
+        self.writer.release()
+        self.stop()
+        self.start(most_waiting=100_000, **options)
+        self.assertEqual({"a": "1"}, self.names())
+        self.writer.holds = True
+
+    def tell_a_change(self) -> None:
+        """Have a watch from 100 on tell of a pod."""
+        self.cache.upsert(PODS, POD, item("new", 150, body=BODY))
+        self.cache.see(ALL, "100", "150")
+
+    def drop_it(self) -> None:
+        """Have it dropped for what is told of nodes."""
+        number = 0
+        while not self.cache.stats.dropped:
+            number += 1
+            self.cache.upsert(NODES, POD, item(f"node-{number}", 200, body=BODY))
+
+    def assert_lacking(self) -> None:
+        """Assert that pods are not taken for whole, whatever is told, until they are listed."""
+        self.cache.see(ALL, "100", "300")
+        self.clock.advance(1)
+        for _ in range(2):
+            self.assertIsNone(self.cache.problem())
+            self.assertNotIn("new", self.names())
+            self.assertFalse(self.read()[1])
+            self.restart()
+        tell_list(self.cache, [item("new", 150)], 300)
+        self.assertEqual((True, {"new": "150"}), (self.read()[1], self.names()))
+
+    def test_dropped_behind_a_list_that_is_tried_again(self) -> None:
+        """A list that could not be written at first does not hide what was dropped meanwhile."""
+        self.start_small(connect=connect_failing)
+        tell_list(self.cache, [item("a", 50)], 100)
+        self.clock.advance(1)
+        self.tell_a_change()
+        self.drop_it()
+        self.patch(FailingConnection, "code", sqlite3.SQLITE_IOERR)
+        self.writer.release()
+        self.clock.advance(0)
+        self.assertIsNotNone(self.cache.problem())
+        self.patch(FailingConnection, "code", None)
+        self.pass_time(31)
+        self.assert_lacking()
+
+    def test_dropped_before_a_list_that_is_cut(self) -> None:
+        """Nor does a list that is still being cut when more is told than waits for it."""
+        listing = self.begin_to_cut()
+        self.tell_a_change()
+        self.drop_it()
+        self.writer.release()
+        self.clock.advance(1)
+        self.end_cutting(listing)
+        self.assert_lacking()
+
+    def test_dropped_before_a_list_that_waits(self) -> None:
+        """Nor does it when it waits already, behind what came later and was told before it."""
+        self.patch(queue, "MOST_IN_LINE", 0)
+        listing = self.begin_to_cut()
+        self.tell_a_change()
+        self.end_cutting(listing)
+        self.drop_it()
+        self.writer.release()
+        self.assert_lacking()
+
+    def begin_to_cut(self):
+        """Return a list that has come, and is being cut."""
+        self.start_small()
+        listing = self.cache.begin_list(ALL, "")
+        listing.add([item("a", 50)])
+        listing.lag(5_000, True)
+        return listing
+
+    def end_cutting(self, listing) -> None:
+        """Have it cut."""
+        listing.lag(0, True)
+        listing.complete(ListMeta(POD, "100"))
 
     def drop_tokens(self, *digests: bytes) -> None:
         """Have tokens accepted that go for want of room, while the disk takes nothing."""
@@ -287,17 +370,18 @@ class FailingConnection(sqlite3.Connection):
         return super().execute(statement, *values)
 
 
+def connect_failing(uri: str) -> sqlite3.Connection:
+    """Return one of these."""
+    return sqlite3.connect(uri, isolation_level=None, factory=FailingConnection, uri=True)
+
+
 class BrokenDiskTests(TroubleTestCase):
     """A disk that fails."""
 
     def test_errors(self) -> None:
         """Each error has a sentence that says what to do, and is said once; reading goes on."""
         self.stop()
-
-        def connect(uri: str) -> sqlite3.Connection:
-            return sqlite3.connect(uri, isolation_level=None, factory=FailingConnection, uri=True)
-
-        self.cache = make_cache(self.directory, self.clock, connect=connect)
+        self.cache = make_cache(self.directory, self.clock, connect=connect_failing)
         self.cache.startService()
         self.cache.upsert(PODS, POD, item("a", 1))
         self.assertEqual("1", self.get("a").item.version)

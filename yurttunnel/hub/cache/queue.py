@@ -72,6 +72,11 @@ class WriteQueue:
         self._lacking_anew: set[Collection] = set()
         # With too many of these: another object each time, so that it is known when it is done.
         self._all_lack: Callable[[str], bool] | None = None
+        # That one of when what is being written was taken.
+        self._all_lacked: Callable[[str], bool] | None = None
+        # Stands behind lists before which something was told that is newer; its place in the line.
+        self._behind_late: Unlist | None = None
+        self._late_place: Place | None = None
         self.size = 0
         """Bytes of memory that all of it takes, about."""
 
@@ -153,8 +158,10 @@ class WriteQueue:
             self._taken.append(self._waiting.popleft())
         if not self._waiting:
             self._open = None
+        self._all_lacked = self._all_lack
         if self._lacking or self._all_lack is not None:
-            # It stands first, since what was dropped is older than all that waits.
+            # It stands first, since what was dropped is older than all that waits. Lists that are
+            # older have one of their own behind them: see put_back and _behind_late.
             self._lacking_anew.clear()
             return [Unlist(set(self._lacking), self._all_lack), *self._taken]
         return list(self._taken)
@@ -166,20 +173,32 @@ class WriteQueue:
                 self._lacking -= write.collections - self._lacking_anew
                 if write.of_all is self._all_lack:
                     self._all_lack = None
+                if write is self._behind_late:
+                    self._behind_late = None
         taken, self._taken = self._taken, []
         for write in taken:
             self._end(write)
 
     def give_up(self) -> int:
         """Drop what was taken: there is no room for it; return how many writes those were."""
-        for write in self._taken:
-            self._lack(write.drop())
-        number = len(self._taken)
+        number = sum(map(self._drop, self._taken))
         self.done([])
         return number
 
     def put_back(self) -> None:
-        """Have what was taken wait again, to be taken first: it could not be done now."""
+        """Have what was taken wait again, to be taken first: it could not be done now.
+
+        What was dropped since it was taken is newer than that.
+        """
+        of_all = None if self._all_lack is self._all_lacked else self._all_lack
+        if self._lacking_anew or of_all is not None:
+            # There is one of before if this is not the first time.
+            if not (self._waiting and isinstance(self._waiting[0], Unlist)):
+                self._waiting.appendleft(Unlist(set()))
+            first = self._waiting[0]
+            assert isinstance(first, Unlist)
+            first.of_all = of_all or first.of_all
+            self._add(first, self._lacking_anew)
         self._waiting.extendleft(reversed(self._taken))
         self._taken.clear()
         self._open = None
@@ -212,9 +231,28 @@ class WriteQueue:
             # What is late is put right by its version, where it has one.
             line = self._line
             self._line = deque(place for place in line if place.stays)
+            self._mark_late()
             for place in line:
                 if not place.stays:
                     self._tell(place)
+
+    def _mark_late(self) -> None:
+        """Have something stand behind the lists in line, for what is told now and dropped then."""
+        for place in reversed(self._line):
+            if place is self._late_place:
+                return
+            if place.told is None:
+                break
+        self._behind_late = Unlist(set())
+        self._late_place = Place(partial(self._put_late, self._behind_late), waits=True)
+        self._line.append(self._late_place)
+
+    def _put_late(self, unlist: Unlist) -> None:
+        if self._waiting or self._taken:
+            self.put_at_once(unlist)
+        elif unlist is self._behind_late:
+            # What was told before those lists has been written.
+            self._behind_late = None
 
     def _tell(self, place: Place) -> None:
         self.size -= place.size
@@ -276,6 +314,17 @@ class WriteQueue:
         for mark in self._marks.pop(id(write), ()):
             mark.callback(None)
 
+    def _drop(self, write: Write) -> bool:
+        """Drop a write; return whether something is lost by it: what is lacking is still known."""
+        if write is self._behind_late:
+            self._behind_late = None
+        self._lack(write.drop())
+        if not isinstance(write, Unlist):
+            return True
+        if write.of_all is not None:
+            self._all_lack = partial(self._has)
+        return False
+
     def _lack(self, collections: Iterable[Collection]) -> None:
         found = set(collections)
         self._lacking |= found
@@ -284,18 +333,27 @@ class WriteQueue:
             self._lacking.clear()
             self._lacking_anew.clear()
             self._all_lack = partial(self._has)
+        if self._behind_late is not None:
+            self._add(self._behind_late, found)
+
+    def _add(self, unlist: Unlist, collections: set[Collection]) -> None:
+        """Have more of them lack something; the thread may be reading those before."""
+        if not collections <= unlist.collections:
+            unlist.collections = unlist.collections | collections
+        if len(unlist.collections) > MOST_LACKING:
+            unlist.collections, unlist.of_all = set(), partial(self._has)
 
     def _bound(self) -> None:
         dropped = 0
         while self.size > self._most and self._waiting:
-            dropped += 1
             oldest = self._waiting[0]
             if isinstance(oldest, Changes) and len(oldest.of) > 1:
                 self.size -= oldest.size
                 self._lack((oldest.drop_oldest(),))
                 self.size += oldest.size
+                dropped += 1
             else:
-                self._lack(oldest.drop())
+                dropped += self._drop(oldest)
                 self._end(self._waiting.popleft())
         if dropped:
             if not self._waiting:
