@@ -78,6 +78,17 @@ class RoomTests(GuestTestCase):
         self.assertEqual([60, 60, 0], [self.number(each) for each in (PROXY, "kubelet", "app a")])
         self.assertIsNone(self.cache.problem())
 
+    def test_many_go(self) -> None:
+        """However many guests have to go for what the node needs, all others stay."""
+        for number in range(40):
+            self.keep(f"name-{number} a", 2)
+        self.keep(PROXY, 60)
+        self.keep("kubelet", 40)
+        self.assertEqual([60, 40], [self.number(each) for each in (PROXY, "kubelet")])
+        there = [number for number in range(40) if self.number(f"name-{number} a")]
+        self.assertEqual(list(range(40 - len(there), 40)), there)
+        self.assertGreater(len(there), 5)
+
     def test_no_room_for_a_guest(self) -> None:
         """What a guest sees is not kept rather than that the node loses what it needs."""
         self.keep(PROXY, 70)

@@ -6,7 +6,16 @@ import hashlib
 
 from twisted.internet.defer import Deferred
 
-from tests.hub.cache.caches import ALL, POD, PODS, item, make_cache, read_all, tell_list
+from tests.hub.cache.caches import (
+    ALL,
+    NODES,
+    POD,
+    PODS,
+    item,
+    make_cache,
+    read_all,
+    tell_list,
+)
 from tests.hub.cache.test_store import CacheTestCase
 from yurttunnel.hub.cache import documents, events, tokens
 from yurttunnel.hub.cache.clients import HOUR, MOST_HOURS
@@ -215,6 +224,86 @@ class ClientTests(CacheTestCase):
         self.clock.advance(1)
         self.assertIn("has reached its bound of 0 MB with what kubelet needs", self.cache.problem())
         self.assertEqual({"a": "1"}, self.names())
+
+    def start_bounded(self, most_bytes: int) -> None:
+        """Have another cache, with a pod of kubelet's and one of kube-proxy's."""
+        self.stop()
+        self.cache = make_cache(self.directory, self.clock, most_bytes=most_bytes)
+        self.cache.startService()
+        for client in ("kubelet", "kube-proxy"):
+            tell_list(self.cache, [item("a")], 5, self.scope(client))
+        self.clock.advance(1)
+
+    def test_a_list_that_does_not_fit(self) -> None:
+        """Nobody goes for a list that does not fit then either; what is behind it is written."""
+        for most_bytes, kubelets in ((300_000, 0), (800_000, 60)):
+            self.start_bounded(most_bytes)
+            items = [item(f"pod-{number}", body=bytes(5_700)) for number in range(100)]
+            tell_list(self.cache, [item("a"), *items[:kubelets]], 6)
+            tell_list(self.cache, [item("old")], 6, self.scope("coredns"))
+            self.clock.advance(1)
+            tell_list(self.cache, items, 7, self.scope("coredns"))
+            self.clock.advance(1)
+            self.assertIn("with what coredns needs", self.cache.problem())
+            self.cache.upsert(PODS, POD, item("a", 9))
+            self.cache.see(ALL, "6", "9")
+            self.clock.advance(1)
+            self.assertIsNone(self.cache.problem())
+            self.assertEqual(0, self.cache.stats.forgotten)
+            self.assertEqual(1, self.cache.stats.dropped)
+            for _ in range(2):
+                self.assertEqual("9", self.names()["a"])
+                self.assertTrue(self.is_known("kube-proxy"))
+                _, complete, found = self.read(self.scope("coredns"))
+                self.assertEqual((False, ["old"]), (complete, [each.name for each in found]))
+                self.restart()
+            tell_list(self.cache, items[:1], 10, self.scope("coredns"))
+            self.assertTrue(self.read(self.scope("coredns"))[1])
+
+    def fill(self) -> int:
+        """Have kubelet's pods take all the room there is; return the number of those told."""
+        for number in range(100):
+            self.cache.upsert(PODS, POD, item(f"pod-{number}", 10 + number, body=bytes(5_700)))
+            self.clock.advance(1)
+            if self.cache.problem() is not None:
+                return number + 1
+        raise AssertionError("there is room without end")
+
+    def test_behind_what_does_not_fit(self) -> None:
+        """What is removed behind a change for which there is no room is removed, and makes room."""
+        self.start_bounded(300_000)
+        number = self.fill()
+        self.assertIn("with what kubelet needs", self.cache.problem())
+        self.assertFalse(self.read()[1])
+        self.assertEqual(0, self.cache.stats.forgotten)
+        self.cache.upsert(PODS, POD, item("large", 400, body=bytes(400_000)))
+        self.clock.advance(1)
+        self.assertEqual(number, len(self.names()))
+        self.cache.upsert(NODES, POD, item("large", 401, body=bytes(400_000)))
+        self.cache.forget_object("kubelet", PODS.resource, "default", "pod-0", "402")
+        self.cache.remove(PODS, "default", "pod-1", "402")
+        self.assertEqual(number - 2, len(self.names()))
+        tell_list(self.cache, [item("a")], 500)
+        self.assertEqual((True, {"a": "1"}), (self.read()[1], self.names()))
+        self.assertIsNone(self.cache.problem())
+
+    def test_removals_first(self) -> None:
+        """What is added and what is removed at once fits where it fits together."""
+        self.start_bounded(300_000)
+        number = self.fill()
+        tell_list(self.cache, [item("a")], 500)
+        items = [item(f"pod-{each}", 501, body=bytes(5_700)) for each in range(number - 10)]
+        tell_list(self.cache, items, 502)
+        self.assertEqual(number - 10, len(self.names()))
+        for each in range(20):
+            self.cache.upsert(NODES, POD, item(f"new-{each}", 503, body=bytes(5_700)))
+        for each in range(20):
+            self.cache.remove(PODS, "default", f"pod-{each}", "504")
+        self.cache.see(ALL, "502", "504")
+        self.assertEqual(number - 30, len(self.names()))
+        self.assertEqual(20, len(self.names(Scope(NODES))))
+        self.assertTrue(self.read()[1])
+        self.assertIsNone(self.cache.problem())
 
     def test_another_bound(self) -> None:
         """A bound that is raised counts at once; one below the file's size lets it grow no more."""

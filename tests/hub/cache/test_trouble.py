@@ -29,7 +29,7 @@ from tests.hub.cache.caches import (
 )
 from tests.hub.cache.test_store import CacheTestCase
 from yurttunnel.hub.cache import queue
-from yurttunnel.hub.cache.interfaces import CacheFailed, KeptDocument
+from yurttunnel.hub.cache.interfaces import CacheFailed, KeptDocument, Scope
 from yurttunnel.hub.cache.reading import Snapshot
 from yurttunnel.hub.cache.trouble import CacheDamaged
 from yurttunnel.hub.cache.writing import BARRIER, SLOW
@@ -373,6 +373,71 @@ class FailingConnection(sqlite3.Connection):
 def connect_failing(uri: str) -> sqlite3.Connection:
     """Return one of these."""
     return sqlite3.connect(uri, isolation_level=None, factory=FailingConnection, uri=True)
+
+
+class SmallDiskConnection(sqlite3.Connection):
+    """One whose disk has room for so many ``pages`` of its file."""
+
+    pages = 1_280
+
+    def execute(self, statement, *values):
+        """Do it, with the bound of the disk in place of the cache's."""
+        if statement.startswith("PRAGMA max_page_count"):
+            statement = f"PRAGMA max_page_count = {self.pages}"
+        return super().execute(statement, *values)
+
+
+class SmallDiskTests(TroubleTestCase):
+    """A disk that has room, but not for all."""
+
+    def setUp(self) -> None:
+        """Have a small one."""
+        super().setUp()
+        self.stop()
+
+        def connect(uri: str) -> sqlite3.Connection:
+            return sqlite3.connect(uri, isolation_level=None, factory=SmallDiskConnection, uri=True)
+
+        self.cache = make_cache(self.directory, self.clock, connect=connect)
+        self.cache.startService()
+        tell_list(self.cache, [item("a")], 5)
+        self.assertEqual({"a": "1"}, self.names())
+
+    def test_a_list_that_does_not_fit(self) -> None:
+        """It is not kept, and what is behind it is: the list of before is not whole any more."""
+        items = [item(f"pod-{number}", 6, body=BODY) for number in range(2_000)]
+        for scope in (ALL, Scope(PODS._replace(client="app a"))):
+            tell_list(self.cache, items, 6, scope)
+        self.cache.upsert(PODS, POD, item("a", 9))
+        self.cache.accept_token(b"digest", "owner", 1000.0)
+        self.clock.advance(1)
+        self.assertEqual(2, self.cache.stats.dropped)
+        self.assertEqual(1, self.said("not kept: the cache"))
+        self.assertIn("the disk is full", self.cache.problem())
+        for _ in range(2):
+            self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
+            self.assertEqual((False, {"a": "9"}), (self.read()[1], self.names()))
+            self.restart()
+        tell_list(self.cache, [item("a", 9)], 10)
+        self.assertTrue(self.read()[1])
+
+    def test_small_ones_that_do_not_fit(self) -> None:
+        """They wait until there is room, and others behind them: none is lost."""
+        items = [item(f"pod-{number}", 6, body=BODY) for number in range(600)]
+        tell_list(self.cache, items, 6)
+        for number in range(400):
+            self.cache.upsert(NODES, POD, item(f"node-{number}", 7, body=BODY))
+        self.cache.upsert(PODS, POD, item("pod-0", 9))
+        self.clock.advance(1)
+        self.assertIn("the disk is full", self.cache.problem())
+        self.assertEqual(0, self.cache.stats.dropped)
+        self.patch(SmallDiskConnection, "pages", 10_000)
+        self.pass_time(31)
+        self.assertIsNone(self.cache.problem())
+        self.assertEqual("9", self.names()["pod-0"])
+        self.assertEqual((True, 600), (self.read()[1], len(self.names())))
+        self.cache.see(Scope(NODES), "7", "8")
+        self.assertEqual(400, len(self.names(Scope(NODES))))
 
 
 class BrokenDiskTests(TroubleTestCase):

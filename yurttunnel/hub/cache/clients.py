@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from yurttunnel.hub.cache import documents, objects
 from yurttunnel.hub.cache.interfaces import Collection
+from yurttunnel.hub.cache.trouble import NobodyLeft
 from yurttunnel.hub.cache.versions import version_of
 from yurttunnel.hub.cache.writes import OVERHEAD, Done, Statements
 
@@ -124,17 +125,29 @@ class MakeRoom:
     """Forgets the client that is missed least; for a write of a guest's, none of the node's own.
 
     Of those that is the one that has not asked for longest, and never kubelet. Before any of them
-    go documents, half of what they take at a time.
+    go documents, half of what they take at a time. It does so a ``number`` of times, and raises
+    :class:`NobodyLeft` when there was nobody from the start.
     """
 
     size = OVERHEAD
 
-    def __init__(self, is_guest: IsGuest, for_guest: bool) -> None:
+    def __init__(self, is_guest: IsGuest, for_guest: bool, number: int = 1) -> None:
         self._is_guest = is_guest
         self._for_guest = for_guest
+        self._number = number
 
     def do(self, connection: Connection) -> Done:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
+        done = self._forget_one(connection)
+        if done == Done():
+            raise NobodyLeft
+        for _ in range(1, self._number):
+            more = self._forget_one(connection)
+            forgotten = done.forgotten + more.forgotten
+            done = Done(forgotten=forgotten, documents=done.documents + more.documents)
+        return done
+
+    def _forget_one(self, connection: Connection) -> Done:
         takers = _takers(connection)
         guests = [each for each in takers if self._is_guest(each.client)]
         if guests:

@@ -6,18 +6,24 @@ import contextlib
 import os
 import sqlite3
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from twisted.python.failure import Failure
 
 from yurttunnel.hub.cache import documents, events, schema
-from yurttunnel.hub.cache.clients import GUESTS_SHARE, BoundGuests, IsGuest, MakeRoom
+from yurttunnel.hub.cache.clients import (
+    GUESTS_SHARE,
+    KUBELET,
+    BoundGuests,
+    IsGuest,
+    MakeRoom,
+)
 from yurttunnel.hub.cache.connection import Connect, Connection, uri_of
 from yurttunnel.hub.cache.interfaces import CacheFailed
-from yurttunnel.hub.cache.trouble import CacheDamaged, trouble_of
-from yurttunnel.hub.cache.writes import Done, Write
+from yurttunnel.hub.cache.trouble import BoundReached, CacheDamaged, NobodyLeft, trouble_of
+from yurttunnel.hub.cache.writes import MOST_IN_ONE, Changes, Done, Removals, Statements, Write
 from yurttunnel.pki.directory import StateDirectory, StateError
 
 _PAGE = 4096
@@ -44,6 +50,10 @@ _LISTED = (
 )
 
 
+_ONE_PAGE = Statements(("UPDATE hours SET hour = hour", ()))
+"""Changes nothing, and is written nevertheless."""
+
+
 class Contents(NamedTuple):
     """What is in a file: bytes in use, and clients."""
 
@@ -54,14 +64,14 @@ class Contents(NamedTuple):
 class Written(NamedTuple):
     """What has come of writes; ``defects`` are of those that cannot be done.
 
-    ``contents`` are those after them. If they are ``refused`` there is no room for what guests
-    keep, and none of them is done.
+    ``contents`` are those after them. If they are ``refused``, for want of room, none of them is
+    done: fewer of them may be.
     """
 
     done: Sequence[Done]
     defects: Sequence[Failure]
     contents: Contents
-    refused: bool = False
+    refused: CacheFailed | None = None
 
 
 class Database(Connection):
@@ -101,27 +111,58 @@ class Database(Connection):
     def _done_within_bound(
         self, connection: sqlite3.Connection, writes: Sequence[Write], of_guests: bool
     ) -> Written:
-        made_room: list[Done] = []
+        # Nobody goes for what does not fit though all have gone: that is rolled back with it.
+        room: list[Write] = []
+        more = self._what_makes_room(writes, of_guests)
         size = sum(write.size for write in writes)
         while True:
             try:
-                done, defects = self._done(connection, writes)
+                done, defects = self._done(connection, [*room, *writes])
             except sqlite3.OperationalError as error:
-                needed = _bytes(connection) + 2 * size
-                if error.sqlite_errorcode != sqlite3.SQLITE_FULL or needed < self._most:
+                if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
                     raise
-                made_room += _in_transaction(connection, [MakeRoom(self._is_guest, of_guests)])
-                if made_room[-1] == Done():
-                    if of_guests and size:
-                        return Written(made_room, (), _contents(connection), refused=True)
-                    raise CacheFailed(
-                        f"the cache {self._path} has reached its bound of"
-                        f" {self._most // 1_000_000} MB with what kubelet needs: raise it"
-                    ) from error
+                if _bytes(connection) + 2 * size < self._most:
+                    return self._without_room_on_disk(connection, writes, error)
+                if size > self._most:
+                    return self._without_room(connection, size)
+                room.append(next(more))
+            except NobodyLeft:
+                return self._without_room(connection, size)
             else:
                 if of_guests:
                     done += _in_transaction(connection, [self._bound_guests()])
-                return Written([*made_room, *done], defects, _contents(connection))
+                return Written(done, defects, _contents(connection))
+
+    def _what_makes_room(self, writes: Sequence[Write], of_guests: bool) -> Iterator[Write]:
+        """Yield it, one behind the other; where many have to go, several of them at a time."""
+        if any(isinstance(write, Changes) for write in writes):
+            yield Removals(writes)
+        gone = 0
+        while True:
+            number = 1 + gone // 4
+            yield MakeRoom(self._is_guest, of_guests, number)
+            gone += number
+
+    def _without_room(self, connection: sqlite3.Connection, size: int) -> Written:
+        refused = BoundReached(self._path, self._most, [KUBELET])
+        if not size:
+            # What lacks something has to be known.
+            raise refused
+        return Written((), (), _contents(connection), refused)
+
+    def _without_room_on_disk(
+        self, connection: sqlite3.Connection, writes: Sequence[Write], error: Exception
+    ) -> Written:
+        """Refuse what is large, or several writes; else all has to wait until there is room.
+
+        Changes are not large: they have one object beyond :data:`MOST_IN_ONE`.
+        """
+        sizes = [write.size for write in writes if write.size]
+        if len(sizes) <= 1 and sum(sizes) <= 2 * MOST_IN_ONE:
+            raise error
+        # It fails like this where there is no room for anything.
+        _in_transaction(connection, [_ONE_PAGE])
+        return Written((), (), _contents(connection), trouble_of(error, self._path))
 
     def _bound_guests(self) -> BoundGuests:
         most = round(self._most * GUESTS_SHARE)

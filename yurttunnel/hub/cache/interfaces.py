@@ -199,4 +199,6 @@ class ICache(Interface):
         """Forget a token: the API does not accept it any more."""
 
     def problem() -> str | None:
-        """Return why nothing can be kept at this time, for ``/readyz``."""
+        """Return why nothing can be kept at this time, or what the node's own need was not when
+        something was kept last; for ``/readyz``.
+        """

@@ -65,7 +65,7 @@ METRICS: tuple[Metric[CacheStats], ...] = (
     counter(
         "yurthub_cache_dropped",
         "What was not kept because too much waited: the disk is slow, full or broken, or a list is "
-        "very large; or since the file has no room for others than the node's own components. "
+        "very large; or since the file, or its disk, has no room for it. "
         "changes: of single objects, or whole lists that waited; lists: that were never complete. "
         "Of what it was about, the cache has an older state until it is listed again.",
         lambda stats: (("changes", stats.dropped), ("lists", stats.refused)),

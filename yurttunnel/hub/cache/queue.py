@@ -150,10 +150,13 @@ class WriteQueue:
         """Return whether lists that are on their way may take more."""
         return self.size <= self._most * _FOR_LISTS
 
-    def take(self) -> list[Write]:
-        """Return what is to be done next, in one transaction; :meth:`done` or :meth:`put_back`."""
+    def take(self, most: int = MOST_IN_ONE) -> list[Write]:
+        """Return what is to be done next, in one transaction; :meth:`done` or :meth:`put_back`.
+
+        Those are ``most`` bytes, or one write.
+        """
         size = 0
-        while self._waiting and (not self._taken or size + self._waiting[0].size <= MOST_IN_ONE):
+        while self._waiting and (not self._taken or size + self._waiting[0].size <= most):
             size += self._waiting[0].size
             self._taken.append(self._waiting.popleft())
         if not self._waiting:
@@ -179,11 +182,11 @@ class WriteQueue:
         for write in taken:
             self._end(write)
 
-    def give_up(self) -> int:
-        """Drop what was taken: there is no room for it; return how many writes those were."""
-        number = sum(map(self._drop, self._taken))
+    def give_up(self) -> set[str]:
+        """Drop what was taken: there is no room for it; return the clients that lack something."""
+        lacking = [collection for write in self._taken for collection in self._drop(write)]
         self.done([])
-        return number
+        return {collection.client for collection in lacking}
 
     def put_back(self) -> None:
         """Have what was taken wait again, to be taken first: it could not be done now.
@@ -314,16 +317,15 @@ class WriteQueue:
         for mark in self._marks.pop(id(write), ()):
             mark.callback(None)
 
-    def _drop(self, write: Write) -> bool:
-        """Drop a write; return whether something is lost by it: what is lacking is still known."""
+    def _drop(self, write: Write) -> Iterable[Collection]:
+        """Drop a write; return what lacks something, which is known still of what lacked it."""
         if write is self._behind_late:
             self._behind_late = None
-        self._lack(write.drop())
-        if not isinstance(write, Unlist):
-            return True
-        if write.of_all is not None:
+        lacking = write.drop()
+        self._lack(lacking)
+        if isinstance(write, Unlist) and write.of_all is not None:
             self._all_lack = partial(self._has)
-        return False
+        return lacking
 
     def _lack(self, collections: Iterable[Collection]) -> None:
         found = set(collections)
@@ -353,7 +355,8 @@ class WriteQueue:
                 self.size += oldest.size
                 dropped += 1
             else:
-                dropped += self._drop(oldest)
+                self._drop(oldest)
+                dropped += not isinstance(oldest, Unlist)
                 self._end(self._waiting.popleft())
         if dropped:
             if not self._waiting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from pathlib import Path
 
 from yurttunnel.hub.cache.interfaces import CacheFailed
@@ -24,6 +25,26 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT
 
 class CacheDamaged(CacheFailed):
     """The file is no database, or not a whole one."""
+
+
+class NobodyLeft(CacheFailed):
+    """Nobody is left who could make room."""
+
+
+class BoundReached(CacheFailed):
+    """There is no room within the bound."""
+
+    def __init__(self, path: Path, most: int, clients: Iterable[str]) -> None:
+        super().__init__(
+            f"the cache {path} has reached its bound of {most // 1_000_000} MB with what"
+            f" {', '.join(sorted(clients))} needs: raise it"
+        )
+        self._path = path
+        self._most = most
+
+    def needed_by(self, clients: Iterable[str]) -> BoundReached:
+        """Return the same, of these clients."""
+        return BoundReached(self._path, self._most, clients)
 
 
 def trouble_of(error: Exception, path: Path) -> CacheFailed | None:

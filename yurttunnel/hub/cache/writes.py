@@ -166,6 +166,39 @@ class Changes:
         return {key.collection for key in self.of}
 
 
+class Removals:
+    """What some changes remove, before all that they add: it makes room.
+
+    They have to follow, in the same transaction: what of them is newer than that comes again.
+    """
+
+    size = 0
+
+    def __init__(self, writes: Iterable[Write]) -> None:
+        self._keys = [
+            (key, change.version)
+            for write in writes
+            if isinstance(write, Changes)
+            for key, change in write.of.items()
+            if change.item is None
+        ]
+
+    def do(self, connection: Connection) -> Done:
+        """See :class:`Write`."""
+        gone: dict[Collection, list[tuple[str, str, Version]]] = {}
+        for key, version in self._keys:
+            gone.setdefault(key.collection, []).append((key.namespace, key.name, version))
+        for collection, keys in gone.items():
+            row = objects.find(connection, collection)
+            if row is not None:
+                objects.remove(connection, row, keys)
+        return Done()
+
+    def drop(self) -> Iterable[Collection]:
+        """See :class:`Write`."""
+        return ()
+
+
 def _change(
     connection: Connection, collection: Collection, changes: Sequence[tuple[Key, Change]]
 ) -> Done:

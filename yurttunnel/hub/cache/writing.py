@@ -10,13 +10,13 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from yurttunnel.hub.cache.clients import IsGuest
+from yurttunnel.hub.cache.clients import KUBELET, IsGuest
 from yurttunnel.hub.cache.connection import Connect
 from yurttunnel.hub.cache.database import Contents, Database
 from yurttunnel.hub.cache.interfaces import CacheFailed, Scope
 from yurttunnel.hub.cache.metrics import CacheStats
 from yurttunnel.hub.cache.queue import WriteQueue
-from yurttunnel.hub.cache.trouble import CacheDamaged
+from yurttunnel.hub.cache.trouble import BoundReached, CacheDamaged
 from yurttunnel.hub.cache.versions import Version
 from yurttunnel.hub.cache.writes import Change, Done, Key, Write
 from yurttunnel.ops.backoff import Backoff
@@ -87,6 +87,8 @@ class Writing:
         self._opening: list[Deferred[None]] = []
         self._damage: CacheDamaged | None = None
         self._problem: CacheFailed | None = None
+        # Why something of the node's own was given up when all was written the last time.
+        self._given_up: CacheFailed | None = None
         self._since: float | None = None
         self.own = WriteQueue(most_waiting, self._dropped, lambda client: not is_guest(client))
         self.guests = WriteQueue(most_waiting // 2, self._dropped, is_guest)
@@ -159,13 +161,18 @@ class Writing:
         """
         if self._is_open and not any(queue.is_busy for queue in queues):
             return True
-        if self.problem() is not None:
+        if self._trouble() is not None:
             return False
         self._loop.trigger(at_once=True)
         marks = DeferredList(map(self._mark, queues))
         return await ended_within(self._clock, seconds, marks)
 
     def problem(self) -> str | None:
+        """Return why nothing can be written, or not all could be of the node's own."""
+        trouble = self._trouble()
+        return trouble if self._given_up is None else trouble or str(self._given_up)
+
+    def _trouble(self) -> str | None:
         """Return why nothing can be written."""
         if self._problem is not None:
             return str(self._problem)
@@ -187,13 +194,13 @@ class Writing:
         return opened
 
     async def _write_waiting(self) -> bool:
+        given_up = self._given_up
         try:
             try:
                 await self._write_all()
             except CacheDamaged as damage:
                 await self._begin_anew(damage)
                 await self._write_all()
-            self._go_on()
             # It may have something that was dropped before; there may be no other time for that.
             self._on_written()
             await self._write_all()
@@ -201,6 +208,9 @@ class Writing:
             self._is_open = False
             self._fail(failure)
             return False
+        if self._given_up is given_up:
+            self._given_up = None
+        self._go_on()
         return True
 
     async def _write_all(self) -> None:
@@ -223,7 +233,26 @@ class Writing:
             each.callback(None)
 
     async def _write(self, queue: WriteQueue) -> None:
-        writes, of_guests = queue.take(), queue is self.guests
+        writes = queue.take()
+        refused = await self._refused(queue, writes)
+        if refused is None:
+            return
+        number = sum(write.size > 0 for write in writes)
+        if number == 1:
+            self._give_up(queue, refused)
+            return
+        # What is behind one that does not fit may do, or make room.
+        queue.put_back()
+        while number > 0 and queue:
+            alone = queue.take(1)
+            number -= sum(write.size > 0 for write in alone)
+            refused = await self._refused(queue, alone)
+            if refused is not None:
+                self._give_up(queue, refused)
+
+    async def _refused(self, queue: WriteQueue, writes: list[Write]) -> CacheFailed | None:
+        """Do what was taken; return why there is no room for it."""
+        of_guests = queue is self.guests
         self._since = self._clock.seconds()
         try:
             written = await self._thread.run(partial(self._database.write, writes, of_guests))
@@ -237,10 +266,27 @@ class Writing:
         self._say_gone(written.done)
         for defect in written.defects:
             self._log.failure("Defect: a change cannot be written to the cache", defect)
-        if written.refused:
-            self._no_room(queue.give_up())
-        else:
+        if written.refused is None:
             queue.done(writes)
+        return written.refused
+
+    def _give_up(self, queue: WriteQueue, refused: CacheFailed) -> None:
+        """Drop the one write that was taken: what it is about lacks something from now on."""
+        clients = queue.give_up()
+        self.stats.dropped += 1
+        if isinstance(refused, BoundReached):
+            if queue is self.guests:
+                self._say_no_room()
+                return
+            refused = refused.needed_by(clients or {KUBELET})
+        if queue is self.own:
+            self._given_up = refused
+        self._warnings.warn(
+            "A list, or changes, for {clients} are not kept: {reason}; without the cloud, what they"
+            " were about is not there or older than it could be, until it is listed again",
+            clients=", ".join(sorted(clients)) or "the node",
+            reason=refused,
+        )
 
     def _say_gone(self, done: Sequence[Done]) -> None:
         for client in (client for each in done for client in each.forgotten):
@@ -286,12 +332,10 @@ class Writing:
             self._log.info("The cache {path} is written again", path=self._path)
         self._problem = None
 
-    def _no_room(self, count: int) -> None:
-        self.stats.dropped += count
+    def _say_no_room(self) -> None:
         self._warnings.warn(
-            "{count} of the changes for clients that are not the node's own are not kept: the cache"
-            " {path} is full: raise --cache-max-bytes",
-            count=count,
+            "A list, or changes, for a client that is not one of the node's own are not kept: the"
+            " cache {path} is full: raise --cache-max-bytes",
             path=self._path,
         )
 
