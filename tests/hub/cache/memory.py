@@ -54,6 +54,7 @@ class MemoryCache:
 
     def __init__(self, clock):
         self.trouble = None
+        self.is_crowded = False
         self.listed = 0
         self._clock = clock
         self._collections: dict[Collection, Objects] = {}
@@ -160,6 +161,10 @@ class MemoryCache:
         self._event_id += 1
         event = KeptEvent(self._event_id, path, content_type, body, token, owner)
         self._events[self._event_id] = event
+
+    def event_problem(self, token):
+        """See ``ICache``; accounts have no room while the cache ``is_crowded``."""
+        return "there is no room" if token and self.is_crowded else self.trouble
 
     def kept_events(self, most):
         """See ``ICache``."""

@@ -135,6 +135,66 @@ class RoomTests(GuestTestCase):
         self.assertGreater(self.cache.stats.forgotten, 0)
 
 
+class EventTests(GuestTestCase):
+    """Events of pods, which are told that theirs are kept."""
+
+    def kept(self) -> int:
+        """Return how many there are."""
+        return len(self.result(self.cache.kept_events(100)))
+
+    def create(self, token: str, number: int) -> int:
+        """Create so many at a time, until none is taken; return how many were."""
+        taken = 0
+        while self.cache.event_problem(token) is None:
+            for _ in range(number):
+                self.cache.keep_event("/events", "application/json", BODY, token, token)
+            taken += number
+            self.clock.advance(COLLECTED)
+        return taken
+
+    def test_no_room(self) -> None:
+        """Those that were taken are kept when there is room, and no others are taken until then."""
+        self.keep(PROXY, 60)
+        self.keep("kubelet", 56)
+        taken = self.create("token", 3)
+        self.assertLess(self.kept(), taken)
+        self.assertIn("has no room for those", self.cache.event_problem("token"))
+        self.assertIsNone(self.cache.problem())
+        self.assertIsNone(self.cache.event_problem(""))
+        self.pass_time(200)
+        self.assertLess(self.kept(), taken)
+        self.assertEqual([60, 56], [self.number(each) for each in (PROXY, "kubelet")])
+        self.assertEqual(0, self.cache.stats.dropped)
+        self.cache.forget(lambda component: component == "kubelet")
+        self.pass_time(61)
+        self.assertEqual(taken, self.kept())
+        self.assertIsNone(self.cache.event_problem("token"))
+        self.assertEqual(0, self.cache.stats.waiting)
+
+    def test_no_room_for_kubelets(self) -> None:
+        """So it is with those of the node, where there is nobody left to go."""
+        self.keep("kubelet", 1)
+        for number in range(200):
+            self.cache.upsert(PODS, POD, item(f"more-{number}", 6, body=BODY))
+            self.clock.advance(COLLECTED)
+        self.pass_time(61)
+        taken = self.create("", 1)
+        self.pass_time(200)
+        self.assertLess(self.kept(), taken)
+        self.assertEqual(0, self.create("", 1))
+        tell_list(self.cache, some(1), 7, pods_of("kubelet"))
+        self.pass_time(61)
+        self.assertEqual(taken, self.kept())
+        self.assertIsNone(self.cache.problem())
+
+    def test_the_end(self) -> None:
+        """Those for which there is no room are lost at the end, which is said."""
+        self.keep("kubelet", 120)
+        self.create("token", 3)
+        self.stop()
+        self.assertEqual(1, self.said("The last changes were not kept"))
+
+
 class DocumentTests(GuestTestCase):
     """Documents, which anybody can have kept, and all share."""
 

@@ -231,6 +231,14 @@ class EventTests(OfflineTestCase):
         )
         self.assertEqual(1, status["details"]["retryAfterSeconds"])
 
+    def test_when_accounts_have_no_room(self):
+        """Where the node's own leave no room for those of pods, theirs are refused alone."""
+        token = service_account_token("n", "web")
+        self.accept(token)
+        self.cache.is_crowded = True
+        self.refused(503, "there is no room", b"Authorization: Bearer " + token.encode())
+        self.assertEqual(201, self.create({"metadata": {"name": "e"}})[0])
+
 
 class TokenReviewTests(OfflineTestCase):
     """Whose tokens are, when kubelet asks."""

@@ -183,6 +183,9 @@ class ICache(Interface):
     def keep_event(path: str, content_type: str, body: bytes, token: str, owner: str = "") -> None:
         """Take an Event to be sent later; beyond the bound the oldest ones go."""
 
+    def event_problem(token: str) -> str | None:
+        """Return why no Event can be kept of one with that token, or of the node without any."""
+
     def kept_events(most: int) -> Deferred[Sequence[KeptEvent]]:
         """Return the oldest events that were not sent."""
 

@@ -8,6 +8,7 @@ from functools import partial
 
 from twisted.internet.defer import Deferred, succeed
 
+from yurttunnel.hub.cache.events import Keep
 from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.cache.versions import Version, is_older
 from yurttunnel.hub.cache.writes import MOST_IN_ONE, Change, Changes, Key, Unlist, Write
@@ -63,6 +64,7 @@ class WriteQueue:
         self._has = has
         self._waiting: deque[Write] = deque()
         self._taken: list[Write] = []
+        self._postponed: list[Write] = []
         self._open: Changes | None = None
         self._marks: dict[int, list[Deferred[None]]] = {}
         self._line: deque[Place] = deque()
@@ -187,6 +189,31 @@ class WriteQueue:
         lacking = [collection for write in self._taken for collection in self._drop(write)]
         self.done([])
         return {collection.client for collection in lacking}
+
+    def postpone(self) -> bool:
+        """Have Events that were taken wait until :meth:`resume`; return whether there were any.
+
+        There is no room for them, but who has created them was told that they are kept.
+        """
+        postponed = [write for write in self._taken if isinstance(write, Keep)]
+        self._postponed += postponed
+        self._taken = [write for write in self._taken if write not in postponed]
+        for write in postponed:
+            self._fire_marks(write)
+        if postponed:
+            self.put_back()
+        return bool(postponed)
+
+    def resume(self) -> None:
+        """Have what was postponed wait behind all else."""
+        self._open = None
+        self._waiting += self._postponed
+        self._postponed.clear()
+
+    @property
+    def has_postponed(self) -> bool:
+        """Whether Events wait for which there was no room."""
+        return bool(self._postponed)
 
     def put_back(self) -> None:
         """Have what was taken wait again, to be taken first: it could not be done now.
@@ -314,6 +341,9 @@ class WriteQueue:
 
     def _end(self, write: Write) -> None:
         self.size -= write.size
+        self._fire_marks(write)
+
+    def _fire_marks(self, write: Write) -> None:
         for mark in self._marks.pop(id(write), ()):
             mark.callback(None)
 

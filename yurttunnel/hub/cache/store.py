@@ -211,8 +211,16 @@ class Cache(Service):
         self, path: str, content_type: str, body: bytes, token: str, owner: str = ""
     ) -> None:
         """See :class:`ICache`."""
-        queue = self._writing.guests if token else self._writing.own
-        self._writing.put(events.Keep(path, content_type, body, token, owner), queue)
+        self._writing.put(
+            events.Keep(path, content_type, body, token, owner), self._event_queue(token)
+        )
+
+    def event_problem(self, token: str) -> str | None:
+        """See :class:`ICache`."""
+        return self._writing.event_problem(self._event_queue(token))
+
+    def _event_queue(self, token: str) -> WriteQueue:
+        return self._writing.guests if token else self._writing.own
 
     def kept_events(self, most: int) -> Deferred[Sequence[KeptEvent]]:
         """See :class:`ICache`."""

@@ -90,6 +90,7 @@ class Writing:
         # Why something of the node's own was given up when all was written the last time.
         self._given_up: CacheFailed | None = None
         self._since: float | None = None
+        self._resumes_at = 0.0
         self.own = WriteQueue(most_waiting, self._dropped, lambda client: not is_guest(client))
         self.guests = WriteQueue(most_waiting // 2, self._dropped, is_guest)
         self._queues = (self.own, self.guests)
@@ -114,7 +115,7 @@ class Writing:
         """
         await self.settled(*self._queues, seconds=FLUSH)
         await self._loop.stopService()
-        if any(queue.is_busy for queue in self._queues):
+        if any(queue.is_busy or queue.has_postponed for queue in self._queues):
             self._log.error(
                 "The last changes were not kept within {seconds:g} s: the cache {path} has what"
                 " was there before",
@@ -172,6 +173,12 @@ class Writing:
         trouble = self._trouble()
         return trouble if self._given_up is None else trouble or str(self._given_up)
 
+    def event_problem(self, queue: WriteQueue) -> str | None:
+        """Return why no Event can be kept, of those that wait in a queue."""
+        if queue.has_postponed:
+            return f"the cache {self._path} has no room for those that were taken before"
+        return self.problem()
+
     def _trouble(self) -> str | None:
         """Return why nothing can be written."""
         if self._problem is not None:
@@ -195,6 +202,7 @@ class Writing:
 
     async def _write_waiting(self) -> bool:
         given_up = self._given_up
+        self._resume()
         try:
             try:
                 await self._write_all()
@@ -212,6 +220,14 @@ class Writing:
             self._given_up = None
         self._go_on()
         return True
+
+    def _resume(self) -> None:
+        """Try again what was postponed, now and then: there may be room meanwhile."""
+        now = self._clock.seconds()
+        if now >= self._resumes_at:
+            self._resumes_at = now + _PERIOD
+            for queue in self._queues:
+                queue.resume()
 
     async def _write_all(self) -> None:
         if self._damage is not None:
@@ -272,6 +288,8 @@ class Writing:
 
     def _give_up(self, queue: WriteQueue, refused: CacheFailed) -> None:
         """Drop the one write that was taken: what it is about lacks something from now on."""
+        if queue.postpone():
+            return
         clients = queue.give_up()
         self.stats.dropped += 1
         if isinstance(refused, BoundReached):

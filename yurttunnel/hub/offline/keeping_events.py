@@ -99,7 +99,7 @@ class KeptEvents:
             return "its token is one of this hub's own, which the API does not know"
         if owner != NODE and self._taken[owner] + size > queue.SHARE:
             return f"those of {owner} take all the room that one account has"
-        return self._cache.problem()
+        return self._cache.event_problem(token)
 
     def _named(self, body: bytes) -> bytes:
         """Return an Event with a name: sent twice, it shall not become two."""
