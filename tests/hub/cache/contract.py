@@ -209,6 +209,19 @@ class CacheContract:
         self.cache.upsert(PODS, POD, pod("a", 3))
         self.assertEqual(Read(["a"], "3", False), await self.read())
 
+    async def test_an_object_of_an_incomplete_list(self):
+        """By its name it is listed as of its version, whatever is known of others."""
+        name = Scope(PODS, "n", "", "metadata.name=a")
+        self.cache.upsert(PODS, POD, pod("a", 50))
+        self.take_list(900, pod("b", 900, namespace="m"), scope=Scope(PODS, "m"))
+        self.assertEqual(Read(["a"], "50", False), await self.read(name))
+        self.assertEqual(Read(["a"], "900", False), await self.read(Scope(PODS, "n")))
+        self.cache.upsert(PODS, POD, pod("a", 40, namespace="l"))
+        everywhere = name._replace(namespace="")
+        self.assertEqual(Read(["a", "a"], "40", False), await self.read(everywhere))
+        self.take_list(950, pod("a", 50), scope=name)
+        self.assertEqual(Read(["a"], "950", True), await self.read(name))
+
     async def test_a_list_that_does_not_end(self):
         """A body that broke off changes nothing."""
         self.take_list(5, pod("a"))

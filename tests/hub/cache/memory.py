@@ -18,7 +18,7 @@ from yurttunnel.hub.cache.interfaces import (
     Scope,
     Stored,
 )
-from yurttunnel.hub.cache.selectors import selector
+from yurttunnel.hub.cache.selectors import has_one_name, selector
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
 from yurttunnel.ops.clocks import time_of_day
 
@@ -144,6 +144,8 @@ class MemoryCache:
         items = [item for _, item in sorted(objects.items.items()) if selects(item)]
         known = [version for wide, version in objects.listed.items() if _is_within(scope, wide)]
         version = max(known, default=objects.version)
+        if not known and items and has_one_name(scope):
+            version = min(int(item.version) for item in items)
         meta = ListMeta(objects.type, str(version), columns=objects.columns)
         self.listed += 1
         return succeed(Listed(self, meta, bool(known), items))

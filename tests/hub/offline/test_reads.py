@@ -229,6 +229,16 @@ class ListTests(OfflineTestCase):
         self.keep("configmaps.v1.core", item("a"))
         self.assertEqual([], self.names(target + "b"))
 
+    def test_the_version_of_a_list_by_name(self):
+        """An object that was only got is listed as of its version, from which its watch goes on."""
+        self.keep_one("configmaps.v1.core", item("a", 50))
+        self.keep("configmaps.v1.core", item("b", 900, "m"), version=900, namespace="m")
+        target = "/api/v1/namespaces/n/configmaps?fieldSelector=metadata.name%3Da"
+        _, content = self.ask_json(f"{target}&resourceVersion=0")
+        self.assertEqual("50", content["metadata"]["resourceVersion"])
+        too_new = "Too large resource version: 900, current: 50"
+        self.assert_status(504, "Timeout", too_new, f"{target}&resourceVersion=900")
+
     def test_large_lists(self):
         """A large list is streamed, no faster than the client takes it."""
         many = [item(f"s{n:04}", data="x" * 1000) for n in range(3000)]

@@ -86,6 +86,20 @@ class BeginningTests(WatchTestCase):
         self.assertEqual("7", bookmark["metadata"]["resourceVersion"])
         self.assertEqual({"k8s.io/initial-events-end": "true"}, bookmark["metadata"]["annotations"])
 
+    def test_initial_events_by_name(self):
+        """Those of an object that was only got end at its version, as do the bookmarks behind."""
+        self.keep_one("configmaps.v1.core", item("a", 50))
+        self.keep("configmaps.v1.core", item("b", 900, "m"), version=900, namespace="m")
+        connection = self.open(
+            "/api/v1/namespaces/n/configmaps?watch=true&fieldSelector=metadata.name%3Da"
+            "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+        )
+        self.clock.pump([1] * 62)
+        settle(self.clock, connection)
+        events, _ = self.frames(connection)
+        versions = [(type, one["metadata"]["resourceVersion"]) for type, one in events]
+        self.assertEqual([("ADDED", "50"), ("BOOKMARK", "50"), ("BOOKMARK", "50")], versions)
+
     def test_initial_events_of_nothing(self):
         """Where nothing is known, no initial events are said to have ended."""
         target = (

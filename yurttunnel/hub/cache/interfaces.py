@@ -82,8 +82,9 @@ class IListed(Interface):
     """A list that is read: a snapshot, however it changes meanwhile."""
 
     meta: ListMeta = Attribute(
-        "`ListMeta`: with the version up to which all is known; if it is not complete, with the"
-        " largest one that was ever seen of its collection."
+        "`ListMeta`: with the version up to which all is known. If it is not complete, that is the"
+        " version of the object where the scope has one name, the oldest where several namespaces"
+        " have one, and else the largest one that was ever seen of its collection."
     )
     complete: bool = Attribute("`bool`: all of the scope was listed once; else it may lack some.")
     sizes: Sequence[int] = Attribute(

@@ -11,7 +11,8 @@ from typing import TypeVar
 from yurttunnel.hub.cache import objects, schema
 from yurttunnel.hub.cache.connection import Connection, uri_of
 from yurttunnel.hub.cache.interfaces import CacheFailed, Collection, Scope, Stored
-from yurttunnel.hub.cache.selectors import selector
+from yurttunnel.hub.cache.selectors import has_one_name, selector
+from yurttunnel.hub.cache.versions import Version
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
 
 PIECE = 256 * 1024
@@ -122,9 +123,24 @@ def _snapshot(reader: Reader, connection: sqlite3.Connection, scope: Scope) -> S
         return None
     id, api_version, kind, version, columns = found
     listed = objects.listed_version(connection, id, scope)
-    known = version if listed is None else listed
-    meta = ListMeta(TypeMeta(api_version, kind), str(known), columns=columns)
-    return Snapshot(reader, meta, listed is not None, _rows(connection, id, scope))
+    rows = _rows(connection, id, scope)
+    if listed is not None:
+        version = listed
+    elif rows and has_one_name(scope):
+        # Of what happened to it later nothing is known, however new others are.
+        version = _oldest(connection, rows)
+    meta = ListMeta(TypeMeta(api_version, kind), str(version), columns=columns)
+    return Snapshot(reader, meta, listed is not None, rows)
+
+
+def _oldest(connection: sqlite3.Connection, rows: Sequence[tuple[int, int]]) -> Version:
+    version: Version
+    (version,) = connection.execute(
+        "SELECT min(version) FROM json_each(?) AS wanted"
+        " CROSS JOIN objects ON objects.id = wanted.value",
+        (json.dumps([id for id, _ in rows]),),
+    ).fetchone()
+    return version
 
 
 def _rows(

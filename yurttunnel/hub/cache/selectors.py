@@ -77,6 +77,12 @@ def _is_known(term: FieldTerm, pods: bool) -> bool:
     return term.field in _FIELDS and (pods or term.field != "spec.nodeName")
 
 
+def has_one_name(scope: Scope) -> bool:
+    """Return whether all objects of a scope have the same name."""
+    terms = field_terms(scope.field_selector)
+    return any(term.field == "metadata.name" and term.same for term in terms)
+
+
 def selector(scope: Scope) -> Selector:
     """Return what tells which items of its collection a scope has, its namespace included.
 
