@@ -97,7 +97,7 @@ class CacheContract:
     async def test_the_end_of_an_object(self):
         """What has ended is neither got nor listed."""
         self.take_list(5, pod("a"), pod("b"))
-        self.cache.remove(PODS, "n", "a")
+        self.cache.remove(Scope(PODS), pod("a", ""))
         self.assertIsNone(await self.cache.get(PODS, "n", "a"))
         self.assertEqual(["b"], (await self.read()).names)
 
@@ -105,7 +105,7 @@ class CacheContract:
         """An end that has a version is that of older objects only."""
         for name, version in (("older", 4), ("same", 5), ("newer", 6)):
             self.cache.upsert(PODS, POD, pod(name, version))
-            self.cache.remove(PODS, "n", name, "5")
+            self.cache.remove(Scope(PODS), pod(name, 5))
         self.assertIsNone(await self.cache.get(PODS, "n", "older"))
         self.assertIsNotNone(await self.cache.get(PODS, "n", "same"))
         self.assertIsNotNone(await self.cache.get(PODS, "n", "newer"))
@@ -113,7 +113,7 @@ class CacheContract:
     async def test_an_end_before_anything_is_written(self):
         """What has come and gone leaves a collection that is known, but no list of it."""
         self.cache.upsert(PODS, POD, pod("a", 4))
-        self.cache.remove(PODS, "n", "a", "5")
+        self.cache.remove(Scope(PODS), pod("a", 5))
         self.assertEqual(Read([], "5", False), await self.read())
 
     async def test_an_end_in_all_forms(self):
@@ -312,6 +312,61 @@ class CacheContract:
         )
         everything = await self.read()
         self.assertEqual((["a", "c"], False), (everything.names, everything.complete))
+
+    async def whole(self, *scopes):
+        """Tell of each scope whether it is complete."""
+        return [(await self.read(scope)).complete for scope in scopes]
+
+    async def test_leaving_a_selection(self):
+        """What has left one selection may be there still: others that had it lack it until then."""
+        one = pod("a", 90, app="web", tier="front")
+        web, front, back = (
+            Scope(PODS, "", text) for text in ("app=web", "tier=front", "tier=back")
+        )
+        everything, own, other = Scope(PODS), Scope(PODS, "n"), Scope(PODS, "m")
+        web_here, name = web._replace(namespace="n"), own._replace(field_selector="metadata.name=a")
+        scopes = everything, own, front, name, web, web_here, back, other
+        for scope in scopes:
+            self.take_list(100, *([] if scope in (back, other) else [one]), scope=scope)
+        self.cache.remove(web, one._replace(version="150"))
+        self.cache.see(web, "100", "150")
+        # Those within the selection do not have it, and those that it was not in do not lack it.
+        self.assertEqual([False] * 4 + [True] * 4, await self.whole(*scopes))
+        self.assertEqual(Read([], "150", True), await self.read(web))
+        self.cache.see(front, "100", "149")
+        self.assertFalse((await self.read(front)).complete)
+        self.cache.upsert(PODS, POD, pod("a", 150, tier="front"))
+        self.cache.see(front, "100", "150")
+        self.assertEqual(Read(["a"], "150", True), await self.read(front))
+        self.take_list(140, scope=everything)
+        self.assertEqual([False, False], await self.whole(everything, own))
+        self.take_list(151, pod("a", 150, tier="front"), scope=everything)
+        self.assertEqual([True] * 8, await self.whole(*scopes))
+
+    async def test_leaving_a_selection_by_a_list(self):
+        """So it is with what a list with a selector does not have any more."""
+        web, other = Scope(PODS, "", "app=web"), Scope(PODS, "m")
+        self.take_list(100, pod("a", 90, app="web"))
+        self.take_list(100, scope=other)
+        self.take_list(150, scope=web)
+        self.assertEqual([False, True, True], await self.whole(Scope(PODS), web, other))
+        self.cache.see(Scope(PODS), "100", "150")
+        self.assertEqual([True, True, True], await self.whole(Scope(PODS), web, other))
+
+    async def test_leaving_what_lasts(self):
+        """What goes from a name, a namespace or its node is not there any more."""
+        one, scopes = pod("a", 90), (Scope(PODS), Scope(PODS, "n", "", "metadata.name=b"))
+        for version, fields in ((150, "metadata.name=a"), (250, "spec.nodeName=edge-1")):
+            for scope in scopes:
+                self.take_list(version - 50, *([one] if scope == Scope(PODS) else []), scope=scope)
+            self.cache.remove(Scope(PODS, "n", "", fields), one._replace(version=str(version)))
+            self.assertEqual([True, True], await self.whole(*scopes))
+            self.assertIsNone(await self.cache.get(PODS, "n", "a"))
+            one = one._replace(version=str(version + 10))
+        self.take_list(300, pod("a", 290, node=""))
+        waiting = Scope(PODS, "", "", "spec.nodeName=")
+        self.cache.remove(waiting, pod("a", 350, node=""))
+        self.assertEqual([False], await self.whole(Scope(PODS)))
 
     # -- clients -------------------------------------------------------------------------------
 

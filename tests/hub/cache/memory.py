@@ -18,7 +18,7 @@ from yurttunnel.hub.cache.interfaces import (
     Scope,
     Stored,
 )
-from yurttunnel.hub.cache.selectors import has_one_name, selector
+from yurttunnel.hub.cache.selectors import changing_part, has_one_name, selector
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
 from yurttunnel.ops.clocks import time_of_day
 
@@ -33,6 +33,7 @@ class Objects:
     type: TypeMeta
     items: dict[tuple[str, str], Item] = field(default_factory=dict)
     listed: dict[Scope, int] = field(default_factory=dict)
+    whole_from: dict[Scope, int] = field(default_factory=dict)
     version: int = 0
     columns: bytes = b""
 
@@ -43,6 +44,17 @@ class Objects:
         old = self.items.get(key)
         if old is None or int(old.version) <= int(item.version):
             self.items[key] = item
+
+    def leave(self, scope, item):
+        """Have it that an object has gone from a scope, and others that had it may lack it."""
+        part = changing_part(scope)
+        for other in self.listed:
+            if selector(other)(item) and not is_within(other, part):
+                self.lack(other, int(item.version))
+
+    def lack(self, scope, version):
+        """Have a scope lack something until it is known up to a version."""
+        self.whole_from[scope] = max(self.whole_from.get(scope, 0), version)
 
 
 @implementer(ICache)
@@ -74,8 +86,13 @@ class MemoryCache:
         found.type = meta
         return found
 
-    def remove(self, collection, namespace, name, version=""):
+    def remove(self, scope, item):
         """See ``ICache``."""
+        self._remove(scope.collection, item.namespace, item.name, item.version)
+        if scope.collection in self._collections and item.version:
+            self._collections[scope.collection].leave(scope, item)
+
+    def _remove(self, collection, namespace, name, version):
         objects = self._collections.get(collection)
         item = objects.items.get((namespace, name)) if objects else None
         if item and (not version or int(item.version) < int(version)):
@@ -87,7 +104,7 @@ class MemoryCache:
         """See ``ICache``."""
         for collection in self._collections:
             if collection[:2] == (client, resource):
-                self.remove(collection, namespace, name, version)
+                self._remove(collection, namespace, name, version)
 
     def see(self, scope, since, version):
         """See ``ICache``."""
@@ -126,6 +143,7 @@ class MemoryCache:
         for key, item in list(objects.items.items()):
             if key not in keys and selects(item) and int(item.version) <= int(meta.version):
                 del objects.items[key]
+                objects.leave(scope, item._replace(version=meta.version))
         objects.listed[scope] = max(objects.listed.get(scope, 0), int(meta.version))
         objects.columns = meta.columns
 
@@ -142,7 +160,11 @@ class MemoryCache:
             return succeed(None)
         selects = selector(scope)
         items = [item for _, item in sorted(objects.items.items()) if selects(item)]
-        known = [version for wide, version in objects.listed.items() if _is_within(scope, wide)]
+        known = [
+            version
+            for wide, version in objects.listed.items()
+            if is_within(scope, wide) and version >= objects.whole_from.get(wide, 0)
+        ]
         version = max(known, default=objects.version)
         if not known and items and has_one_name(scope):
             version = min(int(item.version) for item in items)
@@ -245,5 +267,6 @@ class Listed:
         self._cache.listed -= 1
 
 
-def _is_within(scope, listed):
+def is_within(scope, listed):
+    """Return whether a scope is a part of another one."""
     return all(wide in ("", narrow) for wide, narrow in zip(listed[1:], scope[1:], strict=True))

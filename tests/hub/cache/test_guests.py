@@ -121,7 +121,7 @@ class RoomTests(GuestTestCase):
         for version in range(1, 50):
             self.cache.upsert(collection, POD, item("a", version, body=BODY * version))
         self.cache.upsert(collection, POD, item("b", 50, body=BODY))
-        self.cache.remove(collection, "default", "a", "51")
+        self.cache.remove(Scope(collection), item("a", 51))
         self.keep("app b", 70)
         self.assertEqual([1, 70], [self.number(f"app {owner}") for owner in "ab"])
 

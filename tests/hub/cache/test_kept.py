@@ -281,7 +281,7 @@ class ClientTests(CacheTestCase):
         self.assertEqual(number, len(self.names()))
         self.cache.upsert(NODES, POD, item("large", 401, body=bytes(400_000)))
         self.cache.forget_object("kubelet", PODS.resource, "default", "pod-0", "402")
-        self.cache.remove(PODS, "default", "pod-1", "402")
+        self.cache.remove(ALL, item("pod-1", 402))
         self.assertEqual(number - 2, len(self.names()))
         tell_list(self.cache, [item("a")], 500)
         self.assertEqual((True, {"a": "1"}), (self.read()[1], self.names()))
@@ -298,7 +298,7 @@ class ClientTests(CacheTestCase):
         for each in range(20):
             self.cache.upsert(NODES, POD, item(f"new-{each}", 503, body=bytes(5_700)))
         for each in range(20):
-            self.cache.remove(PODS, "default", f"pod-{each}", "504")
+            self.cache.remove(ALL, item(f"pod-{each}", 504))
         self.cache.see(ALL, "502", "504")
         self.assertEqual(number - 30, len(self.names()))
         self.assertEqual(20, len(self.names(Scope(NODES))))
@@ -399,7 +399,7 @@ class NameTests(CacheTestCase):
             {"cache.db", "cache.db-wal", "cache.db-shm"},
             {path.name for path in self.directory.iterdir()},
         )
-        self.cache.remove(PODS, "_%", "_%")
+        self.cache.remove(Scope(PODS), item("_%", "", namespace="_%"))
         self.assertEqual(len(names) - 1, len(self.names()))
 
 

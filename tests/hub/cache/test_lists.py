@@ -49,12 +49,36 @@ class ReplaceTests(CacheTestCase):
         """A list from before an object's end does not bring it back."""
         listing = self.cache.begin_list(ALL, "")
         listing.add([item("a"), item("b")])
-        self.cache.remove(PODS, "default", "a", "8")
+        self.cache.remove(ALL, item("a", 8))
         listing.complete(ListMeta(POD, "5"))
         self.assertEqual({"b": "1"}, self.names())
         # There may be another one of that name.
         tell_list(self.cache, [item("a", 9), item("b")], 10)
         self.assertEqual({"a": "9", "b": "1"}, self.names())
+
+    def test_left_meanwhile(self) -> None:
+        """A list, or a page, from before an object left a selection lacks it until it is newer."""
+        one, web = item("a", labels={"app": "web"}), Scope(PODS, "", "app=web")
+        for scope, whole in ((ALL, False), (Scope(PODS, "default"), False), (web, True)):
+            listing = self.cache.begin_list(scope, "")
+            listing.add([one])
+            self.cache.remove(web, one._replace(version="8"))
+            listing.complete(ListMeta(POD, "5", f"of {scope}"))
+            tell_list(self.cache, [item("b")], 5, scope, token=f"of {scope}")
+            self.assertEqual(whole, self.read(scope)[1])
+        self.cache.see(ALL, "5", "8")
+        self.assertEqual(("8", True), (self.read()[0].version, self.read()[1]))
+
+    def test_left_without_numbers(self) -> None:
+        """Where versions cannot be compared, others lack what has left until they are listed."""
+        one, web = item("a", "x", labels={"app": "web"}), Scope(PODS, "", "app=web")
+        tell_list(self.cache, [one], "x")
+        tell_list(self.cache, [one], "x", web)
+        self.cache.remove(web, one._replace(version="y"))
+        self.cache.see(ALL, "x", "z")
+        self.assertEqual([False, True], [self.read(scope)[1] for scope in (ALL, web)])
+        tell_list(self.cache, [], "z")
+        self.assertTrue(self.read()[1])
 
     def test_lag(self) -> None:
         """Who reads waits for a list that has come, and whose items are still being cut."""
@@ -270,7 +294,7 @@ class OrderTests(CacheTestCase):
         """An object that ended after a list had it is gone, whatever was told of it before."""
         self.cache.upsert(PODS, POD, item("a", 3))
         tell_list(self.cache, [item("a", 3)], 5)
-        self.cache.remove(PODS, "default", "a", "10")
+        self.cache.remove(ALL, item("a", 10))
         self.assertEqual({}, self.names())
 
 

@@ -24,9 +24,9 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hub.cache.caches import POD, PODS, HeldJobs, InlineJobs, item, make_cache, read_all
-from tests.hub.cache.memory import MemoryCache
+from tests.hub.cache.memory import MemoryCache, is_within
 from yurttunnel.hub.cache.interfaces import Scope
-from yurttunnel.hub.cache.selectors import selector
+from yurttunnel.hub.cache.selectors import changing_part, selector
 from yurttunnel.hub.media.interfaces import ListMeta
 
 KEYS = [("m", "a"), ("n", "a"), ("n", "b")]
@@ -37,6 +37,7 @@ SCOPES = [
     Scope(PODS, "n", "app=x"),
     Scope(PODS, "", "", "metadata.name=b"),
 ]
+NAMES = [("n", "", f"metadata.name={name}") for name in ("a", "b")]
 
 
 class Cluster:
@@ -64,36 +65,59 @@ class Cluster:
         self.states.append(now)
         self.events.append((key, changed))
 
+    def tell(self, cache, scope, version) -> None:
+        """Have a cache told what a watch of a scope tells of a change."""
+        key, changed = self.events[version]
+        before = self.states[version - 1].get(key)
+        selects = selector(scope)
+        if changed is not None and selects(changed):
+            cache.upsert(PODS, POD, changed)
+        elif before is not None and selects(before):
+            cache.remove(scope, before._replace(version=str(version)))
+
 
 class Model(MemoryCache):
     """The cache in memory, which knows what has gone, as the real one does."""
 
     def __init__(self, clock) -> None:
         super().__init__(clock)
-        self.gone: dict[tuple[str, str], int] = {}
+        # At which version, and from which scope.
+        self.gone: dict[tuple[str, str], tuple[int, Scope]] = {}
+        # Of lists whose next page may come: up to which version they lack something.
+        self.lacking: dict[tuple[Scope, str], int] = {}
 
     def upsert(self, collection, meta, item) -> None:
         """Take one, unless it is known to have gone later."""
-        if int(item.version) >= self.gone.get((item.namespace, item.name), 0):
+        if int(item.version) >= self.gone_at(item):
             super().upsert(collection, meta, item)
 
-    def remove(self, collection, namespace, name, version="") -> None:
+    def gone_at(self, item) -> int:
+        """Return at which version an object has gone, 0 if it has not."""
+        return self.gone.get(item[:2], (0, None))[0]
+
+    def remove(self, scope, item) -> None:
         """Note it."""
-        key = namespace, name
-        self.gone[key] = max(self.gone.get(key, 0), int(version))
-        super().remove(collection, namespace, name, version)
+        if int(item.version) >= self.gone_at(item):
+            self.gone[item[:2]] = int(item.version), changing_part(scope)
+        super().remove(scope, item)
 
     def complete(self, scope, items, before, meta) -> None:
-        """Take a page without what has gone later."""
-        there = [each for each in items if int(each.version) >= self.gone.get(each[:2], 0)]
+        """Take a page without what has gone later, which may be there still."""
+        known = [self.lacking[key] for key, keys in self._pages.items() if keys is before]
+        lacks = max(known, default=0)
+        there = [each for each in items if int(each.version) >= self.gone_at(each)]
+        for each in items:
+            gone, part = self.gone.get(each[:2], (0, scope))
+            if int(each.version) < gone and not is_within(scope, part):
+                lacks = max(lacks, gone)
+        self.lacking[scope, meta.continue_token] = lacks
         super().complete(scope, there, before, meta)
+        if before is not None and not meta.continue_token:
+            self._collections[scope.collection].lack(scope, lacks)
 
 
-class CacheMachine(RuleBasedStateMachine):
-    """A cluster that changes, and those who list and watch it late."""
-
-    pages = Bundle("pages")
-    listings = Bundle("listings")
+class CacheWorld(RuleBasedStateMachine):
+    """A cluster that changes, and a cache on the disk."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,10 +128,6 @@ class CacheMachine(RuleBasedStateMachine):
         self.cluster = Cluster()
         for key in KEYS:
             self.cluster.change(key, {"app": "x"})
-        self.model = Model(self.clock)
-        self.tokens = 0
-        self.restarts = 0
-        self.cutting: list[Callable[[], None]] = []
         self.start()
 
     def start(self) -> None:
@@ -125,12 +145,42 @@ class CacheMachine(RuleBasedStateMachine):
         assert stopped.called
 
     def teardown(self) -> None:
-        """Read all once more, stop it, and leave nothing."""
-        for scope in SCOPES:
-            self.read(scope)
+        """Stop it, and leave nothing."""
         self.stop()
         assert self.clock.getDelayedCalls() == []
         shutil.rmtree(self.directory)
+
+    @rule()
+    def hold(self) -> None:
+        """The disk takes long."""
+        self.clock.advance(1)
+        self.writer.holds = True
+
+    @rule()
+    def go_on(self) -> None:
+        """It has taken its time."""
+        self.writer.release()
+        self.clock.advance(1)
+
+
+class CacheMachine(CacheWorld):
+    """A cluster that changes, and those who list and watch it late."""
+
+    pages = Bundle("pages")
+    listings = Bundle("listings")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model(self.clock)
+        self.tokens = 0
+        self.restarts = 0
+        self.cutting: list[Callable[[], None]] = []
+
+    def teardown(self) -> None:
+        """Read all once more before."""
+        for scope in SCOPES:
+            self.read(scope)
+        super().teardown()
 
     @rule(
         key=st.sampled_from(KEYS),
@@ -142,21 +192,17 @@ class CacheMachine(RuleBasedStateMachine):
         for _ in range(times):
             self.cluster.change(key, labels)
 
-    @rule(late=st.lists(st.integers(0, 9), min_size=1, max_size=4))
-    def watch_events(self, late) -> None:
+    @rule(late=st.lists(st.integers(0, 9), min_size=1, max_size=4), scope=st.sampled_from(SCOPES))
+    def watch_events(self, late, scope=SCOPES[0]) -> None:
         """Watches tell of changes, early or late."""
         for each in late:
             if each < self.cluster.version:
-                self.watch_event(self.cluster.version - each)
+                self.watch_event(self.cluster.version - each, scope)
 
-    def watch_event(self, version: int) -> None:
+    def watch_event(self, version: int, scope=SCOPES[0]) -> None:
         """One of them tells of one."""
-        (namespace, name), changed = self.cluster.events[version]
         for cache in (self.cache, self.model):
-            if changed is None:
-                cache.remove(PODS, namespace, name, str(version))
-            else:
-                cache.upsert(PODS, POD, changed)
+            self.cluster.tell(cache, scope, version)
 
     @rule(scope=st.sampled_from(SCOPES), late=st.integers(0, 5), earlier=st.integers(0, 5))
     def bookmark(self, scope, late, earlier=0) -> None:
@@ -265,18 +311,6 @@ class CacheMachine(RuleBasedStateMachine):
         self.model.gone.clear()
         self.start()
 
-    @rule()
-    def hold(self) -> None:
-        """The disk takes long."""
-        self.clock.advance(1)
-        self.writer.holds = True
-
-    @rule()
-    def go_on(self) -> None:
-        """It has taken its time."""
-        self.writer.release()
-        self.clock.advance(1)
-
     @rule(scope=st.sampled_from(SCOPES))
     def read(self, scope) -> None:
         """What is read is what the model says; reading waits for what is cut late."""
@@ -310,6 +344,94 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.writer.holds or self.cache.problem() is None
 
 
+class ClientMachine(CacheWorld):
+    """Clients that list and then watch, each a scope of its own, as fast or as slow as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # What each was told of, from where its watch began; and lists on their way.
+        self.told: dict[Scope, int] = {}
+        self.since: dict[Scope, int] = {}
+        self.coming: dict[Scope, tuple[object, int]] = {}
+
+    @rule(key=st.sampled_from(KEYS), labels=st.sampled_from([None, {}, {"app": "x"}, {"app": "y"}]))
+    def change(self, key, labels) -> None:
+        """The cluster changes."""
+        self.cluster.change(key, labels)
+
+    @rule(scope=st.sampled_from(SCOPES), late=st.integers(0, 3))
+    def begin_list(self, scope, late) -> None:
+        """A client lists, and is answered with what there was then, or is now."""
+        if scope in self.coming:
+            return
+        version = max(self.told.get(scope, 0), self.cluster.version - late)
+        selects = selector(scope)
+        listing = self.cache.begin_list(scope, "")
+        listing.add([each for each in self.cluster.states[version].values() if selects(each)])
+        self.coming[scope] = listing, version
+
+    @rule(scope=st.sampled_from(SCOPES))
+    def end_list(self, scope) -> None:
+        """It has all of it, and watches from there."""
+        if scope in self.coming:
+            listing, version = self.coming.pop(scope)
+            listing.complete(ListMeta(POD, str(version)))
+            self.told[scope] = self.since[scope] = version
+
+    @rule(scope=st.sampled_from(SCOPES), most=st.integers(1, 4))
+    def watch(self, scope, most) -> None:
+        """It is told what comes next, perhaps by a bookmark."""
+        if scope in self.told and scope not in self.coming:
+            last = min(self.told[scope] + most, self.cluster.version)
+            for version in range(self.told[scope] + 1, last + 1):
+                self.cluster.tell(self.cache, scope, version)
+            self.cache.see(scope, str(self.since[scope]), str(last))
+            self.told[scope] = last
+
+    @rule(scope=st.sampled_from(SCOPES))
+    def list(self, scope) -> None:
+        """All of it happens without anything between."""
+        self.begin_list(scope, 0)
+        self.end_list(scope)
+
+    @rule()
+    def read(self) -> None:
+        """What is complete has all that was there all the time from its version on."""
+        self.writer.release()
+        for scope in (*SCOPES, *(Scope(PODS, *name) for name in NAMES)):
+            found = self.result(read_all(self.cache, scope))
+            if found is None or not found[1]:
+                continue
+            selects = selector(scope)
+            states = self.cluster.states[int(found[0].version) :]
+            names = {each[:2] for each in found[2]}
+            for key in KEYS:
+                there = all(key in state and selects(state[key]) for state in states)
+                assert key in names or not there, (scope, key, found)
+
+    @rule(scope=st.sampled_from(SCOPES))
+    def heal(self, scope) -> None:
+        """What a client has been told of to the end is complete, whatever others told."""
+        self.watch(scope, self.cluster.version)
+        self.writer.release()
+        if self.told.get(scope) == self.cluster.version:
+            meta, complete, _ = self.result(read_all(self.cache, scope))
+            assert (int(meta.version), complete) == (self.cluster.version, True)
+
+    def result(self, reading):
+        """Return what was read."""
+        results: list[object] = []
+        Deferred.fromCoroutine(reading).addBoth(results.append)
+        self.clock.advance(0)
+        [result] = results
+        return result
+
+    def teardown(self) -> None:
+        """Read all once more before."""
+        self.read()
+        super().teardown()
+
+
 class ModelTests(SynchronousTestCase):
     """Cases that nobody thought of."""
 
@@ -324,11 +446,19 @@ class ModelTests(SynchronousTestCase):
 
     def test_model(self) -> None:
         """The cache does what the model does."""
+        self.run_machine(CacheMachine)
+
+    def test_clients(self) -> None:
+        """What is read is what a client may believe, whatever other clients' watches tell."""
+        self.run_machine(ClientMachine)
+
+    def run_machine(self, machine) -> None:
+        """Try it."""
         # To find a short example takes longer than a test may.
         phases = set(Phase) - {Phase.shrink}
         tried = settings(max_examples=80, stateful_step_count=40, phases=phases)
         try:
-            run_state_machine_as_test(CacheMachine, settings=tried)
+            run_state_machine_as_test(machine, settings=tried)
         except Exception as error:
             # Hypothesis notes the steps, and trial tells no notes.
             self.fail("\n".join([repr(error), *getattr(error, "__notes__", ())]))

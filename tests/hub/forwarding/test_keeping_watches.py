@@ -105,6 +105,20 @@ class WatchTests(World):
         self.answer(chunk(event("DELETED", pod("one", "2", x="1"))), 0)
         self.assertEqual("2", self.kept("one"))
 
+    def test_leaving_a_selection_that_others_had(self):
+        """A list that had what left the selection of a watch is not whole any more."""
+        self.list(pod("one", "1", x="1"))
+        self.watch("&resourceVersion=9&labelSelector=x%3D1")
+        self.tell(event("DELETED", pod("one", "12", x="1")))
+        for watched, complete in ((False, False), (True, True)):
+            if watched:
+                self.client = self.server.connect()
+                self.watch("&resourceVersion=9", event("MODIFIED", pod("one", "12", x="2")))
+            listed = self.successResultOf(self.cache.list(Scope(self.collection())))
+            listed.close()
+            self.assertEqual((complete, "12"), (listed.complete, listed.meta.version))
+        self.assertEqual("12", self.kept("one"))
+
     def test_end(self):
         """When it ends, or breaks off, what it told stays."""
         self.watch("", event("ADDED", pod("one", "1")))

@@ -71,7 +71,7 @@ class GetTests(OfflineTestCase):
     def test_deleted_online(self):
         """What the API deleted, or did not find, is not there."""
         self.keep("configmaps.v1.core", item("a"))
-        self.cache.remove(collection("kubelet", "configmaps.v1.core"), "n", "a")
+        self.cache.remove(Scope(collection("kubelet", "configmaps.v1.core")), item("a", ""))
         self.assert_status(404, "NotFound", "", "/api/v1/namespaces/n/configmaps/a")
 
     def test_unknown(self):
@@ -138,7 +138,7 @@ class ListTests(OfflineTestCase):
     def test_versions_do_not_go_back(self):
         """When the newest object is gone, the version of the list stays."""
         self.keep("services.v1.core", item("a"), item("b", 9), version=9)
-        self.cache.remove(collection("kubelet", "services.v1.core"), "n", "b")
+        self.cache.remove(Scope(collection("kubelet", "services.v1.core")), item("b", ""))
         _, content = self.ask_json("/api/v1/services")
         self.assertEqual("9", content["metadata"]["resourceVersion"])
 
@@ -322,7 +322,7 @@ class PageTests(OfflineTestCase):
     def test_lists_that_change(self):
         """Pages of a list that has changed would be those of no list."""
         _, token, _ = self.page("limit=2")
-        self.cache.remove(collection("kubelet", "services.v1.core"), "n", "s0")
+        self.cache.remove(Scope(collection("kubelet", "services.v1.core")), item("s0", ""))
         target = f"/api/v1/services?limit=2&continue={token}"
         self.assert_status(410, "Expired", "begin the list anew", target)
 

@@ -70,8 +70,9 @@ class IListing(Interface):
         """Take the end of the page.
 
         With the last page what the scope had, and the pages do not, is removed, and all becomes
-        visible at once. The pages of a list that never comes to its end change nothing but the
-        objects that they have.
+        visible at once. What is removed so by a list with a selector may be there still, as with
+        :meth:`ICache.remove`. The pages of a list that never comes to its end change nothing but
+        the objects that they have.
         """
 
     def abandon() -> None:
@@ -86,7 +87,9 @@ class IListed(Interface):
         " version of the object where the scope has one name, the oldest where several namespaces"
         " have one, and else the largest one that was ever seen of its collection."
     )
-    complete: bool = Attribute("`bool`: all of the scope was listed once; else it may lack some.")
+    complete: bool = Attribute(
+        "`bool`: all of the scope was listed once, and is known; else it may lack some."
+    )
     sizes: Sequence[int] = Attribute(
         "`Sequence[int]`: bytes of each item, in the order of their namespaces and names."
     )
@@ -131,11 +134,15 @@ class ICache(Interface):
     def upsert(collection: Collection, meta: TypeMeta, item: Item) -> None:
         """Take an object; one with a lower version than what is there changes nothing."""
 
-    def remove(collection: Collection, namespace: str, name: str, version: str = "") -> None:
-        """Take the end of an object; with ``version`` only of what is older.
+    def remove(scope: Scope, item: Item) -> None:
+        """Take it that an object has gone from a scope, as a watch of that tells.
 
-        A watch with a selector tells of what leaves the selection as of an end, with the version
-        at which it left. Another watch may have told of the object in that very version.
+        ``item`` is the object as it last was there, in the version at which it went; what is not
+        older stays. Without a version it goes whatever is there.
+
+        A watch with a selector tells of what leaves the selection as of an end. The object may be
+        there still, so another scope that had it is not complete before it is known up to that
+        version; a list or a watch of it tells then what has become of the object.
         """
 
     def forget_object(
@@ -143,7 +150,7 @@ class ICache(Interface):
     ) -> None:
         """Take the end of an object in all forms and views that a client knows it in.
 
-        The texts are those of :class:`Collection`; ``version`` is as that of :meth:`remove`.
+        The texts are those of :class:`Collection`; with ``version`` only what is older goes.
         """
 
     def see(scope: Scope, since: str, version: str) -> None:

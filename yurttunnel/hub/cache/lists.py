@@ -18,7 +18,7 @@ from zope.interface import implementer
 
 from yurttunnel.hub.cache import objects
 from yurttunnel.hub.cache.interfaces import Collection, IListing, Scope
-from yurttunnel.hub.cache.queue import Place
+from yurttunnel.hub.cache.queue import Gone, Place
 from yurttunnel.hub.cache.versions import is_older, version_of
 from yurttunnel.hub.cache.writes import OVERHEAD, Done, size_of_scope
 from yurttunnel.hub.cache.writing import Writing
@@ -35,13 +35,19 @@ PAGE_SECONDS = 900.0
 
 
 class Pages:
-    """The pages of one list, one behind the other."""
+    """The pages of one list, one behind the other.
 
-    def __init__(self, before: Pages | None, names: Sequence[tuple[str, str]]) -> None:
+    Before the version ``whole_from`` the last one, or one before, lacks something; 0 for none.
+    """
+
+    def __init__(
+        self, before: Pages | None, names: Sequence[tuple[str, str]], whole_from: int
+    ) -> None:
         self._before = before
         self._names = names
         self._count: int = len(names) + (0 if before is None else before._count)
         self._is_broken = self._count > MOST_NAMES
+        self.whole_from: int = max(whole_from, 0 if before is None else before.whole_from)
         # The row of their collection, once they are written.
         self._row: int | None = None
 
@@ -119,7 +125,14 @@ class Page:
             objects.keep_only(
                 connection, collection, self._scope, list(self._pages.names()), version
             )
-            objects.mark_listed(connection, collection, self._scope, self._meta.columns, version)
+            objects.mark_listed(
+                connection,
+                collection,
+                self._scope,
+                self._meta.columns,
+                version,
+                self._pages.whole_from,
+            )
         return Done(written, len(self._items) - written)
 
     def drop(self) -> Iterable[Collection]:
@@ -191,8 +204,9 @@ class Listing:
 
     def _put(self, meta: ListMeta, items: Sequence[Item], size: int) -> None:
         """Take the page, with all that was told before it."""
-        items = _without(self._queue.gone_of(self._scope.collection), items)
-        pages = self._pages([(item.namespace, item.name) for item in items])
+        gone = self._queue.gone_of(self._scope.collection)
+        items, whole_from = _without_gone(gone, self._scope, items)
+        pages = self._pages([(item.namespace, item.name) for item in items], whole_from)
         if pages is not None and meta.continue_token:
             self._continued.expect(self._scope, meta.continue_token, pages)
         self._queue.put_at_once(Page(self._scope, meta, items, size, pages))
@@ -213,20 +227,29 @@ class Listing:
         self._queue.size -= self._size + self._lag
         self._items, self._size, self._lag = [], 0, 0
 
-    def _pages(self, names: Sequence[tuple[str, str]]) -> Pages | None:
+    def _pages(self, names: Sequence[tuple[str, str]], whole_from: int) -> Pages | None:
         """Return all pages so far, ``None`` when those before are not known."""
         if not self._continue_token:
-            return Pages(None, names)
+            return Pages(None, names, whole_from)
         before = self._continued.find(self._scope, self._continue_token)
-        return None if before is None else Pages(before, names)
+        return None if before is None else Pages(before, names, whole_from)
 
 
-def _without(gone: Mapping[tuple[str, str], int], items: Sequence[Item]) -> Sequence[Item]:
-    """Return those that have not gone in a newer version."""
+def _without_gone(
+    gone: Mapping[tuple[str, str], Gone], scope: Scope, items: Sequence[Item]
+) -> tuple[Sequence[Item], int]:
+    """Return those that have not gone in a newer version.
+
+    With them comes the version before which the scope may lack one that has left another scope.
+    """
     if gone.keys().isdisjoint((item.namespace, item.name) for item in items):
-        return items
-    return [
-        item
-        for item in items
-        if not is_older(version_of(item.version), gone.get((item.namespace, item.name), 0))
-    ]
+        return items, 0
+    there: list[Item] = []
+    whole_from = 0
+    for item in items:
+        end = gone.get((item.namespace, item.name))
+        if end is None or not is_older(version_of(item.version), end.version):
+            there.append(item)
+        elif end.left is not None and not objects.is_within(scope, end.left.part):
+            whole_from = max(whole_from, end.version)
+    return there, whole_from

@@ -13,7 +13,7 @@ from sqlite3 import Connection
 from typing import Any
 
 from yurttunnel.hub.cache.interfaces import Collection, Scope
-from yurttunnel.hub.cache.selectors import selector
+from yurttunnel.hub.cache.selectors import changing_part, selector
 from yurttunnel.hub.cache.versions import Version, newest, version_of
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 
@@ -33,9 +33,10 @@ _IS_COVERED = (
     "EXISTS (SELECT 1 FROM scopes AS other WHERE other.collection = scopes.collection"
     " AND other.id <> scopes.id AND other.namespace IN ('', scopes.namespace)"
     " AND other.label_selector IN ('', scopes.label_selector)"
-    " AND other.field_selector IN ('', scopes.field_selector))"
+    " AND other.field_selector IN ('', scopes.field_selector)"
+    " AND other.version >= other.whole_from)"
 )
-"""Whether a scope is a part of another one."""
+"""Whether a scope is a part of another one that lacks nothing."""
 
 OLDER = "(typeof(version) = 'text' OR version < ?)"
 """Whether an object may be older than a version; all are than the empty one, which is a text."""
@@ -143,6 +144,32 @@ def remove(
     )
 
 
+def note_left(connection: Connection, collection: int, part: Scope, items: Sequence[Item]) -> None:
+    """Take it that objects have left a part of a collection, each at its version.
+
+    They are removed, and may be there still: scopes that had them are not whole before that version
+    then, but for those within the part.
+    """
+    scopes = connection.execute(
+        "SELECT id, version, namespace, label_selector, field_selector FROM scopes"
+        " WHERE collection = ? AND NOT (? IN ('', label_selector) AND ? IN ('', field_selector))",
+        (collection, part.label_selector, part.field_selector),
+    ).fetchall()
+    for id, known, *texts in scopes:
+        selects = selector(Scope(part.collection, *texts))
+        left = [version_of(item.version) for item in items if selects(item)]
+        if not left:
+            continue
+        version = newest(left)
+        if isinstance(known, int) and isinstance(version, int):
+            connection.execute(
+                "UPDATE scopes SET whole_from = ?1 WHERE id = ?2 AND whole_from < ?1", (version, id)
+            )
+        else:
+            # It cannot be told when it is known up to there.
+            connection.execute("DELETE FROM scopes WHERE id = ?", (id,))
+
+
 def keep_only(
     connection: Connection,
     collection: int,
@@ -150,7 +177,10 @@ def keep_only(
     keys: Sequence[tuple[str, str]],
     version: Version,
 ) -> None:
-    """Remove what a scope has besides ``keys``, but for what is newer than ``version``."""
+    """Remove what a scope has besides ``keys``, but for what is newer than ``version``.
+
+    It has left the scope.
+    """
     within, values = within_scope(collection, scope)
     for first in range(0, len(keys), _KEYS):
         some = keys[first : first + _KEYS]
@@ -164,19 +194,26 @@ def keep_only(
     ).fetchall()
     connection.execute("DELETE FROM temp.listed")
     selects = selector(scope)
-    connection.executemany(
-        "DELETE FROM objects WHERE id = ?",
-        (
-            (id,)
-            for id, namespace, name, labels, node in others
-            if selects(Item(namespace, name, "", labels_of(labels), node, b""))
-        ),
-    )
+    gone = {
+        id: item
+        for id, namespace, name, labels, node in others
+        if selects(item := Item(namespace, name, str(version), labels_of(labels), node, b""))
+    }
+    connection.executemany("DELETE FROM objects WHERE id = ?", ((id,) for id in gone))
+    part = changing_part(scope)
+    if is_selective(part):
+        note_left(connection, collection, part, list(gone.values()))
 
 
 def is_selective(scope: Scope) -> bool:
     """Return whether a scope has selectors."""
     return bool(scope.label_selector or scope.field_selector)
+
+
+def is_within(scope: Scope, part: Scope) -> bool:
+    """Return whether a scope is within a part that has all namespaces, by the texts of both."""
+    labels, fields = part.label_selector, part.field_selector
+    return labels in ("", scope.label_selector) and fields in ("", scope.field_selector)
 
 
 @cache
@@ -192,17 +229,27 @@ def within_scope(collection: int, scope: Scope) -> tuple[str, tuple[Any, ...]]:
 
 
 def mark_listed(
-    connection: Connection, collection: int, scope: Scope, columns: bytes, version: Version
+    connection: Connection,
+    collection: int,
+    scope: Scope,
+    columns: bytes,
+    version: Version,
+    whole_from: int,
 ) -> None:
-    """Take it that all of a scope is there, as of ``version``; ``columns`` are those of a Table."""
+    """Take it that all of a scope is there, as of ``version``; ``columns`` are those of a Table.
+
+    Before the version ``whole_from`` it may lack something.
+    """
     connection.execute(
         "UPDATE collections SET columns = ?1 WHERE id = ?2 AND columns <> ?1", (columns, collection)
     )
     connection.execute(
-        "INSERT INTO scopes (collection, namespace, label_selector, field_selector, version)"
-        " VALUES (?, ?, ?, ?, '')"
-        " ON CONFLICT DO UPDATE SET id = (SELECT max(id) + 1 FROM scopes)",
-        (collection, *scope[1:]),
+        "INSERT INTO scopes"
+        " (collection, namespace, label_selector, field_selector, version, whole_from)"
+        " VALUES (?, ?, ?, ?, '', ?)"
+        " ON CONFLICT DO UPDATE SET id = (SELECT max(id) + 1 FROM scopes),"
+        " whole_from = max(whole_from, excluded.whole_from)",
+        (collection, *scope[1:], whole_from),
     )
     # Before a list nothing has to be known.
     see_scope(connection, collection, scope, "", version)
@@ -214,13 +261,13 @@ def mark_listed(
 
 
 def listed_version(connection: Connection, collection: int, scope: Scope) -> Version | None:
-    """Return up to which version all of a scope is known, ``None`` when it never was listed.
+    """Return up to which version all of a scope is known, ``None`` when it may lack something.
 
     What a list or a watch tells of a scope, it tells of those that are a part of it.
     """
     rows = connection.execute(
         "SELECT version FROM scopes WHERE collection = ? AND namespace IN ('', ?)"
-        " AND label_selector IN ('', ?) AND field_selector IN ('', ?)",
+        " AND label_selector IN ('', ?) AND field_selector IN ('', ?) AND version >= whole_from",
         (collection, *scope[1:]),
     ).fetchall()
     return newest([version for (version,) in rows]) if rows else None

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 from twisted.internet.defer import Deferred, succeed
 
 from yurttunnel.hub.cache.events import Keep
 from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.cache.versions import Version, is_older
-from yurttunnel.hub.cache.writes import MOST_IN_ONE, Change, Changes, Key, Unlist, Write
+from yurttunnel.hub.cache.writes import MOST_IN_ONE, Change, Changes, Key, Left, Unlist, Write
 
 MOST_GONE = 2_000
 """Objects that are known to be gone, so that a late list or watch does not bring them back."""
@@ -47,6 +48,13 @@ class Place:
         return self._waits or self.told is None
 
 
+class Gone(NamedTuple):
+    """At which version an object has gone, and what it has only left then, if it may be there."""
+
+    version: int
+    left: Left | None
+
+
 class WriteQueue:
     """Writes that wait, and those that are being done.
 
@@ -68,7 +76,7 @@ class WriteQueue:
         self._open: Changes | None = None
         self._marks: dict[int, list[Deferred[None]]] = {}
         self._line: deque[Place] = deque()
-        self._gone: OrderedDict[Key, int] = OrderedDict()
+        self._gone: OrderedDict[Key, Gone] = OrderedDict()
         self._lacking: set[Collection] = set()
         # Of these, what has come to lack something since what is being written was taken.
         self._lacking_anew: set[Collection] = set()
@@ -108,17 +116,25 @@ class WriteQueue:
         self._stand_in_line(partial(self._change, key, change), size)
 
     def _change(self, key: Key, change: Change) -> None:
+        if change.left is not None:
+            self._leave(change.left)
         gone = self._gone.get(key)
-        if gone is not None and is_older(change.version, gone):
+        if gone is not None and is_older(change.version, gone.version):
             return
         if change.item is None and isinstance(change.version, int):
-            self._note_gone(key, change.version)
+            self._note_gone(key, Gone(change.version, change.left))
         changes = self._place(key, change)
         if changes is not None:
             self.size -= changes.size
             changes.put(key, change)
             self.size += changes.size
             self._bound()
+
+    def _leave(self, left: Left) -> None:
+        changes = self._last()
+        self.size -= changes.size
+        changes.leave(left)
+        self.size += changes.size
 
     def see(self, scope: Scope, since: Version, version: Version) -> None:
         """Take it that all from one version to another is known of a scope, by all that waits
@@ -133,14 +149,14 @@ class WriteQueue:
         self.size += changes.size
         self._bound()
 
-    def gone_of(self, collection: Collection) -> Mapping[tuple[str, str], int]:
-        """Return what has gone of a collection, not long ago, by namespace and name: its version.
+    def gone_of(self, collection: Collection) -> Mapping[tuple[str, str], Gone]:
+        """Return what has gone of a collection, not long ago, by namespace and name.
 
         Whatever is older than that does not come back.
         """
         return {
-            (key.namespace, key.name): version
-            for key, version in self._gone.items()
+            (key.namespace, key.name): gone
+            for key, gone in self._gone.items()
             if key.collection == collection
         }
 
@@ -306,8 +322,8 @@ class WriteQueue:
         self._marks.setdefault(id(last), []).append(done)
         return done
 
-    def _note_gone(self, key: Key, version: int) -> None:
-        self._gone[key] = version
+    def _note_gone(self, key: Key, gone: Gone) -> None:
+        self._gone[key] = gone
         self._gone.move_to_end(key)
         if len(self._gone) > MOST_GONE:
             self._gone.popitem(last=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 APPLICATION = 0x79687562
 """``application_id`` of the file: "yhub" (file(1) can know it by that)."""
 
-VERSION = 4
+VERSION = 5
 """``user_version`` of the file."""
 
 TABLES = """
@@ -36,6 +36,8 @@ CREATE TABLE scopes (
     field_selector TEXT NOT NULL,
     -- That of the list, or up to which a watch of the very scope has told of all.
     version NOT NULL,
+    -- Before this version it may lack what another scope has told to be gone. 0 for none.
+    whole_from INTEGER NOT NULL,
     UNIQUE (collection, namespace, label_selector, field_selector)
 );
 CREATE TABLE objects (

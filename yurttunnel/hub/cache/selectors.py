@@ -77,6 +77,17 @@ def _is_known(term: FieldTerm, pods: bool) -> bool:
     return term.field in _FIELDS and (pods or term.field != "spec.nodeName")
 
 
+def changing_part(scope: Scope) -> Scope:
+    """Return the part of a scope that an object can leave and be there still.
+
+    It is all of the collection if there is none: a name, a namespace and the node that a pod has
+    got stay as they are.
+    """
+    terms = field_terms(scope.field_selector)
+    lasts = all(term.field != "spec.nodeName" or (term.same and term.value) for term in terms)
+    return scope._replace(namespace="", field_selector="" if lasts else scope.field_selector)
+
+
 def has_one_name(scope: Scope) -> bool:
     """Return whether all objects of a scope have the same name."""
     terms = field_terms(scope.field_selector)

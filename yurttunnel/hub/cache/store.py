@@ -32,11 +32,13 @@ from yurttunnel.hub.cache.interfaces import (
 from yurttunnel.hub.cache.listed import Listed
 from yurttunnel.hub.cache.lists import Continued, Listing
 from yurttunnel.hub.cache.metrics import CacheStats
+from yurttunnel.hub.cache.objects import is_selective
 from yurttunnel.hub.cache.queue import WriteQueue
 from yurttunnel.hub.cache.reading import Reader, Snapshot
+from yurttunnel.hub.cache.selectors import changing_part
 from yurttunnel.hub.cache.trouble import CacheDamaged
 from yurttunnel.hub.cache.versions import version_of
-from yurttunnel.hub.cache.writes import Change, Key
+from yurttunnel.hub.cache.writes import Change, Key, Left
 from yurttunnel.hub.cache.writing import Writing
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.ops.clocks import time_of_day
@@ -154,9 +156,12 @@ class Cache(Service):
         key = Key(collection, item.namespace, item.name)
         self._writing.change(key, Change(version_of(item.version), meta, item))
 
-    def remove(self, collection: Collection, namespace: str, name: str, version: str = "") -> None:
+    def remove(self, scope: Scope, item: Item) -> None:
         """See :class:`ICache`."""
-        self._writing.change(Key(collection, namespace, name), Change(version_of(version)))
+        part = changing_part(scope)
+        left = Left(part, item._replace(body=b"")) if is_selective(part) else None
+        key = Key(scope.collection, item.namespace, item.name)
+        self._writing.change(key, Change(version_of(item.version), left=left))
 
     def forget_object(
         self, client: str, resource: str, namespace: str, name: str, version: str = ""

@@ -92,12 +92,20 @@ class Key(NamedTuple):
     name: str
 
 
+class Left(NamedTuple):
+    """What an object has left, and may be there still; and how it last was in it."""
+
+    part: Scope
+    item: Item
+
+
 class Change(NamedTuple):
-    """What has become of an object; without an item it is gone."""
+    """What has become of an object; without an item it is gone, or has ``left`` something."""
 
     version: Version
     type: TypeMeta | None = None
     item: Item | None = None
+    left: Left | None = None
 
     @property
     def size(self) -> int:
@@ -109,11 +117,13 @@ class Change(NamedTuple):
 class Changes:
     """Changes of single objects, the last one of each, and of which versions those are all.
 
-    ``seen`` has from where to where, as it was told: each counts only by those before it.
+    ``left`` has what objects have left, whatever became of them later. ``seen`` has from where to
+    where, as it was told: each counts only by those before it.
     """
 
     size: int = 0
     of: dict[Key, Change] = field(default_factory=dict)
+    left: dict[Scope, list[Item]] = field(default_factory=dict)
     seen: dict[Scope, list[tuple[Version, Version]]] = field(default_factory=dict)
 
     def put(self, key: Key, change: Change) -> None:
@@ -126,6 +136,13 @@ class Changes:
             change = change._replace(type=before.type)
         self.size += change.size - (0 if before is None else before.size)
         self.of[key] = change
+
+    def leave(self, left: Left) -> None:
+        """Take it that an object has left something."""
+        self.size += OVERHEAD
+        if left.part not in self.left:
+            self.size += size_of_scope(left.part)
+        self.left.setdefault(left.part, []).append(left.item)
 
     def see(self, scope: Scope, since: Version, version: Version) -> None:
         """Take it that all from one version to another is known of a scope."""
@@ -152,6 +169,10 @@ class Changes:
             _change(connection, collection, changes)
             for collection, changes in by_collection.items()
         ]
+        for part, items in self.left.items():
+            row = objects.find(connection, part.collection)
+            if row is not None:
+                objects.note_left(connection, row, part, items)
         for scope, told in self.seen.items():
             row = objects.find(connection, scope.collection)
             if row is None:
@@ -163,7 +184,7 @@ class Changes:
 
     def drop(self) -> Iterable[Collection]:
         """See :class:`Write`."""
-        return {key.collection for key in self.of}
+        return {key.collection for key in self.of} | {part.collection for part in self.left}
 
 
 class Removals:

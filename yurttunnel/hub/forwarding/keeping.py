@@ -132,7 +132,7 @@ class WatchKeeper:
                 self._listing = None
                 self._since = item.version
         elif event.type == "DELETED":
-            cache.remove(self._scope.collection, item.namespace, item.name, item.version)
+            cache.remove(self._scope, item)
         elif self._wanted is None or self._wanted(item):
             if self._listing is not None:
                 self._listing.add([item])
