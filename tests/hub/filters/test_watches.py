@@ -109,6 +109,21 @@ class WatchesTests(SynchronousTestCase):
         self.clock.pump([INTERVAL, SPREAD])
         self.assertEqual(1, len(self.ended))
 
+    def test_listed_in_pages(self):
+        """What changes between two pages of a list ends the watch behind it; a new list counts."""
+        self.state = NEW
+        pages = asking(), asking(continue_token="2"), asking(continue_token="3")
+        for page, state in zip(pages, (OLD, OLD, NEW), strict=True):
+            self.watches.listed(PROXY, page, state)
+        self.follow()
+        self.clock.pump([SETTLE, SPREAD])
+        self.assertEqual(["w"], [name for name, _ in self.ended])
+        for page in pages:
+            self.watches.listed(PROXY, page, NEW)
+        self.follow()
+        self.clock.pump([INTERVAL, SPREAD])
+        self.assertEqual(1, len(self.ended))
+
     def test_other_lists(self):
         """What others have listed, or the same client elsewhere, is nothing to a watch."""
         request = asking("7", label_selector="a=b")

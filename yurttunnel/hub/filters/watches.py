@@ -67,8 +67,13 @@ class FollowedWatches(Service):
             self._forget(watch)
 
     def listed(self, caller: Caller, request: ApiRequest, state: State) -> None:
-        """Take it what was done with a list; the watch behind it goes on from there."""
-        self._remember(_key(caller, request), state)
+        """Take it what was done with a list; the watch behind it goes on from there.
+
+        Of one that comes in pages the first counts: what a client has of it is the oldest.
+        """
+        key = _key(caller, request)
+        if not request.options.continue_token or key not in self._lists:
+            self._remember(key, state)
 
     def _remember(self, key: bytes, state: State) -> None:
         self._lists[key] = state

@@ -41,8 +41,7 @@ class KeptWatches:
         caller, request = call.caller, call.request
         if not self._policy.is_configured(caller):
             return True
-        # What was done with the first page was done with the list.
-        if request.verb == "list" and not request.options.continue_token:
+        if request.verb == "list":
             self._watches.listed(caller, request, self._state(caller, request))
         elif request.verb == "watch":
             if self._watches.is_outdated(caller, request, self._state(caller, request)):
