@@ -57,6 +57,19 @@ class StoreTests(SynchronousTestCase):
         """Assert that nothing is loaded and why, in one line."""
         self.assertIn(words, str(self.assertRaises(StateError, self.store.load)))
 
+    def test_the_link_lasts(self):
+        """When it is stored, the directory has been written with the link in it."""
+        links = []
+        fsync = os.fsync
+
+        def note(descriptor):
+            links.append(os.path.lexists(self.path / CURRENT))
+            fsync(descriptor)
+
+        self.patch(os, "fsync", note)
+        self.store.save(self.issue())
+        self.assertTrue(links[-1])
+
     def test_layout(self):
         """A dated file has chain and key, is for its owner alone, and is linked to."""
         issued = self.issue()

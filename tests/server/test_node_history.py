@@ -9,6 +9,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.pki.directory import StateDirectory
+from yurttunnel.server import kept_history
 from yurttunnel.server.kept_history import FILE, PERIOD, SPACING, STOPPED, KeptHistory
 from yurttunnel.server.node_history import (
     LONGEST_REASON,
@@ -128,6 +129,21 @@ class KeptHistoryTests(SynchronousTestCase):
         self.assertIn("edge-2", self.file.read_text())
         self.clock.pump([SPACING, PERIOD])
         self.assertIn(f'"written": {self.clock.seconds()}', self.file.read_text())
+        self.stop(kept)
+
+    def test_more_than_can_be_read(self) -> None:
+        """Of more than there is room for the latest are kept, whatever they are written in."""
+        self.patch(kept_history, "MOST_BYTES", 10_000)
+        history, kept = self.start()
+        for number in range(40):
+            history.connected(f"edge-{number}", "192.0.2.1:1", "1" * 10_000)
+            history.gone(f"edge-{number}", "\u6c38" * 100)
+        self.stop(kept)
+        self.assertLess(self.file.stat().st_size, 10_100)
+        history, kept = self.start()
+        known = [each.node for each in history.all()]
+        self.assertEqual([f"edge-{number}" for number in range(40 - len(known), 40)], known)
+        self.assertGreater(len(known), 10)
         self.stop(kept)
 
     def test_a_file_that_is_none(self) -> None:

@@ -13,6 +13,7 @@ from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.server.registry import INodeSession
 from yurttunnel.server.siblings import feed, remote
 from yurttunnel.server.siblings.replicas import server_name
+from yurttunnel.server.siblings.session import BELIEVED
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.shares import OTHER, Holder, Kind
 from yurttunnel.wire.codes import Code
@@ -63,6 +64,23 @@ class NodeTests(TwoServersTests):
         self.joined(identifiers="host=edge-1", process=first.hello.process)
         self.assertIsNone(self.first.finds("192.0.2.7"))
         self.assertEqual([True], reached)
+
+    def test_gone_while_a_session_ends_its_streams(self):
+        """What has gone from a sibling whose list has ended is not believed for long."""
+        stays = self.joined()
+        goes = self.joined("edge-2")
+        near, far = self.stream(self.first, stays, "edge-1", 80)
+        self.unlist(self.second)
+        self.network.pass_time(1)
+        self.list(self.second)
+        self.network.pass_time(3)
+        goes.session.close(Code.GOING_AWAY, "stopped")
+        self.network.pass_time(BELIEVED, 1)
+        self.assertFalse(self.first.knows("edge-2"))
+        self.assertTrue(self.first.knows("edge-1"))
+        near.transport.write(b"still there")
+        self.network.settle()
+        self.assertEqual(b"still there", far.received)
 
     def test_stream(self):
         """A stream goes by the sibling, bytes both ways, each direction ended by itself."""

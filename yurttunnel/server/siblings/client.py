@@ -257,7 +257,7 @@ class SiblingClient:
         own = self._hello(NO_SESSION, 0)
         tunnel = TunnelSession(context.sessions, Side.AGENT, own, hello, description)
         nodes = RemoteNodes(self._clock, context.registry, tunnel, context.drains)
-        sibling = SiblingSession(tunnel, nodes)
+        sibling = SiblingSession(self._clock, tunnel, nodes)
         tunnel.on_closed.append(lambda code, text: self._session_closed(sibling, code, text))
         tunnel.on_going_away.append(lambda: self._leave(sibling))
         self._current = sibling
@@ -286,7 +286,7 @@ class SiblingClient:
             if code is Code.PROTOCOL:
                 self._failures = LATER
                 self.last_error = text
-        sibling.nodes.clear()
+        sibling.ended()
         self._log.info(
             "sibling {sibling}: session ended: {text} ({code})",
             sibling=self.replica,

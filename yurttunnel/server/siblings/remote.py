@@ -82,7 +82,7 @@ class RemoteNodes:
         self._all_drain()
 
     def clear(self) -> None:
-        """Forget all nodes: the session is over, and what was open in it has ended with it."""
+        """Forget all nodes; streams that are open in the session are its own matter."""
         self.reachable = False
         nodes, self._nodes = self._nodes, {}
         for node in nodes.values():

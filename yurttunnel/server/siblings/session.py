@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.interfaces import IDelayedCall, IReactorTime, IStreamClientEndpoint
 from twisted.python.failure import Failure
 
 from yurttunnel.server.registry import INodeSession, SessionRegistry
@@ -18,6 +18,10 @@ from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.tunnel.session import SessionContext, TunnelSession
 from yurttunnel.wire.codes import Code
+
+BELIEVED = 60.0
+"""Seconds for which nodes are there whose list has ended with a session that ends its streams; what
+becomes of them later nobody tells, and a stream may last for days."""
 
 FEED_TIMEOUT = 10.0
 """Seconds in which a sibling has to begin its list of nodes."""
@@ -45,12 +49,14 @@ class SiblingContext:
 class SiblingSession:
     """One session with a sibling, ``tunnel``, and the ``nodes`` that are known by it."""
 
-    def __init__(self, tunnel: TunnelSession, nodes: RemoteNodes) -> None:
+    def __init__(self, clock: IReactorTime, tunnel: TunnelSession, nodes: RemoteNodes) -> None:
+        self._clock = clock
         self.tunnel = tunnel
         self.nodes = nodes
         self._reader = FeedReader(self._told, self._feed_failed)
         self._feed: Deferred[IStream] | None = None
         self._left = False
+        self._forgetting: IDelayedCall | None = None
 
     def ask_for_nodes(self) -> None:
         """Ask for the list of nodes."""
@@ -64,6 +70,13 @@ class SiblingSession:
         if self._feed is not None:
             self._feed.cancel()
         self.nodes.going_away()
+        self._forgetting = self._clock.callLater(BELIEVED, self.nodes.clear)
+
+    def ended(self) -> None:
+        """Forget the nodes: the session is over."""
+        if self._forgetting is not None and self._forgetting.active():
+            self._forgetting.cancel()
+        self.nodes.clear()
 
     def go_away(self, text: str) -> None:
         """Want no new streams from the sibling, and end with the last one."""

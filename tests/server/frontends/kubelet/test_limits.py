@@ -57,6 +57,7 @@ from yurttunnel.server.process import MEMORY_BUDGET
 from yurttunnel.server.siblings.acceptor import MAX_SESSIONS
 from yurttunnel.server.siblings.feed import MAX_LINE, MAX_NODES
 from yurttunnel.server.siblings.service import LISTED_SECONDS, MAX_SIBLINGS
+from yurttunnel.server.siblings.session import BELIEVED
 from yurttunnel.tunnel.connection import HELLO_TIMEOUT, MAX_UNFINISHED
 from yurttunnel.tunnel.direct.tls import MOST_ANSWERS
 from yurttunnel.tunnel.shares import CALLER, ENTRY, KUBELET_CALLER
@@ -154,6 +155,7 @@ VALUES = {
     "sessions of one node": [MAX_SESSIONS_OF_NODE],
     "sessions of other": [MAX_SESSIONS],
     "nodes of another": [MAX_NODES],
+    "time for which nodes of a server": [BELIEVED],
     "description of a node": [MAX_LINE / KIB],
 }
 """What each row of the tables has in its second column, by how the row begins."""
