@@ -215,6 +215,7 @@ class ServingNamesTests(SynchronousTestCase):
         names = [("Hostname", f"{number}.example") for number in range(1000)]
         self.put_node("cloud-1", "192.0.2.1", labels=CLOUD)
         self.put_node("cloud-0", "192.0.2.9", *names, labels=CLOUD)
+        self.put_node("cloud", "x" * MOST_OF_NODES, labels=CLOUD)
         self.put("NodePort")
         some = [name for _, name in names[: MOST_OF_NODE - 1]]
         self.assert_names("10.96.0.1", "192.0.2.1", "192.0.2.9", *some)

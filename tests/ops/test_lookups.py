@@ -27,7 +27,7 @@ from twisted.internet.protocol import Factory
 from yurttunnel.ops.lookups import Lookups
 
 socket.getaddrinfo = lambda *question: time.sleep(30)
-reactor.installNameResolver(Lookups(reactor))
+reactor.installNameResolver(Lookups(reactor, reactor))
 HostnameEndpoint(reactor, "silent.test", 1).connect(Factory()).addErrback(lambda failure: None)
 reactor.callLater(0.1, reactor.stop)
 reactor.run()
@@ -41,6 +41,7 @@ class Receiver:
     def __init__(self) -> None:
         self.name = ""
         self.addresses: list[object] = []
+        self.resolution = None
         self.complete: Deferred[list[object]] = Deferred()
 
     def resolutionBegan(self, resolution) -> None:
@@ -65,7 +66,7 @@ class LookupTests(TestCase):
         self.may_answer = threading.Event()
         self.answer: object = []
         self.patch(socket, "getaddrinfo", self.getaddrinfo)
-        self.lookups = Lookups(reactor)
+        self.lookups = Lookups(reactor, reactor)
         self.addCleanup(self.may_answer.set)
 
     def getaddrinfo(self, *question):
@@ -79,7 +80,7 @@ class LookupTests(TestCase):
     def look_up(self, name="api.test", port=6443, **more) -> Receiver:
         """Begin to look up a name."""
         receiver = Receiver()
-        self.lookups.resolveHostName(receiver, name, port, **more).cancel()
+        receiver.resolution = self.lookups.resolveHostName(receiver, name, port, **more)
         self.assertEqual(name, receiver.name)
         return receiver
 
@@ -110,6 +111,15 @@ class LookupTests(TestCase):
             set(self.asked),
         )
         self.assertEqual(2, len(self.asked))
+
+    async def test_cancelled(self) -> None:
+        """Who waits no more is told nothing, and others are."""
+        cancelled, waiting = self.look_up(), self.look_up()
+        cancelled.resolution.cancel()
+        self.look_up()
+        self.may_answer.set()
+        await waiting.complete
+        self.assertFalse(cancelled.complete.called)
 
     async def test_failures(self) -> None:
         """A name that cannot be looked up has no addresses."""

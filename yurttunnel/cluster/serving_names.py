@@ -56,6 +56,9 @@ MOST_OF_NODES = 48 * 1024
 """Bytes of the addresses of all cloud nodes, those of a thousand of them, with their names. Clients
 take no certificate beyond 100 kB (``SSL_CTX_set_max_cert_list``)."""
 
+LONGEST_NAME = 253
+"""Characters of a name (RFC 1123 section 2.1); no address has as many."""
+
 _DIALED = ("ExternalIP", "InternalIP")
 """What agents dial of a node."""
 
@@ -242,7 +245,7 @@ class ServingNames:
         found: set[str] = set()
         size = 0
         for host in _in_turns(self._cloud_nodes):
-            if host in found:
+            if host in found or len(host) > LONGEST_NAME:
                 continue
             size += len(host)
             if size > MOST_OF_NODES:

@@ -16,12 +16,14 @@ from twisted.internet.interfaces import (
     IHostnameResolver,
     IHostResolution,
     IReactorFromThreads,
+    IReactorTime,
     IResolutionReceiver,
 )
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.threads import in_own_thread
 
 MOST_LOOKUPS = 64
@@ -40,11 +42,15 @@ _Found = list[tuple[Any, ...]]
 
 @implementer(IHostResolution)
 class _Resolution:
-    def __init__(self, name: str) -> None:
+    """Somebody who waits for a name, until it is cancelled."""
+
+    def __init__(self, name: str, receiver: IResolutionReceiver) -> None:
         self.name = name
+        self.receiver: IResolutionReceiver | None = receiver
 
     def cancel(self) -> None:
-        """Do nothing, as there is nothing that can be: who asks has what comes ignored."""
+        """Tell what comes to nobody; the system's resolver goes on."""
+        self.receiver = None
 
 
 @implementer(IHostnameResolver)
@@ -53,9 +59,10 @@ class Lookups:
 
     _log = Logger()
 
-    def __init__(self, reactor: IReactorFromThreads) -> None:
+    def __init__(self, reactor: IReactorFromThreads, clock: IReactorTime) -> None:
         self._reactor = reactor
-        self._waiting: dict[_Question, list[IResolutionReceiver]] = {}
+        self._limited = RateLimitedLog(clock, self._log)
+        self._waiting: dict[_Question, list[_Resolution]] = {}
 
     def resolveHostName(
         self,
@@ -66,19 +73,19 @@ class Lookups:
         transportSemantics: str = "TCP",
     ) -> IHostResolution:
         """See ``IHostnameResolver``."""
-        resolution = _Resolution(hostName)
+        resolution = _Resolution(hostName, resolutionReceiver)
         resolutionReceiver.resolutionBegan(resolution)
         kinds = {_FAMILIES[each] for each in addressTypes or _FAMILIES if each in _FAMILIES}
         family = kinds.pop() if len(kinds) == 1 else socket.AF_UNSPEC
         question = (hostName, portNumber, int(family), int(_SOCKETS[transportSemantics]))
         waiting = self._waiting.get(question)
         if waiting is not None:
-            waiting.append(resolutionReceiver)
+            waiting[:] = [each for each in waiting if each.receiver is not None] + [resolution]
         elif len(self._waiting) >= MOST_LOOKUPS:
-            self._log.warn("{name} is not looked up: too many others are", name=hostName)
+            self._limited.warn("{name} is not looked up: too many others are", name=hostName)
             resolutionReceiver.resolutionComplete()
         else:
-            self._waiting[question] = [resolutionReceiver]
+            self._waiting[question] = [resolution]
             self._begin(question, transportSemantics)
         return resolution
 
@@ -96,10 +103,11 @@ class Lookups:
                 self._log.failure("{name} cannot be looked up", found, name=question[0])
             found = []
         kinds = {family: kind for kind, family in _FAMILIES.items()}
-        for receiver in self._waiting.pop(question):
-            for family, _, _, _, address in found:
-                receiver.addressResolved(kinds[family](semantics, *address))
-            receiver.resolutionComplete()
+        for receiver in [each.receiver for each in self._waiting.pop(question)]:
+            if receiver is not None:
+                for family, _, _, _, address in found:
+                    receiver.addressResolved(kinds[family](semantics, *address))
+                receiver.resolutionComplete()
 
 
 def _look_up(question: _Question) -> _Found:

@@ -133,8 +133,8 @@ class Family:
 
     async def _make_by_match(self, desired: Interception, look: bool) -> list[str]:
         """Make the set, then the rules; return what was not as wanted."""
-        is_same = not self._unsure and _rules(desired) == _rules(self._in_force)
-        if is_same and desired.is_nothing:
+        former = None if self._unsure else self._in_force
+        if desired.is_nothing and former is not None and former.is_nothing:
             # It was seen that there is nothing, and nobody else makes rules of ours.
             return []
         differed = []
@@ -145,7 +145,7 @@ class Family:
             if await self._sets.put(set_name, self._version, desired.edge):
                 differed.append(f"the set {set_name} had other addresses")
                 self._flows_due = True
-        if is_same and not look:
+        if not look and not self._unsure and _rules(desired) == _rules(former):
             return differed
         self._unsure = True
         applied = await self._firewall.apply(desired, set_name)

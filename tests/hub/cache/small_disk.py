@@ -58,6 +58,19 @@ class FullDiskTests(TroubleTestCase):
         self.assertEqual(1, self.said("is written again"))
         self.assertEqual({"b": "11"} | {each.name: "9" for each in items}, self.names())
 
+    def test_full_for_a_large_list(self) -> None:
+        """Nothing is given up while there is no room for anything."""
+        filler = self.fill()
+        items = [item(f"pod-{number}", 9, body=BODY) for number in range(600)]
+        tell_list(self.cache, items, 10)
+        self.pass_time(300)
+        self.assertEqual(0, self.cache.stats.dropped)
+        self.assertIn("the disk is full: make room on it", self.cache.problem())
+        filler.unlink()
+        self.cache.upsert(PODS, POD, item("b", 11))
+        self.pass_time(31)
+        self.assertEqual((1, {"a": "1", "b": "11"}), (self.cache.stats.dropped, self.names()))
+
     def test_full_at_the_start(self) -> None:
         """A cache that cannot be made says so, and is made when there is room."""
         self.stop()

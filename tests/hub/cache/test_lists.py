@@ -69,6 +69,19 @@ class ReplaceTests(CacheTestCase):
         self.cache.see(ALL, "5", "8")
         self.assertEqual(("8", True), (self.read()[0].version, self.read()[1]))
 
+    def test_left_between_pages(self) -> None:
+        """So does a first list whose page before had it, and one with what is gone for good."""
+        one, web = item("a", labels={"app": "web"}), Scope(PODS, "", "app=web")
+        listing = self.cache.begin_list(ALL, "")
+        listing.add([one])
+        listing.complete(ListMeta(POD, "5", "more"))
+        self.assertEqual({"a": "1"}, self.names())
+        self.cache.remove(web, one._replace(version="8"))
+        tell_list(self.cache, [item("b")], 5, token="more")
+        self.assertEqual(({"b": "1"}, False), (self.names(), self.read()[1]))
+        self.cache.see(ALL, "5", "8")
+        self.assertTrue(self.read()[1])
+
     def test_left_without_numbers(self) -> None:
         """Where versions cannot be compared, others lack what has left until they are listed."""
         one, web = item("a", "x", labels={"app": "web"}), Scope(PODS, "", "app=web")

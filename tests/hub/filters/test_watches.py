@@ -151,6 +151,19 @@ class WatchesTests(SynchronousTestCase):
         self.watches.listed(PROXY, request, NEW)
         self.assertFalse(self.watches.is_outdated(PROXY, request, NEW))
 
+    def test_a_client_that_never_lists(self):
+        """It is told for a minute, and its watches last from then on."""
+        request = asking("7")
+        self.follow()
+        self.change()
+        for number in range(60):
+            self.clock.pump([SETTLE, SPREAD, INTERVAL])
+            if len(self.ended) > number:
+                self.follow()
+        self.assertLess(len(self.ended), 20)
+        self.assertFalse(self.watches.is_outdated(PROXY, request, NEW))
+        self.assertEqual(1, len(self.watches._watches))
+
     def test_list_in_watch(self):
         """A watch that begins with all objects is a list itself."""
         for request in (asking(), asking("0"), asking("7", send_initial_events=True)):

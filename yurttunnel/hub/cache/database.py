@@ -50,8 +50,10 @@ _LISTED = (
 )
 
 
-_ONE_PAGE = Statements(("UPDATE hours SET hour = hour", ()))
-"""Changes nothing, and is written nevertheless."""
+_ONE_PAGE = Statements(
+    ("UPDATE hours SET hour = hour + 1", ()), ("UPDATE hours SET hour = hour - 1", ())
+)
+"""Changes nothing in the end, and is written nevertheless: what stays the same is not."""
 
 
 class Contents(NamedTuple):
@@ -124,10 +126,10 @@ class Database(Connection):
                 if _bytes(connection) + 2 * size < self._most:
                     return self._without_room_on_disk(connection, writes, error)
                 if size > self._most:
-                    return self._without_room(connection, size)
+                    return self._without_room(connection, writes)
                 room.append(next(more))
             except NobodyLeft:
-                return self._without_room(connection, size)
+                return self._without_room(connection, writes)
             else:
                 if of_guests:
                     done += _in_transaction(connection, [self._bound_guests()])
@@ -143,9 +145,9 @@ class Database(Connection):
             yield MakeRoom(self._is_guest, of_guests, number)
             gone += number
 
-    def _without_room(self, connection: sqlite3.Connection, size: int) -> Written:
+    def _without_room(self, connection: sqlite3.Connection, writes: Sequence[Write]) -> Written:
         refused = BoundReached(self._path, self._most, [KUBELET])
-        if not size:
+        if not any(write.size for write in writes):
             # What lacks something has to be known.
             raise refused
         return Written((), (), _contents(connection), refused)
@@ -153,12 +155,8 @@ class Database(Connection):
     def _without_room_on_disk(
         self, connection: sqlite3.Connection, writes: Sequence[Write], error: Exception
     ) -> Written:
-        """Refuse what is large, or several writes; else all has to wait until there is room.
-
-        Changes are not large: they have one object beyond :data:`MOST_IN_ONE`.
-        """
-        sizes = [write.size for write in writes if write.size]
-        if len(sizes) <= 1 and sum(sizes) <= 2 * MOST_IN_ONE:
+        """Refuse what is large, or several writes; else all has to wait until there is room."""
+        if _is_small(writes):
             raise error
         # It fails like this where there is no room for anything.
         _in_transaction(connection, [_ONE_PAGE])
@@ -227,6 +225,15 @@ def _in_transaction(connection: sqlite3.Connection, writes: Sequence[Write]) -> 
             connection.execute("ROLLBACK")
         raise
     return done
+
+
+def _is_small(writes: Sequence[Write]) -> bool:
+    """Return whether it is one write, and not a large one.
+
+    Changes are not large: they have one object beyond :data:`MOST_IN_ONE`.
+    """
+    sizes = [write.size for write in writes if write.size]
+    return len(sizes) <= 1 and sum(sizes) <= 2 * MOST_IN_ONE
 
 
 def _contents(connection: sqlite3.Connection) -> Contents:

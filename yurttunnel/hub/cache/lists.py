@@ -19,7 +19,7 @@ from zope.interface import implementer
 from yurttunnel.hub.cache import objects
 from yurttunnel.hub.cache.interfaces import Collection, IListing, Scope
 from yurttunnel.hub.cache.queue import Gone, Place
-from yurttunnel.hub.cache.versions import is_older, version_of
+from yurttunnel.hub.cache.versions import Version, is_older, version_of
 from yurttunnel.hub.cache.writes import OVERHEAD, Done, size_of_scope
 from yurttunnel.hub.cache.writing import Writing
 from yurttunnel.hub.media.interfaces import Item, ListMeta
@@ -209,6 +209,9 @@ class Listing:
         pages = self._pages([(item.namespace, item.name) for item in items], whole_from)
         if pages is not None and meta.continue_token:
             self._continued.expect(self._scope, meta.continue_token, pages)
+        elif pages is not None:
+            since = _left_since(gone, self._scope, version_of(meta.version), pages)
+            pages.whole_from = max(pages.whole_from, since)
         self._queue.put_at_once(Page(self._scope, meta, items, size, pages))
 
     def abandon(self) -> None:
@@ -250,6 +253,22 @@ def _without_gone(
         end = gone.get((item.namespace, item.name))
         if end is None or not is_older(version_of(item.version), end.version):
             there.append(item)
-        elif end.left is not None and not objects.is_within(scope, end.left.part):
+        elif end.part is not None and not objects.is_within(scope, end.part):
             whole_from = max(whole_from, end.version)
     return there, whole_from
+
+
+def _left_since(
+    gone: Mapping[tuple[str, str], Gone], scope: Scope, version: Version, pages: Pages
+) -> int:
+    """Return the version before which a list of ``version`` may lack what has left another scope
+    since a page had it.
+    """
+    left = {
+        key: end.version
+        for key, end in gone.items()
+        if end.part is not None
+        and is_older(version, end.version)
+        and not objects.is_within(scope, end.part)
+    }
+    return max((left[name] for name in pages.names() if name in left), default=0) if left else 0

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, succeed
 from yurttunnel.hub.cache.events import Keep
 from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.cache.versions import Version, is_older
-from yurttunnel.hub.cache.writes import MOST_IN_ONE, Change, Changes, Key, Left, Unlist, Write
+from yurttunnel.hub.cache.writes import MOST_IN_ONE, Change, Changes, Key, Unlist, Write
 
 MOST_GONE = 2_000
 """Objects that are known to be gone, so that a late list or watch does not bring them back."""
@@ -52,7 +52,7 @@ class Gone(NamedTuple):
     """At which version an object has gone, and what it has only left then, if it may be there."""
 
     version: int
-    left: Left | None
+    part: Scope | None
 
 
 class WriteQueue:
@@ -116,25 +116,22 @@ class WriteQueue:
         self._stand_in_line(partial(self._change, key, change), size)
 
     def _change(self, key: Key, change: Change) -> None:
-        if change.left is not None:
-            self._leave(change.left)
-        gone = self._gone.get(key)
-        if gone is not None and is_older(change.version, gone.version):
+        gone, left = self._gone.get(key), change.left
+        is_late = gone is not None and is_older(change.version, gone.version)
+        if not is_late and change.item is None and isinstance(change.version, int):
+            self._note_gone(key, Gone(change.version, None if left is None else left.part))
+        changes = None if is_late else self._place(key, change)
+        # What it has left is noted with its removal, in one transaction.
+        there = changes or (self._last() if left is not None else None)
+        if there is None:
             return
-        if change.item is None and isinstance(change.version, int):
-            self._note_gone(key, Gone(change.version, change.left))
-        changes = self._place(key, change)
+        self.size -= there.size
         if changes is not None:
-            self.size -= changes.size
             changes.put(key, change)
-            self.size += changes.size
-            self._bound()
-
-    def _leave(self, left: Left) -> None:
-        changes = self._last()
-        self.size -= changes.size
-        changes.leave(left)
-        self.size += changes.size
+        if left is not None:
+            there.leave(left)
+        self.size += there.size
+        self._bound()
 
     def see(self, scope: Scope, since: Version, version: Version) -> None:
         """Take it that all from one version to another is known of a scope, by all that waits
@@ -205,6 +202,17 @@ class WriteQueue:
         lacking = [collection for write in self._taken for collection in self._drop(write)]
         self.done([])
         return {collection.client for collection in lacking}
+
+    def has_to_wait(self, most: int) -> bool:
+        """Return whether what was taken is changes within ``most`` bytes, and nothing behind them
+        makes room.
+
+        Nobody tells them again, as lists are told.
+        """
+        taken = [write for write in self._taken if write.size]
+        return all(isinstance(each, Changes) and each.size <= most for each in taken) and not any(
+            _makes_room(each) for each in self._waiting
+        )
 
     def postpone(self) -> bool:
         """Have Events that were taken wait until :meth:`resume`; return whether there were any.
@@ -408,3 +416,10 @@ class WriteQueue:
             if not self._waiting:
                 self._open = None
             self._on_drop(dropped)
+
+
+def _makes_room(write: Write) -> bool:
+    """Return whether a write may take something away: a list does, and whatever forgets."""
+    if isinstance(write, Changes):
+        return any(change.item is None for change in write.of.values())
+    return not isinstance(write, Unlist | Keep)

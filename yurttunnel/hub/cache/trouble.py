@@ -40,11 +40,11 @@ class BoundReached(CacheFailed):
             f" {', '.join(sorted(clients))} needs: raise it"
         )
         self._path = path
-        self._most = most
+        self.most = most
 
     def needed_by(self, clients: Iterable[str]) -> BoundReached:
         """Return the same, of these clients."""
-        return BoundReached(self._path, self._most, clients)
+        return BoundReached(self._path, self.most, clients)
 
 
 def trouble_of(error: Exception, path: Path) -> CacheFailed | None:

@@ -139,7 +139,9 @@ class Changes:
 
     def leave(self, left: Left) -> None:
         """Take it that an object has left something."""
-        self.size += OVERHEAD
+        self.size += OVERHEAD + sum(
+            len(name) + len(text) for name, text in left.item.labels.items()
+        )
         if left.part not in self.left:
             self.size += size_of_scope(left.part)
         self.left.setdefault(left.part, []).append(left.item)

@@ -287,9 +287,16 @@ class Writing:
         return written.refused
 
     def _give_up(self, queue: WriteQueue, refused: CacheFailed) -> None:
-        """Drop the one write that was taken: what it is about lacks something from now on."""
+        """Drop the one write that was taken: what it is about lacks something from now on.
+
+        Changes of the node's own wait until the bound is raised, while nothing behind makes room.
+        """
         if queue.postpone():
             return
+        bound = refused.most if isinstance(refused, BoundReached) else 0
+        if queue is self.own and queue.has_to_wait(bound):
+            queue.put_back()
+            raise refused
         clients = queue.give_up()
         self.stats.dropped += 1
         if isinstance(refused, BoundReached):

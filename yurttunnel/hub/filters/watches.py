@@ -11,6 +11,7 @@ Changes come in bunches, and lists are large: there is a second for a bunch to b
 
 from __future__ import annotations
 
+import math
 import random
 from collections import OrderedDict
 from collections.abc import Callable
@@ -31,6 +32,11 @@ INTERVAL = 10.0
 SPREAD = 2.0
 """Seconds in which the watches of a round are ended; less than to the next one."""
 
+TOLD = 60.0
+"""Seconds in which a client whose watch was ended is told to list again, whenever it goes on. One
+that has never listed what it watches, such as ``kubectl get pod NAME --watch``, would be told so
+for ever."""
+
 MOST_LISTS = 1024
 """Lists of which it is remembered what was done with them; of more, the latest."""
 
@@ -44,6 +50,8 @@ class _Watch:
     state: State
     now: Callable[[], State]
     end: Callable[[], object]
+    is_of_before: bool
+    """Whether its list is of an earlier run, as far as is known."""
     ending: IDelayedCall | None = field(default=None)
 
 
@@ -53,7 +61,8 @@ class FollowedWatches(Service):
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
         self._watches: set[_Watch] = set()
-        self._lists: OrderedDict[bytes, State] = OrderedDict()
+        # Each with the moment until which it counts.
+        self._lists: OrderedDict[bytes, tuple[State, float]] = OrderedDict()
         self._round: IDelayedCall | None = None
         self._next_round = 0.0
 
@@ -75,8 +84,8 @@ class FollowedWatches(Service):
         if not request.options.continue_token or key not in self._lists:
             self._remember(key, state)
 
-    def _remember(self, key: bytes, state: State) -> None:
-        self._lists[key] = state
+    def _remember(self, key: bytes, state: State, seconds: float = math.inf) -> None:
+        self._lists[key] = state, self._clock.seconds() + seconds
         self._lists.move_to_end(key)
         if len(self._lists) > MOST_LISTS:
             self._lists.popitem(last=False)
@@ -90,11 +99,13 @@ class FollowedWatches(Service):
     ) -> Callable[[], None]:
         """Have ``end()`` called once ``now()`` is not what it was when the client listed."""
         key, state = _key(caller, request), now()
+        listed = None
         if _goes_on(request):
-            state = self._lists.get(key, state)
+            listed = self._listed_state(key)
+            state = state if listed is None else listed
         else:
             self._remember(key, state)
-        watch = _Watch(key, state, now, end)
+        watch = _Watch(key, state, now, end, listed is None)
         self._watches.add(watch)
         if state != now():
             self.review()
@@ -102,7 +113,8 @@ class FollowedWatches(Service):
 
     def is_outdated(self, caller: Caller, request: ApiRequest, now: State) -> bool:
         """Return whether a watch would go on from a list with which something else was done."""
-        return _goes_on(request) and self._lists.get(_key(caller, request), now) != now
+        listed = self._listed_state(_key(caller, request))
+        return _goes_on(request) and listed is not None and listed != now
 
     def review(self) -> None:
         """Look soon which watches are out of date."""
@@ -125,9 +137,14 @@ class FollowedWatches(Service):
 
     def _leave(self, watch: _Watch) -> None:
         self._watches.discard(watch)
-        if watch.key not in self._lists and watch.state != watch.now():
-            # The list is of an earlier run, and its client may go on where this watch ends.
-            self._remember(watch.key, watch.state)
+        is_known = self._listed_state(watch.key) is not None
+        if watch.is_of_before and not is_known and watch.state != watch.now():
+            # Its client may go on where this watch ends.
+            self._remember(watch.key, watch.state, TOLD)
+
+    def _listed_state(self, key: bytes) -> State | None:
+        state, until = self._lists.get(key, (None, math.inf))
+        return state if self._clock.seconds() < until else None
 
     def _forget(self, watch: _Watch) -> None:
         self._leave(watch)

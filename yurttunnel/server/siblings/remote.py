@@ -82,8 +82,12 @@ class RemoteNodes:
         self._all_drain()
 
     def clear(self) -> None:
-        """Forget all nodes; streams that are open in the session are its own matter."""
+        """Forget all nodes: the session is over, and what was open in it has ended with it."""
         self.reachable = False
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all nodes; the session goes on with its streams."""
         nodes, self._nodes = self._nodes, {}
         for node in nodes.values():
             self.registry.remove_remote(node)

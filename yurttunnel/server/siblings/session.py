@@ -70,7 +70,7 @@ class SiblingSession:
         if self._feed is not None:
             self._feed.cancel()
         self.nodes.going_away()
-        self._forgetting = self._clock.callLater(BELIEVED, self.nodes.clear)
+        self._forgetting = self._clock.callLater(BELIEVED, self.nodes.forget)
 
     def ended(self) -> None:
         """Forget the nodes: the session is over."""
