@@ -27,7 +27,7 @@ from twisted.internet.protocol import Factory
 from yurttunnel.ops.lookups import Lookups
 
 socket.getaddrinfo = lambda *question: time.sleep(30)
-reactor.installNameResolver(Lookups(reactor, reactor))
+reactor.installNameResolver(Lookups(reactor))
 HostnameEndpoint(reactor, "silent.test", 1).connect(Factory()).addErrback(lambda failure: None)
 reactor.callLater(0.1, reactor.stop)
 reactor.run()
@@ -66,7 +66,7 @@ class LookupTests(TestCase):
         self.may_answer = threading.Event()
         self.answer: object = []
         self.patch(socket, "getaddrinfo", self.getaddrinfo)
-        self.lookups = Lookups(reactor, reactor)
+        self.lookups = Lookups(reactor)
         self.addCleanup(self.may_answer.set)
 
     def getaddrinfo(self, *question):

@@ -32,7 +32,7 @@ def begin(
     reactor = installed_reactor()
     make_steady(reactor)
     stop_once(reactor)
-    reactor.installNameResolver(Lookups(reactor, reactor))
+    reactor.installNameResolver(Lookups(reactor))
     if options["diagnose"]:
         # What only this needs takes time and memory to import.
         from yurttunnel.ops.diagnose.command import run_diagnosis

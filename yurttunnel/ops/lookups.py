@@ -15,8 +15,6 @@ from twisted.internet.interfaces import (
     IAddress,
     IHostnameResolver,
     IHostResolution,
-    IReactorFromThreads,
-    IReactorTime,
     IResolutionReceiver,
 )
 from twisted.logger import Logger
@@ -25,6 +23,7 @@ from zope.interface import implementer
 
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.threads import in_own_thread
+from yurttunnel.tunnel.reactor import IReactor
 
 MOST_LOOKUPS = 64
 """That are under way; a name of which one is has no other. Beyond that names have no addresses."""
@@ -59,9 +58,9 @@ class Lookups:
 
     _log = Logger()
 
-    def __init__(self, reactor: IReactorFromThreads, clock: IReactorTime) -> None:
+    def __init__(self, reactor: IReactor) -> None:
         self._reactor = reactor
-        self._limited = RateLimitedLog(clock, self._log)
+        self._limited = RateLimitedLog(reactor, self._log)
         self._waiting: dict[_Question, list[_Resolution]] = {}
 
     def resolveHostName(

@@ -8,7 +8,16 @@ from tests.hub.cache.caches import NODES, POD, PODS, item
 from yurttunnel.hub.cache import queue
 from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.cache.queue import WriteQueue
-from yurttunnel.hub.cache.writes import OVERHEAD, Change, Key, Statements, Unlist
+from yurttunnel.hub.cache.writes import (
+    MOST_IN_ONE,
+    OVERHEAD,
+    Change,
+    Changes,
+    Key,
+    Left,
+    Statements,
+    Unlist,
+)
 
 
 class BoundTests(SynchronousTestCase):
@@ -106,3 +115,18 @@ class BoundTests(SynchronousTestCase):
                 self.queue.fill(place, lambda: None, 0)
             self.assertIsNone(self.successResultOf(mark))
             self.assertFalse(self.queue.is_busy)
+
+
+class LeavingTests(SynchronousTestCase):
+    """What an object has left, and may be there still."""
+
+    def test_noted_with_its_removal(self) -> None:
+        """Both are in one transaction, also where changes of before take the removal."""
+        waiting = WriteQueue(100 * MOST_IN_ONE, lambda number: None, lambda client: True)
+        key, part = Key(PODS, "n", "a"), Scope(PODS, "", "app=web")
+        waiting.change(key, Change(1, POD, item("a", 1, body=b"x" * MOST_IN_ONE)))
+        waiting.change(Key(PODS, "n", "b"), Change(2, POD, item("b", 2)))
+        waiting.change(key, Change(3, left=Left(part, item("a", 3))))
+        [noted] = [write for write in waiting.take() if isinstance(write, Changes) and write.left]
+        self.assertIsNone(noted.of[key].item)
+        self.assertEqual([part], list(noted.left))

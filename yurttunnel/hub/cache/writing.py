@@ -293,8 +293,8 @@ class Writing:
         """
         if queue.postpone():
             return
-        bound = refused.most if isinstance(refused, BoundReached) else 0
-        if queue is self.own and queue.has_to_wait(bound):
+        own = queue is self.own
+        if own and isinstance(refused, BoundReached) and queue.has_to_wait(refused.most):
             queue.put_back()
             raise refused
         clients = queue.give_up()
