@@ -15,7 +15,7 @@ from yurttunnel.pki.contexts import ClientContexts, ServerContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.interception import InterceptionContexts
 from yurttunnel.pki.kubelets import KubeletContexts, KubeletVerification
-from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
+from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL
 
 VERSIONS = (SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION)
 

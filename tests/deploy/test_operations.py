@@ -32,7 +32,7 @@ from yurttunnel.ops.debug import sessions as debug_sessions
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.log_levels import ShownLevels
-from yurttunnel.ops.status import events, sessions, view
+from yurttunnel.ops.status import events, peers, sessions
 from yurttunnel.pki import authority
 from yurttunnel.pki.renewal_schedule import CLUSTER_SCHEDULE
 from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME, MAX_TOKENS
@@ -246,7 +246,7 @@ class NumberTests(unittest.SynchronousTestCase):
             f"| body of a request to it | {http_site.MAX_BODY_BYTES // 1024} KiB |",
             f"which has the same bounds as a meta port | {MAX_TOKENS} |",
             "| nodes, streams, idle connections and lost nodes on the status page |"
-            f" {sessions.MOST_SHOWN}, {view.MOST_STREAMS}, {view.MOST_STREAMS},"
+            f" {sessions.MOST_SHOWN}, {peers.MOST_STREAMS}, {peers.MOST_STREAMS},"
             f" {lost_nodes.MOST_SHOWN} |",
             f"| warnings and errors on the status page | {events.KEPT} |",
             "| sessions and streams in `/debug/sessions` |"

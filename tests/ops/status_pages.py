@@ -12,6 +12,7 @@ from twisted.internet.task import Clock
 from yurttunnel.ops.failures import Failures
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.status.page import StatusPage
+from yurttunnel.ops.status.peers import Peers
 from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.server.lost_nodes import LostNode, lost_section
 from yurttunnel.server.process import NODES
@@ -125,22 +126,27 @@ class PageUnderTest:
         self.certificates: dict[str, datetime.datetime] = {}
         self.steering: SteeringReport | None = None
         given: dict[str, object] = {
-            "words": NODES,
             "sections": [
                 lambda moment: lost_section(self.lost, moment, NODES),
                 lambda _: steering_section(self.steering),
             ],
             **sources,
         }
+        peers = Peers(
+            self.clock,
+            counters=self.counters,
+            sessions=lambda: self.sessions,
+            snapshots=lambda: self.snapshots,
+            words=given.pop("words", NODES),
+            **{name: given.pop(name) for name in ("pooled_streams", "one") if name in given},
+        )
         self.failures = Failures(self.clock)
         self.page = StatusPage(
             self.clock,
             StatusSources(
                 program=program,
                 readiness=self.readiness,
-                counters=self.counters,
-                sessions=lambda: self.sessions,
-                snapshots=lambda: self.snapshots,
+                peers=peers,
                 certificates=lambda: self.certificates,
                 reactor_lag=lambda: 0.0012,
                 failures=self.failures,

@@ -9,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.ops.status_pages import PageUnderTest, finished
 from tests.tunnel.memory import SessionPair
+from yurttunnel.ops.status.peers import MOST_STREAMS
 from yurttunnel.ops.status.streams import StreamReport, oldest_streams
-from yurttunnel.ops.status.view import MOST_STREAMS
 from yurttunnel.tunnel.session import TunnelSession
 
 

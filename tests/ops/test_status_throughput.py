@@ -8,6 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.ops.status_pages import Carrying
 from yurttunnel.metrics import Durations
 from yurttunnel.ops import slices
+from yurttunnel.ops.status.session_rates import SessionRates
 from yurttunnel.ops.status.throughput import INTERVAL, KEPT, Throughput
 from yurttunnel.tunnel.statistics import TunnelCounters
 
@@ -22,24 +23,25 @@ class ThroughputTests(SynchronousTestCase):
         self.sessions: list[Carrying] = []
         self.requests = 7
         self.answers = Durations((0.1, 1.0))
+        self.rates = SessionRates(self.clock, self.counters, lambda: self.sessions)
         self.throughput = Throughput(
             self.clock,
-            self.counters,
-            lambda: self.sessions,
             {"requests": lambda: self.requests},
             {"answers": self.answers},
+            self.rates.sample,
         )
-        self.throughput.startService()
-        self.addCleanup(self.throughput.stopService)
+        for service in (self.rates, self.throughput):
+            service.startService()
+            self.addCleanup(service.stopService)
 
     def test_rates_of_a_session(self) -> None:
         """From the second sample on there is what was carried since the one before, each second."""
         self.sessions = [Carrying(1000, 0)]
         self.clock.advance(INTERVAL)
-        self.assertEqual((0.0, 0.0), self.throughput.of(b"a").newest())
+        self.assertEqual((0.0, 0.0), self.rates.of(b"a").newest())
         self.sessions = [Carrying(1500, 50)]
         self.clock.advance(INTERVAL)
-        rates = self.throughput.of(b"a")
+        rates = self.rates.of(b"a")
         self.assertEqual((500 / INTERVAL, 50 / INTERVAL), rates.newest())
         self.assertEqual([550 / INTERVAL], rates.both())
 
@@ -47,14 +49,14 @@ class ThroughputTests(SynchronousTestCase):
         """The sum comes from the counters, so that what ended sessions have carried is in it."""
         self.counters.bytes_received += 5000
         self.clock.advance(INTERVAL)
-        self.assertEqual((5000 / INTERVAL, 0.0), self.throughput.total().newest())
+        self.assertEqual((5000 / INTERVAL, 0.0), self.rates.total().newest())
 
     def test_round_trips(self) -> None:
         """Each sample has the round trip that was measured last."""
         self.sessions = [Carrying()]
         self.clock.pump([INTERVAL] * (KEPT + 5))
-        self.assertEqual([0.25] * KEPT, list(self.throughput.round_trips(b"a")))
-        self.assertEqual((), self.throughput.round_trips(b"b"))
+        self.assertEqual([0.25] * KEPT, list(self.rates.round_trips(b"a")))
+        self.assertEqual((), self.rates.round_trips(b"b"))
 
     def test_how_often(self) -> None:
         """What only grows is shown by how often it does, each second."""
@@ -83,24 +85,24 @@ class ThroughputTests(SynchronousTestCase):
         """Old samples go, and so do sessions that have ended."""
         self.sessions = [Carrying()]
         self.clock.pump([INTERVAL] * (2 * KEPT))
-        self.assertEqual(KEPT, len(self.throughput.total().received))
-        self.assertEqual(KEPT, len(self.throughput.of(b"a").received))
+        self.assertEqual(KEPT, len(self.rates.total().received))
+        self.assertEqual(KEPT, len(self.rates.of(b"a").received))
         self.sessions = []
         self.clock.advance(INTERVAL)
-        self.assertEqual([], self.throughput.of(b"a").both())
+        self.assertEqual([], self.rates.of(b"a").both())
 
     def test_idle_sessions_share_their_samples(self) -> None:
         """Thousands of sessions that carry nothing have no number each for each sample."""
         self.sessions = [Carrying()]
         self.clock.pump([INTERVAL] * 4)
-        rates = self.throughput.of(b"a")
+        rates = self.rates.of(b"a")
         self.assertEqual(1, len({id(rate) for rate in (*rates.received, *rates.sent)}))
 
     def test_a_late_sample(self) -> None:
         """A reactor that was held up makes no rate seem higher than it was."""
         self.counters.bytes_received += 6000
         self.clock.advance(3 * INTERVAL)
-        self.assertEqual((6000 / (3 * INTERVAL), 0.0), self.throughput.total().newest())
+        self.assertEqual((6000 / (3 * INTERVAL), 0.0), self.rates.total().newest())
 
     def test_many_sessions(self) -> None:
         """The reactor turns while they are measured."""
@@ -114,7 +116,7 @@ class ThroughputTests(SynchronousTestCase):
         )
         self.sessions = [Carrying(session_id=b"%d" % number) for number in range(5000)]
         self.clock.pump([INTERVAL] * 2)
-        self.assertEqual([0.0], list(self.throughput.of(b"4999").received))
+        self.assertEqual([0.0], list(self.rates.of(b"4999").received))
         self.assertGreater(turns.count(0), 2 * 5000 / slices.AT_ONCE)
 
     def test_the_end(self) -> None:

@@ -18,7 +18,7 @@ from yurttunnel.pki.certificate_template import agent_template, serving_template
 from yurttunnel.pki.cluster_identity import cluster_identity
 from yurttunnel.pki.contexts import ServerContexts
 from yurttunnel.pki.identity import BadIdentity
-from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
+from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL
 
 TEMPLATE = agent_template("edge-1", EDGE_1)
 LIFE = 200.0

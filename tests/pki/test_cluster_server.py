@@ -43,8 +43,8 @@ from yurttunnel.pki.issuer import CertificateTemplate
 from yurttunnel.pki.kubelets import CLUSTER_AUTHORITY, KubeletVerification, Verdict
 from yurttunnel.server.cluster_trust import ClusterServerTrust
 from yurttunnel.server.trust import TrustSettings
-from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
-from yurttunnel.tunnel.connection import SIBLING_ALPN as SIBLING_PROTOCOL
+from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL
+from yurttunnel.tunnel.tls import SIBLING_ALPN as SIBLING_PROTOCOL
 
 SERVICE = "x-tunnel-server-svc.kube-system.svc"
 AGENT = agent_template("edge-1", EDGE_1)

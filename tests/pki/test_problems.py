@@ -11,7 +11,7 @@ from tests.pki.support import Issuer, accept, client_context, handshake
 from yurttunnel.pki.contexts import ServerContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.problems import problem_with_peer, problem_with_server, refusal
-from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
+from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.hello import Refused
 

@@ -13,7 +13,7 @@ from yurttunnel.pki.authority import CALLER_NAME
 from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.contexts import ClientContexts, ServerContexts, server_context
 from yurttunnel.pki.kubelets import KubeletContexts, KubeletVerification
-from yurttunnel.tunnel.connection import ALPN
+from yurttunnel.tunnel.tls import ALPN
 
 VERSIONS = (SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION)
 

@@ -20,10 +20,11 @@ from zope.interface.verify import verifyObject
 
 from tests.tunnel.certificates import ClientTLS, ServerTLS
 from tests.tunnel.memory import MIB, Acceptor, Bulk, HalfCloseUser
-from yurttunnel.tunnel.connection import ALPN, CLOSE_TIMEOUT, HELLO_TIMEOUT, SessionConnection
+from yurttunnel.tunnel.connection import CLOSE_TIMEOUT, HELLO_TIMEOUT, SessionConnection
 from yurttunnel.tunnel.direct.tls import TLSFactory
 from yurttunnel.tunnel.session import PeerDescription, SessionContext, TunnelSession
 from yurttunnel.tunnel.statistics import TunnelCounters
+from yurttunnel.tunnel.tls import ALPN
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget

@@ -39,6 +39,7 @@ from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import PortService, StoppedInTurn
 from yurttunnel.ops.status.markup import element
 from yurttunnel.ops.status.page import StatusPage
+from yurttunnel.ops.status.peers import Peers
 from yurttunnel.ops.status.sections import Section
 from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.status.words import PeerWords
@@ -163,13 +164,16 @@ class AgentProcess:
             reactor,
             StatusSources(
                 program="yurttunnel-agent",
-                words=SERVERS,
                 readiness=self.readiness,
-                counters=counters,
-                sessions=self.agent.sessions,
-                snapshots=self._snapshots,
                 certificates=trust.certificates,
                 reactor_lag=self.lag.worst,
+                peers=Peers(
+                    reactor,
+                    words=SERVERS,
+                    counters=counters,
+                    sessions=self.agent.sessions,
+                    snapshots=self._snapshots,
+                ),
                 sections=[lambda _: destination_section(policy.described())],
             ),
         )

@@ -11,6 +11,7 @@ import datetime
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import TYPE_CHECKING, TypeAlias
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import Resource
@@ -23,7 +24,9 @@ from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.rebinding import refusal
 from yurttunnel.ops.slices import gather, json_pieces
 from yurttunnel.ops.status.page import POLICY, StatusPage
-from yurttunnel.tunnel.statistics import SessionSnapshot
+
+if TYPE_CHECKING:
+    from yurttunnel.tunnel.statistics import SessionSnapshot
 
 _TEXT = b"text/plain; charset=utf-8"
 _JSON = b"application/json"
@@ -37,7 +40,7 @@ _PAGES = (
 )
 _AGENTS = ("agents", "the sessions of this process, as JSON")
 
-Sessions = Callable[[], Iterable[SessionSnapshot]]
+Sessions: TypeAlias = "Callable[[], Iterable[SessionSnapshot]]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ from yurttunnel.pki.credentials import BadCredentials, Credentials, is_issued_by
 from yurttunnel.pki.identity import host_is_address
 from yurttunnel.pki.problems import certificate_problem, refusal
 from yurttunnel.pki.rejection import set_verification
-from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
+from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL
 
 ENROLMENT_PROTOCOL = b"yurttunnel-enroll/1"
 """ALPN: an enrolment or a renewal; a certificate is not needed, but verified when presented."""

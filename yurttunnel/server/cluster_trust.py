@@ -33,8 +33,8 @@ from yurttunnel.pki.metrics import ClusterTrustStats
 from yurttunnel.pki.renewal import CertificateRenewal
 from yurttunnel.pki.renewal_schedule import CLUSTER_SCHEDULE
 from yurttunnel.server.trust import ServerTrust, TrustSettings, joined
-from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
-from yurttunnel.tunnel.connection import SIBLING_ALPN as SIBLING_PROTOCOL
+from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL
+from yurttunnel.tunnel.tls import SIBLING_ALPN as SIBLING_PROTOCOL
 
 
 class ServingNames(Protocol):

@@ -11,9 +11,9 @@ from yurttunnel.ops.status.certificates import certificate_left
 from yurttunnel.ops.status.failed import failure_table
 from yurttunnel.ops.status.markup import Column, Content, element, mark, pairs, table
 from yurttunnel.ops.status.sections import Moment, nothing
+from yurttunnel.ops.status.session_rates import SessionRates
 from yurttunnel.ops.status.sessions import session_table
 from yurttunnel.ops.status.sparklines import Scale, captioned
-from yurttunnel.ops.status.throughput import Throughput
 from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.server.node_history import Disconnection, NodeHistory
 from yurttunnel.server.node_pages import NodePages
@@ -41,7 +41,7 @@ class NodeView:
         self._peers = peers
 
     def sections(
-        self, node: str, moment: Moment, throughput: Throughput
+        self, node: str, moment: Moment, rates: SessionRates
     ) -> Sequence[tuple[str, Content]] | None:
         """Make them, each with its id; ``None`` for a node that nobody knows."""
         known = self._pages.describe(node)
@@ -50,8 +50,8 @@ class NodeView:
         sessions = [each.snapshot() for each in self._registry.direct_sessions(node)]
         found: list[tuple[str, Content]] = [("node", self._facts(known, sessions, moment))]
         if sessions:
-            found.append(("sessions", self._sessions(sessions, moment, throughput)))
-            found.append(("round-trip", _round_trip(sessions[-1], throughput)))
+            found.append(("sessions", self._sessions(sessions, moment, rates)))
+            found.append(("round-trip", _round_trip(sessions[-1], rates)))
         return [
             *found,
             ("failures", self._failed(node, moment)),
@@ -74,11 +74,11 @@ class NodeView:
         return [element("h2", "Node"), pairs("What is known of the node", rows)]
 
     def _sessions(
-        self, sessions: Sequence[SessionSnapshot], moment: Moment, throughput: Throughput
+        self, sessions: Sequence[SessionSnapshot], moment: Moment, rates: SessionRates
     ) -> Content:
         return [
             element("h2", "Sessions"),
-            session_table(sessions, throughput.of, self._peers, moment.now),
+            session_table(sessions, rates.of, self._peers, moment.now),
         ]
 
     def _failed(self, node: str, moment: Moment) -> Content:
@@ -115,8 +115,8 @@ def _since(timestamp: str, moment: Moment) -> str:
     return f"{since:%Y-%m-%d %H:%M:%S} UTC, {passed} ago"
 
 
-def _round_trip(session: SessionSnapshot, throughput: Throughput) -> Content:
-    measured = throughput.round_trips(bytes.fromhex(session.session_id))
+def _round_trip(session: SessionSnapshot, rates: SessionRates) -> Content:
+    measured = rates.round_trips(bytes.fromhex(session.session_id))
     scale = Scale(max(measured, default=0.0), "s")
     return [
         element(

@@ -19,6 +19,7 @@ from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import PortService, StoppedInTurn
 from yurttunnel.ops.status.page import StatusPage
+from yurttunnel.ops.status.peers import Peers
 from yurttunnel.ops.status.sections import Section
 from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.status.words import PeerWords
@@ -169,13 +170,18 @@ class ServerProcess:
             reactor,
             StatusSources(
                 program="yurttunnel-server",
-                words=NODES,
                 readiness=self.readiness,
-                counters=counters,
-                sessions=lambda: self.sessions(),
-                snapshots=self._snapshots,
                 certificates=certificates,
                 reactor_lag=self.lag.worst,
+                peers=Peers(
+                    reactor,
+                    words=NODES,
+                    counters=counters,
+                    sessions=lambda: self.sessions(),
+                    snapshots=self._snapshots,
+                    pooled_streams=lambda: self.pooled_streams(),
+                    one=NodeView(self.registry, self.history, nodes, self.failures, NODES).sections,
+                ),
                 sections=[
                     lambda moment: lost_section(self.lost_nodes.newest_first(), moment, NODES),
                     entries.section,
@@ -188,8 +194,6 @@ class ServerProcess:
                     "request": self.requests.durations,
                     "dial": counters.dial_durations,
                 },
-                pooled_streams=lambda: self.pooled_streams(),
-                one=NodeView(self.registry, self.history, nodes, self.failures, NODES).sections,
             ),
         )
         site = meta_site(

@@ -43,7 +43,7 @@ from yurttunnel.pki.records import NodeRecords
 from yurttunnel.pki.revocation import Revocations
 from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME, JOIN_TOKEN_FILE, TokenStore
 from yurttunnel.server.trust import ServerTrust, TrustSettings
-from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
+from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL
 
 SERVER_FILE = "server.pem"
 KUBELET_CLIENT_FILE = "kubelet-client.pem"

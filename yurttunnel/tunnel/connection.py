@@ -19,15 +19,11 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.tunnel.session import TunnelSession
+from yurttunnel.tunnel.tls import ALPN
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import Violation
 from yurttunnel.wire.hello import Hello, HelloReader, Refused
-
-ALPN = b"yurttunnel/1"
-
-SIBLING_ALPN = b"yurttunnel-sibling/1"
-"""The protocol between servers: the same session, of which only the streams mean something else."""
 
 HELLO_TIMEOUT = 10.0
 """Seconds from the TCP connection to the peer's complete HELLO, TLS handshake included."""

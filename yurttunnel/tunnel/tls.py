@@ -21,6 +21,12 @@ from yurttunnel.tunnel.direct.reactor import DirectReactor
 from yurttunnel.tunnel.direct.tls import TLSFactory
 from yurttunnel.tunnel.reactor import IReactor
 
+ALPN = b"yurttunnel/1"
+"""The protocol between agents and servers."""
+
+SIBLING_ALPN = b"yurttunnel-sibling/1"
+"""The protocol between servers: the same session, of which only the streams mean something else."""
+
 
 def server_side(
     reactor: IReactor, creator: IOpenSSLServerConnectionCreator, factory: IProtocolFactory

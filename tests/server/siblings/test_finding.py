@@ -15,7 +15,8 @@ from yurttunnel.server.siblings import acceptor
 from yurttunnel.server.siblings.replicas import server_name
 from yurttunnel.server.siblings.service import LISTED_SECONDS
 from yurttunnel.server.siblings.settings import SIBLING_LIMITS
-from yurttunnel.tunnel.connection import HELLO_TIMEOUT, SIBLING_ALPN, SessionConnection
+from yurttunnel.tunnel.connection import HELLO_TIMEOUT, SessionConnection
+from yurttunnel.tunnel.tls import SIBLING_ALPN
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.hello import NO_SESSION, Hello, Limits, Refused
 

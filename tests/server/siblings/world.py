@@ -29,7 +29,7 @@ from yurttunnel.server.siblings.replicas import replica_slices, server_name
 from yurttunnel.server.siblings.service import Siblings
 from yurttunnel.server.siblings.settings import SiblingSettings
 from yurttunnel.tunnel import tls
-from yurttunnel.tunnel.connection import ALPN, SIBLING_ALPN
+from yurttunnel.tunnel.tls import ALPN, SIBLING_ALPN
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.hello import Limits
 

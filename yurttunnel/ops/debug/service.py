@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from twisted.application.service import MultiService
 
@@ -22,7 +23,9 @@ from yurttunnel.ops.debug.sessions import sessions_page
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.log_levels import ShownLevels
 from yurttunnel.tunnel.reactor import IReactor
-from yurttunnel.tunnel.session import TunnelSession
+
+if TYPE_CHECKING:
+    from yurttunnel.tunnel.session import TunnelSession
 
 _PAGES = (
     ("sessions", "sessions and streams: credit, windows, what waits where; ?node=NAME for one"),

@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.debug.pages import Answer, Page, Parameters, as_json
-from yurttunnel.tunnel.session import TunnelSession
-from yurttunnel.wire.stream import Stream
+
+if TYPE_CHECKING:
+    # Programs without sessions have the page, too, and no module of theirs.
+    from yurttunnel.tunnel.session import TunnelSession
+    from yurttunnel.wire.stream import Stream
 
 MOST_SESSIONS = 100
 """Sessions that one answer tells of."""

@@ -18,8 +18,9 @@ from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.ops.status import words
 from yurttunnel.ops.status.events import RecentEvents
 from yurttunnel.ops.status.markup import Markup, element
+from yurttunnel.ops.status.sections import LONGEST_FILTER
 from yurttunnel.ops.status.throughput import Throughput
-from yurttunnel.ops.status.view import LONGEST_FILTER, StatusSources, View
+from yurttunnel.ops.status.view import StatusSources, View
 
 
 def _read(name: str) -> str:
@@ -53,14 +54,20 @@ class StatusPage(MultiService):
 
     def __init__(self, clock: IReactorTime, sources: StatusSources) -> None:
         super().__init__()
-        self.parameter = "" if sources.words is None else sources.words.page
+        peers = sources.peers
+        self.parameter = "" if peers is None else peers.words.page
         self._clock = clock
         self._sources = sources
         self._started = clock.seconds()
         self._throughput = Throughput(
-            clock, sources.counters, sources.sessions, sources.counted(), sources.durations
+            clock,
+            sources.counted(),
+            sources.durations,
+            None if peers is None else peers.rates.sample,
         )
         self._events = RecentEvents()
+        if peers is not None:
+            peers.rates.setServiceParent(self)
         for part in (self._throughput, self._events):
             part.setServiceParent(self)
 
@@ -70,10 +77,11 @@ class StatusPage(MultiService):
         """Make the page, piece by piece.
 
         ``desired`` is a filter: sessions, nodes and streams are shown that have it in their text.
-        With ``one`` it is the page of that peer. ``pages`` are the further pages there are, by
-        name, each with what it is.
+        With ``one`` it is the page of that peer, where peers have pages. ``pages`` are the further
+        pages there are, by name, each with what it is.
         """
         desired = desired[:LONGEST_FILTER].strip()
+        one = one if self.parameter else ""
         view = View(
             self._sources,
             self._throughput,
@@ -82,12 +90,12 @@ class StatusPage(MultiService):
             words.at(time_of_day(self._clock)),
             self._clock.seconds() - self._started,
         )
-        program, peers = self._sources.program, self._sources.words
+        program = self._sources.program
         about = f"{one[:LONGEST_FILTER]}: " if one else ""
         title = f"{'' if view.ready else 'Not ready: '}{about}{program} on {socket.gethostname()}"
         again = "/"
-        if one and peers is not None:
-            again = f"/?{peers.page}={quote(one, errors='replace')}"
+        if one:
+            again = f"/?{self.parameter}={quote(one, errors='replace')}"
         elif desired:
             again = f"/?q={quote(desired, errors='replace')}"
         yield '<!DOCTYPE html>\n<html lang="en">'

@@ -7,11 +7,14 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from yurttunnel.ops.status.markup import Content, Markup, element, pieces
+from yurttunnel.ops.status.markup import Content, Markup, element, mark, pieces
 
 Row = TypeVar("Row")
 
 NO_MATCH = "Nothing matches the filter."
+
+LONGEST_FILTER = 200
+"""Characters of ``?q=`` that count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +76,10 @@ def listing(
 def nothing(sentence: Content) -> Markup:
     """Make what stands where there are no rows."""
     return element("p", sentence, class_="nothing")
+
+
+def tile(name: str, value: str, more: Content = "", kind: str = "") -> Markup:
+    """Make a tile of the overview: ``value``, marked as ``kind`` where it is of one."""
+    extra = element("dd", more, class_="more") if more else ""
+    shown = mark(kind, value) if kind else value
+    return element("div", element("dt", name), element("dd", shown), extra)

@@ -10,8 +10,8 @@ from urllib.parse import quote
 from yurttunnel.ops.status import words
 from yurttunnel.ops.status.certificates import SOON, certificate_left
 from yurttunnel.ops.status.markup import Column, Content, Markup, element, joined, mark, table
+from yurttunnel.ops.status.session_rates import Rates
 from yurttunnel.ops.status.sparklines import MINUTES, Scale, sparkline
-from yurttunnel.ops.status.throughput import Rates
 from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.tunnel.statistics import SessionSnapshot
 

@@ -18,13 +18,14 @@ from yurttunnel.server.refused_peers import RefusedPeers, authority_behind
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.siblings.feed import FEED_HOST, FeedWriter
 from yurttunnel.server.siblings.settings import SiblingSettings
-from yurttunnel.tunnel.connection import MAX_UNFINISHED, SIBLING_ALPN, SessionConnection
+from yurttunnel.tunnel.connection import MAX_UNFINISHED, SessionConnection
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream, IStreamAcceptor, IStreamRequest
 from yurttunnel.tunnel.session import PeerDescription, SessionContext, TunnelSession
 from yurttunnel.tunnel.shares import Holder
 from yurttunnel.tunnel.splicing import splice_streams
 from yurttunnel.tunnel.statistics import TunnelCounters
+from yurttunnel.tunnel.tls import SIBLING_ALPN
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.frames import Violation

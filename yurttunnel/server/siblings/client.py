@@ -17,8 +17,9 @@ from yurttunnel.pki.problems import problem_with_peer
 from yurttunnel.server.siblings.remote import RemoteNodes
 from yurttunnel.server.siblings.replicas import Address
 from yurttunnel.server.siblings.session import SiblingContext, SiblingSession
-from yurttunnel.tunnel.connection import SIBLING_ALPN, SessionConnection
+from yurttunnel.tunnel.connection import SessionConnection
 from yurttunnel.tunnel.session import PeerDescription, TunnelSession
+from yurttunnel.tunnel.tls import SIBLING_ALPN
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import Violation
 from yurttunnel.wire.hello import NO_SESSION, Hello, Refused

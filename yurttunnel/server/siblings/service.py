@@ -25,11 +25,11 @@ from yurttunnel.server.siblings.replicas import Address, by_replica
 from yurttunnel.server.siblings.session import SiblingContext
 from yurttunnel.server.siblings.settings import SiblingSettings
 from yurttunnel.tunnel import tls
-from yurttunnel.tunnel.connection import SIBLING_ALPN
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.session import SessionContext, TunnelSession
 from yurttunnel.tunnel.sockets import TunedEndpoint, tune_session_socket
 from yurttunnel.tunnel.statistics import TunnelCounters
+from yurttunnel.tunnel.tls import SIBLING_ALPN
 from yurttunnel.wire.codes import Code
 
 CONNECT_TIMEOUT = 5.0
