@@ -229,6 +229,17 @@ class ListTests(OfflineTestCase):
         self.keep("configmaps.v1.core", item("a"))
         self.assertEqual([], self.names(target + "b"))
 
+    def test_a_list_by_name_of_all_namespaces(self):
+        """What one namespace has by a name is not all, unless there are no namespaces."""
+        self.keep_one("configmaps.v1.core", item("a"))
+        target = "/api/v1/configmaps?fieldSelector=metadata.name%3Da"
+        self.assert_status(404, "NotFound", "never listed", target)
+        self.keep("configmaps.v1.core", item("a"), item("a", namespace="m"))
+        self.assertEqual(["a", "a"], self.names(target))
+        self.keep_one("nodes.v1.core", item("edge-1", namespace=""))
+        target = "/api/v1/nodes?fieldSelector=metadata.name%3Dedge-1"
+        self.assertEqual(["edge-1"], self.names(target))
+
     def test_the_version_of_a_list_by_name(self):
         """An object that was only got is listed as of its version, from which its watch goes on."""
         self.keep_one("configmaps.v1.core", item("a", 50))

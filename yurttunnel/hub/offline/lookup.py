@@ -101,11 +101,12 @@ class Lookup:
         sources = self.sources(call)
         for client, warning in self._clients(call, owner):
             for source in await self._best_first(client, request, sources):
-                listed = await self._list(scope_of(client, request, source.kept))
+                scope = scope_of(client, request, source.kept)
+                may_be_some = warning != "" or await self._is_one(scope, request.name)
+                listed = await self._list(scope)
                 if listed is None:
                     continue
-                # One object that was asked for by its name is all of it.
-                is_some = len(listed.sizes) > 0 and (request.name != "" or warning != "")
+                is_some = may_be_some and len(listed.sizes) > 0
                 is_whole = listed.complete and not (is_kubelets and not listed.sizes)
                 if (is_whole or is_some) and _is_shown(source, listed.meta.columns):
                     return FoundList(source, listed, warning)
@@ -147,6 +148,16 @@ class Lookup:
                 ranks[kept] = listed.complete, _number(listed.meta.version)
         known = [source for source in sources if source.kept in ranks]
         return sorted(known, key=lambda source: ranks[source.kept], reverse=True)
+
+    async def _is_one(self, scope: Scope, name: str) -> bool:
+        """Return whether one object is all that a list by this name can have.
+
+        Each namespace may have one, so without a namespace it has to be an object that has none.
+        """
+        if name == "" or scope.namespace != "":
+            return name != ""
+        found = self._cache.get(scope.collection, "", name)
+        return await found.addTimeout(READ_SECONDS, self._clock) is not None
 
     async def _object(
         self, source: Source, collection: Collection, namespace: str, name: str
