@@ -101,6 +101,25 @@ class GetTests(OfflineTestCase):
         _, content = self.ask_json("/api/v1/namespaces/n/pods/a", PROTOBUF)
         self.assertEqual("10", content["metadata"]["resourceVersion"])
 
+    def test_gone_in_another_form(self):
+        """What a newer list in another form lacks has gone, and comes back with a newer version."""
+        target = "/api/v1/namespaces/n/configmaps/a"
+        self.keep_one("configmaps.v1.core", item("a", 50))
+        self.keep("configmaps.v1.core", form="protobuf", version=49)
+        self.assertEqual(200, self.ask(target, PROTOBUF)[0])
+        self.keep("configmaps.v1.core", form="protobuf", version=51)
+        self.assert_status(404, "NotFound", 'configmaps "a" not found', target, PROTOBUF)
+        self.keep_one("configmaps.v1.core", item("a", 52))
+        self.assertEqual(200, self.ask(target, PROTOBUF)[0])
+
+    def test_pods_gone_in_another_form(self):
+        """kubelet lists the pods of its node: what is not among these has gone."""
+        of_node = {"field_selector": "spec.nodeName=edge-1"}
+        self.keep("pods.v1.core", item("a", 50, node="edge-1"), **of_node)
+        self.keep("pods.v1.core", protobuf_item("b"), form="protobuf", version=51, **of_node)
+        target = "/api/v1/namespaces/n/pods/a"
+        self.assert_status(404, "NotFound", 'pods "a" not found', target, PROTOBUF)
+
     def test_unknown_forms(self):
         """A client that accepts only what cannot be made is told so."""
         self.keep_one("configmaps.v1.core", item("a"))

@@ -11,7 +11,7 @@ kubelet never gets one of pods, because it would end all that run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from twisted.internet.interfaces import IReactorTime
@@ -81,15 +81,18 @@ class Lookup:
         request = call.request
         sources = self.sources(call)
         for client, _ in self._clients(call, owner):
-            found = []
+            found, lacking = [], []
             for source in sources:
                 collection = scope_of(client, request, source.kept).collection
                 one = await self._object(source, collection, request.namespace, request.name)
                 if one is not None:
                     found.append(one)
+                elif not source.kept.transform:
+                    lacking.append(collection)
             if found:
                 newest = max(found, key=lambda one: _number(one.item.version))
-                if newest.source.body(newest.item) is None:
+                is_gone = await self._has_gone(newest.item, lacking)
+                if is_gone or newest.source.body(newest.item) is None:
                     raise self._refusals.not_found(request)
                 return newest
         raise await self._absent(call, owner)
@@ -148,6 +151,25 @@ class Lookup:
                 ranks[kept] = listed.complete, _number(listed.meta.version)
         known = [source for source in sources if source.kept in ranks]
         return sorted(known, key=lambda source: ranks[source.kept], reverse=True)
+
+    async def _has_gone(self, item: Item, lacking: Iterable[Collection]) -> bool:
+        """Return whether a collection that lacks an object is whole, and newer than it.
+
+        So it is where the client has asked in another form since, as when filters are for it now.
+        """
+        name = str(FieldTerm("metadata.name", True, item.name))
+        selectors = [name]
+        if item.node:
+            # A pod stays on its node, by which kubelet lists.
+            selectors.append(str(FieldTerm("spec.nodeName", True, item.node)))
+        for collection in set(lacking):
+            for fields in selectors:
+                listed = await self._list(Scope(collection, item.namespace, "", fields))
+                if listed is not None:
+                    listed.close()
+                    if listed.complete and _number(listed.meta.version) > _number(item.version):
+                        return True
+        return False
 
     async def _is_one(self, scope: Scope, name: str) -> bool:
         """Return whether one object is all that a list by this name can have.
