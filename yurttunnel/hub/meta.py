@@ -6,7 +6,9 @@
 ``/v1/token``            POST or PUT ``{"jointoken": "..."}``: a node whose certificate and token
                          have both expired, or whose certificate the API does not accept, joins
                          anew, without a restart
-``/pods``                the pods of this node, a ``PodList`` in JSON
+``/pods``                the pods of this node, a ``PodList`` in JSON; without the cloud those that
+                         kubelet knows, if it asks for them in JSON, which the filter
+                         ``serviceenvupdater`` makes it do
 =======================  ======================================================================
 
 The last two are for this machine alone, wherever the port listens.
@@ -85,7 +87,7 @@ class _TokenPage(Resource):
 
 
 class _PodsPage(Resource):
-    """Asks for the node's pods as a client of the hub does, so that it is answered offline, too."""
+    """Asks for the node's pods as people do, who are answered offline with what kubelet knows."""
 
     isLeaf = True
 

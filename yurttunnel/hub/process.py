@@ -40,6 +40,7 @@ from yurttunnel.hub.offline.metrics import METRICS as OFFLINE_METRICS
 from yurttunnel.hub.offline.placeholder import SECRET_BYTES, PlaceholderTokens
 from yurttunnel.hub.offline.service import Offline, OfflineSettings
 from yurttunnel.hub.policy import Policy
+from yurttunnel.hub.request.callers import PAGES
 from yurttunnel.hub.settings import LoadBalancing, Settings
 from yurttunnel.hub.status import hub_sections
 from yurttunnel.hub.upstream.health import Health
@@ -109,6 +110,7 @@ def build(
     # What the hub itself wants of the API it asks for as a client of its own.
     url = f"http://{join_authority(listeners.proxy_host, listeners.proxy_port)}"
     own = KubeClient(reactor, without_credentials(url), program="yurthub")
+    for_pages = KubeClient(reactor, without_credentials(url), program=PAGES)
     informers = Informers(reactor, own)
     identity = HubIdentity(
         reactor,
@@ -213,7 +215,7 @@ def build(
     metrics.add(cluster_trust_metrics(PREFIX), identity.stats)
 
     def pods() -> Deferred[Object]:
-        return own.list(PODS, field_selector=f"spec.nodeName={settings.node_name}")
+        return for_pages.list(PODS, field_selector=f"spec.nodeName={settings.node_name}")
 
     sections = hub_sections(health, limits, lambda: cache.stats, offline.stats)
     meta, admin = _meta(reactor, settings, readiness, metrics, identity, pods, lag, sections)
@@ -248,6 +250,7 @@ def build(
         ClosedAtTheEnd(partial(ports.drain, hub.end_watches)),
         offline,
         ClosedAtTheEnd(own.close),
+        ClosedAtTheEnd(for_pages.close),
         informers,
         held,
         admin,

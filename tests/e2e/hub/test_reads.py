@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 from twisted.internet.defer import Deferred, gatherResults
 
 from tests.e2e.hub.clients import contents, names
 from tests.e2e.hub.node_requests import ALL_PODS, CONFIG_MAPS, NODE_PATH, NODE_PODS
+from tests.e2e.hub.programs import Hub
 from tests.e2e.hub.support import HubTestCase
 
 DEFAULT_PODS = "/api/v1/namespaces/default/pods"
@@ -198,6 +201,27 @@ class ClientTests(HubTestCase):
         ):
             self.assertEqual(names(await client.get(ALL_PODS, **query)), expected, query)
         self.assertEqual(names(await client.get(DEFAULT_PODS)), ["blue", "red"])
+
+
+class PodsPageTests(HubTestCase):
+    """The page ``/pods`` of the hub."""
+
+    async def test_the_page_has_the_pods_that_kubelet_knows_offline(self) -> None:
+        """It was read before, when there was another pod, and is not of then."""
+        cloud, hub = await self.start()
+        cloud.add_pod("goes")
+        self.assertEqual(await self.pods(hub), ["goes"])
+        cloud.remove("pods", "goes", "default")
+        cloud.add_pod("comes")
+        await self.client(hub).get(NODE_PODS)
+        await self.lose(cloud, hub)
+        self.assertEqual(await self.pods(hub), ["comes"])
+
+    async def pods(self, hub: Hub) -> list[str]:
+        """Return the names of the pods that are on the page."""
+        status, body = await hub.get("/pods")
+        self.assertEqual(status, 200, body)
+        return names(json.loads(body))
 
 
 def version(one) -> int:

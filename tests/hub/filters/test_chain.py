@@ -17,6 +17,7 @@ from yurttunnel.hub.filters.chain import BadFilter, Filters, chosen_makers, inst
 from yurttunnel.hub.filters.interfaces import IFilter, IFilters
 from yurttunnel.hub.filters.maker import FilterMaker
 from yurttunnel.hub.filters.watches import INTERVAL, SETTLE, SPREAD, FollowedWatches
+from yurttunnel.hub.request.callers import PAGES
 from yurttunnel.hub.request.requests import ApiRequest, Caller, ListOptions, ResourceType
 from yurttunnel.kube.resources import CONFIG_MAPS
 
@@ -160,8 +161,8 @@ class FiltersTests(SynchronousTestCase):
     def test_nobody(self):
         """The hub itself sees what the API says, and so does who does not say what it is."""
         self.configure(c="*, yurthub")
-        self.assertIsNone(self.seen("yurthub"))
-        self.assertIsNone(self.seen(""))
+        for component in ("yurthub", PAGES, ""):
+            self.assertIsNone(self.seen(component), component)
 
     def test_hidden(self):
         """What one hides the next ones do not see."""

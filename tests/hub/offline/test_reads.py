@@ -10,6 +10,7 @@ from tests.hub.offline.world import OfflineTestCase, collection, item
 from yurttunnel.hub.cache.interfaces import Scope
 from yurttunnel.hub.media.forms import media_for
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
+from yurttunnel.hub.request.callers import PAGES
 from yurttunnel.hub.request.requests import Form
 from yurttunnel.kube.protobuf_fields import bytes_form
 
@@ -460,6 +461,17 @@ class TransformTests(OfflineTestCase):
         self.assert_status(
             503, "ServiceUnavailable", "is not kept here", "/api/v1/secrets", agent=kubectl
         )
+
+    def test_pages_of_the_hub(self):
+        """They have all that kubelet knows, whatever they were told before, and never a part."""
+        of_node = {"field_selector": "spec.nodeName=edge-1"}
+        self.keep("pods.v1.core", item("old", node="edge-1"), client=PAGES, **of_node)
+        target = "/api/v1/pods?fieldSelector=spec.nodeName%3Dedge-1"
+        agent = PAGES.encode()
+        self.keep_one("pods.v1.core", item("part", node="edge-1"))
+        self.assert_status(503, "ServiceUnavailable", "is not kept here", target, agent=agent)
+        self.keep("pods.v1.core", item("new", node="edge-1"), **of_node)
+        self.assertEqual(["new"], self.names(target, agent=agent))
 
 
 class FilterTests(OfflineTestCase):

@@ -26,6 +26,7 @@ from yurttunnel.hub.filters.interfaces import (
     Object,
 )
 from yurttunnel.hub.filters.watches import FollowedWatches, State
+from yurttunnel.hub.request.callers import PAGES
 from yurttunnel.hub.request.requests import ApiRequest, Caller
 from yurttunnel.metrics import Metric, counter
 
@@ -41,7 +42,7 @@ ORDER = (
 )
 
 
-_NOBODY = frozenset({"", "yurthub"})
+_NOBODY = frozenset({"", "yurthub", PAGES})
 """Who does not say what it is, and the hub itself: what it goes by has to be what the API says."""
 
 

@@ -3,7 +3,7 @@
 A client is answered from what it was told itself, by the newest of it that a form it accepts can be
 made from. People at the node are the exception: kubectl asks for many things once, so where it has
 nothing of its own it gets what kubelet knows, both having the node's identity, and is warned that
-this may be a part.
+this may be a part. The hub's pages have that alone.
 
 An empty list says that there is nothing, so it is given only when that was the API's answer; and
 kubelet never gets one of pods, because it would end all that run.
@@ -26,6 +26,7 @@ from yurttunnel.hub.offline.owners import NODE
 from yurttunnel.hub.offline.paging import READ_SECONDS
 from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.offline.sources import Source, sources
+from yurttunnel.hub.request.callers import PAGES
 from yurttunnel.hub.request.requests import ApiRequest, Caller, Form, HubCall
 from yurttunnel.kube.selectors import FieldTerm
 from yurttunnel.ops.clocks import time_of_day
@@ -129,9 +130,13 @@ class Lookup:
 
     def _clients(self, call: HubCall, owner: str) -> Iterator[tuple[str, str]]:
         """Return whose collections are looked into, and what is to be warned of."""
-        yield self._policy.client(call.caller, owner), ""
-        if call.caller.component == PEOPLE and owner == NODE:
-            yield self._policy.client(Caller(KUBELET), NODE), self._refusals.partial
+        component = call.caller.component
+        if component != PAGES:
+            yield self._policy.client(call.caller, owner), ""
+        if component in (PEOPLE, PAGES) and owner == NODE:
+            # Nobody is warned by a page: a part is not shown there.
+            warning = self._refusals.partial if component == PEOPLE else ""
+            yield self._policy.client(Caller(KUBELET), NODE), warning
 
     async def _best_first(
         self, client: str, request: ApiRequest, sources: Sequence[Source]

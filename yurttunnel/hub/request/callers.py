@@ -21,6 +21,9 @@ from yurttunnel.hub.request.requests import Caller
 SERVICE_ACCOUNT = "system:serviceaccount:"
 """What names of service accounts begin with; ``NAMESPACE:NAME`` follows."""
 
+PAGES = "yurthub-pages"
+"""The component of the hub itself where people ask its pages: nothing is kept for that."""
+
 
 def groups_of(owner: str) -> list[str]:
     """Return the groups of a user whom the API knows by this name.
