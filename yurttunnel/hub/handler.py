@@ -15,6 +15,7 @@ from yurttunnel.hub.filters.relist import end_when_changed
 from yurttunnel.hub.forwarding.forwarding import Forwarder
 from yurttunnel.hub.interfaces import IOffline
 from yurttunnel.hub.limits import TOO_MANY, Limits
+from yurttunnel.hub.offline.paging import is_of_hub
 from yurttunnel.hub.request.accept import forms_of, json_forms
 from yurttunnel.hub.request.callers import caller_of
 from yurttunnel.hub.request.failures import tell
@@ -36,6 +37,10 @@ and who is told meanwhile that there is no such object believes it."""
 
 _NOT_JSON = RequestFailed(
     406, "filters have to look into this answer: accept application/json, too"
+)
+
+_NOT_CONTINUED = RequestFailed(
+    410, "the first page of the list was given without the Kubernetes API: begin the list anew"
 )
 
 _STOPS = ApiFailure(503, "the hub stops: try again later", retry_after=1)
@@ -154,10 +159,12 @@ class Hub:
             return
         if call.request.verb == "watch":
             end_when_changed(self._filters, call, change is not None)
-        if self._health.online:
-            self._forwarder.forward(call, change)
-        else:
+        if not self._health.online:
             self._offline.answer(call)
+        elif is_of_hub(call.request.options.continue_token):
+            tell(call.exchange, _NOT_CONTINUED)
+        else:
+            self._forwarder.forward(call, change)
 
 
 class _Early:

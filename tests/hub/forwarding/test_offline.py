@@ -161,18 +161,23 @@ class SlowDisk(MemoryCache):
         return self.reads[-1]
 
 
-class SlowDiskWorld(World):
-    """A list is kept on a slow disk, and the hub's own offline side answers with it."""
+class KeptListWorld(World):
+    """A list is kept, and the hub's own offline side answers with it."""
 
     servers = ("a",)
+    names = ("kept",)
 
     def make_cache(self):
-        """Have one with a slow disk."""
-        cache = SlowDisk(self.clock)
+        """Have one with a list."""
+        cache = self.empty_cache()
         listing = cache.begin_list(Scope(self.collection()), "")
-        listing.add([item("kept")])
+        listing.add([item(name) for name in self.names])
         listing.complete(ListMeta(TYPES["pods.v1.core"], "5"))
         return cache
+
+    def empty_cache(self):
+        """Return one in memory."""
+        return MemoryCache(self.clock)
 
     def make_offline(self):
         """Have what the hub has."""
@@ -185,6 +190,14 @@ class SlowDiskWorld(World):
             lambda event: succeed(201),
             OfflineSettings("edge-1"),
         )
+
+
+class SlowDiskWorld(KeptListWorld):
+    """A list is kept on a slow disk."""
+
+    def empty_cache(self):
+        """Return one with a slow disk."""
+        return SlowDisk(self.clock)
 
     def disk_fails(self):
         """Have the one read that waits fail."""
@@ -201,6 +214,33 @@ class SlowDiskWorld(World):
         ((status, body),) = self.answered()
         self.assertEqual(200, status, body)
         self.assertEqual([name], [one["metadata"]["name"] for one in json.loads(body)["items"]])
+
+
+class PagesTests(KeptListWorld):
+    """A list that is begun in pages while there is no cloud."""
+
+    names = ("a", "b")
+
+    def begin(self):
+        """Start with a silent server."""
+        self.silent.update(self.api_servers)
+        super().begin()
+        self.clock.advance(2.1)
+
+    def test_return(self):
+        """Its client begins anew when the cloud is back: an API server knows no such token."""
+        self.ask(f"{PODS}?limit=1", KUBELET, JSON)
+        ((_, first),) = self.answered()
+        token = json.loads(first)["metadata"]["continue"]
+        self.silent.clear()
+        self.pass_time(13)
+        self.client = self.server.connect()
+        self.ask(f"{PODS}?limit=1&continue={token}", KUBELET, JSON)
+        ((status, body),) = self.answered()
+        self.assertEqual((410, "Expired"), (status, json.loads(body)["reason"]))
+        self.assertEqual([], self.connections.played)
+        self.ask(f"{PODS}?limit=1&continue=more", KUBELET, JSON)
+        self.assertIn("continue=more", self.asked())
 
 
 class ImpatientTests(SlowDiskWorld):

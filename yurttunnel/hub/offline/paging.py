@@ -2,7 +2,8 @@
 
 The token of a page says how far it went, and in which list: the version and the number of objects.
 If these have changed meanwhile, the pages would not be those of one list, and the client has to
-begin anew, as with an API server that has forgotten a version.
+begin anew, as with an API server that has forgotten a version. So it has to when the cloud is back:
+an API server would call the token invalid (400), with which clients give the list up.
 """
 
 from __future__ import annotations
@@ -64,6 +65,14 @@ class Page:
         return ()
 
 
+def is_of_hub(token: str) -> bool:
+    """Return whether a token continues a list that was begun without the cloud."""
+    match _content(token):
+        case [mark, *_] if mark == _MARK:
+            return True
+    return False
+
+
 def _token(listed: IListed, end: int) -> str:
     fields = [_MARK, listed.meta.version, len(listed.sizes), end]
     return urlsafe_b64encode(json.dumps(fields).encode()).decode()
@@ -71,13 +80,16 @@ def _token(listed: IListed, end: int) -> str:
 
 def _first(listed: IListed, token: str) -> int:
     """Return how many items are before the page that continues with ``token``."""
-    try:
-        found = json.loads(urlsafe_b64decode(token))
-    except (ValueError, binascii.Error, RecursionError):
-        found = None
-    match found:
+    match _content(token):
         case [mark, version, int(total), int(first)] if mark == _MARK and first >= 0:
             if (version, total) == (listed.meta.version, len(listed.sizes)):
                 return first
             raise NotContinued("the list has changed since its first page")
     raise NotContinued("the first page of the list came from the Kubernetes API itself")
+
+
+def _content(token: str) -> object:
+    try:
+        return json.loads(urlsafe_b64decode(token))
+    except (ValueError, binascii.Error, RecursionError):
+        return None
