@@ -340,6 +340,14 @@ class TokenRequestTests(OfflineTestCase):
         self.keep_one("pods.v1.core", Item("n", "p", "1", {}, "", pod), form="protobuf")
         self.check(*self.request(self.SPEC))
 
+    def test_a_pod_in_both_forms(self):
+        """The newer one counts: the other is of before kubelet asked in another form."""
+        pod = bytes_form(1, bytes_form(1, b"p")) + bytes_form(2, bytes_form(8, b"other"))
+        for version, status in (("4", 201), ("6", 403)):
+            self.keep_one("pods.v1.core", Item("n", "p", version, {}, "", pod), form="protobuf")
+            self.keep_one("pods.v1.core", item("p", 5, spec={"serviceAccountName": "web"}))
+            self.assertEqual(status, self.request(self.SPEC)[0], version)
+
     def test_audiences(self):
         """The audiences are those that were asked for."""
         self.keep_one("pods.v1.core", item("p", spec={"serviceAccountName": "web"}))

@@ -91,7 +91,7 @@ class Lookup:
                 elif not source.kept.transform:
                     lacking.append(collection)
             if found:
-                newest = max(found, key=lambda one: _number(one.item.version))
+                newest = max(found, key=lambda one: number(one.item.version))
                 is_gone = await self._has_gone(newest.item, lacking)
                 if is_gone or newest.source.body(newest.item) is None:
                     raise self._refusals.not_found(request)
@@ -153,7 +153,7 @@ class Lookup:
             listed = await self._list(scope_of(client, request, kept))
             if listed is not None:
                 listed.close()
-                ranks[kept] = listed.complete, _number(listed.meta.version)
+                ranks[kept] = listed.complete, number(listed.meta.version)
         known = [source for source in sources if source.kept in ranks]
         return sorted(known, key=lambda source: ranks[source.kept], reverse=True)
 
@@ -172,7 +172,7 @@ class Lookup:
                 listed = await self._list(Scope(collection, item.namespace, "", fields))
                 if listed is not None:
                     listed.close()
-                    if listed.complete and _number(listed.meta.version) > _number(item.version):
+                    if listed.complete and number(listed.meta.version) > number(item.version):
                         return True
         return False
 
@@ -233,7 +233,7 @@ def _scope_of_object(collection: Collection, namespace: str, name: str) -> Scope
     return Scope(collection, namespace, "", str(FieldTerm("metadata.name", True, name)))
 
 
-def _number(version: str) -> int:
+def number(version: str) -> int:
     """Return a version as a number; those that are none are all the same."""
     found = version_of(version)
     return found if isinstance(found, int) else 0

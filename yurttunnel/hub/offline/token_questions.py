@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NoReturn
 
 from twisted.internet.interfaces import IReactorTime
@@ -17,6 +18,7 @@ from yurttunnel.http.errors import RequestFailed
 from yurttunnel.hub.cache.interfaces import Collection, ICache
 from yurttunnel.hub.cache.selectors import PODS
 from yurttunnel.hub.interfaces import IPolicy
+from yurttunnel.hub.offline.lookup import KUBELET, number
 from yurttunnel.hub.offline.owners import NODE, Owners
 from yurttunnel.hub.offline.paging import READ_SECONDS
 from yurttunnel.hub.offline.placeholder import LIFETIME, PlaceholderTokens
@@ -104,17 +106,17 @@ class TokenQuestions:
         )
 
     async def _account_of(self, namespace: str, pod: str) -> str | None:
-        """Return the service account of a pod that kubelet knows."""
-        client = self._policy.client(Caller("kubelet"), NODE)
-        for form in ("protobuf", "json"):
+        """Return the service account of a pod that kubelet knows, by the newest it knows of it."""
+        client = self._policy.client(Caller(KUBELET), NODE)
+        accounts: dict[int, str] = {}
+        for form in ("json", "protobuf"):
             found = self._cache.get(Collection(client, str(PODS), form), namespace, pod)
             stored = await found.addTimeout(READ_SECONDS, self._clock)
             if stored is not None:
-                try:
-                    return service_account_of(form, stored.item.body)
-                except BadBody:
-                    continue
-        return None
+                with suppress(BadBody):
+                    account = service_account_of(form, stored.item.body)
+                    accounts[number(stored.item.version)] = account
+        return accounts[max(accounts)] if accounts else None
 
 
 def is_review(request: ApiRequest) -> bool:
