@@ -26,6 +26,7 @@ class RelistTests(SynchronousTestCase):
         self.filters = FakeFilters()
         self.changed = True
         self.begun = True
+        self.fields = ()
         self.server.handler.answer = self.answer
 
     def answer(self, exchange):
@@ -40,7 +41,7 @@ class RelistTests(SynchronousTestCase):
     def watch(self):
         """Ask for a watch; return the connection at the server."""
         connection = self.server.connect()
-        connection.receive(request(TARGET, b"User-Agent: kube-proxy/v1.34"))
+        connection.receive(request(TARGET, b"User-Agent: kube-proxy/v1.34", *self.fields))
         settle(self.server.clock, connection)
         return connection
 
@@ -72,13 +73,14 @@ class RelistTests(SynchronousTestCase):
         self.assertNotIn(b"ERROR", connection.sent)
 
     def test_unanswered(self):
-        """One that has not begun yet is answered so."""
+        """One that has not begun yet is answered so, in the API's terms whatever is accepted."""
         self.begun = False
+        self.fields = (b"Accept: application/vnd.kubernetes.protobuf, */*",)
         connection = self.watch()
         self.change(connection)
         [(status, _, body, _)] = responses(connection.sent, b"GET", closed=True)
-        self.assertEqual(410, status)
-        self.assertIn(b"list again", body)
+        told = json.loads(body)
+        self.assertEqual((410, "Status", "Expired"), (status, told["kind"], told["reason"]))
 
     def test_ended(self):
         """Nobody looks after a watch that has ended, however it did."""

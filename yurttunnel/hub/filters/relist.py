@@ -11,6 +11,7 @@ from yurttunnel.http.errors import RequestFailed, status_content
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.hub.filters.interfaces import IFollowing
 from yurttunnel.hub.media.json_watches import event_form
+from yurttunnel.hub.request.failures import tell
 from yurttunnel.hub.request.requests import HubCall
 
 EXPIRED = RequestFailed(410, "what yurthub does for this client has changed: list again")
@@ -29,7 +30,7 @@ def end_when_changed(following: IFollowing, call: HubCall, changed: bool) -> Non
             exchange.write(event_form("ERROR", status_content(EXPIRED)[1].strip()))
             exchange.finish()
         else:
-            exchange.fail(EXPIRED.status, EXPIRED.text)
+            tell(exchange, EXPIRED)
 
     stop = following.follow(call.caller, call.request, end)
 
