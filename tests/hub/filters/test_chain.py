@@ -190,6 +190,27 @@ class FiltersTests(SynchronousTestCase):
         self.assertIsNone(change.make({"too much for": "a"}))
         self.flushLoggedErrors(RuntimeError)
 
+    def test_defect_before_the_answer(self):
+        """One that cannot say what it is for harms no request; it is told once, and counted."""
+        self.patch(Appends, "applies", lambda made, request: request.resource.group == "")
+        self.setUp()
+        version = ApiRequest("get", "/version")
+        for component in ("kubelet", "coredns"):
+            self.assertIsNone(self.seen(component, version))
+        self.assertEqual({"a": 1, "b": 1, "c": 1}, self.filters.failures)
+        self.assertEqual(3, len(self.flushLoggedErrors(AttributeError)))
+        self.assertEqual(["a", "b"], self.seen("kubelet"))
+
+    def test_defect_of_one_that_hides_before_the_answer(self):
+        """It is for whatever is read: that may be what it was to hide."""
+        self.patch(Appends, "hides", True)
+        self.patch(Appends, "applies", lambda made, request: request.no_such_thing)
+        self.setUp()
+        self.assertEqual(["a", "b"], self.seen("kubelet"))
+        self.assertIsNone(self.seen("kubelet", replace(LIST, verb="create")))
+        self.assertIsNone(self.seen("kubelet", ApiRequest("get", "/version")))
+        self.flushLoggedErrors(AttributeError)
+
     def follow(self, component, ended):
         """Begin a watch behind a list."""
         caller = Caller(component)

@@ -25,6 +25,7 @@ from yurttunnel.hub.filters.interfaces import (
     IFilters,
     Object,
 )
+from yurttunnel.hub.filters.members import READING
 from yurttunnel.hub.filters.watches import FollowedWatches, State
 from yurttunnel.hub.request.callers import PAGES
 from yurttunnel.hub.request.requests import ApiRequest, Caller
@@ -89,7 +90,7 @@ class Filters:
 
     ``failures`` counts by filter what it raised. If that filter hides objects, the object is hidden
     then; else it passes as the filter has left it, since nobody is served by a list that is not
-    there.
+    there. A filter that raises for a request is for it if it hides objects and some are read.
     """
 
     def __init__(
@@ -164,8 +165,18 @@ class _Member:
         self._review = review
         self._failures = failures
         self._filter: IFilter = maker.make(site, self._changed)
-        self.applies = self._filter.applies
         self.hides: bool = self._filter.hides
+
+    def applies(self, request: ApiRequest) -> bool:
+        """Return whether it is for a request."""
+        try:
+            return self._filter.applies(request)
+        except Exception:
+            # As below; and without an answer all clients were worse off, whoever it is for.
+            applies = self.hides and request.resource is not None and request.verb in READING
+            becomes = "goes through it" if applies else "does not go through it"
+            self._failed("say whether it is for a request", becomes)
+            return applies
 
     def change(self, obj: Object) -> Object | None:
         """Change an object, or hide it."""
@@ -174,15 +185,19 @@ class _Member:
         except Exception:
             # Filters are anybody's code. A client without the object is worse off, unless this is
             # what it must not see.
-            if not self._failures[self.name]:
-                self._log.failure(
-                    "Defect: the filter {name} could not change an object, which {becomes}. Later"
-                    " ones are only counted",
-                    name=self.name,
-                    becomes="is hidden" if self.hides else "passes as it is",
-                )
-            self._failures[self.name] += 1
+            self._failed("change an object", "is hidden" if self.hides else "passes as it is")
             return None if self.hides else obj
+
+    def _failed(self, what: str, becomes: str) -> None:
+        if not self._failures[self.name]:
+            self._log.failure(
+                "Defect: the filter {name} could not {what}, which {becomes}. Later ones are only"
+                " counted",
+                name=self.name,
+                what=what,
+                becomes=becomes,
+            )
+        self._failures[self.name] += 1
 
     def _changed(self) -> None:
         self.version += 1
@@ -225,8 +240,9 @@ def _all_of(members: Sequence[_Member]) -> Callable[[Object], Object | None]:
 METRICS: tuple[Metric[Filters], ...] = (
     counter(
         "yurthub_filter_failures",
-        "Objects that a filter could not change because of a defect in it; they pass as they are,"
-        " or are hidden by one that hides objects.",
+        "Objects that a filter could not change because of a defect in it, which pass as they are,"
+        " or are hidden by one that hides objects; and requests of which it could not say whether"
+        " it is for them.",
         lambda filters: filters.failures.items(),
         "filter",
     ),

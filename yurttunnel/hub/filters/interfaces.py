@@ -61,7 +61,7 @@ class IFilter(Interface):
     def applies(request: ApiRequest) -> bool:
         """Return whether it has something to change in the answer to a request.
 
-        For the same request that is always the same.
+        For the same request that is always the same. What is no resource is asked about, too.
         """
 
     def change(obj: Object) -> Object | None:
