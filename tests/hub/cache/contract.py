@@ -51,8 +51,11 @@ class CacheContract:
     async def read(self, scope=None):
         """Read a list."""
         listed = await self.cache.list(scope or Scope(PODS))
+        known = await self.cache.known_to(scope or Scope(PODS))
         if listed is None:
+            self.assertIsNone(known)
             return None
+        self.assertEqual(listed.meta.version if listed.complete else None, known)
         items = await self.items(listed)
         self.assertEqual([len(item.body) for item in items], list(listed.sizes))
         self.assertEqual(POD, listed.meta.type)

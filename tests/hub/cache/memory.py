@@ -45,6 +45,14 @@ class Objects:
         if old is None or int(old.version) <= int(item.version):
             self.items[key] = item
 
+    def known(self, scope):
+        """Return the versions up to which all of a scope is known."""
+        return [
+            version
+            for wide, version in self.listed.items()
+            if is_within(scope, wide) and version >= self.whole_from.get(wide, 0)
+        ]
+
     def leave(self, scope, item):
         """Have it that an object has gone from a scope, and others that had it may lack it."""
         part = changing_part(scope)
@@ -160,17 +168,19 @@ class MemoryCache:
             return succeed(None)
         selects = selector(scope)
         items = [item for _, item in sorted(objects.items.items()) if selects(item)]
-        known = [
-            version
-            for wide, version in objects.listed.items()
-            if is_within(scope, wide) and version >= objects.whole_from.get(wide, 0)
-        ]
+        known = objects.known(scope)
         version = max(known, default=objects.version)
         if not known and items and has_one_name(scope):
             version = min(int(item.version) for item in items)
         meta = ListMeta(objects.type, str(version), columns=objects.columns)
         self.listed += 1
         return succeed(Listed(self, meta, bool(known), items))
+
+    def known_to(self, scope):
+        """See ``ICache``."""
+        objects = self._collections.get(scope.collection)
+        known = objects.known(scope) if objects else []
+        return succeed(str(max(known)) if known else None)
 
     def keep_document(self, client, path, form, document):
         """See ``ICache``."""

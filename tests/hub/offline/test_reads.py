@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from twisted.internet.defer import Deferred
+
 from tests.http.support import request
 from tests.hub.cache.memory import Listed
 from tests.hub.offline.world import OfflineTestCase, collection, item
@@ -68,6 +70,12 @@ class GetTests(OfflineTestCase):
             404, "NotFound", 'configmaps "b" not found', "/api/v1/namespaces/n/configmaps/b"
         )
         self.assertEqual({"name": "b", "kind": "configmaps"}, status["details"])
+
+    def test_absent_while_lists_are_read(self):
+        """That one is not there is told however many lists wait for their turn."""
+        self.keep("configmaps.v1.core", item("a"))
+        self.patch(self.cache, "list", lambda scope: Deferred())
+        self.assert_status(404, "NotFound", "", "/api/v1/namespaces/n/configmaps/b")
 
     def test_deleted_online(self):
         """What the API deleted, or did not find, is not there."""

@@ -178,6 +178,12 @@ class ICache(Interface):
     def list(scope: Scope) -> Deferred[IListed | None]:
         """Return what there is of a scope; ``None`` when nothing of its collection is known."""
 
+    def known_to(scope: Scope) -> Deferred[str | None]:
+        """Return up to which version all of a scope is known, ``None`` when it may lack something.
+
+        That is the version of :meth:`list` where it is complete, without the list.
+        """
+
     def keep_document(client: str, path: str, form: str, document: KeptDocument) -> None:
         """Take an answer that is no object.
 

@@ -112,6 +112,13 @@ def find(
     return Stored(TypeMeta(*row[:2]), _item(namespace, name, *row[2:]))
 
 
+def known_to(scope: Scope, connection: sqlite3.Connection) -> str | None:
+    """Return up to which version all of a scope is known."""
+    collection = objects.find(connection, scope.collection)
+    found = None if collection is None else objects.listed_version(connection, collection, scope)
+    return None if found is None else str(found)
+
+
 def _snapshot(reader: Reader, connection: sqlite3.Connection, scope: Scope) -> Snapshot | None:
     connection.execute("BEGIN")
     found = connection.execute(

@@ -202,6 +202,10 @@ class Cache(Service):
         """See :class:`ICache`."""
         return Deferred.fromCoroutine(self._list(scope))
 
+    def known_to(self, scope: Scope) -> Deferred[str | None]:
+        """See :class:`ICache`."""
+        return Deferred.fromCoroutine(self._known_to(scope))
+
     def keep_document(self, client: str, path: str, form: str, document: KeptDocument) -> None:
         """See :class:`ICache`."""
         self._writing.put(documents.keep(client, path, form, document), self._writing.guests)
@@ -310,6 +314,13 @@ class Cache(Service):
         complete = snapshot.complete and not queue.is_lacking(scope.collection)
         read = partial(self._in_thread, self._writing.opened)
         return Listed(self._clock, read, snapshot, complete, partial(self._list_is_over, slots))
+
+    async def _known_to(self, scope: Scope) -> str | None:
+        queue = self._writing.queue(scope.collection.client)
+        version = await self._in_reader(
+            partial(self._reader.read, partial(reading.known_to, scope)), queue
+        )
+        return None if queue.is_lacking(scope.collection) else version
 
     def _list_is_over(self, slots: DeferredSemaphore, snapshot: Snapshot) -> None:
         _ = self._thread.run(snapshot.close)

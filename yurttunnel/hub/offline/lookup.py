@@ -169,11 +169,9 @@ class Lookup:
             selectors.append(str(FieldTerm("spec.nodeName", True, item.node)))
         for collection in set(lacking):
             for fields in selectors:
-                listed = await self._list(Scope(collection, item.namespace, "", fields))
-                if listed is not None:
-                    listed.close()
-                    if listed.complete and number(listed.meta.version) > number(item.version):
-                        return True
+                version = await self._known_to(Scope(collection, item.namespace, "", fields))
+                if version is not None and number(version) > number(item.version):
+                    return True
         return False
 
     async def _is_one(self, scope: Scope, name: str) -> bool:
@@ -216,17 +214,17 @@ class Lookup:
         for source in self.sources(call):
             collection = scope_of(client, request, source.kept).collection
             scope = _scope_of_object(collection, request.namespace, request.name)
-            listed = await self._list(scope)
-            if listed is not None:
-                listed.close()
-                if listed.complete:
-                    return self._refusals.not_found(request)
+            if await self._known_to(scope) is not None:
+                return self._refusals.not_found(request)
         if not self._policy.keeps(caller, request):
             return self._refusals.not_kept(request, caller.component)
         return self._refusals.not_seen(request)
 
     async def _list(self, scope: Scope) -> IListed | None:
         return await self._cache.list(scope).addTimeout(READ_SECONDS, self._clock)
+
+    async def _known_to(self, scope: Scope) -> str | None:
+        return await self._cache.known_to(scope).addTimeout(READ_SECONDS, self._clock)
 
 
 def _scope_of_object(collection: Collection, namespace: str, name: str) -> Scope:
