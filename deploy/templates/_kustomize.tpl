@@ -83,10 +83,17 @@ strategic merges. Templates return text only, so these change what they are give
 {{- $_ := set .state "objects" $kept }}
 {{- end }}
 
-{{- /* One operation of RFC 6902. A list cannot be changed, so the map that has it gets another. */}}
+{{- /*
+One operation of RFC 6902, without "copy" and "move". A list cannot be changed, so the map that has it
+gets another. What cannot be done is an error, as it is to Kustomize.
+*/}}
 {{- define "operation" }}
 {{- $op := .operation.op }}
 {{- $value := .operation.value }}
+{{- $what := printf "%v %v" $op .operation.path }}
+{{- if not (has $op (list "add" "remove" "replace" "test")) }}
+{{- fail (printf "a patch cannot do %s" $what) }}
+{{- end }}
 {{- $at := .object }}
 {{- $map := .object }}
 {{- $key := "" }}
@@ -96,35 +103,57 @@ strategic merges. Templates return text only, so these change what they are give
 {{- $at = index $at (int .) }}
 {{- else }}
 {{- $key = replace "~1" "/" . }}
+{{- if not (and (kindIs "map" $at) (hasKey $at $key)) }}
+{{- fail (printf "%s: there is no %s" $what $key) }}
+{{- end }}
 {{- $map = $at }}
 {{- $at = get $map $key }}
 {{- end }}
 {{- end }}
 {{- $last := replace "~1" "/" (last $path) }}
 {{- if not (kindIs "slice" $at) }}
+{{- if and (has $op (list "remove" "test")) (not (hasKey $at $last)) }}
+{{- fail (printf "%s: there is no %s" $what $last) }}
+{{- end }}
 {{- if eq $op "remove" }}
 {{- $_ := unset $at $last }}
+{{- else if eq $op "test" }}
+{{- include "equal" (dict "name" $last "item" (get $at $last) "value" $value) }}
 {{- else }}
 {{- $_ := set $at $last $value }}
 {{- end }}
-{{- else if eq $last "-" }}
+{{- else if and (eq $op "add") (has $last (list "-" (printf "%d" (len $at)))) }}
 {{- $_ := set $map $key (append $at $value) }}
 {{- else }}
 {{- $items := list }}
+{{- $found := false }}
 {{- range $number, $item := $at }}
-{{- if ne $number (int $last) }}
+{{- if ne (printf "%d" $number) $last }}
 {{- $items = append $items $item }}
-{{- else if eq $op "replace" }}
-{{- $items = append $items $value }}
-{{- else if ne $op "test" }}
-{{- fail (printf "%s of an item is not known: %s" $op $key) }}
-{{- else if ne $item $value }}
-{{- fail (printf "%s has %v where a patch wants %v" $key $item $value) }}
 {{- else }}
+{{- $found = true }}
+{{- if has $op (list "add" "replace") }}
+{{- $items = append $items $value }}
+{{- end }}
+{{- if eq $op "test" }}
+{{- include "equal" (dict "name" $key "item" $item "value" $value) }}
+{{- end }}
+{{- if has $op (list "add" "test") }}
 {{- $items = append $items $item }}
 {{- end }}
+{{- end }}
+{{- end }}
+{{- if not $found }}
+{{- fail (printf "%s: %s has no item %s" $what $key $last) }}
 {{- end }}
 {{- $_ := set $map $key $items }}
+{{- end }}
+{{- end }}
+
+{{- /* What "test" is: an error if it is something else. */}}
+{{- define "equal" }}
+{{- if ne (toYaml .item) (toYaml .value) }}
+{{- fail (printf "%s has %v where a patch wants %v" .name .item .value) }}
 {{- end }}
 {{- end }}
 

@@ -18,7 +18,7 @@ import yaml
 
 _ACTION = re.compile(r"\{\{(-?)\s*(/\*.*?\*/|.*?)\s*(-?)\}\}", re.DOTALL)
 _WORD = re.compile(r'\s*("(?:\\.|[^"\\])*"|[()]|:=|=|,|\d+|[$.\w]+)')
-_VERB = re.compile(r"%[svq]")
+_VERB = re.compile(r"%[dsvq]")
 
 Scope = ChainMap[str, Any]
 
@@ -82,6 +82,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "int": int,
     "kindIs": _kind_is,
     "last": lambda items: items[-1],
+    "len": len,
     "list": lambda *items: list(items),
     "ne": operator.ne,
     "not": operator.not_,

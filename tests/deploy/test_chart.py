@@ -48,6 +48,26 @@ CASES: dict[str, tuple[dict, list[Path], list[Path]]] = {
 }
 """Values of the chart, and the resources and components of a kustomization that mean the same."""
 
+ARGS, TOLERATIONS = "/spec/template/spec/containers/0/args", "/spec/template/spec/tolerations"
+
+OPERATIONS = (
+    "{op: test, path: /spec/replicas, value: 2}",
+    "{op: test, path: /spec/replicas, value: 3}",
+    "{op: test, path: /spec/strategy/rollingUpdate, value: {maxUnavailable: 1, maxSurge: 0}}",
+    "{op: test, path: /spec/none, value: 3}",
+    "{op: remove, path: /spec/none}",
+    "{op: add, path: /spec/none/further, value: 3}",
+    f"{{op: test, path: {ARGS}/0, value: yurthub}}",
+    f"{{op: remove, path: {ARGS}/1}}",
+    f"{{op: replace, path: {ARGS}/99, value: --v=4}}",
+    f"{{op: add, path: {ARGS}/99, value: --v=4}}",
+    f"{{op: add, path: {ARGS}/1, value: --v=4}}",
+    f"{{op: add, path: {TOLERATIONS}/0, value: {{operator: Exists}}}}",
+    f"{{op: add, path: {TOLERATIONS}/2, value: {{operator: Exists}}}}",
+    f"{{op: test, path: {TOLERATIONS}/1/effect, value: NoExecute}}",
+)
+"""Patches of the server's Deployment by RFC 6902, of which some cannot be done."""
+
 
 def by_key(objects):
     """Return objects by what tells them apart, which has to be different."""
@@ -114,6 +134,34 @@ class SameObjectsTests(KustomizationTestCase):
             "patches": [{"target": service, "patch": patch}],
         }
         self.assert_same(by_key(render(directory)), rendered(**values))
+
+    def assert_same_of_patch(self, kind, name, patch):
+        """Fail unless a patch does the same by either, or neither takes it."""
+        patches = [{"target": {"kind": kind, "name": name}, "patch": patch}]
+        directory = self.kustomization(BASE)
+        content = yaml.safe_load((directory / "kustomization.yaml").read_text())
+        (directory / "kustomization.yaml").write_text(
+            yaml.safe_dump({**content, "patches": patches})
+        )
+        try:
+            wanted = by_key(render(directory))
+        except AssertionError:
+            self.assertRaises(TemplateFailed, rendered, patches=patches)
+        else:
+            self.assert_same(wanted, rendered(patches=patches))
+
+    def test_operations(self):
+        """Each one of RFC 6902 changes what it names, or is refused; a test changes nothing."""
+        for operation in OPERATIONS:
+            with self.subTest(operation):
+                self.assert_same_of_patch("Deployment", "yurt-tunnel-server", f"- {operation}")
+
+    def test_the_patches_that_files_name(self):
+        """What a comment in the base has for those who need it can be pasted into the values."""
+        lines = (BASE / "agent-rbac.yaml").read_text().splitlines()
+        comment = "\n".join(line[2:] for line in lines if line.startswith("#   "))
+        ((only,),) = yaml.safe_load(comment).values()
+        self.assert_same_of_patch(only["target"]["kind"], only["target"]["name"], only["patch"])
 
 
 class ValuesTests(unittest.SynchronousTestCase):
