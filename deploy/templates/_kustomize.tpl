@@ -157,31 +157,58 @@ gets another. What cannot be done is an error, as it is to Kustomize.
 {{- end }}
 {{- end }}
 
-{{- /* A strategic merge: items of lists by mountPath or name, new ones first, as Kustomize does. */}}
+{{- /*
+A strategic merge. Of lists whose items have a key those with the same one are merged, in the order of
+the patch and before the others, as Kustomize does; other lists are replaced.
+*/}}
 {{- define "merge" }}
 {{- $onto := .onto }}
+{{- $named := list "containers" "env" "imagePullSecrets" "initContainers" "volumes" }}
+{{- $keys := dict "hostAliases" "ip" "ports" "port" "topologySpreadConstraints" "topologyKey" "volumeMounts" "mountPath" }}
 {{- range $key, $value := .from }}
 {{- $there := get $onto $key }}
-{{- if and (kindIs "map" $value) (kindIs "map" $there) }}
+{{- $by := ternary "name" (get $keys $key) (has $key $named) }}
+{{- $order := "" }}
+{{- if kindIs "map" $value }}
+{{- $order = get $value "$patch" }}
+{{- end }}
+{{- if or (kindIs "invalid" $value) (eq $order "delete") }}
+{{- $_ := unset $onto $key }}
+{{- else if eq $order "replace" }}
+{{- $_ := set $onto $key (omit $value "$patch") }}
+{{- else if and (kindIs "map" $value) (kindIs "map" $there) }}
 {{- include "merge" (dict "onto" $there "from" $value) }}
-{{- else if and (kindIs "slice" $value) (kindIs "slice" $there) (kindIs "map" (first $value)) }}
-{{- $new := list }}
+{{- else if and $by (kindIs "slice" $value) (kindIs "slice" $there) }}
+{{- $items := list }}
+{{- $others := $there }}
 {{- range $item := $value }}
-{{- $name := default $item.name $item.mountPath }}
-{{- $found := false }}
-{{- range $there }}
-{{- if eq $name (default .name .mountPath) }}
-{{- $found = true }}
-{{- include "merge" (dict "onto" . "from" $item) }}
+{{- $merged := $item }}
+{{- $left := list }}
+{{- range $old := $others }}
+{{- if eq (include "item key" (dict "item" $old "by" $by)) (include "item key" (dict "item" $item "by" $by)) }}
+{{- $merged = $old }}
+{{- include "merge" (dict "onto" $old "from" $item) }}
+{{- else }}
+{{- $left = append $left $old }}
 {{- end }}
 {{- end }}
-{{- if not $found }}
-{{- $new = append $new $item }}
+{{- $others = $left }}
+{{- if ne (get $item "$patch") "delete" }}
+{{- $items = append $items $merged }}
 {{- end }}
 {{- end }}
-{{- $_ := set $onto $key (concat $new $there) }}
+{{- $_ := set $onto $key (default list (concat $items $others)) }}
 {{- else }}
 {{- $_ := set $onto $key $value }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{- /* What tells an item of a list from the others; one port may be there for each protocol. */}}
+{{- define "item key" }}
+{{- $value := get .item .by }}
+{{- if eq .by "port" }}
+{{- $value = printf "%v/%s" (default .item.port .item.containerPort) (default "TCP" .item.protocol) }}
+{{- end }}
+{{- $value }}
 {{- end }}

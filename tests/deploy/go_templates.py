@@ -41,7 +41,7 @@ def _from_yaml(text: str) -> Any:
 
 
 def _kind_is(kind: str, value: Any) -> bool:
-    return isinstance(value, {"map": dict, "slice": list}[kind])
+    return isinstance(value, {"map": dict, "slice": list, "invalid": type(None)}[kind])
 
 
 def _printf(text: str, *values: Any) -> str:
@@ -86,6 +86,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "list": lambda *items: list(items),
     "ne": operator.ne,
     "not": operator.not_,
+    "omit": lambda target, key: {name: value for name, value in target.items() if name != key},
     "printf": _printf,
     "regexMatch": lambda pattern, text: re.search(pattern, text) is not None,
     "replace": lambda old, new, text: text.replace(old, new),

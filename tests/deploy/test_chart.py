@@ -68,6 +68,46 @@ OPERATIONS = (
 )
 """Patches of the server's Deployment by RFC 6902, of which some cannot be done."""
 
+_POD, _CONTAINER = "spec: {template: {spec: %s}}", "{containers: [{name: yurt-tunnel-server, %s}]}"
+
+MERGES = (
+    ("Deployment", "yurt-tunnel-server", _POD % "{tolerations: [{operator: Exists}]}"),
+    ("Deployment", "yurt-tunnel-server", _POD % "{volumes: [{name: state, $patch: delete}]}"),
+    ("Deployment", "yurt-tunnel-server", _POD % "{volumes: [{name: a, emptyDir: {}}]}"),
+    ("Deployment", "yurt-tunnel-server", _POD % "{volumes: []}"),
+    (
+        "Deployment",
+        "yurt-tunnel-server",
+        _POD % "{topologySpreadConstraints: [{topologyKey: topology.kubernetes.io/zone,"
+        " whenUnsatisfiable: ScheduleAnyway, maxSkew: 3}]}",
+    ),
+    (
+        "Deployment",
+        "yurt-tunnel-server",
+        _POD % (_CONTAINER % "env: [{name: NODE_IP, valueFrom: null, value: x}, {name: A}]"),
+    ),
+    (
+        "Deployment",
+        "yurt-tunnel-server",
+        _POD % (_CONTAINER % "ports: [{containerPort: 10262, protocol: TCP, hostPort: 10262}]"),
+    ),
+    ("Deployment", "yurt-tunnel-server", _POD % (_CONTAINER % "args: []")),
+    ("Deployment", "yurt-tunnel-server", "spec: {strategy: null}"),
+    ("Deployment", "yurt-tunnel-server", "spec: {strategy: {$patch: delete}}"),
+    ("Deployment", "yurt-tunnel-server", "spec: {strategy: {$patch: replace, type: Recreate}}"),
+    ("Service", "x-tunnel-server-svc", "spec: {ports: [{port: 10262, nodePort: 31010}]}"),
+    ("Service", "x-tunnel-server-svc", "spec: {ports: [{port: 1, name: a}]}"),
+    ("ServiceAccount", "yurt-tunnel-agent", "imagePullSecrets: [{name: a}]"),
+    ("ClusterRole", "yurt-tunnel-agent", "rules: [{apiGroups: [a], resources: [b], verbs: [c]}]"),
+)
+"""Objects by kind and name, and strategic merges of them."""
+
+API_VERSIONS = {
+    "Deployment": "apps/v1",
+    "ClusterRole": "rbac.authorization.k8s.io/v1",
+}
+"""Of these kinds; ``v1`` of others."""
+
 
 def by_key(objects):
     """Return objects by what tells them apart, which has to be different."""
@@ -155,6 +195,14 @@ class SameObjectsTests(KustomizationTestCase):
         for operation in OPERATIONS:
             with self.subTest(operation):
                 self.assert_same_of_patch("Deployment", "yurt-tunnel-server", f"- {operation}")
+
+    def test_merges(self):
+        """Items of lists are merged where they have a key, and replaced where they have none."""
+        for kind, name, merge in MERGES:
+            with self.subTest(merge):
+                version = API_VERSIONS.get(kind, "v1")
+                head = f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: {name}}}\n"
+                self.assert_same_of_patch(kind, name, head + merge)
 
     def test_the_patches_that_files_name(self):
         """What a comment in the base has for those who need it can be pasted into the values."""
