@@ -30,6 +30,7 @@ from yurttunnel.ops import http_site, log_file, log_floods
 from yurttunnel.ops.debug import log_level, memory
 from yurttunnel.ops.debug import sessions as debug_sessions
 from yurttunnel.ops.debug.service import Debug
+from yurttunnel.ops.diagnose import meta_pages
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.log_levels import ShownLevels
 from yurttunnel.ops.status import events, peers, sessions
@@ -197,6 +198,14 @@ class ReferenceTests(unittest.SynchronousTestCase):
         text = section("Looking inside")
         table = text[text.index("The checks of `/readyz`") : text.index("### /debug")]
         self.assertEqual(checks, first_cells(table))
+
+    def test_meta_pages_are_diagnosed(self):
+        """A diagnosis has each page of the table, of whichever program it is."""
+        text = section("Looking inside")
+        cells = first_cells(text[: text.index("### /nodes")]) - {"/debug"}
+        named = {cell.removeprefix("/") for cell in cells if not cell.endswith("/NAME")}
+        own = {page for page in meta_pages.PAGES if not page.startswith("debug/")}
+        self.assertEqual(named, own)
 
     def test_debug_pages(self):
         """Each page of /debug is described."""

@@ -21,13 +21,17 @@ MOST_BYTES = 64 * 1024 * 1024
 LAG_SECONDS = 0.5
 """More than this is felt by everybody who types."""
 
-# The empty one is the status page, which has the last warnings and errors.
+# Those of all programs; one without such a page answers 404. The empty one is the status page, with
+# the last warnings and errors.
 PAGES = (
     "healthz",
     "readyz",
     "metrics",
     "agents",
+    "nodes",
     "steering",
+    "services",
+    "mode",
     "",
     "debug/sessions",
     "debug/reactor",
