@@ -206,6 +206,22 @@ class GuideTests(SynchronousTestCase):
         self.start()
         handlers[signal.SIGHUP](signal.SIGHUP, None)
         self.assertTrue(self.reactor.hasStopped)
+        self.assertEqual([], self.ends)
+
+    def test_terminal_closes_in_a_check(self):
+        """SIGHUP amid a check ends with an error, since not all was tried; behind it, with none."""
+        handlers = {}
+        self.patch(signal, "signal", handlers.__setitem__)
+        self.patch(signal, "getsignal", lambda number: signal.SIG_DFL)
+        self.problem = None
+        self.start(CheckRun(("config", "hub"), self.orders))
+        handlers[signal.SIGHUP](signal.SIGHUP, None)
+        self.assertEqual(1, len(self.ends))
+        self.assertIn("was not over", self.ends.pop())
+        self.start(CheckRun(("config", "hub"), self.orders))
+        self.reactor.processes[-1].end(ProcessDone(0))
+        handlers[signal.SIGHUP](signal.SIGHUP, None)
+        self.assertEqual([], self.ends)
 
     def test_defect(self):
         """A defect is logged and ends the process, instead of being forgotten."""

@@ -134,10 +134,11 @@ class Guide(Service):
         self._reached = reached
         self._introduction = introduction
         self._check_run = check
+        self._check_is_over = check is None
         self._running: Deferred[None] | None = None
 
     def startService(self) -> None:
-        """Begin; from now on a terminal that closes ends the quickstart as SIGTERM does."""
+        """Begin; from now on a terminal that closes ends the quickstart in an orderly way."""
         super().startService()
         if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
             signal.signal(signal.SIGHUP, self._hung_up)
@@ -149,7 +150,15 @@ class Guide(Service):
             self._running.cancel()
 
     def _hung_up(self, number: int, frame: object) -> None:
-        self._reactor.callFromThread(self._reactor.stop)
+        self._reactor.callFromThread(self._end_with_the_terminal)
+
+    def _end_with_the_terminal(self) -> None:
+        if self._check_is_over:
+            self._reactor.stop()
+        else:
+            # Status 0 would say that all has worked.
+            sentence = "the check was not over when its terminal was closed"
+            end_process(self._reactor, f"yurttunnel-quickstart: {sentence}")
 
     async def _run(self) -> None:
         try:
@@ -179,6 +188,7 @@ class Guide(Service):
             raise _Failed(f"the check was not over in {CHECK_SECONDS:g} s")
         if status != 0:
             raise _Failed("the check failed: the lines above say where")
+        self._check_is_over = True
         self._reactor.stop()
 
 
