@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.deploy.chart import chart_file, rendered, rendered_by_helm, why_not_b
 from tests.deploy.go_templates import TemplateFailed, Templates
 from tests.deploy.rendering import BASE, DEPLOY, flags_of, named, of_kind, render, server_of
 from tests.deploy.workloads import KustomizationTestCase, key
+from tests.e2e.guides import blocks
 
 OVERLAYS, COMPONENTS = DEPLOY / "overlays", DEPLOY / "components"
 MASTER = "https://192.0.2.1:6443"
@@ -223,6 +225,23 @@ class ValuesTests(unittest.SynchronousTestCase):
         self.assertIn(f"--master={MASTER}", flags)
         self.assertEqual("--mode=user", flags[-1])
 
+    def test_the_proxy_goes_as_its_page_says(self):
+        """All remove their rules at once, and then there is none."""
+        command = next(
+            block.text
+            for block in blocks(DEPLOY / "proxy" / "README.md")
+            if "--remove-rules-at-exit" in block.text
+        )
+        _, operation = json.loads(re.search(r"'(\[.*\])'", command)[1])
+        target = {"kind": "DaemonSet", "name": "yurt-proxy"}
+        patches = [{"target": target, "patch": json.dumps([operation])}]
+        objects = rendered(proxy=MASTER, proxyArgs=["--remove-rules-at-exit"], patches=patches)
+        proxy = named(objects, "DaemonSet", "yurt-proxy")
+        self.assertEqual("--remove-rules-at-exit", flags_of(proxy)[2][-1])
+        self.assertEqual("100%", proxy["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"])
+        left = {each["metadata"]["name"] for each in rendered(proxy="")}
+        self.assertNotIn("yurt-proxy", left)
+
     def test_the_agents_get_flags_of_their_own(self):
         """And nobody else does."""
         objects = rendered(agentArgs=["--v=4"])
@@ -234,6 +253,7 @@ class ValuesTests(unittest.SynchronousTestCase):
         """With a sentence that names the value."""
         for values, sentence in (
             ({"passThrough": True}, "passThrough: it needs steering"),
+            ({"proxyArgs": ["--v=4"]}, "proxyArgs: they need proxy"),
             ({"steering": "iptables", "replicas": 3}, "replicas: with steering: iptables"),
             (
                 {"patches": [{"target": {"kind": "Service", "name": "x"}, "patch": "[]"}]},
