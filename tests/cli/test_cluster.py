@@ -41,6 +41,8 @@ class Pages(http.server.BaseHTTPRequestHandler):
     def log_message(self, *arguments):
         pass
 
+for line in answers["warnings"]:
+    print(line, file=sys.stderr, flush=True)
 if answers["forwarded"] is None:
     sys.exit("error: unable to forward port")
 server = http.server.HTTPServer(("127.0.0.1", 0), Pages)
@@ -70,9 +72,9 @@ class ClusterTests(SynchronousTestCase):
         self.patch(os, "environ", {**os.environ, "PATH": str(self.directory)})
         self.raw: dict[str, str] = {PODS: json.dumps({"items": [pod("s-2"), pod("s-1")]})}
 
-    def answers(self, forwarded: dict | None = None) -> None:
-        """Have kubectl answer."""
-        answers = {"raw": self.raw, "forwarded": forwarded}
+    def answers(self, forwarded: dict | None = None, warnings: tuple[str, ...] = ()) -> None:
+        """Have kubectl answer, behind warnings where it forwards."""
+        answers = {"raw": self.raw, "forwarded": forwarded, "warnings": warnings}
         (self.directory / "answers").write_text(json.dumps(answers))
 
     def calls(self) -> list[list[str]]:
@@ -117,6 +119,15 @@ class ClusterTests(SynchronousTestCase):
         self.assertEqual("not ready\n", first.get_text("/readyz"))
         self.assertRaises(Missing, first.get, "/nodes/nobody")
         self.assertIn("port-forward", self.calls()[-1])
+
+    def test_forwarded_behind_warnings(self) -> None:
+        """What kubectl, or a program by which it signs in, warns of is no failure."""
+        warnings = ("WARNING: the plugin is deprecated", "", "W1201 loader.go:222] no config")
+        self.answers({"/nodes": [200, "[]"]}, warnings)
+        self.assertEqual([], servers(Kubectl(), "ns", 10265)[0].get("/nodes"))
+        self.answers(None, warnings)
+        with self.assertRaisesRegex(CommandFailed, "port-forward: error: unable to forward port$"):
+            servers(Kubectl(), "ns", 10265)[0].get("/nodes")
 
     def test_status(self) -> None:
         """Of a server that has gone since it was found it is told; it is not ready."""

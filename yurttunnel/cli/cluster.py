@@ -127,12 +127,14 @@ class Server:
 
 
 def _port_of(pod: str, process: subprocess.Popen[bytes]) -> int:
-    line = b"" if process.stdout is None else process.stdout.readline(_LONGEST_LINE)
-    match = _FORWARDING.match(line)
-    if match is None:
-        why = " ".join(line.decode("utf-8", "replace").split())
-        raise CommandFailed(f"{pod} cannot be asked: kubectl port-forward: {why or 'no answer'}")
-    return int(match[1])
+    """Return the port once kubectl says it; warnings of it, and of what signs in, come before."""
+    why = ""
+    while process.stdout is not None and (line := process.stdout.readline(_LONGEST_LINE)):
+        match = _FORWARDING.match(line)
+        if match is not None:
+            return int(match[1])
+        why = " ".join(line.decode("utf-8", "replace").split()) or why
+    raise CommandFailed(f"{pod} cannot be asked: kubectl port-forward: {why or 'no answer'}")
 
 
 def servers(kubectl: Kubectl, namespace: str, port: int) -> list[Server]:
