@@ -8,6 +8,7 @@ import shlex
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
+from yurttunnel.cli import logs
 from yurttunnel.cli.client import CommandFailed
 from yurttunnel.cli.command_set import UnknownCommand
 from yurttunnel.cli.commands import all_commands
@@ -216,6 +217,23 @@ class OptionsTests(SynchronousTestCase):
         ):
             options = self.parse(NodesOptions(environment), *arguments)
             self.assertEqual(expected, str(options.state_dir))
+
+
+class LogsLevelTests(SynchronousTestCase):
+    """Whose level is asked for, or changed."""
+
+    def test_the_directory_of_another_program(self) -> None:
+        """It is not taken where the command line names one; without that it says which is meant."""
+        variable = {"YURTTUNNEL_STATE_DIR": "/server"}
+        self.patch(logs, "program_of", lambda process: process.path.parent.name)
+        for arguments, program in ((("--program=server",), "server"), ((), "agent")):
+            options = LogsLevelOptions(variable)
+            options.parseOptions(arguments)
+            self.assertEqual("/server", str(options.process(program).path.parent))
+        options = LogsLevelOptions(variable)
+        options.parseOptions(["--program=agent", "--set=debug"])
+        with self.assertRaisesRegex(CommandFailed, "^what runs in /server is the server, and"):
+            options.process("agent")
 
 
 class OwnArgumentsTests(SynchronousTestCase):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from twisted.python import usage
 
 from yurttunnel.cli import output
+from yurttunnel.cli.client import CommandFailed, Process
+from yurttunnel.cli.finding import program_of
 from yurttunnel.cli.options import PROGRAM, STATE_DIR, ClientCommand, ClientOptions
 from yurttunnel.ops import flags
 from yurttunnel.ops.debug.log_level import DEFAULT_SECONDS, MOST_SECONDS
@@ -55,6 +57,17 @@ class LogsLevelOptions(ClientOptions):
         super().make_settings()
         if self._says(FOR) and not self._says(SET):
             raise usage.UsageError("--for has no effect without --set LEVEL: add it")
+
+    def process(self, program: str) -> Process:
+        """Return it; a directory that is another program's is refused, where one was named."""
+        process = super().process(program)
+        # Each of them would answer.
+        if self._says(PROGRAM) and (found := program_of(process)) not in ("", program):
+            raise CommandFailed(
+                f"what runs in {process.path.parent} is the {found}, and --program names"
+                f" {program}: name that one's directory, or leave one of both out"
+            )
+        return process
 
 
 def logs_level(options: LogsLevelOptions) -> None:
