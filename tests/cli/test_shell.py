@@ -238,6 +238,8 @@ class FishTests(SynchronousTestCase):
         self.assertEqual(flags, self.offered("server", "--"))
         self.assertEqual(flags[1:2], self.offered("token", "create", "--s"))
         self.assertEqual([], self.offered("unknown", "--"))
+        self.assertEqual([], self.offered("completion", "server", "--"))
+        self.assertEqual([], self.offered("help", "server", "--"))
 
     def test_value(self) -> None:
         """A flag that has a value is followed by those there are, else by names of files."""

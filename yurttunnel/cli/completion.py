@@ -115,9 +115,20 @@ def zsh(commands: Tables) -> str:
     )
 
 
+_FISH = """\
+# Completion of yurttunnel in fish: yurttunnel completion fish | source
+function __yurttunnel_begins -d 'Whether the line begins with these words behind the first one'
+    set -l words (commandline -opc)
+    set -e words[1]
+    for place in (seq (count $argv))
+        test "$words[$place]" = "$argv[$place]"; or return 1
+    end
+end"""
+
+
 def fish(commands: Tables) -> str:
     """Return the script for fish."""
-    lines = ["# Completion of yurttunnel in fish: yurttunnel completion fish | source"]
+    lines = [_FISH]
     seconds = _second_words(commands)
     known = _first_words(commands)
     lines += (_fish("__fish_use_subcommand", f"-a {first}") for first in (*seconds, _HELP))
@@ -129,15 +140,15 @@ def fish(commands: Tables) -> str:
     lines.append(_fish(_between(" ".join(_BEFORE_NAMES), named), f"-a {_single(' '.join(known))}"))
     for name, (text, table, choices) in commands.items():
         first, _, other = name.partition(" ")
-        seen = f"__fish_seen_subcommand_from {first}"
         condition = "__fish_use_subcommand"
         if other:
             condition = _between(first, seconds[first].split())
-            seen = f"{seen}; and __fish_seen_subcommand_from {other}"
         lines.append(_fish(condition, f"-a {other or first} -d {_single(text)}"))
         if choices:
             lines.append(_fish(_between(first, choices), f"-a {_single(' '.join(choices))}"))
-        lines += (f"complete -c yurttunnel -n {_single(seen)} {_fish_flag(each)}" for each in table)
+        # A value of a flag may be the name of a command, too.
+        begins = _single(f"__yurttunnel_begins {name}")
+        lines += (f"complete -c yurttunnel -n {begins} {_fish_flag(each)}" for each in table)
     return "\n".join(lines) + "\n"
 
 
