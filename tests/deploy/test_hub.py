@@ -105,7 +105,7 @@ class HubManifestTests(unittest.SynchronousTestCase):
         config, *others = role["rules"]
         self.assertEqual([CONFIG_MAP], config["resourceNames"])
         self.assertEqual(
-            [["nodepools", "nodebuckets"], ["endpoints"], ["endpointslices"]],
+            [["nodepools", "nodebuckets"], ["endpoints"], ["endpointslices"], ["servicecidrs"]],
             [rule["resources"] for rule in others],
         )
         for rule in role["rules"]:
