@@ -15,11 +15,14 @@ from tests.deploy.rendering import (
     flags_of,
     named,
     of_kind,
+    pod_of,
     render,
+    server_of,
     why_not_rendered,
 )
 from tests.deploy.rooms import rooms
 from tests.deploy.steering import all_steering_families
+from tests.deploy.workloads import with_workloads
 from tests.e2e.guides import blocks
 from tests.e2e.test_tutorials import GUIDES, MACHINES, NOT_RUN
 from yurttunnel.agent.options import Options as AgentOptions
@@ -46,6 +49,7 @@ STEERING = REPOSITORY / "docs" / "steering.md"
 LIMITS = REPOSITORY / "docs" / "limits.md"
 SECURITY = REPOSITORY / "docs" / "security.md"
 DOCS = REPOSITORY / "docs"
+DEPLOY_README = DEPLOY / "README.md"
 PAGES = [*REPOSITORY.glob("*.md"), *DOCS.glob("**/*.md"), *DEPLOY.glob("**/README.md")]
 DOCUMENTS = [MIGRATION, STEERING, *sorted(DEPLOY.glob("**/README.md"))]
 
@@ -190,6 +194,26 @@ class TwistTests(unittest.SynchronousTestCase):
             for line in page.read_text().splitlines():
                 if "twist yurt" in line:
                     self.assertRegex(line, "ervice managers|systemd|^/opt/yurttunnel/bin", page)
+
+
+class PortTests(unittest.SynchronousTestCase):
+    """Who gets in where."""
+
+    skip = why_not_rendered()
+
+    def test_each_open_port_is_told_of(self):
+        """The table of the installation has those of servers in the network, of every overlay."""
+        told = set(re.findall(r"^\| (\d+) \| the cloud", DEPLOY_README.read_text(), re.MULTILINE))
+        moved = DEPLOY / "overlays" / "side-by-side"
+        served = {
+            str(port["containerPort"])
+            for directory in with_workloads()
+            if directory != moved
+            for port in pod_of(server_of(render(directory)))["containers"][0]["ports"]
+        }
+        passed_through = (DEPLOY / "components/pass-through/kustomization.yaml").read_text()
+        served |= set(re.findall(r"containerPort: (\d+)", passed_through))
+        self.assertEqual(served, told)
 
 
 class TableTests(unittest.SynchronousTestCase):
