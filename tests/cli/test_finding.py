@@ -100,6 +100,14 @@ class NoAnswerTests(SynchronousTestCase):
             error = self.assertRaises(CommandFailed, Process(path / SOCKET).get, "/v1/process")
         self.assertEqual(f"{path} is not a directory: name the one that has {SOCKET}", str(error))
 
+    def test_who_asks_for_the_pid(self) -> None:
+        """It is told the same as who asks for a page, also of a path that no socket can have."""
+        with tempfile.TemporaryDirectory() as directory:
+            for path in (Path(directory, SOCKET), Path(directory, "a" * 100, SOCKET)):
+                process = Process(path)
+                error = self.assertRaises(CommandFailed, process.get, "/v1/process")
+                self.assertEqual(str(error), str(self.assertRaises(CommandFailed, process.pid)))
+
 
 class SilentTests(SynchronousTestCase):
     """A process that listens, and hangs."""

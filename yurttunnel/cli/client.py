@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -67,12 +69,9 @@ class Process:
 
     def pid(self) -> int:
         """Return its number in this namespace of processes, as the kernel says."""
-        with socket.socket(socket.AF_UNIX) as connection:
+        with _in_sentences(self.path, self._seconds), socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(self._seconds)
-            try:
-                _connect(connection, self.path)
-            except OSError as error:
-                raise CommandFailed(f"{self.path}: {error.strerror}") from None
+            _connect(connection, self.path)
             return peer_credentials(connection)[0]
 
     def get(self, page: str) -> Any:
@@ -92,36 +91,14 @@ class Process:
         return self._ask("POST", f"{page}?{urlencode(parameters)}").decode("utf-8", "replace")
 
     def _ask(self, method: str, target: str) -> bytes:
-        if len(os.fsencode(self.path)) > _LONGEST_PATH:
-            raise CommandFailed(f"{self.path} is longer than {_LONGEST_PATH} bytes")
-        connection = _UnixConnection(self.path, self._seconds)
-        try:
-            connection.request(method, target)
-            response = connection.getresponse()
-            body = response.read(MOST_BYTES + 1)
-        except FileNotFoundError:
-            raise CommandFailed(f"nothing runs at {self.path}: there is no such socket") from None
-        except NotADirectoryError:
-            raise CommandFailed(
-                f"{self.path.parent} is not a directory: name the one that has {self.path.name}"
-            ) from None
-        except ConnectionRefusedError:
-            raise CommandFailed(
-                f"nothing runs at {self.path}: the process that made this socket has ended"
-            ) from None
-        except PermissionError:
-            raise CommandFailed(
-                f"{self.path} is another user's: run this as that user or root"
-            ) from None
-        except TimeoutError:
-            raise NoAnswer(
-                f"{self.path}: it runs, but gave no answer within {self._seconds:g} s"
-            ) from None
-        except (OSError, http.client.HTTPException) as error:
-            why = getattr(error, "strerror", None) or str(error) or repr(error)
-            raise CommandFailed(f"{self.path}: {why}") from None
-        finally:
-            connection.close()
+        with _in_sentences(self.path, self._seconds):
+            connection = _UnixConnection(self.path, self._seconds)
+            try:
+                connection.request(method, target)
+                response = connection.getresponse()
+                body = response.read(MOST_BYTES + 1)
+            finally:
+                connection.close()
         if len(body) > MOST_BYTES:
             raise CommandFailed(f"{self.path}: the answer is longer than {MOST_BYTES} bytes")
         if response.status == http.client.NOT_FOUND:
@@ -134,6 +111,32 @@ class Process:
             said = shown(body.decode("utf-8", "replace").strip())
             raise CommandFailed(said or f"{self.path}: it answers with status {response.status}")
         return body
+
+
+@contextlib.contextmanager
+def _in_sentences(path: Path, seconds: float) -> Iterator[None]:
+    """Say by :class:`CommandFailed` why the process at ``path`` cannot be asked."""
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise CommandFailed(f"{path} is longer than {_LONGEST_PATH} bytes")
+    try:
+        yield
+    except FileNotFoundError:
+        raise CommandFailed(f"nothing runs at {path}: there is no such socket") from None
+    except NotADirectoryError:
+        raise CommandFailed(
+            f"{path.parent} is not a directory: name the one that has {path.name}"
+        ) from None
+    except ConnectionRefusedError:
+        raise CommandFailed(
+            f"nothing runs at {path}: the process that made this socket has ended"
+        ) from None
+    except PermissionError:
+        raise CommandFailed(f"{path} is another user's: run this as that user or root") from None
+    except TimeoutError:
+        raise NoAnswer(f"{path}: it runs, but gave no answer within {seconds:g} s") from None
+    except (OSError, http.client.HTTPException) as error:
+        why = getattr(error, "strerror", None) or str(error) or repr(error)
+        raise CommandFailed(f"{path}: {why}") from None
 
 
 def _connect(connection: socket.socket, path: Path) -> None:
