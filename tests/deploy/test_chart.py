@@ -287,6 +287,14 @@ class ValuesTests(unittest.SynchronousTestCase):
         ways = {values["steering"] for values, *_ in CASES.values() if "steering" in values}
         self.assertEqual({"none", *ways}, set(schema["steering"]["enum"]))
 
+    def test_the_schema_wants_what_would_be_nothing(self):
+        """An image without a name or a tag is none, and ``null`` takes a value away."""
+        schema = json.loads(chart_file("values.schema.json"))
+        image = schema["properties"]["image"]
+        self.assertEqual(["image", "steering"], schema["required"])
+        self.assertEqual(image["properties"].keys(), {*image["required"]})
+        self.assertEqual({1}, {each["minLength"] for each in image["properties"].values()})
+
     def test_versions_agree(self):
         """Chart, image and package have the same version."""
         chart = yaml.safe_load(chart_file("Chart.yaml"))
@@ -362,3 +370,11 @@ class HelmTests(unittest.SynchronousTestCase):
         directory.mkdir()
         error = self.assertRaises(AssertionError, rendered_by_helm, directory, passthrough=True)
         self.assertIn("passthrough", str(error))
+
+    def test_a_value_that_is_nothing(self):
+        """The schema has that refused, too."""
+        directory = Path(self.mktemp())
+        directory.mkdir()
+        for values in ({"image": {"tag": ""}}, {"steering": None}):
+            with self.assertRaisesRegex(AssertionError, "tag|steering"):
+                rendered_by_helm(directory, **values)
