@@ -62,8 +62,8 @@ class RunningTests(SynchronousTestCase):
 class AnswerTests(SynchronousTestCase):
     """What a process answers."""
 
-    def refused(self, answer: bytes) -> str:
-        """Return what is said of an answer."""
+    def refused(self, answer: bytes, **parameters: str) -> str:
+        """Return what is said of an answer, to a request that is kept."""
         with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listening:
             path = Path(directory, SOCKET)
             listening.bind(str(path))
@@ -72,13 +72,14 @@ class AnswerTests(SynchronousTestCase):
             def serve() -> None:
                 connection, _ = listening.accept()
                 with connection:
-                    connection.recv(65536)
+                    self.request = connection.recv(65536)
                     connection.sendall(answer)
 
             serving = threading.Thread(target=serve)
             serving.start()
             try:
-                return str(self.assertRaises(CommandFailed, Process(path, 10).get, "/v1/process"))
+                post = Process(path, 10).post
+                return str(self.assertRaises(CommandFailed, post, "/v1/revocations", **parameters))
             finally:
                 serving.join()
 
@@ -87,6 +88,12 @@ class AnswerTests(SynchronousTestCase):
         head = b"HTTP/1.1 409 Conflict\r\nConnection: close\r\n\r\n"
         self.assertEqual("it \\x1b is there", self.refused(head + b"it \x1b is there\n"))
         self.assertRegex(self.refused(head), f"{SOCKET}: it answers with status 409$")
+
+    def test_bytes_of_all_kinds(self) -> None:
+        """A word that is no UTF-8 is sent as it was typed, for the process to refuse."""
+        word = os.fsdecode(b"edge-\xff")
+        self.assertEqual("no", self.refused(b"HTTP/1.0 400 Bad\r\n\r\nno\n", node=word))
+        self.assertIn(b"POST /v1/revocations?node=edge-%FF HTTP/1.1\r\n", self.request)
 
 
 class NoAnswerTests(SynchronousTestCase):

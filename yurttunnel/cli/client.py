@@ -7,7 +7,7 @@ import http.client
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -84,11 +84,11 @@ class Process:
 
     def post(self, page: str, **parameters: str) -> Any:
         """Have something changed, and return what is told of it as JSON."""
-        return _decoded(page, self._ask("POST", f"{page}?{urlencode(parameters)}"))
+        return _decoded(page, self._ask("POST", _with_parameters(page, parameters)))
 
     def post_text(self, page: str, **parameters: str) -> str:
         """Have something changed, and return what is told of it as text."""
-        return self._ask("POST", f"{page}?{urlencode(parameters)}").decode("utf-8", "replace")
+        return self._ask("POST", _with_parameters(page, parameters)).decode("utf-8", "replace")
 
     def _ask(self, method: str, target: str) -> bytes:
         with _in_sentences(self.path, self._seconds):
@@ -145,6 +145,11 @@ def _connect(connection: socket.socket, path: Path) -> None:
         connection.connect(str(path))
     except BlockingIOError:
         raise NoAnswer(f"{path}: it runs, but does not take the connections that wait") from None
+
+
+def _with_parameters(page: str, parameters: Mapping[str, str]) -> str:
+    """Return the target of a request; words of a command line may be any bytes."""
+    return f"{page}?{urlencode(parameters, errors='surrogateescape')}"
 
 
 def _decoded(page: str, body: bytes) -> Any:

@@ -172,7 +172,7 @@ def _row(node: Node) -> tuple[str, ...]:
 def node(options: NodeOptions) -> None:
     """Tell of one."""
     name = options.given[0]
-    page = f"/nodes/{quote(name, safe='')}"
+    page = f"/nodes/{quote(name, safe='', errors='surrogateescape')}"
     told = [each for each in options.told(lambda server: _told(server, page)) if each is not None]
     if not told:
         known = [each["node"] for each in _look(options)]
