@@ -70,8 +70,8 @@ IN_CLUSTER = Switch(
     "in-cluster",
     Group.CLUSTER,
     "Ask the servers of a cluster through its API, by kubectl, and not a process on this machine;"
-    ' "kubectl yurttunnel" does so by itself. It takes the right to get pods/proxy, or to create'
-    " pods/portforward.",
+    ' "kubectl yurttunnel" does so by itself. It takes the right to list pods, and either to get'
+    " pods/proxy, or to get pods and create pods/portforward.",
 )
 
 NAMESPACE = Flag(
