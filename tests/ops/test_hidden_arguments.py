@@ -8,6 +8,10 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from yurttunnel.ops.hidden_arguments import covered
+from yurttunnel.pki.discovery import BootstrapToken
+from yurttunnel.pki.token import JoinToken
+
 ROOT = Path(__file__).parents[2]
 
 HIDES = """
@@ -33,13 +37,21 @@ class HideArgumentTests(SynchronousTestCase):
     def test_hidden(self) -> None:
         """As an argument of its own, and behind an equals sign."""
         seen = self.seen("id.s3", "--join-token", "id.s3", "", "--join-token=id.s3", "edge-1")
-        hidden = ["xx.xx", "--join-token", "xx.xx", "", "--join-token=xx.xx", "edge-1"]
+        hidden = ["00.00", "--join-token", "00.00", "", "--join-token=00.00", "edge-1"]
         self.assertEqual(hidden, seen)
 
     def test_others(self) -> None:
         """What merely has it in it stays as it is."""
         others = ["s3cret.txt", "as3cret", "--file=s3cret/x"]
-        self.assertEqual(["xxxxxx", *others], self.seen("s3cret", *others))
+        self.assertEqual(["000000", *others], self.seen("s3cret", *others))
+
+    def test_tokens_keep_their_form(self) -> None:
+        """Who diagnoses the process reads its command line as the process has."""
+        token = JoinToken("0123456789abcdef", "a" * 32, "b" * 64)
+        hidden = JoinToken.parse(covered(str(token).encode()).decode())
+        self.assertEqual({"0"}, {*hidden.token_id, *hidden.secret, *hidden.pin})
+        own = BootstrapToken.parse(covered(b"abcdef.0123456789abcdef").decode())
+        self.assertEqual("000000.0000000000000000", own.bearer)
 
     def test_none(self) -> None:
         """An empty one hides nothing."""

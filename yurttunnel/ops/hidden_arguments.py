@@ -11,8 +11,8 @@ _PROCESS = Path("/proc/self")
 _ARG_START = 48 - 3
 """proc_pid_stat(5): arg_start is field 48, and what stands behind the name begins with field 3."""
 
-_COVERED = re.compile(rb"[^.]")
-"""What an ``x`` is written over: a token keeps its form, by which it is still parsed."""
+_COVERED = re.compile(rb"(sha256:)|[^.]")
+"""What a ``0`` is written over, but for the group: tokens keep their form, and are still parsed."""
 
 
 def hide_argument(secret: str) -> None:
@@ -32,8 +32,13 @@ def hide_argument(secret: str) -> None:
     for argument in arguments:
         end = place + len(argument)
         if argument == hidden or argument.endswith(b"=" + hidden):
-            ctypes.memmove(end - len(hidden), _COVERED.sub(b"x", hidden), len(hidden))
+            ctypes.memmove(end - len(hidden), covered(hidden), len(hidden))
         place = end + 1
+
+
+def covered(secret: bytes) -> bytes:
+    """Return what is written over a secret."""
+    return _COVERED.sub(lambda found: found[1] or b"0", secret)
 
 
 def _address_of_arguments(stat: str) -> int:
