@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import io
 import os
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from typing import TextIO
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.cli import diagnosing
+from yurttunnel.cli.client import CommandFailed, NoAnswer, Process
 from yurttunnel.cli.options import ClientOptions
 from yurttunnel.ops.admin.service import SOCKET
 from yurttunnel.ops.diagnose import command
@@ -30,8 +33,8 @@ AGENT = ("--tunnelserver-addr=a:1", "--node-name=a", "--node-ip=10.0.0.1")
 SECRET = "-----BEGIN PRIVATE KEY-----"
 
 
-class DirectoryTests(SynchronousTestCase):
-    """A process of another working directory than the command's, and perhaps another user."""
+class DiagnosingTestCase(SynchronousTestCase):
+    """With a process of another working directory than the command's."""
 
     def setUp(self) -> None:
         """Make both directories, with one of the same name in each, and keep the subject."""
@@ -73,6 +76,10 @@ class DirectoryTests(SynchronousTestCase):
         options.parseOptions(["--program", self.program, *flags])
         self.assertEqual(0, diagnosing.diagnose(options))
 
+
+class DirectoryTests(DiagnosingTestCase):
+    """A process of another working directory than the command's, and perhaps another user."""
+
     def test_relative_paths(self) -> None:
         """They are relative to where the process was started, wherever the bundle goes."""
         key = self.there / "state" / "pki" / "node.key"
@@ -112,3 +119,47 @@ class DirectoryTests(SynchronousTestCase):
             self.start(program, "--standalone", *flags)
             self.diagnose()
             self.assertEqual((self.there / "state",), self.subject.directories)
+
+
+class ToldTests(DiagnosingTestCase):
+    """What the process says of itself counts, since files of ``--config`` change."""
+
+    def setUp(self) -> None:
+        """Have it answer."""
+        super().setUp()
+        self.told = {"program": "yurttunnel-agent", "status_page": "http://[::1]:4711/"}
+        self.patch(Process, "get", lambda process, page: self.told)
+        self.config = self.there / "agent.toml"
+        self.config.write_text("standalone = true\nmeta-port = 10300\n")
+
+    def test_a_port_that_takes_a_restart(self) -> None:
+        """The meta port is the one that it has, and not the one that the file says by now."""
+        self.start("agent", *AGENT, "--config=agent.toml")
+        self.diagnose()
+        self.assertEqual(("::1", 4711), (self.subject.meta_host, self.subject.meta_port))
+
+    def test_a_broken_file(self) -> None:
+        """What can be known without flags is diagnosed, and it is told that they are not."""
+        self.start("agent", *AGENT, "--config=agent.toml")
+        for break_it in (lambda: self.config.write_text("v = []"), self.config.unlink):
+            break_it()
+            beside = io.StringIO()
+            with contextlib.redirect_stderr(beside):
+                self.diagnose()
+            self.assertRegex(beside.getvalue(), "^the flags of the process are not .*agent.toml")
+            self.assertEqual("yurttunnel-agent", self.subject.program)
+            self.assertEqual(("::1", 4711), (self.subject.meta_host, self.subject.meta_port))
+            self.assertEqual((self.there / "state",), self.subject.directories)
+            self.assertEqual(("--join-token",), self.subject.secret_flags)
+
+    def test_a_broken_file_of_one_that_hangs(self) -> None:
+        """There it is an error: nobody says where its meta port is."""
+
+        def hang(process: Process, page: str) -> None:
+            raise NoAnswer("it runs")
+
+        self.patch(Process, "get", hang)
+        self.config.write_text("v = []")
+        self.start("agent", *AGENT, "--config=agent.toml")
+        with self.assertRaisesRegex(CommandFailed, "^the flags of the process are not understood"):
+            self.diagnose()

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+from urllib.parse import urlsplit
 
 from twisted.python import usage
 
-from yurttunnel.cli.client import CommandFailed
+from yurttunnel.cli.client import FOUND_SECONDS, CommandFailed, Process
 from yurttunnel.cli.options import PROGRAM, STATE_DIR, ClientCommand, ClientOptions
 from yurttunnel.ops import flags
 from yurttunnel.ops.diagnose.subject import Subject
 from yurttunnel.ops.flag_table import Flag, Group
 from yurttunnel.ops.help import Example
+from yurttunnel.ops.options import CommandOptions
 
 BUNDLE = Flag(
     "output",
@@ -62,12 +64,25 @@ def diagnose(options: DiagnoseOptions) -> int:
         environment = _environment((directory / "environ").read_text("utf-8", "surrogateescape"))
         # The paths in its flags are relative to where it was started.
         os.chdir(directory / "cwd")
-        subject = _subject(program, own_arguments(program, arguments), environment)
+        own = own_arguments(program, arguments)
+        told = _told(process)
+        try:
+            subject = _subject(program, own, environment)
+        except usage.UsageError as error:
+            # A file of --config was broken, or went away, since the process has read it.
+            sentence = f"the flags of the process are not understood: {error}"
+            if told is None:
+                raise CommandFailed(sentence) from None
+            print(f"{sentence}; what it says of itself is collected", file=sys.stderr)
+            subject = _without_flags(program, process, told)
         subject = _with_paths_below(Path(os.readlink(directory / "cwd")), subject)
     except OSError as error:
         raise CommandFailed(f"{error.filename}: {error.strerror}: run this as its user") from None
     finally:
         os.chdir(here)
+    if told is not None:
+        # What a file of --config says of it by now takes a restart.
+        subject = replace(subject, meta_host=told.meta_host, meta_port=told.meta_port)
     if program in _WITH_USUAL_DIRECTORY:
         # The one that is usual for the process is not for root, who may diagnose it, too.
         subject = replace(subject, directories=(process.path.parent,))
@@ -91,13 +106,47 @@ def _environment(text: str) -> Mapping[str, str]:
 
 
 def _subject(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Subject:
-    options = import_module(f"yurttunnel.{program}.options").Options(environment)
+    options = _options_of(program)(environment)
     subject = import_module(f"yurttunnel.{program}.command").subject
+    options.parseOptions(arguments)
+    return cast(Subject, subject(options.settings))
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a process says of itself: its name, and where its meta port is."""
+
+    program: str
+    meta_host: str
+    meta_port: int
+
+
+def _told(process: Process) -> _Told | None:
+    """Ask the process; ``None`` where it does not answer, as one that hangs."""
     try:
-        options.parseOptions(arguments)
-        return cast(Subject, subject(options.settings))
-    except usage.UsageError as error:
-        raise CommandFailed(f"the flags of the process are not understood: {error}") from None
+        told = Process(process.path, FOUND_SECONDS).get("/v1/process")
+    except CommandFailed:
+        return None
+    page = urlsplit(told["status_page"])
+    return _Told(told["program"], page.hostname or "", page.port or 0)
+
+
+def _without_flags(program: str, process: Process, told: _Told) -> Subject:
+    """Return what is known of a process without its flags."""
+    table = _options_of(program).table
+    secret = (each for each in table if isinstance(each, Flag) and each.secret)
+    return Subject(
+        program=told.program,
+        meta_host=told.meta_host,
+        meta_port=told.meta_port,
+        directories=(process.path.parent,),
+        files=(),
+        secret_flags=tuple(f"--{each.name}" for each in secret),
+    )
+
+
+def _options_of(program: str) -> type[CommandOptions[Any]]:
+    return cast(type[CommandOptions[Any]], import_module(f"yurttunnel.{program}.options").Options)
 
 
 def _with_paths_below(directory: Path, subject: Subject) -> Subject:
