@@ -503,7 +503,22 @@ class MachineTests(SynchronousTestCase):
         self.assertIn(
             "iptables-nft-save -t nat:\n    exit status 3: -t nat\n    :TUNNEL-PORT", text
         )
+        self.assertIn("iptables-nft-save -t filter:\n    exit status 3: -t filter\n", text)
         self.assertNotIn("OTHER", text)
+
+    def test_tables(self):
+        """Those of nftables that a program has are kept, of both families."""
+        programs = Path(self.mktemp())
+        programs.mkdir()
+        nft = programs / "nft"
+        nft.write_text('#!/bin/sh\necho "table $4 $5 {"\n')
+        nft.chmod(0o755)
+        self.patch(os, "environ", {"PATH": f"{programs}:/bin:/usr/bin"})
+        text = firewall_part(lambda text: [], "own").text
+        for family in ("ip", "ip6"):
+            listed = f"nft -n list table {family} own:\n    table {family} own {{\n"
+            self.assertIn(listed, text)
+        self.assertNotIn("nft -n", firewall_part(lambda text: []).text)
 
     def test_missing_program(self):
         """A program that is not installed is said."""

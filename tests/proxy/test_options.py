@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.proxy.command import subject
 from yurttunnel.proxy.options import Options
+from yurttunnel.proxy.rules.nftables.table import NAME
 from yurttunnel.proxy.settings import BackEnd, Mode, Settings
 
 
@@ -107,10 +108,15 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual(["--config", "--profiling", "--proxy-mode"], sorted(warned))
 
     def test_what_a_diagnosis_looks_at(self) -> None:
-        """The pages, and the files that are named."""
+        """The pages, the files that are named, and the rules of both kinds."""
         found = subject(parse("--kubeconfig=/a", "--services-file=/b"))
         self.assertEqual(("127.0.0.1", 10249), (found.meta_host, found.meta_port))
         self.assertEqual((Path("/a"), Path("/b")), found.files)
+        self.assertEqual(NAME, found.own_table)
+        self.assertEqual(
+            [b":KUBE-PORTALS-HOST -"], found.own_lines(b":A -\n:KUBE-PORTALS-HOST -\n")
+        )
+        self.assertIsNone(subject(parse("--master=http://a", "--proxy-backend=none")).own_lines)
 
 
 class RefusalTests(SynchronousTestCase):

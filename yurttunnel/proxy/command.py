@@ -53,9 +53,10 @@ def _cleanup(reactor: IReactor) -> IService:
 
 
 def subject(settings: Settings) -> Subject:
-    """Name the proxy's port, its files, and its rules of iptables, for ``--diagnose``."""
+    """Name the proxy's port, its files, and its rules, for ``--diagnose``."""
     # What only this needs takes time and memory to import.
     from yurttunnel.proxy.rules.iptables.chains import PROXY
+    from yurttunnel.proxy.rules.nftables.table import NAME
 
     host, port = settings.pages.metrics
     files = (settings.sources.kube_config, settings.sources.file)
@@ -66,4 +67,5 @@ def subject(settings: Settings) -> Subject:
         directories=(),
         files=tuple(path for path in files if path is not None),
         own_lines=None if settings.back_end is BackEnd.NONE else PROXY.lines,
+        own_table=NAME,
     )

@@ -94,7 +94,7 @@ def _collect(subject: Subject) -> Iterator[Part]:
     ]
     own_lines = subject.own_lines
     if own_lines is not None:
-        collectors.append(("firewall", lambda: [firewall_part(own_lines)]))
+        collectors.append(("firewall", lambda: [firewall_part(own_lines, subject.own_table)]))
     for name, collect in collectors:
         try:
             yield from collect()

@@ -48,6 +48,9 @@ _TIME_ERROR = 5
 
 _PROGRAM_SECONDS = 10.0
 
+_WITH_OWN_RULES = ("nat", "filter")
+"""Tables of iptables: the tunnel's server has rules in the first one, the service proxy in both."""
+
 _SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 """Where programs for root are: not every service has these directories in its ``PATH``."""
 
@@ -80,28 +83,38 @@ def machine_part(proc: Path = Path("/proc")) -> Part:
     return Part("machine", "".join(f"{line}\n" for line in lines), tuple(findings))
 
 
-def firewall_part(own_lines: OwnLines) -> Part:
-    """Return the program's own rules in each of the kernel's firewalls that is in use."""
-    return Part("firewall", "".join(f"{line}\n" for line in _rules(own_lines)))
+def firewall_part(own_lines: OwnLines, own_table: str = "") -> Part:
+    """Return the program's own rules in each of the kernel's firewalls that is in use.
+
+    ``own_table`` is the name of its tables of nftables, if it may have some.
+    """
+    lines = [*_rules(own_lines), *(_tables(own_table) if own_table else ())]
+    return Part("firewall", "".join(f"{line}\n" for line in lines))
 
 
 def _rules(own_lines: OwnLines) -> Iterator[str]:
     for base, tables in (("iptables", "ip_tables_names"), ("ip6tables", "ip6_tables_names")):
-        yield from _rules_of(f"{base}-nft-save", own_lines)
-        # To ask for a table of the old firewall would make it.
-        if "nat" in _setting(Path("/proc/net") / tables).split():
-            yield from _rules_of(f"{base}-legacy-save", own_lines)
+        for table in _WITH_OWN_RULES:
+            yield from _told_by(own_lines, f"{base}-nft-save", "-t", table)
+            # To ask for a table of the old firewall would make it.
+            if table in _setting(Path("/proc/net") / tables).split():
+                yield from _told_by(own_lines, f"{base}-legacy-save", "-t", table)
 
 
-def _rules_of(program: str, own_lines: OwnLines) -> Iterator[str]:
-    yield f"{program} -t nat:"
+def _tables(name: str) -> Iterator[str]:
+    for family in ("ip", "ip6"):
+        yield from _told_by(bytes.splitlines, "nft", "-n", "list", "table", family, name)
+
+
+def _told_by(own_lines: OwnLines, program: str, *arguments: str) -> Iterator[str]:
+    yield f"{program} {' '.join(arguments)}:"
     path = shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}")
     if path is None:
         yield "    it is not installed"
         return
     try:
         finished = subprocess.run(
-            [path, "-t", "nat"],
+            [path, *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_PROGRAM_SECONDS,

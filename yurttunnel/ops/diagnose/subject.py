@@ -16,7 +16,8 @@ class Subject:
 
     ``directories`` are listed, ``files`` beside them, too. ``secret_flags`` are those whose
     values are secrets (``--join-token``), ``secrets`` those values. ``own_lines`` picks the
-    lines of the program's own firewall rules, ``None`` where it makes none.
+    lines of the program's own firewall rules, ``None`` where it makes none, and ``own_table`` is
+    the name of its tables of nftables.
     """
 
     program: str
@@ -27,3 +28,4 @@ class Subject:
     secret_flags: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     own_lines: OwnLines | None = None
+    own_table: str = ""
