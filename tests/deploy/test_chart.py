@@ -356,25 +356,27 @@ class HelmTests(unittest.SynchronousTestCase):
         self.assertEqual(0, done.returncode, done.stdout)
 
     def test_it_makes_the_same(self):
-        """For each way, and in a namespace of one's own."""
+        """For each way, in a namespace of one's own, and of each strategic merge."""
         directory = Path(self.mktemp())
         directory.mkdir()
         for name, (values, *_) in CASES.items():
             with self.subTest(name):
                 by_helm = by_key(rendered_by_helm(directory, "mine", **values))
                 self.assertEqual(by_key(rendered("mine", **values)), by_helm)
+        for kind, name, merge in MERGES:
+            patches = [{"target": {"kind": kind, "name": name}, "patch": merge}]
+            with self.subTest(merge):
+                by_helm = by_key(rendered_by_helm(directory, patches=patches))
+                self.assertEqual(by_key(rendered(patches=patches)), by_helm)
 
     def test_a_value_that_does_not_exist(self):
-        """The schema has it refused."""
+        """The schema has it refused, and one that is nothing."""
         directory = Path(self.mktemp())
         directory.mkdir()
-        error = self.assertRaises(AssertionError, rendered_by_helm, directory, passthrough=True)
-        self.assertIn("passthrough", str(error))
-
-    def test_a_value_that_is_nothing(self):
-        """The schema has that refused, too."""
-        directory = Path(self.mktemp())
-        directory.mkdir()
-        for values in ({"image": {"tag": ""}}, {"steering": None}):
-            with self.assertRaisesRegex(AssertionError, "tag|steering"):
-                rendered_by_helm(directory, **values)
+        for word, values in (
+            ("passthrough", {"passthrough": True}),
+            ("tag", {"image": {"tag": ""}}),
+            ("steering", {"steering": None}),
+        ):
+            error = self.assertRaises(AssertionError, rendered_by_helm, directory, **values)
+            self.assertIn(word, str(error))
