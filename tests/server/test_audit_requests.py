@@ -218,6 +218,38 @@ class RequestTests(Audited):
         entry = self.entry(result="refused", status=504)
         self.assertIn("no answer came within", entry["reason"])
 
+    def test_bodies_that_are_none(self):
+        """What the port itself has answered is refused, also behind a head that was in order."""
+        for body, status, reason in (
+            (b"zz\r\n", 400, "the size of a chunk is not a plain hexadecimal number"),
+            (b"1\r\n", 408, "the request body did not arrive in time"),
+        ):
+            self.kubelet.answer = lambda exchange: None
+            self.ask(self.dial(), "/run/a/b/c", "POST", body, Transfer_Encoding="chunked")
+            self.pass_time(21)
+            self.entry(result="refused", code=None, status=status, reason=reason)
+
+
+class DefectTests(Audited):
+    """A middleware that raises."""
+
+    def behind(self):
+        """Return it."""
+
+        class Raising:
+            def wrap(self, handler):
+                """Handle nothing."""
+                return lambda request: 1 / 0
+
+        return (Raising(),)
+
+    def test_defect(self):
+        """The request is refused, and has not ended as one that a node has answered."""
+        self.ask(self.dial())
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+        entry = self.entry(result="refused", code=None, status=500)
+        self.assertIn("the server has a defect", entry["reason"])
+
 
 class TwistedTLSTests(RequestTests):
     """The same over Twisted's own TLS."""

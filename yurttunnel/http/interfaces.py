@@ -80,7 +80,9 @@ class IExchange(IBodySink, IConsumer, IBodySource):
     )
     head_sent: bool = Attribute("`bool`: the final response has begun.")
     status: int = Attribute("`int`: that of the final response, 0 before it has begun.")
-    failure: str = Attribute("`str`: what :meth:`fail` has told the client, if it did.")
+    failure: str = Attribute(
+        "`str`: what the client was told by :meth:`fail`, or of a body that is none; else empty."
+    )
     bytes_sent: int = Attribute("`int`: the length of the response's body so far.")
 
     def send_informational(status: int, fields: Fields = ()) -> None:

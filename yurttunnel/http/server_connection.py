@@ -205,6 +205,7 @@ class ServerConnection(HTTPConnection):
         if not answered:
             # Noted before the end, since that is when logs and metrics look at it.
             exchange.status = status
+            exchange.failure = text
         exchange.end(ExchangeFailed(text))
         if answered:
             self.abort()

@@ -85,7 +85,6 @@ class _AuditedExchange:
         """Bytes from the caller: the body, and what came after an upgrade."""
         self.sent = 0
         """Bytes to the caller after an upgrade."""
-        self.refusal = ""
         self.broken: tuple[Code, str] | None = None
         """Why the kubelet's side ended early, if it did."""
         self._exchange = exchange
@@ -93,10 +92,6 @@ class _AuditedExchange:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._exchange, name)
-
-    def fail(self, status: int, text: str) -> None:
-        self.refusal = text
-        self._exchange.fail(status, text)
 
     def abort(self) -> None:
         self.broken = self.broken or (Code.CONNECTION_LOST, "the answer broke off")
@@ -174,12 +169,13 @@ def _ended(
         **subject_of(head.target),
         "upgraded": status == 101,
     }
-    refusal = exchange.refusal or request.refusal
-    if refusal and error is None:
-        entry.refused(exchange.transport, refusal)
+    # The connection answers some by itself: where a handler raises, and bodies that are none.
+    if exchange.failure or (request.refusal and error is None):
+        entry.refused(exchange.transport, exchange.failure or request.refusal)
         return
     code, reason = _how(exchange, error)
-    entry.ended(code, refusal or reason, exchange.received, exchange.bytes_sent + exchange.sent)
+    reason = request.refusal or reason
+    entry.ended(code, reason, exchange.received, exchange.bytes_sent + exchange.sent)
 
 
 def _how(exchange: _AuditedExchange, error: ExchangeFailed | None) -> tuple[Code, str]:
