@@ -296,14 +296,22 @@ class ConnectTests(AuditTestCase):
         self.entry(result="refused", status=408, destination="", who=CALLER)
         self.reactor.pump([1] * 6)
 
+    def test_left_during_the_dial(self):
+        """Who has got no answer has the status 0, as in lines of requests."""
+        self.open(connect()).break_off(ConnectionLost())
+        self.entry(result="refused", code="cancelled", status=0)
+
     def test_left_before_the_answer(self):
-        """The stream was there, but never used."""
+        """The stream was there, but never used, and the 200 that was for it was not sent."""
         connection = self.open(connect())
         self.session.dials[0].succeed()
         connection.break_off(ConnectionLost())
         self.turns(connection)
         self.entry(
-            result="ended", code="cancelled", reason="the caller left before the answer was sent"
+            result="ended",
+            code="cancelled",
+            status=0,
+            reason="the caller left before the answer was sent",
         )
 
     def test_unix_socket(self):

@@ -199,7 +199,7 @@ class Call:
             self._dialing.cancel()
 
     def answered(self, status: int) -> None:
-        """Note what the caller was told by HTTP when it got its stream."""
+        """Note what the caller was told by HTTP when it got its stream; 0 is nothing yet."""
         if self._entry is not None:
             self._entry.status = status
 
@@ -221,7 +221,8 @@ class Call:
         entry = self._entry
         if entry is not None:
             entry.request_id = self.request_id
-            entry.status = status
+            if status is not None:
+                entry.status = status
             entry.destination = entry.destination or destination
             entry.refused(transport, reason)
 

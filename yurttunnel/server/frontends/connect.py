@@ -164,6 +164,7 @@ class ConnectCall:
     def __init__(self, factory: ConnectFactory) -> None:
         self._factory = factory
         self._call = Call(factory, self)
+        self._call.answered(0)
         # While the 200 goes out.
         self._opened: IStream | None = None
 
@@ -188,7 +189,6 @@ class ConnectCall:
     def stream_opened(self, stream: IStream) -> None:
         """Answer 200, and join once nothing else can be read along with it."""
         self._opened = stream
-        self._call.answered(200)
         self._exchange.switch(200, b"Connection established", (), _SplicedCaller(self._take_stream))
 
     def dial_failed(self, error: BaseException) -> None:
@@ -227,6 +227,7 @@ class ConnectCall:
     def _take_stream(self) -> IStream:
         stream, self._opened = self._opened, None
         assert stream is not None
+        self._call.answered(200)
         return stream
 
     def _exchange_ended(self, error: ExchangeFailed | None) -> None:
