@@ -215,8 +215,15 @@ class RequestTests(Audited):
         self.kubelet.answer = lambda exchange: None
         self.ask(self.dial())
         self.pass_time(RESPONSE_TIMEOUT + 1)
-        entry = self.entry(result="refused", status=504)
+        entry = self.entry(result="refused", status=504, bytes_from_caller=0)
         self.assertIn("no answer came within", entry["reason"])
+
+    def test_no_answer_to_a_body(self):
+        """What a kubelet got that did not answer counts: it may have done something with it."""
+        self.kubelet.answer = lambda exchange: None
+        self.ask(self.dial(), "/run/a/b/c", "POST", b"12345", Content_Length=5)
+        self.pass_time(RESPONSE_TIMEOUT + 1)
+        self.entry(result="refused", status=504, bytes_from_caller=5, bytes_to_caller=0)
 
     def test_bodies_that_are_none(self):
         """What the port itself has answered is refused, also behind a head that was in order."""

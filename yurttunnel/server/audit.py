@@ -74,14 +74,17 @@ class AuditEntry:
         self.node = node
         self.destination = destination
 
-    def refused(self, transport: Any, reason: str) -> None:
-        """Write that the caller got nothing from the node, and why."""
+    def refused(self, transport: Any, reason: str, bytes_from_caller: int) -> None:
+        """Write that the caller got nothing from the node, and why.
+
+        The node may have got something all the same, and not have answered.
+        """
         if self._peer is None:
             self._peer = peer_behind(transport)
         if self.status == HTTPStatus.BAD_REQUEST:
             # It quotes what could not be read.
             reason = quotable(reason)
-        self._end("refused", self.code, reason, 0, 0)
+        self._end("refused", self.code, reason, bytes_from_caller, 0)
 
     def ended(self, code: Code, reason: str, bytes_from_caller: int, bytes_to_caller: int) -> None:
         """Write how it ended, after the node had been reached."""

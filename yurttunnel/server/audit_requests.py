@@ -171,7 +171,8 @@ def _ended(
     }
     # The connection answers some by itself: where a handler raises, and bodies that are none.
     if exchange.failure or (request.refusal and error is None):
-        entry.refused(exchange.transport, exchange.failure or request.refusal)
+        refusal = exchange.failure or request.refusal
+        entry.refused(exchange.transport, refusal, exchange.received)
         return
     code, reason = _how(exchange, error)
     reason = request.refusal or reason

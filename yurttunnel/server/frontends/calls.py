@@ -224,7 +224,7 @@ class Call:
             if status is not None:
                 entry.status = status
             entry.destination = entry.destination or destination
-            entry.refused(transport, reason)
+            entry.refused(transport, reason, 0)
 
     def _dial_ended(self, result: IStream | Failure) -> None:
         """Take either end of the dial: a stream, or a ``Failure``."""
