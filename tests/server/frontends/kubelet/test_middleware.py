@@ -71,6 +71,22 @@ class ChainTests(SynchronousTestCase):
         handler(intercepted)
         self.assertEqual(["a", "b", intercepted], notes)
 
+    def test_defect_behind_one_that_waits(self):
+        """What raises is answered also when it is called later, where nobody else would do it."""
+        clock = Clock()
+
+        class Waiting:
+            def wrap(self, handler):
+                """Handle a request in a second."""
+                return lambda request: clock.callLater(1, handler, request)
+
+        intercepted = request()
+        chain([Waiting(), Noting("a", [])], lambda request: 1 / 0)(intercepted)
+        clock.advance(1)
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+        [(status, text)] = intercepted.exchange.failures
+        self.assertEqual((500, "the server has a defect; its log has more"), (status, text))
+
     def test_own_ones(self):
         """The server's own keep to the interface."""
         for own in (Trace(Clock()), RequestMetrics(Clock(), InterceptionCounters())):

@@ -11,12 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
 from twisted.plugin import IPlugin, getPlugins
 from zope.interface import Attribute, Interface
 
 from yurttunnel.cluster.kinds import KINDS, whole_objects
 from yurttunnel.kube.interfaces import IInformer, IInformers
-from yurttunnel.server.frontends.kubelet.request import Handler
+from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
+
+log = Logger()
 
 
 class IMiddleware(Interface):
@@ -119,7 +122,26 @@ def _informers(maker: IMiddlewareMaker, cluster: ClusterInformers | None) -> dic
 
 
 def chain(middlewares: Sequence[IMiddleware], handler: Handler) -> Handler:
-    """Put ``middlewares`` around ``handler``; the first is the outermost."""
+    """Put ``middlewares`` around ``handler``; the first is the outermost.
+
+    What raises behind one of them is answered there: it may be called by a timer or a Deferred,
+    where nobody else would answer.
+    """
     for middleware in reversed(middlewares):
-        handler = middleware.wrap(handler)
+        handler = middleware.wrap(_answering(handler))
     return handler
+
+
+def _answering(handler: Handler) -> Handler:
+    def answering(request: InterceptedRequest) -> None:
+        try:
+            handler(request)
+        except Exception:
+            log.failure(
+                "Defect: handling request {request_id} behind a middleware failed",
+                request_id=request.request_id,
+                node=request.node,
+            )
+            request.exchange.fail(500, "the server has a defect; its log has more")
+
+    return answering
