@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from twisted.internet.defer import Deferred
+from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.server.expectations import nothing_expected
 from tests.server.test_process import settings
 from yurttunnel.ops.configuration.following import ChangeRefused
+from yurttunnel.server.cloud_end import Trust, agent_listener
 from yurttunnel.server.frontends.admission import parse_permission
 from yurttunnel.server.live_settings import LiveSettings
+from yurttunnel.server.process import ServerProcess
 
 
 class LiveSettingsTests(SynchronousTestCase):
@@ -55,3 +59,17 @@ class LiveSettingsTests(SynchronousTestCase):
         failure = self.failureResultOf(self.change(connect_permissions=()), ChangeRefused)
         self.assertIn("needs a restart", str(failure.value))
         self.assertEqual(((other,), []), (self.live.now.connect_permissions, self.used))
+
+
+class BeforeTheStartTests(SynchronousTestCase):
+    """What changes while a server in a cluster waits for its certificates."""
+
+    def test_times_of_sessions(self):
+        """The agents' listener, which is made later, begins with it."""
+        process = ServerProcess(MemoryReactorClock(), settings(), dict, nothing_expected())
+        changed = replace(process.live.now, resume_window=7.0, return_grace=2.0)
+        self.successResultOf(Deferred.fromCoroutine(process.live.use(changed)))
+        nobody = Trust(**dict.fromkeys(Trust.__slots__))
+        listener = agent_listener(process, nobody, {})
+        self.assertEqual(7000, listener.settings.limits.resume_window)
+        self.assertEqual(2.0, listener.settings.return_grace)

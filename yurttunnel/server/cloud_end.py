@@ -67,7 +67,6 @@ class Trust:
 
 
 def agent_listener(
-    settings: Settings,
     process: ServerProcess,
     trust: Trust,
     others: Mapping[bytes, Callable[[], IProtocol]],
@@ -82,7 +81,7 @@ def agent_listener(
         process.context,
         process.registry,
         trust.is_revoked,
-        _agent_settings(settings),
+        _agent_settings(process.live.now),
         others=others,
         identify=trust.identify,
         replicas=replicas,

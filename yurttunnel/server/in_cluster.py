@@ -290,7 +290,7 @@ class ClusterServer:
             identify=trust.identify,
             is_revoked=self._is_gone,
         )
-        agents = agent_listener(self._settings, process, believed, {}, lambda: siblings.replicas())
+        agents = agent_listener(process, believed, {}, lambda: siblings.replicas())
         siblings = Siblings(
             self._reactor,
             process.context,

@@ -55,7 +55,7 @@ def build(
         is_revoked=kept.revocations.is_revoked,
     )
     enrolment = partial(kept.enrolment_factory.buildProtocol, None)
-    agents = agent_listener(settings, process, trust, {ENROLMENT_PROTOCOL: enrolment})
+    agents = agent_listener(process, trust, {ENROLMENT_PROTOCOL: enrolment})
     kept.on_revoked(agents.revoke)
 
     def called(host: str) -> Collection[str]:
