@@ -5,6 +5,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from yurttunnel.http.authority import (
     BadAuthority,
     join_authority,
+    known_host,
     parse_network,
     split_authority,
     strip_port,
@@ -84,6 +85,21 @@ class StripPortTests(SynchronousTestCase):
         """What is no host raises ``BadAuthority``."""
         for text in ("", "a b", "a:b:c", "[::1", "edge-1:x", "a/b"):
             self.assertRaises(BadAuthority, strip_port, text)
+
+
+class KnownHostTests(SynchronousTestCase):
+    """``known_host`` names for people who is at the other end of a connection."""
+
+    def test_addresses_have_one_form(self):
+        """One of IPv4 is that also where a listener is for both families."""
+        for host, known in {
+            "::ffff:192.0.2.7": "192.0.2.7",
+            "192.0.2.7": "192.0.2.7",
+            "2001:DB8:0::9": "2001:db8::9",
+            "fe80::1%eth0": "fe80::1%eth0",
+            "an unknown address": "an unknown address",
+        }.items():
+            self.assertEqual(known, known_host(host))
 
 
 class NetworkTests(SynchronousTestCase):

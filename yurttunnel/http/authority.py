@@ -162,6 +162,14 @@ def address_in(text: str) -> Address | None:
     return None if isinstance(host, str) else host
 
 
+def known_host(host: str) -> str:
+    """Return ``host`` as people know it: an address in its canonical form, all else as it is.
+
+    A listener for both families sees the addresses of IPv4 in the mapped form.
+    """
+    return str(address_in(host) or host)
+
+
 def parse_network(text: str) -> Network:
     """Read ``address/length``; an IPv4-mapped IPv6 network is the IPv4 network.
 

@@ -8,6 +8,7 @@ from twisted.logger import Logger
 from twisted.protocols.basic import Int32StringReceiver
 from twisted.python.failure import Failure
 
+from yurttunnel.http.authority import known_host
 from yurttunnel.http.evicting_set import EvictingSet
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.admission import Admission
@@ -100,7 +101,7 @@ class EnrolmentProtocol(Int32StringReceiver):
 
     def connectionMade(self) -> None:
         peer = self.transport.getPeer()
-        self._address = getattr(peer, "host", str(peer))
+        self._address = known_host(getattr(peer, "host", str(peer)))
         self._open.begin(self)
         self._deadline = self._clock.callLater(REQUEST_DEADLINE, self._too_slow)
 

@@ -9,10 +9,10 @@ from typing import Any
 from cryptography.x509.oid import NameOID
 from twisted.internet.address import UNIXAddress
 
-from yurttunnel.http.authority import address_in, join_authority
 from yurttunnel.http.connection import is_secure
 from yurttunnel.ops.unix_peers import peer_credentials, user_id_behind
 from yurttunnel.pki.contexts import peer_certificate
+from yurttunnel.server.refused_peers import authority_behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,7 @@ def _address(transport: Any) -> str:
     peer = transport.getPeer()
     if isinstance(peer, UNIXAddress):
         return _unix_credentials(transport.getHandle())
-    if not hasattr(peer, "port"):
-        return str(peer)
-    # A listener for both families sees the addresses of IPv4 in the mapped form.
-    return join_authority(str(address_in(peer.host) or peer.host), peer.port)
+    return authority_behind(transport)
 
 
 def unix_user(connection: socket.socket) -> str:

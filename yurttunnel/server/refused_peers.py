@@ -9,7 +9,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from yurttunnel.http.authority import join_authority
+from yurttunnel.http.authority import join_authority, known_host
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.problems import problem_with_peer
 
@@ -39,9 +39,9 @@ class RefusedPeers:
 def authority_behind(transport: Any) -> str:
     """Return the address and port of who is connected, for people."""
     peer = transport.getPeer()
-    return join_authority(peer.host, peer.port) if hasattr(peer, "port") else str(peer)
+    return join_authority(known_host(peer.host), peer.port) if hasattr(peer, "port") else str(peer)
 
 
 def address_behind(transport: Any) -> str:
     """Return the IP address of who is connected, for people."""
-    return str(getattr(transport.getPeer(), "host", "an unknown address"))
+    return known_host(getattr(transport.getPeer(), "host", "an unknown address"))

@@ -12,7 +12,7 @@ from typing import Any
 from twisted.internet.address import UNIXAddress
 from twisted.internet.interfaces import IProtocol
 
-from yurttunnel.http.authority import join_authority
+from yurttunnel.http.authority import join_authority, known_host
 from yurttunnel.ops.slices import gather
 from yurttunnel.ops.status import words
 from yurttunnel.ops.status.markup import Column, Content, element, joined, table
@@ -123,7 +123,7 @@ def _asker(user: IProtocol | None) -> str:
     if isinstance(peer, UNIXAddress):
         return "a Unix socket"
     host = getattr(peer, "host", None)
-    return "" if host is None else join_authority(host, peer.port)
+    return "" if host is None else join_authority(known_host(host), peer.port)
 
 
 def stream_table(streams: Sequence[StreamReport], peers: PeerWords) -> Content:

@@ -17,6 +17,7 @@ from zope.interface import implementer
 from yurttunnel.http.authority import (
     address_in,
     join_authority,
+    known_host,
     parse_port,
     split_authority,
     strip_port,
@@ -156,5 +157,4 @@ class Permissions:
         peer = transport.getPeer()
         if isinstance(peer, UNIXAddress):
             return Identity("user", str(user_id_behind(transport.getHandle())))
-        host = getattr(peer, "host", "")
-        return Identity("address", str(address_in(host) or host))
+        return Identity("address", known_host(getattr(peer, "host", "")))

@@ -126,6 +126,15 @@ class TraceTests(SynchronousTestCase):
         intercepted.exchange.end(401)
         self.assertIn(" on no node from [2001:db8::9]:4242 (r-1): 401", self.lines[0])
 
+    def test_mapped_address(self):
+        """A listener for both families has callers by IPv4, who are known as such."""
+        intercepted = request()
+        mapped = IPv6Address("TCP", "::ffff:192.0.2.7", 4242)
+        intercepted.exchange.transport = StringTransport(peerAddress=mapped)
+        self.handle(intercepted)
+        intercepted.exchange.end(200)
+        self.assertIn(" from 192.0.2.7:4242 (r-1): 200", self.lines[0])
+
     def test_caller_has_left(self):
         """Nothing is kept of a connection that has ended."""
         trace = Trace(self.clock)

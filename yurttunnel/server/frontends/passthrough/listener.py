@@ -45,6 +45,7 @@ from yurttunnel.server.frontends.passthrough.original_destination import (
 )
 from yurttunnel.server.frontends.passthrough.stats import PassthroughStats, Refusal
 from yurttunnel.server.frontends.passthrough.unread import UnreadHellos
+from yurttunnel.server.refused_peers import address_behind
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.tunnel.shares import Kind, caller_at
@@ -137,7 +138,7 @@ class PassthroughProtocol(DialingConnection):
         factory = self._factory
         factory.stats.connections += 1
         self.call.request_id = factory.request_ids.make()
-        self._source = getattr(self.transport.getPeer(), "host", "an unknown address")
+        self._source = address_behind(self.transport)
         places, caller = factory.places, caller_at(self._source)
         if not places.has_one_for(caller):
             self._reset(
