@@ -6,7 +6,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectError, ConnectionDone, ConnectionLost
 
 from tests.fakes import MemoryConnection
-from tests.http.relaying import CHUNKED, OK, SWITCHING, RelayTestCase
+from tests.http.relaying import CHUNKED, OK, SWITCHING, UPGRADE, RelayTestCase
 from tests.http.support import request, settle
 from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.interfaces import ExchangeFailed
@@ -328,6 +328,16 @@ class RetryTests(RelayTestCase):
             self.origin.receive_end()
             self.assertEqual(502, self.responses("GET", method.decode())[-1][0])
             self.assertEqual(before, len(self.origins))
+
+    def test_upgrades(self):
+        """Not with an upgrade: by WebSocket a command is run with GET, which is not safe then."""
+        self.reuse()
+        self.send(request(b"/exec/default/web/nginx?command=reboot", *UPGRADE))
+        self.assertIn(b"/exec/", self.origin.sent)
+        self.origin.break_off(ConnectionLost("reset"))
+        self.settle()
+        self.assertEqual([200, 502], [a[0] for a in self.responses("GET", "GET")])
+        self.assertEqual(1, len(self.origins))
 
     def test_with_a_body(self):
         """Not with a body, even of a safe method."""

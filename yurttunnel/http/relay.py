@@ -37,7 +37,8 @@ from yurttunnel.http.request_body import BodyBeginning
 from yurttunnel.http.upgrade import SplicedSide, join
 
 _SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
-"""Methods that may be sent twice (RFC 9110 section 9.2.1)."""
+"""Methods that may be sent twice (RFC 9110 section 9.2.1), but not with an upgrade: by WebSocket a
+command is run in a container with GET."""
 
 
 class Acquire(Protocol):
@@ -150,8 +151,9 @@ class Relay:
         itself. With ``patient`` the origin may take as long as it wants to begin its answer. Fields
         that are ``added`` are of this exchange alone.
 
-        The request is sent a second time, on a new connection, only when it has no body and a
-        safe method, and an old connection turned out to be closed before a byte of an answer.
+        The request is sent a second time, on a new connection, only when it has no body, asks for
+        no upgrade and has a safe method, and an old connection turned out to be closed before a
+        byte of an answer.
         """
         _Forwarding(self, exchange, acquire, request, describe, origin, patient, added).begin()
 
@@ -445,6 +447,7 @@ class _Forwarding:
             and self._reused
             and not self._retried
             and not self._exchange.has_body
+            and self._upgrade is None
             and self._request.method in _SAFE
         )
 
