@@ -57,6 +57,7 @@ class ParseTests(SynchronousTestCase):
             "9000=edge-1/a:80/x",
             "9000=edge-1/::1:80",
             "127.0.0.1=edge-1/a:80",
+            "server.example:9000=edge-1/a:80",
         ):
             error = self.assertRaises(ValueError, parse_forward, text)
             self.assertIn("write LISTEN=NODE/HOST:PORT", str(error))

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from twisted.internet.interfaces import IAddress
 
-from yurttunnel.http.authority import BadAuthority, join_authority, split_authority, strip_port
+from yurttunnel.http.authority import (
+    BadAuthority,
+    address_in,
+    join_authority,
+    split_authority,
+    strip_port,
+)
 from yurttunnel.server.frontends.calls import (
     DialingConnection,
     DialingFactory,
@@ -21,7 +27,7 @@ _SYNTAX = "write LISTEN=NODE/HOST:PORT, as 127.0.0.1:9000=edge-1/127.0.0.1:80"
 _PORT_ALONE = re.compile(r":?([0-9]+)", re.ASCII)
 
 Listen = tuple[str, int]
-"""An address, in its canonical form, and a port."""
+"""An address, in its canonical form, or ``localhost``, and a port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +81,16 @@ def parse_forward(text: str) -> Forward:
 
 
 def parse_listen(text: str) -> Listen:
-    """Parse the part before the equals sign; raises :class:`BadAuthority`, a ``ValueError``."""
+    """Parse the part before the equals sign; raises :class:`BadAuthority`, a ``ValueError``.
+
+    A name is none but ``localhost``: bind(2) would look it up, and hold everything up meanwhile.
+    """
     alone = _PORT_ALONE.fullmatch(text)
     try:
-        return split_authority(f"127.0.0.1:{alone[1]}" if alone else text)
+        host, port = split_authority(f"127.0.0.1:{alone[1]}" if alone else text)
+        if host != "localhost" and address_in(host) is None:
+            raise BadAuthority(f"{host} is a name")
+        return host, port
     except BadAuthority:
         raise BadAuthority(
             f"{text!r} is neither PORT, of the loopback address, nor ADDRESS:PORT"
