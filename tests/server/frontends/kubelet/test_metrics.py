@@ -54,6 +54,16 @@ class RequestMetricsTests(SynchronousTestCase):
             (failure.kind, failure.who, failure.status, failure.request_id, failure.text),
         )
 
+    def test_callers_that_are_not_known(self):
+        """A 401 is the server's own, too; who has left before it was told nothing."""
+        for status in (401, 0):
+            intercepted = request(head("GET", "/pods"))
+            self.handle(intercepted)
+            intercepted.refusal = "the Kubernetes API does not accept the bearer token"
+            intercepted.exchange.end(status)
+        [failure] = self.failures.newest_first()
+        self.assertEqual((401, intercepted.refusal), (failure.status, failure.text))
+
     def test_durations(self):
         """Durations are counted, without upgrades and without those that follow."""
         exchange = self.begin("GET", "/pods")

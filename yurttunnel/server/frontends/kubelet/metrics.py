@@ -185,19 +185,21 @@ class RequestMetrics:
         status = request.exchange.status
         counters.in_hand[labels] -= 1
         counters.answered[(*labels, _code(status))] += 1
-        if self._failures is not None and request.exchange.failure:
-            _note(self._failures, request)
+        # Who is not known is answered with fields of its own (401), and not by ``fail``.
+        failure = request.exchange.failure or (request.refusal if status else "")
+        if self._failures is not None and failure:
+            _note(self._failures, request, failure)
         head = request.exchange.head
         upgraded = b"upgrade" in head.by_name and requested_upgrade(head) is not None
         if not (upgraded or request.follows):
             counters.durations.observe(self._clock.seconds() - began)
 
 
-def _note(failures: Failures, request: InterceptedRequest) -> None:
+def _note(failures: Failures, request: InterceptedRequest, failure: str) -> None:
     exchange, destination = request.exchange, request.destination
     node = request.node or ("" if destination is None else destination.node)
     who = request.caller or caller_behind(exchange.transport)
-    failures.note("kubelets", who, node, request.request_id, exchange.status, exchange.failure)
+    failures.note("kubelets", who, node, request.request_id, exchange.status, failure)
 
 
 def _code(status: int) -> str:
