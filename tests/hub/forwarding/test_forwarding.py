@@ -211,6 +211,16 @@ class LostServerTests(World):
         self.assertIn(b'"kind": "Status"', body)
         self.assertEqual(1, len(self.connections.played))
 
+    def test_reset_of_an_upgrade(self):
+        """By WebSocket a command is run with GET, and not at a second server, too."""
+        target = "/api/v1/namespaces/default/pods/web/exec?command=reboot"
+        self.ask(target, b"Connection: Upgrade", b"Upgrade: websocket")
+        self.connections.played[0].break_off(ConnectionLost())
+        ((status, body),) = self.answered()
+        self.assertEqual(502, status)
+        self.assertIn(b'"kind": "Status"', body)
+        self.assertEqual(1, len(self.connections.played))
+
     def test_reset_everywhere(self):
         """With no server left the cache answers, though nobody knows yet that they are lost."""
         for server in self.api_servers:

@@ -30,7 +30,7 @@ from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.delegated_exchange import DelegatedExchange
 from yurttunnel.http.errors import ApiFailure, RequestFailed
-from yurttunnel.http.fields import Fields
+from yurttunnel.http.fields import Fields, requested_upgrade
 from yurttunnel.http.head import RequestHead
 from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IBodySource
 from yurttunnel.http.relay import ForwardedRequest, Relay, RelaySettings
@@ -274,10 +274,14 @@ class Forwarding(DelegatedExchange):
             tell(self.exchange, RequestFailed(status, text))
 
     def _is_repeatable(self) -> bool:
-        """Whether the request may be sent again, or be answered as if it had never been sent."""
+        """Whether the request may be sent again, or be answered as if it had never been sent.
+
+        By WebSocket a command is run in a container with GET.
+        """
         if self._body is not None:
             return self._unsent and self._body.repeatable
-        return self._unsent or self.head.method in _SAFE
+        is_safe = self.head.method in _SAFE and requested_upgrade(self.head) is None
+        return self._unsent or is_safe
 
     def deliver_body(self, sink: IBodySink) -> None:
         """See ``IBodySource``; for each attempt anew."""
