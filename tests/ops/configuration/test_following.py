@@ -132,6 +132,31 @@ class FollowingTests(ConfigurationFile, SynchronousTestCase):
         self.change('node-name = "n"\ntarget = ["a"]')
         self.assertEqual((None, []), (self.problem(), self.used))
 
+    def test_a_file_that_was_emptied(self):
+        """Nothing is taken back for it, as a full disk leaves such files; a comment is enough."""
+        for nothing in ("", " \n\n"):
+            self.change(nothing)
+            self.assertEqual(
+                "FILE: it is empty, as a file is that is just being written, or was on a full disk;"
+                f" for no settings at all leave a comment in it; {KEPT}",
+                self.problem(),
+            )
+        self.assertEqual([], self.used)
+        self.change('node-name = "n"\ntarget = ["a"]')
+        self.assertEqual((None, []), (self.problem(), self.used))
+        self.following.stopService()
+        self.start("# nothing", "--node-name=n")
+        self.change("target = ['b']")
+        self.change("# nothing")
+        self.assertEqual((None, [("b",), ()]), (self.problem(), self.used))
+
+    def test_a_file_that_is_empty_from_the_start(self):
+        """It says nothing, and what is written into it later is used."""
+        self.following.stopService()
+        self.start("", "--node-name=n")
+        self.change("target = ['b']")
+        self.assertEqual((None, [("b",)]), (self.problem(), self.used))
+
     def test_what_needs_a_restart(self):
         """It is said until the file is as at the start, and everything else is used."""
         self.change('node-name = "m"\ntarget = ["b"]\nstandalone = true')
