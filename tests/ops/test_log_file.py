@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pty
 import select
@@ -166,6 +167,30 @@ class LogFileTests(PipeTestCase):
         self.read(size)
         self.file.write(LINE)
         self.assertEqual(1, self.file.lost)
+
+    def test_a_line_cut_off_by_a_full_disk(self) -> None:
+        """Only that one is spoilt: the next that is written begins a line."""
+        write, room = os.write, [3]
+
+        def write_what_fits(descriptor: int, data: bytes) -> int:
+            if not room[0]:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            written = write(descriptor, data[: room[0]])
+            room[0] -= written
+            return written
+
+        self.patch(os, "write", write_what_fits)
+        with open(self.mktemp(), "w+b", buffering=0) as file:
+            log = LogFile(file.fileno())
+            log.write(b"1234\n")
+            log.write(b"lost\n")
+            self.assertEqual((2, "No space left on device"), (log.lost, log.problem))
+            for room[0] in (1, 100):
+                log.write(b"5678\n")
+            log.write(b"next\n")
+            file.seek(0)
+            self.assertEqual(b"123\n5678\nnext\n", file.read())
+            self.assertEqual(3, log.lost)
 
     def test_file(self) -> None:
         """A file is written where its descriptor is, which others may share: nothing is lost."""

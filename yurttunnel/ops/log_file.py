@@ -59,6 +59,8 @@ class LogFile:
         self._lock = threading.RLock()
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
+        # What was written last is no end of a line; and nobody writes the rest of that line.
+        self._within_line = self._cut = False
         self._thread: threading.Thread | None = None
 
     @property
@@ -74,6 +76,7 @@ class LogFile:
                 return
             if self._waiting_bytes + len(rest) > MAX_WAITING:
                 self._lose(1, "it is not read, or takes lines more slowly than they come")
+                self._cut = self._cut or (self._thread is None and self._within_line)
                 return
             self._waiting.append(rest)
             self._waiting_bytes += len(rest)
@@ -98,16 +101,29 @@ class LogFile:
 
     def _write_at_once(self, data: bytes) -> bytes:
         """Write as much as does not wait; return the rest."""
+        data = self._on_a_line_of_its_own(data)
         try:
             while data and self._writable.poll(0):
-                data = data[os.write(self._descriptor, data[:_AT_ONCE]) :]
+                data = self._write_some(data)
         except BlockingIOError:
             # A terminal without room for the end of a line, or another process was quicker.
             return data
         except OSError as error:
             self._lose(1, os.strerror(error.errno or 0))
+            self._cut = self._within_line
             return b""
         return data
+
+    def _write_some(self, data: bytes) -> bytes:
+        """Write what is taken of ``data``; return the rest."""
+        written = os.write(self._descriptor, data[:_AT_ONCE])
+        self._within_line = not data.startswith(b"\n", written - 1)
+        return data[written:]
+
+    def _on_a_line_of_its_own(self, line: bytes) -> bytes:
+        """Return ``line``, behind an end for the one before it if a full disk has cut that off."""
+        cut, self._cut = self._cut, False
+        return b"\n" + line if cut else line
 
     def _start_thread(self) -> None:
         """Have a thread write what waits."""
@@ -116,6 +132,7 @@ class LogFile:
             thread.start()
         except RuntimeError:
             self._lose(len(self._take()), "there can be no more threads")
+            self._cut = self._within_line
         else:
             self._thread = thread
 
@@ -128,6 +145,7 @@ class LogFile:
                 except OSError as error:
                     with self._lock:
                         self._lose(len(lines) - number, os.strerror(error.errno or 0))
+                        self._cut = self._within_line
                     break
 
     def _take(self) -> list[bytes]:
@@ -139,10 +157,11 @@ class LogFile:
 
     def _write_in_time(self, data: bytes) -> None:
         """Write all of ``data``, whenever that can be."""
+        data = self._on_a_line_of_its_own(data)
         while data:
             self._writable.poll()
             try:
-                data = data[os.write(self._descriptor, data[:_AT_ONCE]) :]
+                data = self._write_some(data)
             except BlockingIOError:
                 # As above: poll(2) may go on calling it writable, so this thread has to sleep.
                 time.sleep(_RETRY)
