@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.ops import errand
@@ -63,6 +63,19 @@ class ErrandTests(SynchronousTestCase):
         done.errback(Refused("the kernel says no"))
         self.assertEqual(["--cleanup: run it as root: the kernel says no"], self.said)
         self.assertFalse(self.reactor.stopped)
+
+    def test_a_defect(self):
+        """It ends the process, too, with its traceback in the log: nobody waits for ever."""
+        self.run_errand(fail(ValueError("a defect")))
+        self.assertEqual(["--cleanup: internal error: ValueError('a defect')"], self.said)
+        self.assertEqual(1, len(self.flushLoggedErrors(ValueError)))
+        self.assertFalse(self.reactor.stopped)
+
+    def test_nobody_reads(self):
+        """It ends all the same."""
+        self.screen.close()
+        self.run_errand(succeed(["removed a"]))
+        self.assertTrue(self.reactor.stopped)
 
     def test_an_early_end(self):
         """What is not done yet is given up."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorCore
+from twisted.logger import Logger
 
 from yurttunnel.ops.ending import end_process
 
@@ -17,8 +19,10 @@ class Errand(Service):
     """Removes what is there by ``run()`` when the process starts, and ends that.
 
     The sentences that it gives say what was removed. With an error of the class ``expected`` the
-    process ends with a sentence about ``flag``.
+    process ends with a sentence about ``flag``, and with any other one, too.
     """
+
+    _log = Logger()
 
     def __init__(
         self,
@@ -55,7 +59,14 @@ class Errand(Service):
             hint = "" if os.geteuid() == 0 else "run it as root: "
             end_process(self._reactor, f"{self._flag}: {hint}{error}")
             return
-        for sentence in sentences or ["there was nothing to remove"]:
-            # What goes to sys.stdout becomes part of twist's log.
-            print(sentence, file=sys.__stdout__)
+        except Exception as error:
+            # Whoever waits for it to end would wait for ever.
+            self._log.failure("{flag} could not be done, by a defect of its own", flag=self._flag)
+            end_process(self._reactor, f"{self._flag}: internal error: {error!r}")
+            return
+        # The end must not depend on somebody who reads.
+        with contextlib.suppress(OSError, ValueError):
+            for sentence in sentences or ["there was nothing to remove"]:
+                # What goes to sys.stdout becomes part of twist's log.
+                print(sentence, file=sys.__stdout__)
         self._reactor.stop()
