@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.trial.unittest import TestCase
 
 from yurttunnel.ops.listen import CannotListen
@@ -29,6 +29,18 @@ class StoppedInTurnTests(TestCase):
         ended.callback(None)
         self.successResultOf(stopped)
         self.assertFalse(first.running)
+
+    def test_a_part_that_fails(self):
+        """The parts before it are stopped all the same, and whoever stops them is told."""
+        for failing in (lambda: fail(ZeroDivisionError()), lambda: 1 / 0):
+            parts = StoppedInTurn()
+            first, last = Service(), Service()
+            last.stopService = failing
+            for part in (first, last):
+                part.setServiceParent(parts)
+            parts.startService()
+            self.failureResultOf(parts.stopService(), ZeroDivisionError)
+            self.assertFalse(first.running)
 
 
 class PortServiceTests(TestCase):

@@ -8,6 +8,7 @@ from typing import Any
 from twisted.application.service import MultiService, Service
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IListeningPort
+from twisted.python.failure import Failure
 
 
 class PortService(Service):
@@ -45,10 +46,14 @@ class StoppedInTurn(MultiService):
     """
 
     def stopService(self) -> Deferred[None]:
-        """Stop every part, each when the one behind it has stopped."""
+        """Stop every part, each when the one behind it has; fails as the first one that does."""
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
         Service.stopService(self)
+        # One that fails must not take the drain of the others away.
+        failures: list[Failure] = []
         for part in reversed(list(self)):
-            await maybeDeferred(part.stopService)
+            await maybeDeferred(part.stopService).addErrback(failures.append)
+        if failures:
+            failures[0].raiseException()
