@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import errno
 import os
 import shutil
@@ -349,6 +350,17 @@ class KubeConfigTests(ConfigurationTestCase):
         self.assertEqual("plugin", self.load().credentials._plugin.command)
         self.user["token"] = "secret"
         self.assertEqual("secret", self.credentials(self.load()).token)
+
+    def test_a_time_that_a_plugin_is_told(self):
+        """It is the text that stands in the file: JSON has no times."""
+        told = {"issued": datetime.date(2024, 1, 31), "number": 1}
+        name = "client.authentication.k8s.io/exec"
+        self.cluster["extensions"] = [{"name": name, "extension": told}]
+        plugin = {"command": "p", "apiVersion": "v1", "provideClusterInfo": True}
+        self.user = {"exec": plugin}
+        self.assertIn("issued: 2024-01-31\n", self.file().read_text())
+        cluster = self.load().credentials._plugin.cluster
+        self.assertEqual({"issued": "2024-01-31", "number": 1}, cluster["config"])
 
     def test_plugin_beside_a_relative_file(self):
         """A command with a slash is not looked up on the PATH, however the file is named."""

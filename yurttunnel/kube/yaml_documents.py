@@ -8,8 +8,17 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped] # PyYAML has no types of its own
 
+_TIME = "tag:yaml.org,2002:timestamp"
+
+
 # The one that is written in C is ten times as quick, and not there on every machine.
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Takes a time for the text that it is to Kubernetes, whose objects are JSON."""
+
+    yaml_implicit_resolvers = {
+        first: [each for each in resolvers if each[0] != _TIME]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
 
 def yaml_document(content: str | bytes) -> Any:
