@@ -341,13 +341,16 @@ class ErrorTests(AnswersTestCase):
         for wrong in ("soon", "nan", "-1", "Wed, 21 Oct 2015 07:28:00 GMT"):
             error = self.refused(503, {}, ApiError, f"Retry-After: {wrong}")
             self.assertIsNone(error.retry_after)
+        body = self.status(429, "TooManyRequests", details={"retryAfterSeconds": 10**400})
+        self.assertIsNone(self.refused(429, body, ApiError).retry_after)
 
     def test_errors_of_others(self):
         """An error that no API has sent is told with the beginning of its text."""
         error = self.refused(502, b"<h1>Bad\nGateway</h1>" + b"x" * 1000, ApiError)
         self.assertTrue(error.message.startswith("<h1>Bad Gateway</h1>xxx"))
         self.assertLess(len(error.message), 400)
-        for body in (b"", b"[]", b"null", b'{"kind": "Status", "reason": 7, "details": []}'):
+        no_reason = b'{"kind": "Status", "reason": 7, "details": []}'
+        for body in (b"", b"[]", b"null", no_reason, b"[" * 100_000):
             self.refused(500, body, ApiError)
 
     def test_redirect(self):

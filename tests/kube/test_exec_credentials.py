@@ -289,6 +289,7 @@ class ExecCredentialsTests(SynchronousTestCase):
             b"[]",
             b'{"kind": "ExecCredential"}',
             b'{"kind": "secret", "apiVersion": "x", "status": {}}',
+            b"[" * 100_000,
         ):
             asked = self.current()
             self.end(output)

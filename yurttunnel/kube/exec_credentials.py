@@ -191,7 +191,7 @@ def _understood(plugin: Plugin, output: bytes) -> tuple[Credentials, float | Non
         expires = None if not expiry else datetime.datetime.fromisoformat(expiry).timestamp()
         if not credentials.token and not (credentials.certificate and credentials.key):
             raise ValueError("it has neither a token nor a certificate with its key")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         # Only what is wrong: the output itself is secret.
         reason = "it is not JSON" if isinstance(error, json.JSONDecodeError) else str(error)
         raise CredentialsUnavailable(

@@ -55,7 +55,7 @@ def answered_error(head: ResponseHead, data: bytes) -> ApiError:
     retry_after = _seconds(next(iter(head.values(b"retry-after")), None))
     try:
         body = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         # Something between us and the API, such as a proxy.
         text = " ".join(data[:_MAX_TEXT].decode("utf-8", "replace").split())
         body = {"kind": "Status", "message": text or None}
@@ -66,7 +66,7 @@ def _seconds(value: object) -> float | None:
     """Read seconds; Retry-After may be a date, too, which the API never sends."""
     try:
         seconds = float(cast("Any", value))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return seconds if math.isfinite(seconds) and seconds >= 0 else None
 
