@@ -87,6 +87,15 @@ class RedactionTests(SynchronousTestCase):
             ("client-key-data: |\n    TFMwdExT\n    b3BhcXVl\nnext: 1", "TFMwdExT"),
             ("  client-key-data: >-\n    TFMwdExT\n    b3BhcXVl", "b3BhcXVl"),
             ("GET https://10.0.0.1:10250/exec/ns/pod/c?command=opaque-7", "opaque-7"),
+            ("{b'Authorization': b'opaque-15'}", "opaque-15"),
+            ('{"token": ["opaque 16"]}', "opaque 16"),
+            ('no event: {"clientKeyData":"opaque-17 and', "opaque-17"),
+            ("cut off: {'token': 'opaque-18\nnext", "opaque-18"),
+            ('"told": "{\\"token\\": \\"opaque 19\\"}"', "opaque 19"),
+            ('"told": "{\\"token\\": \\"opaque 20"', "opaque 20"),
+            ('{"token": "opaque-21\\', "opaque-21"),
+            ("<td>{&quot;token&quot;: &quot;opaque 22&quot;}</td>", "opaque 22"),
+            ("<td>token: &#x27;opaque 23</td>", "opaque 23"),
         ):
             shown = redact(text)
             self.assertNotIn(secret, shown)
@@ -104,6 +113,14 @@ class RedactionTests(SynchronousTestCase):
         )
         self.assertEqual(
             f"https://{REDACTED}@h:1/p?{REDACTED} and more", redact("https://u@h:1/p?q=1 and more")
+        )
+        self.assertEqual(
+            f"<td>token: {REDACTED}</td><td>x</td>",
+            redact("<td>token: &quot;a b</td><td>x</td>"),
+        )
+        self.assertEqual(
+            f'{{"a": "{{\\"token\\": {REDACTED}", "b": 1}}',
+            redact('{"a": "{\\"token\\": \\"cut off", "b": 1}'),
         )
 
     def test_everything_else(self):

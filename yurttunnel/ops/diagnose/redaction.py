@@ -22,10 +22,22 @@ _WHOLE = re.compile(
 
 _NAMES = (
     r"(?<![\w-])[\w-]{0,80}?"
-    r"(?:authorization|token|password|passwd|secret|api[_-]?key|client[_-]key[_-]data)"
+    r"(?:authorization|token|password|passwd|secret|api[_-]?key|client[_-]?key[_-]?data)"
+    # The end of its quotes, which may be escaped: in JSON within JSON, and on the status page.
+    r"(?:\\?[\"']|&quot;|&#x27;)?"
 )
 
-_QUOTED = r"\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'"
+_END = r"(?=\n)|\Z"
+"""Of what was cut off within its quotes."""
+
+_QUOTED = "|".join(
+    (
+        rf"b?\"(?:[^\"\\\n]|\\.?)*(?:\"|{_END})",
+        rf"b?'[^'\n]*(?:'|{_END})",
+        rf"\\\"(?:[^\"\\\n]|\\[^\"\n])*(?:\\\"|(?=\")|{_END})",
+        rf"(?P<mark>&quot;|&#x27;)[^<\n]*?(?:(?P=mark)|(?=<)|{_END})",
+    )
+)
 
 _SCHEMES = "bearer|basic|negotiate|digest|ntlm|token"
 
@@ -33,11 +45,12 @@ _VALUES = [
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         # A block of YAML: all that is indented below the name.
-        rf"({_NAMES}[\"']?\s*:[ \t]*)[|>][^\n]*\n(?:[ \t]+[^\n]*(?:\n|\Z))+",
+        rf"({_NAMES}\s*:[ \t]*)[|>][^\n]*\n(?:[ \t]+[^\n]*(?:\n|\Z))+",
         # Cookies, to the end of the line.
         rf"(\b(?:set-)?cookie[\"']?\s*[:=][ \t]*)(?:{_QUOTED}|[^\n\"']+)",
         # A field of YAML, JSON or a header, or an assignment; the scheme of a header stays.
-        rf"({_NAMES}[\"']?\s*[:=][ \t]*(?:(?:{_SCHEMES})[ \t]+)?)"
+        # Of a list the first one goes.
+        rf"({_NAMES}\s*[:=][ \t]*[\[(]?(?:(?:{_SCHEMES})[ \t]+)?)"
         rf"(?:{_QUOTED}|[^\s,;\"']+)",
         # What headers hold, without their names. The schemes but for the first are words, too.
         r"(\bbearer[ \t]+)\S+",
