@@ -3,11 +3,37 @@
 from __future__ import annotations
 
 import resource
+import signal
+from typing import cast
 
+from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.beginning import raise_limit_of_files
+from yurttunnel.ops import beginning
+from yurttunnel.ops.beginning import begin, raise_limit_of_files
+from yurttunnel.ops.options import CommandOptions
+
+
+class Given(dict[str, int]):
+    """A command line."""
+
+    settings = "settings"
+
+
+class BeginTests(SynchronousTestCase):
+    """What each program does at first."""
+
+    def test_a_terminal_that_closes_ends_it_in_good_order(self) -> None:
+        """SIGHUP is taken, as the reactor takes SIGTERM."""
+        handlers: dict[int, object] = {}
+        self.patch(signal, "signal", handlers.__setitem__)
+        self.patch(signal, "getsignal", lambda number: signal.SIG_DFL)
+        self.patch(beginning, "installed_reactor", MemoryReactorClock)
+        self.patch(beginning, "raise_limit_of_files", lambda: None)
+        options = cast(CommandOptions[str], Given(diagnose=0))
+        _, settings = begin(options, lambda settings: self.fail(settings))
+        self.assertEqual(("settings", [signal.SIGHUP]), (settings, list(handlers)))
 
 
 class LimitOfFilesTests(SynchronousTestCase):

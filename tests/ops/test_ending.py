@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from twisted.internet.error import ReactorNotRunning
 from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.ending import STATUS, stop_once
+from yurttunnel.ops.ending import STATUS, stop_at_hangup, stop_once
 
 _PROGRAM = """
 import atexit, sys
@@ -88,11 +91,45 @@ class Reactor:
 
     stopped = 0
 
+    def __init__(self) -> None:
+        self.turns: list[Callable[[], object]] = []
+
+    def callFromThread(self, call: Callable[[], object]) -> None:
+        """Have something called in a later turn."""
+        self.turns.append(call)
+
     def stop(self) -> None:
         """Stop, as Twisted's reactors do it."""
         if self.stopped:
             raise ReactorNotRunning("Can't stop reactor that isn't running.")
         self.stopped += 1
+
+
+class HangupTests(SynchronousTestCase):
+    """:func:`stop_at_hangup`."""
+
+    def setUp(self) -> None:
+        """Have a reactor, and handlers of signals that are nobody's."""
+        self.handlers: dict[int, Any] = {}
+        self.patch(signal, "signal", self.handlers.__setitem__)
+        self.usual: Any = signal.SIG_DFL
+        self.patch(signal, "getsignal", lambda number: self.usual)
+
+    def test_it_stops_the_program(self) -> None:
+        """What is to stop it is called in a turn of the reactor's own."""
+        reactor = Reactor()
+        stop_at_hangup(reactor, reactor.stop)
+        self.handlers[signal.SIGHUP](signal.SIGHUP, None)
+        self.assertEqual(0, reactor.stopped)
+        (turn,) = reactor.turns
+        turn()
+        self.assertEqual(1, reactor.stopped)
+
+    def test_it_may_be_ignored(self) -> None:
+        """Who was started by nohup goes on."""
+        self.usual = signal.SIG_IGN
+        stop_at_hangup(Reactor(), self.fail)
+        self.assertEqual({}, self.handlers)
 
 
 class StopOnceTests(SynchronousTestCase):

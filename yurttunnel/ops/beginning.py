@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from yurttunnel.ops.clocks import make_steady
 from yurttunnel.ops.diagnose.flags import bundle_path
 from yurttunnel.ops.diagnose.subject import Subject
-from yurttunnel.ops.ending import stop_once
+from yurttunnel.ops.ending import stop_at_hangup, stop_once
 from yurttunnel.ops.lookups import Lookups
 from yurttunnel.ops.options import CommandOptions
 from yurttunnel.tunnel.reactor import IReactor, installed_reactor
@@ -38,6 +38,7 @@ def begin(
         from yurttunnel.ops.diagnose.command import run_diagnosis
 
         run_diagnosis(subject(options.settings), bundle_path(options))
+    stop_at_hangup(reactor, reactor.stop)
     raise_limit_of_files()
     return reactor, options.settings
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.error import ReactorNotRunning
@@ -45,6 +47,20 @@ def _exit() -> None:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(STATUS)
+
+
+def stop_at_hangup(reactor: Any, stop: Callable[[], object]) -> None:
+    """Have SIGHUP call ``stop()`` in ``reactor``, unless it is ignored, as by nohup(1).
+
+    A terminal that closes sends it, and it would end the process on the spot: without a drain, and
+    with all that a program removes in the end, such as rules of the firewall, left behind.
+    """
+
+    def hung_up(number: int, frame: object) -> None:
+        reactor.callFromThread(stop)
+
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, hung_up)
 
 
 def stop_once(reactor: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,7 +18,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from yurttunnel.ops.ending import end_process
+from yurttunnel.ops.ending import end_process, stop_at_hangup
 from yurttunnel.ops.services import PortService
 from yurttunnel.pki.directory import StateDirectory
 from yurttunnel.quickstart import orders
@@ -140,17 +139,13 @@ class Guide(Service):
     def startService(self) -> None:
         """Begin; from now on a terminal that closes ends the quickstart in an orderly way."""
         super().startService()
-        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-            signal.signal(signal.SIGHUP, self._hung_up)
+        stop_at_hangup(self._reactor, self._end_with_the_terminal)
         self._running = Deferred.fromCoroutine(self._run())
 
     def stopService(self) -> None:
         super().stopService()
         if self._running is not None:
             self._running.cancel()
-
-    def _hung_up(self, number: int, frame: object) -> None:
-        self._reactor.callFromThread(self._end_with_the_terminal)
 
     def _end_with_the_terminal(self) -> None:
         if self._check_is_over:
