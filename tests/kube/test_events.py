@@ -205,6 +205,14 @@ class EventRecorderTests(SynchronousTestCase):
         self.assertTrue(event["message"].endswith("ü..."))
         self.assertEqual(253, len(event["metadata"]["name"]))
 
+    def test_long_name_of_many_parts(self):
+        """It is cut so that a name remains (RFC 1123): parts end with a letter or a digit."""
+        for part in ("n-", "n."):
+            self.record(name=part * 126 + "n")
+        label = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+        for event in self.written():
+            self.assertRegex(event["metadata"]["name"], rf"\A{label}(\.{label})*\Z")
+
     def test_answer_is_lost(self):
         """An event that was created though nobody heard of it is counted on, not lost."""
         self.client.hold()

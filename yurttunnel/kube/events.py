@@ -227,7 +227,8 @@ class EventRecorder(Service):
         """Make a name of the nanoseconds since 1970, two of which are never the same."""
         self._last_stamp = max(self._last_stamp + 1, int(time_of_day(self._clock) * 1e9))
         end = f".{self._last_stamp:x}"
-        return involved[: _MAX_NAME - len(end)] + end
+        # A part of a name ends with neither, wherever it is cut.
+        return involved[: _MAX_NAME - len(end)].rstrip("-.") + end
 
     def _timestamp(self) -> str:
         return timestamp(time_of_day(self._clock))
