@@ -26,6 +26,9 @@ _REQUIREMENT = re.compile(
 _FIELD = re.compile(
     r"(?P<field>[^=!,\\]+)(?P<operator>==|=|!=)(?P<value>(?:[^,=\\]|\\[,=\\])*)(?:,|\Z)"
 )
+_INTEGER = re.compile(r"-?[0-9]{1,63}")
+"""As Go reads it: Python's own may have underscores, which labels may have, too."""
+
 _ESCAPED = re.compile(r"\\([,=\\])")
 _TO_ESCAPE = re.compile(r"[,=\\]")
 
@@ -121,10 +124,10 @@ def _ordered(key: str, operator: str, limit: str) -> LabelTest:
     """Compare whole numbers; what is none is neither greater nor less."""
 
     def test(labels: Mapping[str, str]) -> bool:
-        try:
-            actual, bound = int(labels.get(key, "")), int(limit)
-        except ValueError:
+        value = labels.get(key, "")
+        if not (_INTEGER.fullmatch(value) and _INTEGER.fullmatch(limit)):
             return False
+        actual, bound = int(value), int(limit)
         return actual > bound if operator == ">" else actual < bound
 
     return test
