@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import io
 import json
 import os
@@ -266,6 +267,24 @@ class FileTests(SynchronousTestCase):
         part = files_part([self.directory / "none"], [self.directory / "kubelet.conf"], NOW)
         self.assertEqual((), part.findings)
         self.assertEqual(2, part.text.count("No such file"))
+
+    def test_directories_that_may_not_be_looked_into(self):
+        """That is found: nothing in them has been looked at."""
+        scandir, inner = os.scandir, str(self.directory / "inner")
+        os.mkdir(inner)
+
+        def refuse(path):
+            if str(path) in refused:
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return scandir(path)
+
+        self.patch(os, "scandir", refuse)
+        for refused in ([str(self.directory)], [inner]):
+            part = self.look()
+            self.assertEqual(
+                (f"{refused[0]} could not be read (Permission denied).",), part.findings
+            )
+            self.assertIn(f"{refused[0]}: Permission denied\n", part.text)
 
     def test_odd_files(self):
         """Pipes, links and large files are not looked into, broken certificates are said."""

@@ -9,7 +9,7 @@ import datetime
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from cryptography import x509
@@ -46,8 +46,11 @@ def files_part(directories: Iterable[Path], files: Iterable[Path], now: datetime
     findings: list[str] = []
     for directory in directories:
         findings += _disk(directory)
-        for path in _below(directory):
+        refused: list[OSError] = []
+        for path in _below(directory, refused.append):
             _look(path, now, lines, findings)
+        for error in refused:
+            _unread(error.filename, error, lines, findings)
     for path in files:
         _look(path, now, lines, findings)
         if os.path.islink(path):
@@ -68,9 +71,7 @@ def _look(path: Path, now: datetime.datetime, lines: list[str], findings: list[s
             return
         content = _content(path)
     except OSError as error:
-        lines.append(f"{path}: {error.strerror}")
-        if not isinstance(error, FileNotFoundError):
-            findings.append(f"{path} could not be read ({error.strerror}).")
+        _unread(path, error, lines, findings)
         return
     secret = _SECRET.search(content) or path.name in _SECRET_NAMES
     if secret and status.st_mode & 0o077:
@@ -120,11 +121,22 @@ def _content(path: Path) -> bytes:
         return file.read(_MOST_BYTES)
 
 
-def _below(directory: Path) -> Iterator[Path]:
-    """Yield a directory and all that is in it, the first :data:`MOST_FILES`; links stay links."""
+def _unread(path: Path | str, error: OSError, lines: list[str], findings: list[str]) -> None:
+    lines.append(f"{path}: {error.strerror}")
+    if not isinstance(error, FileNotFoundError):
+        findings.append(f"{path} could not be read ({error.strerror}).")
+
+
+def _below(directory: Path, refused: Callable[[OSError], object]) -> Iterator[Path]:
+    """Yield a directory and all that is in it, the first :data:`MOST_FILES`; links stay links.
+
+    ``refused(error)`` is told of directories into which nobody may look.
+    """
     yield directory
+    if not os.path.isdir(directory):
+        return
     count = 0
-    for root, directories, names in os.walk(directory):
+    for root, directories, names in os.walk(directory, onerror=refused):
         directories.sort()
         for name in sorted([*directories, *names]):
             count += 1
