@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from contextlib import redirect_stderr
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -25,7 +26,9 @@ from twisted.python import usage
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from yurttunnel.ops import log_output
 from yurttunnel.ops import options as ops_options
+from yurttunnel.ops.log_file import LogFile
 from yurttunnel.ops.log_levels import REQUESTS, ShownLevels, request_log
 from yurttunnel.ops.log_output import json_line, text_line
 from yurttunnel.ops.options import CommandOptions
@@ -328,6 +331,19 @@ class FlagTests(SynchronousTestCase):
         for _ in range(1000):
             logger.warn("again")
         self.assertLess(len(Path(file.name).read_text().splitlines()), 100)
+
+    def test_nowhere_to_write(self) -> None:
+        """A process that was begun without standard error runs all the same, without a log."""
+        descriptors: list[int] = []
+
+        def file(descriptor: int) -> LogFile:
+            self.addCleanup(os.close, descriptor)
+            descriptors.append(descriptor)
+            return LogFile(descriptor)
+
+        self.patch(log_output, "LogFile", file)
+        Logger(observer=self.parse()["fileLogObserverFactory"](None)).warn("trouble")
+        self.assertEqual([os.devnull], [os.readlink(f"/proc/self/fd/{n}") for n in descriptors])
 
     def test_the_last_lines(self) -> None:
         """When the process has stopped, what is still to be written has some time for it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import os
 from collections.abc import Callable, MutableMapping
 from functools import lru_cache
 from typing import IO, Any
@@ -143,9 +144,8 @@ def take_over_log(
     else:
         levels.set_verbosity(verbosity)
 
-    def observer(file: IO[Any]) -> ILogObserver:
-        file.flush()
-        log_file = LogFile(file.fileno())
+    def observer(file: IO[Any] | None) -> ILogObserver:
+        log_file = LogFile(_descriptor(file))
         # Behind what stops the services, which have something to say.
         twist["reactor"].addSystemEventTrigger("after", "shutdown", log_file.close)
         limited = FloodLimit(LogOutput(log_file, FORMATS[format]))
@@ -155,6 +155,15 @@ def take_over_log(
     twist["fileLogObserverFactory"] = observer
     # Its own filter is before ours and cannot be changed later.
     twist["logLevel"] = LogLevel.debug
+
+
+def _descriptor(file: IO[Any] | None) -> int:
+    """Return where to write; there is no file where the process was begun without (``2>&-``)."""
+    if file is None:
+        # For good: whatever had its number later would get the log.
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    file.flush()
+    return file.fileno()
 
 
 def _time_in_text(when: float | None) -> str:
