@@ -351,6 +351,19 @@ class KubeConfigTests(ConfigurationTestCase):
         self.user["token"] = "secret"
         self.assertEqual("secret", self.credentials(self.load()).token)
 
+    def test_what_a_url_may_not_have(self):
+        """What is secret would be told with it, and so is not even told when it is refused."""
+        for url in (
+            "https://ada:hunter2@api",
+            "https://hunter2@api:1",
+            "https://api?hunter2",
+            "https://api#hunter2",
+        ):
+            self.cluster["server"] = url
+            text = self.refused_file()
+            self.assertIn("server: the URL of an API has no user, password or query", text)
+            self.assertNotIn("hunter2", text)
+
     def test_a_time_that_a_plugin_is_told(self):
         """It is the text that stands in the file: JSON has no times."""
         told = {"issued": datetime.date(2024, 1, 31), "number": 1}
