@@ -61,6 +61,11 @@ class ValueTests(SynchronousTestCase):
         both = parse("--services-file=/a", "--master=http://127.0.0.1:10261/").sources
         self.assertEqual((True, "http://127.0.0.1:10261"), (both.api, both.master))
 
+    def test_a_hub_in_capital_letters(self) -> None:
+        """A scheme may be written so, and there is TLS or not as it says."""
+        self.assertEqual("http://hub:10261", parse("--master=HTTP://hub:10261").sources.master)
+        self.assertEqual("https://api", parse("--master=api/").sources.master)
+
     def test_ranges_of_ports(self) -> None:
         """They are written in the ways of kube-proxy."""
         for text, ports in {
@@ -155,6 +160,7 @@ class RefusalTests(SynchronousTestCase):
             "--proxy-backend=ipvs",
             "--master=ftp://a",
             "--master=https://",
+            "--master=https://ada:hunter2@api",
             "--proxy-port-range=5-4",
             "--proxy-port-range=0-4",
             "--proxy-port-range=1-70000",

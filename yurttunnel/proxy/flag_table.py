@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from ipaddress import ip_network
-from urllib.parse import urlsplit
 
+from yurttunnel.kube.configuration import BadKubeConfiguration, checked_host
 from yurttunnel.ops import flags
 from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Switch
@@ -22,15 +22,10 @@ _PORT_RANGE = re.compile(r"([0-9]{1,5})(?:([-+])([0-9]{1,5}))?")
 
 def _url(text: str) -> str:
     """Parse the URL of the API; without a scheme it is https."""
-    url = text.strip() if "://" in text else f"https://{text.strip()}"
     try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("https", "http") and parts.hostname and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise ValueError(f"{text!r} is not the URL of an API: write https://HOST:PORT")
-    return url.rstrip("/")
+        return checked_host(text.strip() if "://" in text else f"https://{text.strip()}", "the API")
+    except BadKubeConfiguration as error:
+        raise ValueError(str(error)) from None
 
 
 def _listener(default_port: int, text: str) -> tuple[str, int]:
