@@ -133,6 +133,13 @@ class RefusalTests(SynchronousTestCase):
             parse(*arguments)
         return str(raised.exception)
 
+    def test_a_hub_is_told_no_secrets(self) -> None:
+        """With a kubeconfig the API is asked by TLS, wherever it is said to be."""
+        told = self.refused("--kubeconfig=/etc/kubeconfig", "--master=http://127.0.0.1:10261")
+        self.assertIn("--kubeconfig has no effect with --master http://", told)
+        both = parse("--kubeconfig=/etc/kubeconfig", "--master=https://api").sources
+        self.assertEqual(("https://api", Path("/etc/kubeconfig")), (both.master, both.kube_config))
+
     def test_rules_cannot_lead_to_loopback(self) -> None:
         """Only clients that come by themselves do."""
         for address in ("127.0.0.1", "::1"):

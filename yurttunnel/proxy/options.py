@@ -168,6 +168,12 @@ class Options(CommandOptions[Settings]):
         file = self.optional_value(flag_table.SERVICES_FILE, None)
         kube_config, master = flag_table.KUBE_CONFIG, flag_table.MASTER
         has_api = self.is_given(kube_config) or self.is_given(master)
+        by_http = self.is_given(master) and self.value(master).startswith("http:")
+        if by_http and self.is_given(kube_config):
+            raise usage.UsageError(
+                "--kubeconfig has no effect with --master http://, which is for a hub and tells it"
+                " nobody's secrets: leave it out, or write https://"
+            )
         return SourceSettings(
             api=has_api or file is None,
             kube_config=self.value(kube_config) if self.is_given(kube_config) else None,
