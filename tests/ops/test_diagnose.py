@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import errno
 import io
+import itertools
 import json
 import os
 import socket
@@ -13,6 +14,7 @@ import sys
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -473,6 +475,18 @@ class PageTests(SynchronousTestCase):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             reply = ask("127.0.0.1", listener.getsockname()[1], "healthz", seconds=0.05)
         self.assertIn("no answer", reply.problem)
+
+    def test_dripping(self):
+        """Nor does one whose answer has no end, however quickly its pieces come."""
+        now = itertools.count()
+        self.patch(meta_pages, "time", SimpleNamespace(monotonic=lambda: next(now)))
+        pieces = []
+        connection = mock.MagicMock()
+        connection.__enter__.return_value.recv = lambda size: pieces.append(b"x") or b"x"
+        self.patch(socket, "create_connection", lambda *_, **__: connection)
+        reply = ask("127.0.0.1", 10265, "healthz", seconds=10)
+        self.assertEqual("no answer from 127.0.0.1:10265 within 10 s", reply.problem)
+        self.assertLess(len(pieces), 11)
 
     def answered(self, data):
         """Return the reply that is made of what a program answers."""

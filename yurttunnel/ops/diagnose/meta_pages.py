@@ -60,7 +60,10 @@ def ask(host: str, port: int, path: str, seconds: float = PAGE_SECONDS) -> Reply
         with socket.create_connection((host, port), timeout=seconds) as connection:
             connection.sendall(request)
             while len(data) <= MOST_BYTES:
-                connection.settimeout(max(deadline - time.monotonic(), 0.001))
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError
+                connection.settimeout(left)
                 piece = connection.recv(65536)
                 if not piece:
                     break
