@@ -227,6 +227,18 @@ class SocketTests(ProxierTestCase):
         self.set(service([1]))
         self.assertEqual(before, self.totals())
 
+    def test_what_drains_counts_as_before(self):
+        """A counter that fell until the end of that would be read as one of a new process."""
+        self.set(service([1]), service([1], key=key("api")))
+        before = self.totals()
+        self.sockets.opened[1].active = 1
+        self.clock.advance(1)
+        self.set(service([1]))
+        self.assertEqual([5.0], self.sockets.opened[1].drains)
+        self.assertEqual(before, self.totals())
+        self.sockets.opened[1].drained()
+        self.assertEqual(before, self.totals())
+
     def test_many_services_leave_the_reactor_its_turns(self):
         """Their sockets are opened some at a time."""
         self.source.set(*(service([1], key=key(f"s{number}")) for number in range(100)))

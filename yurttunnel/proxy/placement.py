@@ -102,7 +102,8 @@ class Placement:
         self._open: dict[Key, _Open] = {}
         self._by_kernel: dict[Key, VirtualService] = {}
         self._failed: dict[Key, str] = {}
-        self._stopping: set[Deferred[None]] = set()
+        # What waits for the end of what is under way, by what tells of that end.
+        self._stopping: dict[Deferred[None], tuple[Key, IProxySocket]] = {}
         # Of sockets that are closed.
         self._past: Counter[tuple[Protocol, str]] = Counter()
 
@@ -170,11 +171,14 @@ class Placement:
 
         The kernel counts connections alone. With pauses (:func:`yurttunnel.ops.slices.visit`).
         """
-        totals, sockets = self._past.copy(), list(self._open.items())
+        totals = self._past.copy()
+        # Those that drain count, too: a counter that falls would be taken for one of a new process.
+        sockets = [(key, each.socket) for key, each in self._open.items()]
+        sockets += self._stopping.values()
         if self._kernel is not None:
             for protocol, count in self._kernel.totals().items():
                 totals[protocol, "total"] += count
-        counts = (_counted(key.protocol, each.socket.stats()) for key, each in sockets)
+        counts = (_counted(key.protocol, socket.stats()) for key, socket in sockets)
         yield from visit(counts, totals.update)
         return totals
 
@@ -229,8 +233,8 @@ class Placement:
         self._balancer.remove(key)
         stopping = Deferred.fromCoroutine(self._closed(key, closed.socket, drain))
         if not stopping.called:
-            self._stopping.add(stopping)
-            _ = stopping.addBoth(lambda _: self._stopping.discard(stopping))
+            self._stopping[stopping] = key, closed.socket
+            _ = stopping.addBoth(lambda _: self._stopping.pop(stopping))
 
     async def _closed(self, key: Key, socket: IProxySocket, drain: float) -> None:
         await socket.stop(drain)
