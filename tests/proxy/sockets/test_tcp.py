@@ -509,6 +509,22 @@ class WithoutEndpointsTests(SynchronousTestCase):
         self.lab.reactor.advance(REST)
         self.lab.join(self.opened, self.backend)
 
+    def test_where_it_cannot_be_watched_that_is_told_and_tried_again(self) -> None:
+        """Nor is a socket lost that has just been opened: the kernel bounds what is watched."""
+        self.update()
+        full = OSError(errno.ENOSPC, "No space left on device")
+        watch = mock.patch.object(self.lab.descriptors, "addReader", side_effect=full)
+        with watch, capturedLogs() as events:
+            self.update(self.backend.endpoint)
+            other, _ = self.lab.open(self.backend.endpoint)
+            self.lab.reactor.advance(REST)
+        told = [each["log_format"].format(**each) for each in events]
+        for text, opened in zip(told, (self.opened, other), strict=True):
+            self.assertIn(f"Port {opened.port} accepts no connections for now: No space", text)
+        self.lab.reactor.advance(REST)
+        self.lab.join(self.opened, self.backend)
+        self.lab.join(other, self.backend)
+
     def test_it_ends_like_others(self) -> None:
         """Its connections drain, and its port is free then."""
         self.update()

@@ -718,6 +718,15 @@ class SourceTests(UdpTestCase, KernelTestCase):
         self.say(clients[1], b"?")
         self.assertEqual((1, 1), (self.proxy.stats().active, self.proxy.stats().failed))
 
+    def test_no_watch_for_a_proxy_socket(self):
+        """It has no port then, which is free for the next attempt."""
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with mock.patch.object(self.descriptors, "addReader", side_effect=full):
+            self.assertRaises(OSError, self.serve, self.endpoint())
+        [port] = self.allocator.opened
+        self.assertFalse(self.allocator.is_used(4, Protocol.UDP, port))
+        self.make(port=port)
+
     def test_no_address_to_come_from(self):
         """No endpoint is to blame; another one is tried."""
         self.serve(self.endpoint(), self.endpoint())

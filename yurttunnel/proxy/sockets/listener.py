@@ -48,17 +48,16 @@ class Listener:
         self._has_told = False
 
     def start(self) -> None:
-        """Accept from now on, or again; tried again where the kernel does not let it listen."""
+        """Accept from now on, or again; tried again where the kernel does not let it."""
         if self._resting is not None:
             return
-        if self._is_refusing:
-            try:
+        try:
+            if self._is_refusing:
                 listen(self._socket)
-            except OSError as error:
-                self._rest(os.strerror(error.errno or 0))
-                return
-            self._is_refusing = False
-        self._descriptors.addReader(self)
+                self._is_refusing = False
+            self._descriptors.addReader(self)
+        except OSError as error:
+            self._rest(os.strerror(error.errno or 0))
 
     def refuse(self) -> None:
         """Have the kernel refuse all clients at once, until :meth:`start`; the port is kept."""

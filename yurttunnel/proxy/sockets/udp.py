@@ -53,17 +53,22 @@ class UdpSockets:
     def open(self, service: VirtualService, picker: IEndpointPicker) -> IProxySocket:
         """See :class:`IProxySockets`."""
         listener = self._allocator.open(service.key)
-        ask_for_local_address(listener)
-        _widen(listener)
-        return UdpProxySocket(
-            self._descriptors,
-            self._table,
-            self._buffer,
-            self._allocator,
-            listener,
-            picker,
-            service,
-        )
+        try:
+            ask_for_local_address(listener)
+            _widen(listener)
+            return UdpProxySocket(
+                self._descriptors,
+                self._table,
+                self._buffer,
+                self._allocator,
+                listener,
+                picker,
+                service,
+            )
+        except OSError:
+            # It may not be possible to watch it; the next attempt is to find the port free.
+            self._allocator.close(listener)
+            raise
 
 
 @implementer(IProxySocket, IReadWriteDescriptor)
