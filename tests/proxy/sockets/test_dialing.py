@@ -18,6 +18,7 @@ from tests.proxy.sockets.lab import LOOPBACK, TcpLab, service_of
 from yurttunnel.proxy.sockets.dialer import TcpDialer
 from yurttunnel.proxy.sockets.dialing import MOST_REFUSALS, PLAN
 from yurttunnel.proxy.sockets.pacing import pacing
+from yurttunnel.proxy.sockets.ports import PortAllocator
 from yurttunnel.proxy.sockets.relay import Relay
 from yurttunnel.proxy.state.virtual_services import Endpoint
 
@@ -274,6 +275,15 @@ class DialingTests(SynchronousTestCase):
         opened, picker = self.lab.open(alive.endpoint)
         full = OSError(errno.EMFILE, "Too many open files")
         with mock.patch.object(self.lab.context.dialer, "dial", side_effect=full):
+            self.assert_reset(opened, self.lab.client(opened))
+        self.assertEqual((picker.failures, picker.counted), ([], 0))
+
+    def test_no_descriptor_to_find_a_loop_is_none_either(self) -> None:
+        """Nor is it a defect, after which the endpoint would seem to have a connection for ever."""
+        alive = self.lab.backend()
+        opened, picker = self.lab.open(alive.endpoint)
+        full = OSError(errno.EMFILE, "Too many open files")
+        with mock.patch.object(PortAllocator, "is_loop", side_effect=full):
             self.assert_reset(opened, self.lab.client(opened))
         self.assertEqual((picker.failures, picker.counted), ([], 0))
 

@@ -189,9 +189,10 @@ class Dialing:
     def _begin(self, endpoint: Endpoint) -> bool:
         """Try one; return whether nothing else is to be done now."""
         owner = self._owner
-        if owner.is_loop(endpoint):
-            return self._note_failure(endpoint, LOOP)
         try:
+            # To find that out may take a socket, too.
+            if owner.is_loop(endpoint):
+                return self._note_failure(endpoint, LOOP)
             server = owner.dialer.dial(endpoint)
         except OSError as error:
             why = os.strerror(error.errno or 0)
