@@ -146,7 +146,7 @@ def _proxy_registry() -> MetricRegistry:
         health,
     )
     proxy = proxy_registry(lambda: 0.0)
-    proxy.add(PROXY_METRICS, lambda: ProxyStats(proxier, health, [], {}))
+    proxy.add(PROXY_METRICS, lambda: ProxyStats(proxier, health, [], {}, {}))
     proxy.add(HEALTH_METRICS, lambda: HealthPages(health))
     proxy.add(CONNECTION_METRICS, lambda: ConnectionTable(1, 2))
     return proxy

@@ -216,7 +216,8 @@ class MetricTests(SynchronousTestCase):
         }
         registry = MetricRegistry()
         carried = [WELL, ILL, NONE]
-        registry.add(METRICS, lambda: ProxyStats(Figures, health, carried, totals))
+        draining = {Protocol.UDP: 4}
+        registry.add(METRICS, lambda: ProxyStats(Figures, health, carried, totals, draining))
         health.queued()
         health.begun()
         health.queued([0.5])
@@ -236,7 +237,7 @@ class MetricTests(SynchronousTestCase):
             "yurtproxy_endpoints 3",
             "yurtproxy_ejected_endpoints 1",
             'yurtproxy_connections{protocol="TCP"} 1',
-            'yurtproxy_connections{protocol="UDP"} 0',
+            'yurtproxy_connections{protocol="UDP"} 4',
             'yurtproxy_accepted_connections_total{protocol="TCP"} 1234',
             'yurtproxy_failed_connections_total{protocol="TCP"} 5',
             'yurtproxy_received_bytes_total{protocol="TCP"} 2048',

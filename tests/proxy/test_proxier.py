@@ -214,6 +214,44 @@ class SocketTests(ProxierTestCase):
         self.assertEqual([], list(self.placement.carried()))
         socket.drained()
 
+    def in_scopes(self, *scopes, protocol=Protocol.TCP):
+        """Have the Service with these, as its traffic policies have it."""
+        self.clock.advance(1)
+        self.set(*(service([1], key=key("web", protocol, scope=each)) for each in scopes))
+
+    def test_connections_go_on_when_a_traffic_policy_changes(self):
+        """Another socket serves the Service then, and they end with it, or with the proxy."""
+        self.in_scopes(Scope.ALL)
+        (former,) = self.sockets.opened
+        former.active = 2
+        self.in_scopes(Scope.INTERNAL, Scope.EXTERNAL)
+        self.assertEqual([None], former.drains)
+        self.assertEqual({Protocol.TCP: 2}, self.placement.draining())
+        self.in_scopes(Scope.INTERNAL)
+        self.assertEqual([None], former.drains)
+        self.in_scopes()
+        self.assertEqual([None, 5.0], former.drains)
+        self.in_scopes()
+        self.assertEqual([None, 5.0], former.drains)
+        former.drained()
+        self.assertEqual({}, self.placement.draining())
+
+    def test_connections_that_went_on_have_ended(self):
+        """Nothing is left to be stopped with the Service."""
+        self.in_scopes(Scope.ALL)
+        (former,) = self.sockets.opened
+        former.active = 1
+        self.in_scopes(Scope.INTERNAL)
+        former.drained()
+        self.in_scopes()
+        self.assertEqual([None], former.drains)
+
+    def test_clients_by_udp_go_to_the_new_socket_when_a_traffic_policy_changes(self):
+        """What they send next gets there, and the former socket need not stay."""
+        self.in_scopes(Scope.ALL, protocol=Protocol.UDP)
+        self.in_scopes(Scope.INTERNAL, protocol=Protocol.UDP)
+        self.assertEqual([[5.0], []], [each.drains for each in self.sockets.opened])
+
     def totals(self):
         """What was counted, as a scrape reads it."""
         return finished(self.placement.totals())
@@ -622,7 +660,7 @@ class KernelTests(FlowTests):
         self.clock.advance(1)
         self.set(service([1]))
         self.assertEqual({key(): None}, self.rules.ports)
-        self.assertEqual([5.0], self.sockets.opened[0].drains)
+        self.assertEqual([None], self.sockets.opened[0].drains)
         self.clock.advance(1)
         self.set(by_socket)
         self.assertEqual({key(): 40000}, self.rules.ports)
@@ -631,6 +669,19 @@ class KernelTests(FlowTests):
 
 class EndTests(ProxierTestCase):
     """An orderly end."""
+
+    def test_what_outlived_a_traffic_policy_drains(self):
+        """The proxy does not wait for ever."""
+        self.set(service([1]))
+        (former,) = self.sockets.opened
+        former.active = 1
+        self.clock.advance(1)
+        self.set(service([1], key=key(scope=Scope.INTERNAL)))
+        stopped = self.proxier.stopService()
+        self.assertEqual([None, 5.0], former.drains)
+        self.assertNoResult(stopped)
+        former.drained()
+        self.successResultOf(stopped)
 
     def test_rules_stay(self):
         """The next process takes them over; connections have their time."""

@@ -122,8 +122,11 @@ class IProxySocket(Interface):
         UDP clients of endpoints that are gone are ended at once.
         """
 
-    def stop(drain: float) -> Deferred[None]:
-        """Stop listening now; end what is under way after ``drain`` seconds. Fires at the end."""
+    def stop(drain: float | None) -> Deferred[None]:
+        """Stop listening now; end what is under way after ``drain`` seconds. Fires at the end.
+
+        With ``None`` it may go on, until this is called again with seconds.
+        """
 
     def stats() -> SocketStats:
         """Return the counters."""

@@ -21,12 +21,13 @@ PREFIX = "yurtproxy_"
 
 @dataclass(frozen=True, slots=True)
 class ProxyStats:
-    """What is read at a scrape."""
+    """What is read at a scrape; ``draining`` are connections to nothing that is ``carried``."""
 
     proxier: Proxier
     health: SyncHealth
     carried: Sequence[Carried]
     totals: Mapping[tuple[Protocol, str], int]
+    draining: Mapping[Protocol, int]
 
     def counted(self, name: str) -> Iterable[tuple[str, int]]:
         """Return by protocol what is counted as ``name``."""
@@ -39,7 +40,7 @@ class ProxyStats:
 
     def active(self) -> Iterable[tuple[str, int]]:
         """Return by protocol how many connections there are; nothing where that is not known."""
-        found = dict.fromkeys(Protocol, 0)
+        found = {protocol: self.draining.get(protocol, 0) for protocol in Protocol}
         for each in self.carried:
             if each.stats.active is None:
                 return []

@@ -27,6 +27,7 @@ from yurttunnel.proxy.state.virtual_services import (
     Portal,
     Problem,
     Protocol,
+    Scope,
     VirtualService,
 )
 from yurttunnel.steering.interfaces import VERSIONS
@@ -104,6 +105,8 @@ class Placement:
         self._failed: dict[Key, str] = {}
         # What waits for the end of what is under way, by what tells of that end.
         self._stopping: dict[Deferred[None], tuple[Key, IProxySocket]] = {}
+        # Those of them whose connections may go on, since the port of their Service is still there.
+        self._lasting: dict[IProxySocket, Key] = {}
         # Of sockets that are closed.
         self._past: Counter[tuple[Protocol, str]] = Counter()
 
@@ -141,7 +144,9 @@ class Placement:
         """Close sockets that no rule of these ``versions`` leads to any more, since these are all
         ``services``.
 
-        What is under way has ``drain`` seconds. Returns whether there was something to close.
+        What is under way has ``drain`` seconds. Connections by TCP go on as long as the port of
+        their Service is there, though others serve it now: sockets of other scopes, as a traffic
+        policy has changed, or the kernel. Returns whether there was something to close.
         """
         gone = [
             key
@@ -149,7 +154,11 @@ class Placement:
             if key.version in versions and (key not in services or key in self._by_kernel)
         ]
         for key in gone:
-            self._close(key, drain)
+            self._close(key, None if _goes_on(key, services) else drain)
+        for socket, key in list(self._lasting.items()):
+            if key.version in versions and not _goes_on(key, services):
+                del self._lasting[socket]
+                _ = socket.stop(drain)
         return bool(gone)
 
     def stop(self, drain: float) -> Deferred[None]:
@@ -165,6 +174,13 @@ class Placement:
             if self._kernel is not None:
                 known = self._kernel.endpoints(service)
                 yield Carried(service, None, known, self._kernel.stats(service))
+
+    def draining(self) -> Mapping[Protocol, int]:
+        """Return by protocol how many connections there are to what is carried no more."""
+        found = Counter[Protocol]()
+        for key, socket in self._stopping.values():
+            found[key.protocol] += socket.stats().active
+        return found
 
     def totals(self) -> Generator[str, None, Mapping[tuple[Protocol, str], int]]:
         """Return what was counted since the start, by the names of :data:`COUNTED`.
@@ -228,21 +244,38 @@ class Placement:
         else:
             self._open[service.key] = _Open(service, picker, socket)
 
-    def _close(self, key: Key, drain: float) -> None:
+    def _close(self, key: Key, drain: float | None) -> None:
         closed = self._open.pop(key)
         self._balancer.remove(key)
         stopping = Deferred.fromCoroutine(self._closed(key, closed.socket, drain))
-        if not stopping.called:
-            self._stopping[stopping] = key, closed.socket
-            _ = stopping.addBoth(lambda _: self._stopping.pop(stopping))
+        if stopping.called:
+            return
+        self._stopping[stopping] = key, closed.socket
+        if drain is None:
+            self._lasting[closed.socket] = key
+        _ = stopping.addBoth(self._stopped, stopping, closed.socket)
 
-    async def _closed(self, key: Key, socket: IProxySocket, drain: float) -> None:
+    def _stopped(self, _: object, stopping: Deferred[None], socket: IProxySocket) -> None:
+        del self._stopping[stopping]
+        self._lasting.pop(socket, None)
+
+    async def _closed(self, key: Key, socket: IProxySocket, drain: float | None) -> None:
         await socket.stop(drain)
         self._past.update(_counted(key.protocol, socket.stats()))
 
     async def _stop(self, drain: float) -> None:
         self.leave({}, drain)
         await gatherResults(list(self._stopping))
+
+
+def _goes_on(key: Key, services: Services) -> bool:
+    """Return whether connections may go on, as the port of their Service is there in some scope.
+
+    What comes next of a client by UDP is led to who serves it now, and nothing is left to go on.
+    """
+    return key.protocol is Protocol.TCP and any(
+        replace(key, scope=scope) in services for scope in Scope
+    )
 
 
 def _without(service: VirtualService, unclaimed: Unclaimed) -> VirtualService:

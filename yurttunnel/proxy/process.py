@@ -220,7 +220,7 @@ class ProxyProcess:
     def _read(self, proxier: Proxier, placement: Placement) -> Generator[str, None, ProxyStats]:
         carried = yield from gather(placement.carried())
         totals = yield from placement.totals()
-        return ProxyStats(proxier, self._health, carried, totals)
+        return ProxyStats(proxier, self._health, carried, totals, placement.draining())
 
     def _meta(self) -> tuple[IService, IService | None]:
         reactor, lag = self._reactor, self._lag

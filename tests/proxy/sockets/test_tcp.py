@@ -570,6 +570,22 @@ class StopTests(SynchronousTestCase):
         self.assertTrue(self.server.read().reset)
         self.assertEqual((self.picker.counted, self.lab.count.taken), (0, 0))
 
+    def test_what_may_go_on_does_until_it_is_told_otherwise(self) -> None:
+        """Without a time there is no end but its own; a time that is set later counts, once."""
+        stopped = self.opened.stop(None)
+        self.assertEqual(self.lab.reactor.getDelayedCalls(), [])
+        with socket.socket() as late:
+            self.assertNotEqual(late.connect_ex(("127.0.0.1", self.opened.port)), 0)
+        self.client.socket.send(b"still there")
+        self.lab.until(lambda: self.server.read().received == b"still there")
+        for _ in range(2):
+            again = self.opened.stop(30)
+            self.lab.reactor.advance(15)
+        self.successResultOf(stopped)
+        self.assertTrue(again.called)
+        self.assertTrue(self.client.read().reset)
+        self.assertEqual((self.picker.counted, self.lab.count.taken), (0, 0))
+
     def test_whoever_was_connected_by_the_kernel_is_served(self) -> None:
         """It has connected before the end, and cannot know of that."""
         clients = [self.lab.client(self.opened) for _ in range(100)]

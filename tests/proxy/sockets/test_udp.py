@@ -818,6 +818,20 @@ class StopTests(UdpTestCase):
         self.pass_time(BEFORE_REPLY + 2)
         self.assertIsNone(self.successResultOf(stopped))
 
+    def test_without_a_time(self):
+        """Clients of before are served until they are idle, or a time that is set later is over."""
+        self.serve(self.endpoint())
+        client = self.make()
+        self.say(client, b"1")
+        stopped = self.proxy.stop(None)
+        for _ in range(10):
+            self.pass_time(BEFORE_REPLY)
+            self.say(client, b"2")
+        self.assertNoResult(stopped)
+        _ = self.proxy.stop(1)
+        self.pass_time(1)
+        self.assertIsNone(self.successResultOf(stopped))
+
     def test_the_reactor_stops(self):
         """Everything is closed, and a later stop has nothing to do."""
         self.serve(self.endpoint())

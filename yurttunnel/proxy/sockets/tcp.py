@@ -114,18 +114,21 @@ class TcpProxySocket:
             # Sooner than by rules, and where there are none.
             self._listener.refuse()
 
-    def stop(self, drain: float) -> Deferred[None]:
+    def stop(self, drain: float | None) -> Deferred[None]:
         """Stop listening, and end after ``drain`` seconds; see :class:`IProxySocket`.
 
         Clients that the kernel has connected already are served.
         """
-        self._listener.stop()
-        self._context.ports.close(self._listening)
+        if self._listening.fileno() >= 0:
+            self._listener.stop()
+            self._context.ports.close(self._listening)
         if not self._connections.taken:
             return succeed(None)
-        stopped = self._stopped = Deferred()
-        self._draining = self.descriptors.callLater(drain, self._end_all)
-        return stopped
+        if self._stopped is None:
+            self._stopped = Deferred()
+        if drain is not None and self._draining is None:
+            self._draining = self.descriptors.callLater(drain, self._end_all)
+        return self._stopped
 
     def stats(self) -> SocketStats:
         """Return the counters."""

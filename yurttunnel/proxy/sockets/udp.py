@@ -117,16 +117,16 @@ class UdpProxySocket:
         for endpoint in self._of_endpoint.keys() - set(service.endpoints):
             self._end_all(iter(list(self._of_endpoint[endpoint])))
 
-    def stop(self, drain: float) -> Deferred[None]:
+    def stop(self, drain: float | None) -> Deferred[None]:
         """See :class:`IProxySocket`; clients of before are served until the end."""
         if self.listener.fileno() < 0:
             return succeed(None)
-        self._stopped = Deferred()
-        if self.clients:
-            self._drain = self.descriptors.callLater(drain, self._drained)
-        else:
+        stopped = self._stopped = self._stopped or Deferred()
+        if not self.clients:
             self._close()
-        return self._stopped
+        elif drain is not None and self._drain is None:
+            self._drain = self.descriptors.callLater(drain, self._drained)
+        return stopped
 
     def stats(self) -> SocketStats:
         """See :class:`IProxySocket`."""
