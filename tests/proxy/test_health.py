@@ -57,6 +57,11 @@ class NodeTests(SynchronousTestCase):
         self.clock.advance(1000)
         self.assertEqual((200, 200), self.statuses())
 
+    def test_the_proxy_drains(self):
+        """It takes no clients any more, and is not to be killed for that."""
+        self.health.drains = True
+        self.assertEqual((503, 200), self.statuses())
+
     def test_a_change_waits(self):
         """It may, for two sync periods; what came later makes no difference."""
         self.health.queued()

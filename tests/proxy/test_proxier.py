@@ -670,6 +670,22 @@ class KernelTests(FlowTests):
 class EndTests(ProxierTestCase):
     """An orderly end."""
 
+    def test_no_clients_are_taken_while_it_drains(self):
+        """Nor are any to be sent here: a proxy that is started again is."""
+        self.set(service([1]))
+        (socket,) = self.sockets.opened
+        socket.active = 1
+        self.assertTrue(self.health.takes_clients)
+        stopped = self.proxier.stopService()
+        self.assertFalse(self.health.takes_clients)
+        self.assertEqual("draining: the proxy is about to stop", self.proxier.problem())
+        socket.drained()
+        self.successResultOf(stopped)
+        self.proxier.startService()
+        self.assertTrue(self.health.takes_clients)
+        self.assertNotIn("draining", str(self.proxier.problem()))
+        self.successResultOf(self.proxier.stopService())
+
     def test_what_outlived_a_traffic_policy_drains(self):
         """The proxy does not wait for ever."""
         self.set(service([1]))

@@ -1,7 +1,8 @@
 """Whether this node should be sent clients of Services: what load balancers and kubelets ask.
 
 The pages are those of kube-proxy (``pkg/proxy/healthcheck/proxy_health.go`` of Kubernetes): on
-``/healthz`` 503 also means that the Node is about to go, on ``/livez`` it does not.
+``/healthz`` 503 also means that the Node is about to go, on ``/livez`` it does not. With the proxy,
+which has no drain there, it is the same.
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ class SyncHealth:
         self._in_sync: deque[float] = deque(maxlen=MOST_TRIGGERED)
         self.programming = Durations(PROGRAMMING_BOUNDS)
         """From what has led to a change of endpoints to the sync that has made it count."""
+        self.drains = False
+        """Whether the proxy is about to stop: what is under way may end, and changes are not
+        followed any more.
+        """
         self.last_queued: float | None = None
         """When a change came, in seconds since 1970."""
         self.last_synced: float | None = None
@@ -95,6 +100,11 @@ class SyncHealth:
         """Whether load balancers are to send clients here."""
         return self._is_eligible()
 
+    @property
+    def takes_clients(self) -> bool:
+        """Whether load balancers are to send clients here now."""
+        return self.is_alive and self.is_eligible and not self.drains
+
     def body(self) -> bytes:
         """Return what the pages show: the fields of kube-proxy's."""
         now = time_of_day(self._clock)
@@ -114,10 +124,7 @@ class HealthPages(Resource):
         super().__init__()
         self.healthz: Counter[str] = Counter()
         self.livez: Counter[str] = Counter()
-        self.putChild(
-            b"healthz",
-            _HealthPage(health, lambda: health.is_alive and health.is_eligible, self.healthz),
-        )
+        self.putChild(b"healthz", _HealthPage(health, lambda: health.takes_clients, self.healthz))
         self.putChild(b"livez", _HealthPage(health, lambda: health.is_alive, self.livez))
 
     def render(self, request: PageRequest) -> bytes:

@@ -145,6 +145,7 @@ class Proxier(Service):
     def startService(self) -> None:
         """Begin; the first sync comes as soon as it is known what there is."""
         super().startService()
+        self._health.drains = False
         self._source.on_changed.append(self._changed)
         if self._source.state() is not None:
             self._changed()
@@ -153,12 +154,15 @@ class Proxier(Service):
     def stopService(self) -> Deferred[None]:
         """Let a sync that is under way end, remove rules if that is wanted, and drain."""
         super().stopService()
+        self._health.drains = True
         self._source.on_changed.remove(self._changed)
         _ = self._looking.stopService()
         return Deferred.fromCoroutine(self._end())
 
     def problem(self) -> str | None:
         """Return, for ``/readyz``, why clients of Services may not be led to their endpoints."""
+        if self._health.drains:
+            return "draining: the proxy is about to stop"
         if self._source.state() is None:
             return self._source.problem() or "it is not known yet what there is to serve"
         return self._rules_problem
