@@ -173,6 +173,7 @@ class RefusalTests(SynchronousTestCase):
             "--proxy-port-range=1-70000",
             "--proxy-port-range=a",
             "--nodeport-addresses=primary",
+            "--cluster-cidr=fd00::%eth0/64",
             "--healthz-bind-address=0.0.0.0:0",
             "--metrics-bind-address=",
             "--udp-timeout=0",

@@ -39,6 +39,9 @@ def _networks(text: str) -> tuple[Network, ...]:
     found = []
     for item in flags.items(text):
         try:
+            if "%" in item:
+                # A zone id, which rules cannot have.
+                raise ValueError
             found.append(ip_network(item, strict=False))
         except ValueError:
             raise ValueError(f"{item!r} is not a network: write 10.0.0.0/8 or fd00::/8") from None

@@ -192,9 +192,10 @@ class WrongTests(SynchronousTestCase):
 
     def test_sources(self):
         """Where no range is one, nobody may: what was to be a limit does not become none."""
-        web = service(loadBalancerSourceRanges=["10.0.0.0", "10.0.0.0/255.0.0.0", "here"])
+        wrong = ["10.0.0.0", "10.0.0.0/255.0.0.0", "here", "fd00::%eth0/64"]
+        web = service(loadBalancerSourceRanges=wrong)
         self.assertEqual((), service_from(web).sources)
-        self.assertEqual(3, len(problems(web)))
+        self.assertEqual(4, len(problems(web)))
 
     def test_words(self):
         """Words that are not known are told, with those that are."""

@@ -200,8 +200,9 @@ def _sources(
     found: dict[Network, None] = {}
     for each in given:
         try:
-            # Neither a single address nor a mask, both of which ip_network takes, too.
-            if not each.rpartition("/")[2].isdecimal() or "/" not in each:
+            # Neither a single address, a mask nor a zone id, which ip_network takes, too; with the
+            # last one nft would refuse the rules of all.
+            if not each.rpartition("/")[2].isdecimal() or "/" not in each or "%" in each:
                 raise ValueError
             found[ip_network(each, strict=False)] = None
         except ValueError:
