@@ -208,12 +208,13 @@ def proxy_sockets(
     them have been.
     """
     descriptors = DescriptorSet(reactor)
-    tcp = tcp_context(descriptors, ports, most_connections())
+    tcp = tcp_context(reactor, descriptors, ports, most_connections())
     table = UdpClientTable(
         reactor,
         most_clients(),
         before_reply=settings.udp.first,
         after_reply=settings.udp.idle,
     )
-    sockets = ProxySockets(TcpProxySockets(tcp), UdpSockets(descriptors, ports, table))
+    udp = UdpSockets(reactor, descriptors, ports, table)
+    sockets = ProxySockets(TcpProxySockets(tcp), udp)
     return sockets, table, ClosedAtTheEnd(tcp.close)

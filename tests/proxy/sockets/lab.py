@@ -215,7 +215,7 @@ class TcpLab:
         self.test = test
         self.reactor = HandReactor()
         self.descriptors = DescriptorSet(self.reactor)
-        made = tcp_context(self.descriptors, PortAllocator(), most)
+        made = tcp_context(self.reactor, self.descriptors, PortAllocator(), most)
         self.context = dataclasses.replace(made, **context)
         test.addCleanup(self.context.close)
         self.count = self.context.connections

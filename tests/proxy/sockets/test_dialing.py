@@ -6,6 +6,7 @@ import errno
 import select
 import socket
 from ipaddress import ip_address
+from typing import Any
 from unittest import mock
 
 from twisted.internet.error import ConnectionLost
@@ -224,6 +225,26 @@ class DialingTests(SynchronousTestCase):
         with capturedLogs() as events:
             self.assert_reset(opened, self.lab.client(opened))
         self.assertIn("it has no endpoints", self.warnings_of(events)[0])
+
+    def test_clients_that_are_reset_are_told_of_once_in_a_minute(self) -> None:
+        """How often that is is up to them; those of one service do not hide those of another."""
+        services = [self.lab.open(self.lab.refusing())[0] for _ in range(2)]
+        opened, other = services
+        for each in services:
+            each.picker.endpoints.clear()
+
+        def be_reset(by: Any) -> None:
+            client = self.lab.client(by)
+            self.until(lambda: client.read().reset)
+
+        with capturedLogs() as events:
+            for each in (opened, opened, opened, other):
+                be_reset(each)
+            self.assertEqual(len(self.warnings_of(events)), 2)
+            self.lab.reactor.advance(60)
+            be_reset(opened)
+        self.assertIn("(2 more like this were not shown)", self.warnings_of(events)[2])
+        self.assertEqual(opened.stats().failed, 4)
 
     def test_an_endpoint_that_is_this_proxy_is_refused(self) -> None:
         """By any of its own addresses, at the port of any of its own proxy sockets."""

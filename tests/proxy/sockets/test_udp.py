@@ -106,6 +106,18 @@ class CarryingTests(UdpTestCase):
         stats = self.proxy.stats()
         self.assertEqual((0, 1), (stats.active, stats.failed))
 
+    def test_clients_in_vain(self):
+        """They are told of once in a minute, whatever they send."""
+        self.serve()
+        with capturedLogs() as told:
+            for _ in range(3):
+                self.say(self.make(), b"?")
+            self.reactor.advance(60)
+            self.say(self.make(), b"?")
+        first, second = map(formatEvent, told)
+        self.assertIn("is served by no endpoint: it has no endpoints", first)
+        self.assertIn("(2 more like this were not shown)", second)
+
 
 class SixTests(CarryingTests):
     """The same by IPv6."""

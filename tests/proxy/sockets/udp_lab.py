@@ -74,7 +74,7 @@ class UdpTestCase(SynchronousTestCase):
     def use(self, **limits):
         """Have the table of clients with ``limits``."""
         self.table = UdpClientTable(self.reactor, **limits)
-        self.sockets = UdpSockets(self.descriptors, self.allocator, self.table)
+        self.sockets = UdpSockets(self.reactor, self.descriptors, self.allocator, self.table)
 
     def make(self, address=None, port=0):
         """Make a socket that is closed in the end."""

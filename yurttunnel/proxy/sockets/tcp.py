@@ -6,11 +6,12 @@ import socket
 from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
 from yurttunnel.http.places import Places
+from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.proxy.interfaces import (
     IEndpointPicker,
     IProxySocket,
@@ -36,6 +37,7 @@ from yurttunnel.tunnel.sockets import tune_local_socket
 class TcpContext:
     """What the TCP proxy sockets of one process share."""
 
+    clock: IReactorTime
     relay: RelayContext
     ports: PortAllocator
     connections: Places
@@ -49,11 +51,13 @@ class TcpContext:
         self.relay.pipes.close()
 
 
-def tcp_context(descriptors: DescriptorSet, ports: PortAllocator, most: int) -> TcpContext:
+def tcp_context(
+    clock: IReactorTime, descriptors: DescriptorSet, ports: PortAllocator, most: int
+) -> TcpContext:
     """Make the context of a process that may have ``most`` connections by TCP."""
     paced = pacing()
     relay = RelayContext(descriptors, PipePool(), HalfClosed(descriptors), paced)
-    return TcpContext(relay, ports, Places(most), TcpDialer(paced))
+    return TcpContext(clock, relay, ports, Places(most), TcpDialer(paced))
 
 
 @implementer(IProxySockets)
@@ -90,6 +94,8 @@ class TcpProxySocket:
         self.dialer = context.dialer
         self.descriptors = context.relay.descriptors
         self._context = context
+        # Of each service by itself: one must not hide what is wrong with another.
+        self._limited = RateLimitedLog(context.clock, self._log)
         self._service = service
         self._listening = listening
         self._dialings: set[Dialing] = set()
@@ -198,7 +204,9 @@ class TcpProxySocket:
 
     def _reset(self, client: socket.socket, caller: str, why: str) -> None:
         self._failed += 1
-        self._log.warn("A client of {service} is reset: {why}", service=self._service.key, why=why)
+        self._limited.warn(
+            "A client of {service} is reset: {why}", service=self._service.key, why=why
+        )
         self._let_go(client, caller)
 
     def _introduce(self, dialing: Dialing, server: socket.socket) -> bool:

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from itertools import islice
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IDelayedCall, IReadWriteDescriptor
+from twisted.internet.interfaces import IDelayedCall, IReactorTime, IReadWriteDescriptor
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.proxy.interfaces import IEndpointPicker, IProxySocket, IProxySockets, SocketStats
 from yurttunnel.proxy.sockets.dialing import LOOP, NO_SOURCE, PLAN
 from yurttunnel.proxy.sockets.local_address import SPACE, ask_for_local_address, local_address
@@ -43,8 +44,13 @@ class UdpSockets:
     """Opens proxy sockets for UDP, which share ``descriptors`` and ``table``."""
 
     def __init__(
-        self, descriptors: DescriptorSet, allocator: PortAllocator, table: UdpClientTable
+        self,
+        clock: IReactorTime,
+        descriptors: DescriptorSet,
+        allocator: PortAllocator,
+        table: UdpClientTable,
     ) -> None:
+        self._clock = clock
         self._descriptors = descriptors
         self._allocator = allocator
         self._table = table
@@ -57,6 +63,7 @@ class UdpSockets:
             ask_for_local_address(listener)
             _widen(listener)
             return UdpProxySocket(
+                self._clock,
                 self._descriptors,
                 self._table,
                 self._buffer,
@@ -82,6 +89,7 @@ class UdpProxySocket:
 
     def __init__(
         self,
+        clock: IReactorTime,
         descriptors: DescriptorSet,
         table: UdpClientTable,
         buffer: memoryview,
@@ -98,6 +106,8 @@ class UdpProxySocket:
         self.clients: dict[Key, UdpClient] = {}
         self.shares = UdpShares(table.most_of_service)
         self.sent = 0
+        # Of each service by itself: one must not hide what is wrong with another.
+        self._limited = RateLimitedLog(clock, self._log)
         self._allocator = allocator
         self._picker = picker
         self._service = service
@@ -253,7 +263,7 @@ class UdpProxySocket:
             client.tried += (endpoint,)
             why_not = f"{endpoint}: {why}"
         self._failed += 1
-        self._log.warn(
+        self._limited.warn(
             "A client of {service} is served by no endpoint: {why}",
             service=self._service.key,
             why=why_not,
