@@ -15,7 +15,8 @@ from yurttunnel.kube.interfaces import IInformers, InformerSpec
 from yurttunnel.kube.resources import NODES, Object
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.proxy.state.virtual_services import Address, Network, NodeFacts
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.firewall.detection import has_family
+from yurttunnel.steering.interfaces import VERSIONS, SteeringFailed
 from yurttunnel.steering.netlink.conversation import Conversation
 from yurttunnel.steering.netlink.flow_table import own_addresses
 from yurttunnel.steering.netlink.refusals import as_steering_failed
@@ -100,6 +101,8 @@ class ThisNode(MultiService):
         self._set(replace(self.facts, zone=node.zone, eligible=node.eligible))
 
     async def _look(self) -> None:
+        versions = tuple(version for version in VERSIONS if has_family(version))
+        self._set(replace(self.facts, versions=versions))
         try:
             addresses = await self._run(machine_addresses)
         except SteeringFailed:

@@ -206,6 +206,17 @@ class NodeTests(WorldCase):
         self.settle()
         self.assertEqual([], told)
 
+    def test_families(self):
+        """Those that the machine has are looked at with the addresses."""
+        self.versions = (4,)
+        self.client.put(SERVICES, service("web", "10.96.0.1", "fd00::1"))
+        self.start()
+        self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
+        self.settle(1)
+        self.versions = (4, 6)
+        self.settle(29)
+        self.assertEqual({"default/web TCP IPv4", "default/web TCP IPv6"}, self.shown().keys())
+
     def test_change_of_addresses(self):
         """A change that the kernel tells of is seen at once, many of them once a second."""
         self.start()

@@ -16,6 +16,7 @@ from tests.hub.cache.caches import InlineJobs
 from tests.kube.fakes import FakeKubeClient
 from tests.proxy.objects import shown
 from yurttunnel.kube.informer import Informers
+from yurttunnel.proxy import node
 from yurttunnel.proxy.node import ThisNode
 from yurttunnel.proxy.sources.sources import Sources
 
@@ -34,6 +35,8 @@ class WorldCase(SynchronousTestCase):
         self.directory = Path(tempfile.mkdtemp(dir="/tmp"))
         self.addCleanup(shutil.rmtree, self.directory)
         self.addresses = frozenset({OWN})
+        self.versions = (4, 6)
+        self.patch(node, "has_family", lambda version: version in self.versions)
         self.events = []
         globalLogPublisher.addObserver(self.events.append)
         self.addCleanup(globalLogPublisher.removeObserver, self.events.append)

@@ -64,6 +64,15 @@ class PortalTests(SynchronousTestCase):
             shown(of(web, *slices)),
         )
 
+    def test_a_family_that_this_machine_has_not(self):
+        """Nobody can be a client by it, and that is no problem."""
+        web = service("web", "10.96.0.1", "fd00::1", ports=[port(80, nodePort=30080)])
+        slices = endpoint_slice("10.1.0.1"), endpoint_slice("fd01::1", name="web-6", version=6)
+        state = of(web, *slices, node=replace(HERE, versions=(4,)))
+        portals = ["cluster IP 10.96.0.1 80", "node port 30080"]
+        self.assertEqual({"default/web TCP IPv4": (portals, ["10.1.0.1:8080"])}, shown(state))
+        self.assertEqual([], told(state))
+
     def test_ports_by_name_and_protocol(self):
         """A port is served by the ports of slices that have its name and protocol."""
         web = service(

@@ -114,6 +114,7 @@ def desired_state(
         node.zone,
         frozenset(each for each in node.addresses if each.version == 4 and each.is_link_local),
         node.loopback,
+        node.versions,
     )
     grouped = _by_service(slices)
     # The oldest first: it keeps what others want, too.

@@ -38,13 +38,15 @@ class Place:
     """Where this is, as far as the choice of endpoints depends on it.
 
     ``link_local`` are addresses of this machine: on another one they would be something else.
-    ``loopback`` is whether endpoints may be loopback addresses.
+    ``loopback`` is whether endpoints may be loopback addresses. ``versions`` are those of IP that
+    this machine has.
     """
 
     node: str
     zone: str
     link_local: frozenset[Address] = frozenset()
     loopback: bool = False
+    versions: tuple[int, ...] = (4, 6)
 
     def why_not(self, address: Address) -> str | None:
         """Return why ``address`` is none that an endpoint may have here."""
@@ -99,10 +101,12 @@ def service_state(
     problems = Problems(str(service))
     services: dict[Key, VirtualService] = {}
     endpoints: dict[Protocol, set[Endpoint]] = {each.protocol: set() for each in service.ports}
+    served = dict.fromkeys(each.version for each in service.cluster_ips)
+    versions = [version for version in served if version in place.versions]
     for port in service.ports:
         name = ServicePortName(service.namespace, service.name, port.name)
         its_loops = [endpoint for protocol, endpoint in loops if protocol is port.protocol]
-        for version in dict.fromkeys(address.version for address in service.cluster_ips):
+        for version in versions:
             candidates = _candidates(service, port, version, slices)
             _leave_out(its_loops, place, candidates, str(name), problems)
             endpoints[port.protocol].update(candidates)

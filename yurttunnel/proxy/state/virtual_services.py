@@ -180,7 +180,8 @@ class Problem:
 class NodeFacts:
     """What desired state depends on of this node.
 
-    ``addresses`` are all of this machine. ``node_port_networks`` are those whose addresses serve
+    ``addresses`` are all of this machine, and ``versions`` those of IP that it has at all: by
+    another one nobody can be a client. ``node_port_networks`` are those whose addresses serve
     node ports; empty is all of them. ``eligible`` is whether load balancers should send here: the
     Node is not being deleted, and has not the autoscaler's taint. ``loopback`` is whether nobody
     but programs of this machine are clients, to whom loopback addresses are open anyway.
@@ -189,6 +190,7 @@ class NodeFacts:
     name: str
     zone: str = ""
     addresses: frozenset[Address] = frozenset()
+    versions: tuple[int, ...] = (4, 6)
     node_port_networks: tuple[Network, ...] = ()
     eligible: bool = True
     loopback: bool = False
