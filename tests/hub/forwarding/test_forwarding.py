@@ -372,6 +372,16 @@ class PatienceTests(World):
         self.pass_time(2.1)
         self.assertEqual([(200, b"from the cache")], self.answered())
 
+    def test_as_go_writes_it(self):
+        """Clients in Go write a minute in two units, and parts of a second with a point."""
+        for timeout, seconds in (("4.5s", 2.5), ("3500ms", 1.5), ("1m0s", 58), ("1m15s", 73)):
+            self.offline.calls.clear()
+            self.ask(f"/api/v1/nodes/edge-1?timeout={timeout}", KUBELET)
+            self.pass_time(seconds - 0.2)
+            self.assertEqual([], self.offline.calls)
+            self.pass_time(0.4)
+            self.assertEqual(1, len(self.offline.calls), timeout)
+
     def test_not_kept(self):
         """What is not kept is waited for: the API alone knows that it is not there."""
         self.offline.keeps = succeed(False)
@@ -425,6 +435,7 @@ class PatienceTests(World):
             (f"{PODS}?watch=1&timeoutSeconds=4", (KUBELET, JSON)),
             (f"{PODS}?timeoutSeconds=4", (b"User-Agent: kubectl/1",)),
             (f"{PODS}?timeout=2s", (KUBELET,)),
+            (f"{PODS}?timeout=1s3m", (KUBELET,)),
         ):
             self.ask(target, *fields)
             self.pass_time(5)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
 
@@ -48,6 +49,7 @@ from yurttunnel.hub.request.requests import ApiRequest, HubCall
 from yurttunnel.hub.upstream.connections import Connections
 from yurttunnel.hub.upstream.health import Health
 from yurttunnel.hub.upstream.servers import Balancer, Server
+from yurttunnel.ops.flags import duration
 
 SLOW_SECONDS = 2.0
 """How long an answer lets wait before its server is checked, which takes two seconds at most."""
@@ -68,8 +70,7 @@ _NOT_PASSED_ON = frozenset({b"host", b"edge-cache"})
 _KEPT_VERBS = frozenset({"get", "list"})
 _LASTING_SUBRESOURCES = frozenset({"log", "exec", "attach", "portforward", "proxy"})
 _READING = frozenset({"get", "list", "watch"})
-_TIMEOUT = re.compile(rb"[?&]timeout=([0-9]{1,6})(s|m)?(?:&|$)")
-_UNITS = {None: 1, b"s": 1, b"m": 60}
+_TIMEOUT = re.compile(rb"[?&]timeout=([0-9.a-z]{1,32})(?:&|$)")
 
 _UNREACHABLE = ApiFailure(503, "no API server can be reached: try again later", retry_after=10)
 
@@ -444,11 +445,13 @@ def client_patience(call: HubCall) -> float | None:
     """
     if call.request.verb not in _KEPT_VERBS:
         return None
-    waits = []
+    waits: list[float] = []
     if b"timeout=" in call.exchange.head.target:
         found = _TIMEOUT.search(call.exchange.head.target)
         if found is not None:
-            waits.append(int(found[1]) * _UNITS[found[2]])
+            # What is no duration is the API's to refuse.
+            with suppress(ValueError):
+                waits.append(duration(found[1].decode("ascii")))
     if call.request.options.timeout_seconds is not None:
         waits.append(call.request.options.timeout_seconds)
     seconds = min(waits, default=0)
