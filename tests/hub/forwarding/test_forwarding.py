@@ -324,6 +324,14 @@ class LostServerTests(World):
         self.pass_time(2.6)
         self.assertEqual([(200, b"")], self.answered())
 
+    def test_refusal_of_a_watch(self):
+        """What says why there is no watch breaks off, so that no part of it is taken for all."""
+        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+        self.answer(WATCHING.replace(b"200 OK", b"410 Gone") + b'6\r\n{"kind\r\n')
+        self.connections.played[0].break_off(ConnectionLost())
+        self.assertTrue(self.client.aborted)
+        self.assertFalse(self.client.sent.endswith(b"0\r\n\r\n"))
+
     def test_upgrade(self):
         """A connection that has changed its protocol ends with its server, too."""
         self.ask(

@@ -332,11 +332,11 @@ class Forwarding(DelegatedExchange):
         """See ``IExchange``: the answer has broken off.
 
         A watch ends in good order, as the API ends each of them from time to time: its client goes
-        on from the last event that it has seen.
+        on from the last event that it has seen. What says why one was refused is no event.
         """
         if self._server is not None:
             self._forwarder.health.suspect(self._server)
-        if self._call.request.verb == "watch":
+        if self._call.request.verb == "watch" and self.exchange.status < 400:
             self.exchange.finish()
         else:
             self.exchange.abort()
