@@ -193,6 +193,15 @@ class LostServerTests(World):
         self.answer(OK)
         self.assertEqual([(200, b"ok")], self.answered("POST"))
 
+    def test_closed_at_once(self):
+        """So it is where a connection is closed before anything is sent on it."""
+        self.connections.closes.add(self.api_servers[0])
+        self.ask("/api/v1/nodes", method=b"POST", body=b"{}")
+        self.assertEqual("", self.asked(0))
+        self.assertTrue(self.asked().endswith("{}"))
+        self.answer(OK)
+        self.assertEqual([(200, b"ok")], self.answered("POST"))
+
     def test_reset(self):
         """A request that may be sent twice is sent to another server."""
         self.ask("/version")

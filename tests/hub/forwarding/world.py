@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from twisted.internet.defer import Deferred, succeed
+from twisted.internet.error import ConnectionLost
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
@@ -131,6 +132,7 @@ class PlayedConnections(Connections):
         self.keys = []
         self.refuses = {}
         self.hangs = set()
+        self.closes = set()
 
     def _connect(self, key, caller):
         self.keys.append((key.server.host, key.as_node))
@@ -143,6 +145,8 @@ class PlayedConnections(Connections):
         connection = ClientConnection(self.clock)
         end = MemoryConnection(self.clock).open(connection)
         end.server = key.server
+        if key.server in self.closes:
+            end.break_off(ConnectionLost())
         self.played.append(end)
         return succeed(connection)
 

@@ -224,9 +224,10 @@ class Forwarding(DelegatedExchange):
     def _not_taken(self, failure: Failure, server: Server) -> Failure:
         """Note that nothing was sent to a server that is lost, as when it was waited for in line.
 
-        One that is well may only have too much to do: then the client is told to come again.
+        So it is where the connection that was made was closed at once. One that is well may only
+        have too much to do: then the client is told to come again.
         """
-        if not server.healthy:
+        if not server.healthy or failure.check(ExchangeFailed):
             self._unsent = True
         return failure
 
