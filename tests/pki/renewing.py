@@ -43,14 +43,14 @@ class Kept(SynchronousTestCase):
             raise self.unknown
         return self.template
 
-    def renewal(self, misfit=None):
+    def renewal(self, misfit=None, issuer=None):
         """Start a service, which has what the last one left."""
         store = DatedStore(self.clock, self.directory, "yurttunnel-server")
         purpose = serving_template()
         renewal = CertificateRenewal(
             self.clock,
             "serving certificate",
-            ClusterIssuer(self.clock, self.api, purpose.signer, purpose.usages),
+            issuer or ClusterIssuer(self.clock, self.api, purpose.signer, purpose.usages),
             store,
             CLUSTER_SCHEDULE,
             self.desired,

@@ -4,11 +4,33 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs
 
 from tests.pki.renewing import LIFE, Kept
 from yurttunnel.kube.errors import NotAllowed
 from yurttunnel.pki.certificate_template import serving_template
+
+
+class _SlowToClose:
+    """Never issues anything, and closes two connections when it is given up."""
+
+    final = ()
+
+    def __init__(self, clock):
+        self._clock = clock
+        self.asked = self.closed = 0
+
+    async def issue(self, request, waits):
+        """Wait until that is cancelled."""
+        self.asked += 1
+        try:
+            await Deferred()
+        finally:
+            for _ in range(2):
+                await deferLater(self._clock, 1.5)
+                self.closed += 1
 
 
 class FailureTests(Kept):
@@ -155,3 +177,20 @@ class FailureTests(Kept):
         self.api.release()
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.assertEqual((renewal.counters.failed, renewal.counters.issued), (0, 0))
+
+    def test_given_up(self):
+        """What an issuer closes when it is given up is not cut short, and told of once."""
+        issuer = _SlowToClose(self.clock)
+        renewal = self.renewal(issuer=issuer)
+        self.pass_time(5)
+        with capturedLogs() as events:
+            self.template = serving_template(["two.example"])
+            self.pass_time(10)
+        self.assertEqual((2, 2), (issuer.asked, issuer.closed))
+        changed = [event for event in events if "asked for again" in event["log_format"]]
+        self.assertEqual(1, len(changed))
+
+        stopped = renewal.stopService()
+        self.pass_time(4)
+        self.successResultOf(stopped)
+        self.assertEqual(4, issuer.closed)

@@ -239,7 +239,8 @@ class CertificateRenewal(Reconciler):
         attempt = self._attempt
         is_settled = self._desired.is_settled
         if attempt is not None:
-            if is_settled and not attempt.template.covers(desired):
+            is_wanted = not is_settled or attempt.template.covers(desired)
+            if not (is_wanted or attempt.abandoned):
                 self._log.info(
                     "the {name} is asked for again: what is wanted of it has changed",
                     name=self._name,
@@ -262,8 +263,9 @@ class CertificateRenewal(Reconciler):
         attempt.ended = Deferred.fromCoroutine(self._obtain(attempt))
 
     def _abandon(self, attempt: _Attempt) -> Deferred[None] | None:
-        attempt.abandoned = True
-        if attempt.ended is not None:
+        """Give up an attempt, once: what its issuer still closes is not cut short."""
+        was_abandoned, attempt.abandoned = attempt.abandoned, True
+        if attempt.ended is not None and not was_abandoned:
             attempt.ended.cancel()
         return attempt.ended
 
