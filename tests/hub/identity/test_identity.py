@@ -367,6 +367,19 @@ class RefusedTests(IdentityTestCase):
         await self.until(lambda: self.upstream.health.online)
         self.assertNotEqual(self.refused, self.current())
 
+    async def test_posted_without_kubelet(self):
+        """Where the kubelet has no certificate, either, a token that is posted does."""
+        settings = BootstrapSettings(
+            mode=BootstrapMode.KUBELET_CERTIFICATE,
+            kubelet_certificate=Path(self.mktemp()),
+            pins=self.settings.pins,
+        )
+        identity = self.start_checked(settings)
+        await self.until(lambda: "/v1/token" in self.problem())
+        self.assertTrue(identity.take_token(self.token))
+        await self.until(lambda: self.upstream.health.online)
+        self.assertNotEqual(self.refused, self.current())
+
     async def test_accepted_again(self):
         """What the API takes again, as with its clock set, is not replaced."""
         identity = self.start_checked(BootstrapSettings(pins=self.settings.pins))

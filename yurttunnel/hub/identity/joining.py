@@ -42,11 +42,12 @@ class Joining:
     @property
     def is_possible(self) -> bool:
         """There is something to join with."""
-        if self._settings.mode is BootstrapMode.KUBELET_CERTIFICATE:
-            return self._settings.kubelet_certificate.exists()
-        return self._token is not None or (
-            self._settings.file is not None and self._settings.file.exists()
-        )
+        if self._token is not None:
+            return True
+        settings = self._settings
+        if settings.mode is BootstrapMode.KUBELET_CERTIFICATE:
+            return settings.kubelet_certificate.exists()
+        return settings.file is not None and settings.file.exists()
 
     def take_token(self, token: BootstrapToken) -> None:
         """Join with this one."""
