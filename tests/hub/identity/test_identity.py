@@ -185,6 +185,11 @@ class JoiningTests(IdentityTestCase):
         self.assertTrue(file.exists())
         self.flushLoggedErrors()
 
+    async def test_file_out_of_reach(self):
+        """A file that cannot even be looked for is told of as one that cannot be read."""
+        identity = self.start(BootstrapSettings(file=Path("x" * 300)))
+        await self.until(lambda: "--bootstrap-file: " in (identity.problem() or ""))
+
     async def test_kubelet(self):
         """The kubelet's certificate does in place of a token."""
         settings = self.with_kubelet()

@@ -44,10 +44,11 @@ class Joining:
         """There is something to join with."""
         if self._token is not None:
             return True
-        settings = self._settings
+        settings, file = self._settings, self._settings.file
         if settings.mode is BootstrapMode.KUBELET_CERTIFICATE:
-            return settings.kubelet_certificate.exists()
-        return settings.file is not None and settings.file.exists()
+            file = settings.kubelet_certificate
+        # Path.exists raises for one that this user may not look for.
+        return file is not None and os.path.exists(file)
 
     def take_token(self, token: BootstrapToken) -> None:
         """Join with this one."""
