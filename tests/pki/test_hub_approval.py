@@ -114,6 +114,8 @@ class HubTests(SynchronousTestCase):
         self.left_alone(Reason.NAMES, SERVING, NODE, "10.96.0.1")
         public = replace(SERVING, addresses=(ip_address("192.0.2.1"),))
         self.left_alone(Reason.NAMES, public, NODE, "192.0.2.1")
+        chosen = replace(SERVING, addresses=(ip_address("fd00::3:1"),))
+        self.left_alone(Reason.NAMES, chosen, NODE, "fd00::3:1", "link-local ones, fd00::2:1,")
         named = replace(SERVING, dns_names=(*SERVING.dns_names, "x-tunnel-server-svc"))
         self.left_alone(Reason.NAMES, named, NODE, "x-tunnel-server-svc")
 

@@ -223,8 +223,9 @@ DUMMY_IF_IP = Flag(
     "dummy-if-ip",
     Group.BASICS,
     _interface_address,
-    f"Its address, one of 169.254.0.0/16. [default: {HUB_ADDRESS}, or {HUB_ADDRESS_6} when"
-    " --bind-proxy-address is of IPv6]",
+    "Its address, one of 169.254.0.0/16, or of IPv6. With another one of IPv6 than the default the"
+    " certificate for pods has to be approved by hand (kubectl certificate approve)."
+    f" [default: {HUB_ADDRESS}, or {HUB_ADDRESS_6} when --bind-proxy-address is of IPv6]",
 )
 NAMESPACE = Flag(
     "namespace",

@@ -104,7 +104,8 @@ def _decide_serving(request: Request, facts: Facts) -> Decision:
         raise LeftAlone(
             Reason.NAMES,
             f"is left alone: {_quoted(foreign)} is no name of the API and no address of a hub,"
-            " which are loopback and link-local ones, and that of the Service kubernetes",
+            f" which are loopback and link-local ones, {HUB_ADDRESS_6}, and that of the Service"
+            " kubernetes",
         )
     return Decision(f"is for {_described(request)}, requested by {request.requester.username}")
 
