@@ -6,6 +6,7 @@ import json
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionLost
+from twisted.logger import LogLevel, capturedLogs
 
 from tests.hub.forwarding.world import (
     JSON,
@@ -340,6 +341,15 @@ class LostServerTests(World):
         self.connections.played[0].break_off(ConnectionLost())
         self.assertTrue(self.client.aborted)
         self.assertFalse(self.client.sent.endswith(b"0\r\n\r\n"))
+
+    def test_length_of_a_watch(self):
+        """So does what has a length, as no watch has: its end would be no good one."""
+        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+        with capturedLogs() as events:
+            self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello")
+            self.connections.played[0].break_off(ConnectionLost())
+        self.assertTrue(self.client.aborted)
+        self.assertEqual([], [each for each in events if each["log_level"] is LogLevel.error])
 
     def test_upgrade(self):
         """A connection that has changed its protocol ends with its server, too."""

@@ -28,6 +28,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.connection import declared_length
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.delegated_exchange import DelegatedExchange
 from yurttunnel.http.errors import ApiFailure, RequestFailed
@@ -159,6 +160,8 @@ class Forwarding(DelegatedExchange):
         self._unsent = True
         self._attempt_ended: Callable[[ExchangeFailed | None], object] | None = None
         self._over = False
+        # The answer is a watch, which has no end of its own.
+        self._is_watch = False
         self._impatience: IDelayedCall | None = None
 
     def begin(self) -> None:
@@ -315,6 +318,8 @@ class Forwarding(DelegatedExchange):
             fields, source = self._forwarder.answers.body(
                 self._plan, status, fields, source, self.exchange.abort
             )
+        if self._call.request.verb == "watch":
+            self._is_watch = status < 400 and declared_length(fields) is None
         self.exchange.respond_from(status, fields, source, reason)
 
     def _is_dry_deletion(self) -> bool:
@@ -333,11 +338,12 @@ class Forwarding(DelegatedExchange):
         """See ``IExchange``: the answer has broken off.
 
         A watch ends in good order, as the API ends each of them from time to time: its client goes
-        on from the last event that it has seen. What says why one was refused is no event.
+        on from the last event that it has seen. What says why one was refused is no event, and what
+        has a length no watch.
         """
         if self._server is not None:
             self._forwarder.health.suspect(self._server)
-        if self._call.request.verb == "watch" and self.exchange.status < 400:
+        if self._is_watch:
             self.exchange.finish()
         else:
             self.exchange.abort()
