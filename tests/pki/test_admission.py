@@ -63,6 +63,13 @@ class TokenAdmissionTests(World):
         self.clock.advance(600)
         self.refuses(Refusal.TOKEN_EXPIRED, "expired at", self.ask)
 
+    def test_after_the_end(self) -> None:
+        """An authority that has ended enrolls nobody, and it is said when that was."""
+        self.clock.advance(11 * 365 * 86400)
+        token = self.tokens.issue()
+        words = f"authority ended at {self.issuer.authority.certificate.not_valid_after_utc:%F %T}"
+        self.refuses(Refusal.UNAVAILABLE, words, lambda: self.ask(token=token))
+
     def test_replayed_token(self) -> None:
         """A name that is enrolled is not enrolled again, with the same or a newer token."""
         self.ask()

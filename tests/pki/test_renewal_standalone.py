@@ -145,6 +145,18 @@ class StandaloneTests(SynchronousTestCase):
         begin = self.service.current.certificate.not_valid_before_utc
         self.assertLess(begin.timestamp(), self.clock.seconds())
 
+    def test_clock_far_ahead(self):
+        """By one that is beyond the authority's end nothing is issued, which is no defect."""
+        self.make(SteppedClock())
+        self.clock.ahead = 11 * 365 * 86400.0
+        self.pass_time(100)
+        self.assertGreater(len(self.attempts), 1)
+        self.assertIn("the server's authority ended at", self.service.problem())
+        self.assertEqual([], self.flushLoggedErrors())
+        self.clock.ahead = 0.0
+        self.pass_time(1)
+        self.assertIsNone(self.service.problem())
+
     def test_clock_that_is_behind(self):
         """One that begins in the future is replaced ever less often: the clock may stay so."""
         self.make(SteppedClock())

@@ -15,6 +15,7 @@ from yurttunnel.pki.authority import (
     DEFAULT_NODE_LIFETIME,
     KUBELET_CLIENT_NAME,
     Authority,
+    AuthorityEnded,
     BadRequest,
     PublicKey,
     key_of_request,
@@ -224,6 +225,8 @@ class Admission:
             )
         except BadIdentity as error:
             raise EnrolmentRefused(Refusal.BAD_REQUEST, str(error)) from None
+        except AuthorityEnded as error:
+            raise EnrolmentRefused(Refusal.UNAVAILABLE, str(error)) from None
         # Kept before the answer leaves: a name must not be free while its certificate exists.
         self._records.put(record)
         return EnrolmentResponse(

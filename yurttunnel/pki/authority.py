@@ -67,6 +67,13 @@ class BadRequest(Exception):
     """A certificate request that cannot be signed; one line that says why."""
 
 
+class AuthorityEnded(Exception):
+    """The authority's own certificate has ended, by the clock of this machine; one line says when.
+
+    Whatever it would sign had ended, too.
+    """
+
+
 def utc_now(clock: IReactorTime) -> datetime.datetime:
     """Return the date and the time of day, as ``clock`` tells it."""
     return datetime.datetime.fromtimestamp(time_of_day(clock), datetime.UTC)
@@ -222,9 +229,15 @@ class Authority:
         usage: x509.ObjectIdentifier,
         lifetime: float,
     ) -> x509.Certificate:
-        """Make a certificate of any kind."""
+        """Make a certificate of any kind; raises :class:`AuthorityEnded`."""
         now = utc_now(self._clock)
         end = now + datetime.timedelta(seconds=lifetime)
+        last = self.certificate.not_valid_after_utc
+        if now >= last:
+            raise AuthorityEnded(
+                f"the server's authority ended at {last:%F %T} UTC, and the clock of its machine"
+                f" says {now:%F %T} UTC"
+            )
         builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
@@ -232,7 +245,7 @@ class Authority:
             .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - BACKDATED)
-            .not_valid_after(min(end, self.certificate.not_valid_after_utc))
+            .not_valid_after(min(end, last))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)

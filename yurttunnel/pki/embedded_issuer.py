@@ -8,11 +8,11 @@ from typing import Protocol
 from cryptography import x509
 from twisted.internet.interfaces import IReactorTime
 
-from yurttunnel.pki.authority import Authority, key_of_request
+from yurttunnel.pki.authority import Authority, AuthorityEnded, key_of_request
 from yurttunnel.pki.certificate_store import CertificateStore
 from yurttunnel.pki.credentials import is_issued_by
 from yurttunnel.pki.directory import StateError
-from yurttunnel.pki.issuer import EXTENDED_USAGES, Chain, Template
+from yurttunnel.pki.issuer import EXTENDED_USAGES, Chain, NotIssued, Template
 from yurttunnel.pki.renewal import CertificateRenewal
 from yurttunnel.pki.renewal_schedule import STANDALONE_SCHEDULE
 
@@ -43,9 +43,12 @@ class EmbeddedIssuer:
             names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         except x509.ExtensionNotFound:
             names = None
-        certificate = self._authority.sign(
-            asked.subject, key, list(names or ()), self._usage, self._lifetime
-        )
+        try:
+            certificate = self._authority.sign(
+                asked.subject, key, list(names or ()), self._usage, self._lifetime
+            )
+        except AuthorityEnded as error:
+            raise NotIssued(str(error)) from None
         return (certificate, self._authority.certificate)
 
 

@@ -50,7 +50,8 @@ class Refusal(enum.StrEnum):
     RATE_LIMITED = "rate-limited"
     """Too many wrong tokens came from this address; trying later may work."""
     UNAVAILABLE = "unavailable"
-    """The server cannot keep who is enrolled; trying later works when that has been mended."""
+    """The server cannot keep who is enrolled, or its authority has ended by its clock; trying later
+    works when that has been mended."""
     TIMEOUT = "timeout"
     """The request did not arrive in time."""
     INTERNAL = "internal"
