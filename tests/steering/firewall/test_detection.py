@@ -229,6 +229,13 @@ class CleanupTests(Machine):
         self.assertIn("YURTTUNNEL-EDGE4", text)
         self.assertIn("(but removed the chains TUNNEL-PORT of IPv4 (nft))", text)
 
+    def test_refused(self):
+        """What is there and cannot be removed is told of, in whatever words that is refused."""
+        self.tables["iptables-nft"].restore(LEFTOVER)
+        said = "line 3: RULE_DELETE failed (No such file or directory): rule in chain OUTPUT"
+        self.answer("iptables-nft-restore", 4, b"", said)
+        self.assertIn(said, self.failure(self.remove()))
+
     def test_other_kernel(self):
         """What the kernel does not know has nothing of ours."""
         for said in (

@@ -23,7 +23,7 @@ _NOT_IN_KERNEL = (
     "does not exist",
     "No such file or directory",
 )
-"""What programs of iptables say where the kernel lacks what they are for."""
+"""What programs of iptables say, when they read, where the kernel lacks what they are for."""
 
 
 async def remove_chains_elsewhere(
@@ -58,7 +58,8 @@ async def remove_chains(
             if await Tables(programs, back_end, owner, tables).remove():
                 removed.append(f"removed the chains {owner.names[0]} of {back_end.describe()}")
         except Refused as error:
-            if not any(text in error.said for text in _NOT_IN_KERNEL):
+            # What was read and is to be changed is there, whatever is said of it then.
+            if error.changing or not any(text in error.said for text in _NOT_IN_KERNEL):
                 failed.append(str(error))
         except SteeringFailed as error:
             failed.append(str(error))
