@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from tests.e2e.network.namespaces import Namespace, run
 from yurttunnel.hub.network import interface
 from yurttunnel.hub.network.interface import ALIAS, INTERVAL, NodeInterface, ensure, remove
-from yurttunnel.hub.network.links import Link
+from yurttunnel.hub.network.links import Link, Links
 from yurttunnel.hub.settings import InterfaceSettings
 from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.netlink.conversation import KernelRefused
@@ -73,6 +73,19 @@ class KernelTests(SynchronousTestCase):
         self.assertEqual(["set up"], ensure(SETTINGS))
         run("ip", "link", "delete", SETTINGS.name)
         self.assertIn("169.254.2.1 added", ensure(SETTINGS))
+
+    def test_several(self) -> None:
+        """Foreign addresses of one network go, those that go with the first of them, too."""
+        ensure(SETTINGS)
+        added = [f"192.0.2.{number}/24" for number in range(1, 9)]
+        for each in added:
+            run("ip", "address", "add", each, "dev", SETTINGS.name)
+        self.assertEqual([f"{each} removed" for each in added], sorted(ensure(SETTINGS)))
+        self.assertEqual(["169.254.2.1/32"], self.addresses())
+        with Links.opened() as links:
+            link = links.find(SETTINGS.name)
+            assert link is not None
+            links.remove_address(link, ip_address("192.0.2.1"), 24)
 
     def test_removed(self) -> None:
         """What a hub has made is removed, also by a process that has not made it."""

@@ -133,9 +133,13 @@ class Links:
         self._conversation.change(raw_request(body, _NEW_ADDRESS, flags))
 
     def remove_address(self, link: Link, address: Address, length: int) -> None:
-        """Take an address away."""
+        """Take an address away, if it is there still: with the first of a network its others go."""
         body = _address(link, address, length)
-        self._conversation.change(raw_request(body, _DELETE_ADDRESS, CHANGE))
+        try:
+            self._conversation.change(raw_request(body, _DELETE_ADDRESS, CHANGE))
+        except KernelRefused as error:
+            if error.code != errno.EADDRNOTAVAIL:
+                raise
 
 
 def add_tap(name: str) -> None:
