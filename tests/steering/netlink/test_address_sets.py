@@ -24,7 +24,7 @@ from tests.steering.netlink.support import KernelTestCase, command, run_at_once
 from yurttunnel.steering.interfaces import IAddressSets, SteeringFailed
 from yurttunnel.steering.netlink.address_sets import AddressSets
 from yurttunnel.steering.netlink.conversation import Conversation, KernelRefused
-from yurttunnel.steering.netlink.set_table import SetTable
+from yurttunnel.steering.netlink.set_table import MAXIMUM, SetTable
 
 _CAPABILITY_VERSION = 0x20080522
 """``_LINUX_CAPABILITY_VERSION_3``."""
@@ -136,7 +136,14 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
 
     def test_a_set_that_cannot_hold_all(self):
         """A set of other parameters is replaced while rules refer to it."""
-        for parameters in (("maxelem", "10"), ("timeout", "600"), ("counters",), ("comment",)):
+        large = ("maxelem", str(MAXIMUM))
+        for parameters in (
+            ("maxelem", "10"),
+            (*large, "timeout", "600"),
+            (*large, "counters"),
+            (*large, "comment"),
+            (*large, "netmask", "24"),
+        ):
             command("ipset", "create", NAME, "hash:ip", *parameters)
             command("ipset", "add", NAME, "10.0.0.1")
             self.refer_to(NAME)

@@ -53,7 +53,7 @@ _HEADER_SIZE = 4
 
 # IPSET_ATTR_* of linux/netfilter/ipset/ip_set.h: of commands, and of what is in DATA.
 _SETNAME, _TYPENAME, _FAMILY, _DATA, _ADT, _LINENO = 2, 3, 5, 7, 8, 9
-_IP, _TIMEOUT, _CADT_FLAGS, _MAXELEM = 1, 6, 8, 19
+_IP, _TIMEOUT, _CADT_FLAGS, _BITMASK, _MAXELEM, _NETMASK = 1, 6, 8, 12, 19, 20
 _ADDRESSES = {4: 1, 6: 2}
 
 _NETWORK_ORDER = 0x4000
@@ -224,7 +224,8 @@ def _read_part(body: bytes, version: int, found: set[bytes]) -> bool:
 
 def _has_parameters(parameters: dict[int, bytes]) -> bool:
     (largest,) = struct.unpack(">I", parameters.get(_MAXELEM, bytes(4)))
-    plain = _TIMEOUT not in parameters and _CADT_FLAGS not in parameters
+    # With a mask the set has networks, whatever is put in.
+    plain = parameters.keys().isdisjoint((_TIMEOUT, _CADT_FLAGS, _BITMASK, _NETMASK))
     return plain and largest >= MAXIMUM
 
 
