@@ -127,6 +127,28 @@ class EndTests(SessionTestCase):
         self.assertEqual(b"", self.near_user.received)
         self.assertEqual(Code.CANCELLED, self.far_user.reasons[0].value.code)
 
+    def test_pause_after_close(self):
+        """A user that pauses the stream which it has closed does not keep it from its end."""
+        self.near_user.connectionLost = lambda reason: self.near.pauseProducing()
+        self.join()
+        self.near.loseConnection()
+        self.pair.pump()
+        self.far.loseWriteConnection()
+        self.pair.pump()
+        self.assertEqual({}, self.pair.server.wire.streams)
+        self.assert_counters({Code.DONE: 1})
+
+    def test_peers_end_after_close(self):
+        """The peer's end, which waits, is not told to a user that has closed the stream."""
+        self.join()
+        self.near.pauseProducing()
+        self.far.loseWriteConnection()
+        self.pair.pump()
+        self.near.loseConnection()
+        self.pair.pump()
+        self.assertEqual(["made", "lost"], self.near_user.told)
+        self.assert_counters({Code.DONE: 1})
+
     def test_linger(self):
         """A peer that never ends a closed stream has it reset after LINGER seconds."""
         self.join()

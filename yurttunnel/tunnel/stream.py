@@ -233,7 +233,9 @@ class TunnelStream:
     def pauseProducing(self) -> None:
         """Deliver no more for now."""
         self._desired = False
-        self._session.wire.pause(self._wire)
+        if not self.disconnecting:
+            # The rest of a closed stream is no longer the user's: the peer's end has to be seen.
+            self._session.wire.pause(self._wire)
 
     def resumeProducing(self) -> None:
         """Deliver again."""
@@ -300,6 +302,8 @@ class TunnelStream:
 
     def stream_ended(self) -> None:
         """Notify the protocol that no more will come, as a TCP connection does."""
+        if self.disconnecting:
+            return
         if IHalfCloseableProtocol.providedBy(self._protocol):
             IHalfCloseableProtocol(self._protocol).readConnectionLost()
         else:
