@@ -358,6 +358,20 @@ class StreamTests(SynchronousTestCase):
         one.keep(bytes(JOIN_BELOW + 1))
         self.assertEqual(JOIN_BELOW + 1, len(one.backlog[-1]))
 
+    def test_small_pieces_wait_joined(self) -> None:
+        """Small pieces that wait to be sent do not either, and come in their order."""
+        one = stream(1)
+        pushed = b"".join(number.to_bytes(2, "big") for number in range(10_000))
+        taken = bytearray()
+        for number in range(10_000):
+            one.push(number.to_bytes(2, "big"))
+            if number % 1000 == 999:
+                self.assertLessEqual(len(one.pending), one.pending_size // JOIN_BELOW + 2)
+                # In the middle of a piece, to which more is joined.
+                taken += b"".join(frame[2] for frame in self.take(one, 777))
+        taken += b"".join(frame[2] for frame in self.take(one, len(pushed)))
+        self.assertEqual(pushed, bytes(taken))
+
 
 class FairQueueTests(SynchronousTestCase):
     """Who sends next."""

@@ -60,7 +60,7 @@ FULL_ABOVE = 64 * 1024
 
 
 JOIN_BELOW: Final = 1024
-"""Pieces are kept joined up to this size: each by itself would cost many times its bytes."""
+"""Pieces that wait are joined up to this size: each by itself would cost many times its bytes."""
 
 
 class Stream:
@@ -153,7 +153,11 @@ class Stream:
 
     def push(self, data: bytes) -> None:
         """Queue ``data`` to be sent."""
-        self.pending.append(data)
+        pending = self.pending
+        if pending and len(pending[-1]) + len(data) <= JOIN_BELOW:
+            pending[-1] = b"".join((pending[-1], data))
+        else:
+            pending.append(data)
         self.pending_size += len(data)
         if self.pending_size > FULL_ABOVE:
             self.full = True

@@ -489,6 +489,20 @@ class DirectTransportTests(TransportContract, TestCase):
         user.transport.write(b"now")
         self.assertEqual(peer.read().received, b"now")
 
+    async def test_small_pieces_wait_joined(self) -> None:
+        """A piece by itself would cost many times its bytes."""
+        user = User()
+        peer = await self.connect(user)
+        pieces = [number.to_bytes(2, "big") for number in range(10_000)]
+        user.transport.write(MUCH)
+        before = len(user.transport._waiting)
+        for piece in pieces:
+            user.transport.write(piece)
+        self.assertLess(len(user.transport._waiting) - before, 25)
+        expected = MUCH + b"".join(pieces)
+        await until(lambda: len(peer.read().received) >= len(expected))
+        self.assertEqual(peer.received, expected)
+
     async def test_an_event_for_both_directions_ends_with_an_abort(self) -> None:
         """Nothing is sent after it, and no producer is asked for more."""
         user, push = User(), Push()
