@@ -21,6 +21,7 @@ from yurttunnel.http.authority import (
     CACHED,
     Address,
     Network,
+    address_in,
     canonical_address,
     canonical_host,
     join_authority,
@@ -139,7 +140,9 @@ def parse_pattern(text: str) -> Pattern:
         return Pattern(None, _parse_suffix(host), first, last)
     if "/" in host:
         return Pattern(parse_network(host), None, first, last)
-    if host in ("0.0.0.0", "::"):
+    # However it is spelled: as what is dialed it would stand for loopback.
+    address = address_in(host.partition("%")[0])
+    if address is not None and address.is_unspecified:
         raise ValueError(f"{text!r} is no destination: every address is 0.0.0.0/0 and ::/0")
     canonical = dialed_host(host)
     if isinstance(canonical, str):
