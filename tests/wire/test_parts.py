@@ -235,14 +235,24 @@ class LivenessTests(SynchronousTestCase):
         self.assertTrue(self.liveness.silent(30.0, busy=False))
 
 
+UNIT = JOIN_BELOW // 2
+"""Two pieces of this size are kept joined, three are not."""
+
+
 class SendLogTests(SynchronousTestCase):
     """What is kept until acknowledged."""
+
+    content = bytes(number % 251 for number in range(9 * UNIT))
 
     def setUp(self) -> None:
         """Keep three chunks."""
         self.log = SendLog()
-        for chunk in (b"abc", b"defg", b"hi"):
-            self.log.append(chunk)
+        self.keep(self.log)
+
+    def keep(self, log: SendLog) -> None:
+        """Keep chunks of three, four and two units."""
+        for start, end in ((0, 3), (3, 7), (7, 9)):
+            log.append(self.content[start * UNIT : end * UNIT])
 
     def again(self) -> bytes:
         """Collect everything that is sent again."""
@@ -254,13 +264,12 @@ class SendLogTests(SynchronousTestCase):
 
     def test_budget(self) -> None:
         """What is kept counts in the budget, and in the larger one, until it is forgotten."""
-        process = MemoryBudget(100)
-        log = SendLog(MemoryBudget(50, process))
-        for chunk in (b"abc", b"defg", b"hi"):
-            log.append(chunk)
-        self.assertEqual(9, process.used)
-        log.acknowledge(4)
-        self.assertEqual((6, 6), (log.kept, process.used))
+        process = MemoryBudget(100 * UNIT)
+        log = SendLog(MemoryBudget(50 * UNIT, process))
+        self.keep(log)
+        self.assertEqual(9 * UNIT, process.used)
+        log.acknowledge(4 * UNIT)
+        self.assertEqual((6 * UNIT, 6 * UNIT), (log.kept, process.used))
         log.drop()
         self.assertEqual((0, 0, b""), (log.kept, process.used, log.next_again()))
 
@@ -268,24 +277,40 @@ class SendLogTests(SynchronousTestCase):
         """Chunks are forgotten once all of them is acknowledged."""
         kept = []
         for position in range(10):
-            self.assertEqual(min(position, 1), self.log.acknowledge(position))
-            kept.append(self.log.kept)
+            news = self.log.acknowledge(position * UNIT)
+            self.assertEqual(UNIT if position else 0, news)
+            kept.append(self.log.kept // UNIT)
         self.assertEqual([9, 9, 9, 6, 6, 6, 6, 2, 2, 0], kept)
+
+    def test_small_chunks_are_kept_joined(self) -> None:
+        """However small the chunks, they do not cost many times their size."""
+        log = SendLog()
+        for number in range(10_000):
+            log.append(number.to_bytes(2, "big"))
+        self.assertEqual(20_000, log.kept)
+        log.rewind()
+        self.assertLessEqual(len(log.again), 20_000 // JOIN_BELOW + 1)
+        log.acknowledge(20_000)
+        self.assertEqual(0, log.kept)
 
     @conformance("C-101")
     def test_again(self) -> None:
         """Exactly what is not acknowledged is sent again, as often as needed."""
-        for position in range(10):
+        content = self.content
+        for position in (0, 1, UNIT, 3 * UNIT - 1, 3 * UNIT, 3 * UNIT + 1, 8 * UNIT):
             self.log.acknowledge(position)
-            self.assertEqual(b"abcdefghi"[position:], self.again())
-            self.assertEqual(b"abcdefghi"[position:], self.again())
-        self.assertEqual(b"", self.log.next_again())
+            self.assertEqual(content[position:], self.again())
+            self.log.append(b"more")
+            content += b"more"
+            self.assertEqual(content[position:], self.again())
+        self.log.acknowledge(len(content))
+        self.assertEqual(b"", self.again())
 
     @conformance("C-100")
     def test_impossible_acknowledgements(self) -> None:
         """What was not sent, or was acknowledged before, cannot be acknowledged."""
         self.log.acknowledge(4)
-        for position in (3, 10):
+        for position in (3, 9 * UNIT + 1):
             violation = self.assertRaises(Violation, self.log.acknowledge, position)
             self.assertEqual(Code.PROTOCOL, violation.code)
         self.assertEqual(0, self.log.acknowledge(4))

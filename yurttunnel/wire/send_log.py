@@ -5,6 +5,7 @@ from __future__ import annotations
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.frames import Violation
+from yurttunnel.wire.stream import JOIN_BELOW
 
 
 class SendLog:
@@ -12,7 +13,8 @@ class SendLog:
 
     Positions count bytes since the session's start: ``start`` is where the oldest chunk kept
     begins, ``acknowledged`` lies in that chunk, ``end`` is behind the newest. Chunks are kept as
-    they were sent, so keeping one costs a reference and no copy. They count in ``budget``.
+    they were sent, so keeping one costs a reference and no copy; but small ones are joined, as
+    each by itself would cost many times its bytes. They count in ``budget``.
     """
 
     def __init__(self, budget: MemoryBudget | None = None) -> None:
@@ -32,7 +34,11 @@ class SendLog:
 
     def append(self, chunk: bytes) -> None:
         """Keep ``chunk``, which is being sent for the first time."""
-        self._chunks.append(chunk)
+        chunks = self._chunks
+        if chunks and len(chunks[-1]) + len(chunk) <= JOIN_BELOW:
+            chunks[-1] += chunk
+        else:
+            chunks.append(chunk)
         self.end += len(chunk)
         if self._budget is not None:
             self._budget.charge(len(chunk))
