@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.error import ConnectionDone
 
-from tests.tunnel.memory import HalfCloseUser, User
+from tests.tunnel.memory import HalfCloseUser, Producer, User
 from tests.tunnel.sessions import WINDOW, SessionTestCase
 from yurttunnel.tunnel.stream import LINGER
 from yurttunnel.wire.codes import Code
@@ -27,6 +27,16 @@ class EndTests(SessionTestCase):
             self.assertEqual(["made"], user.told)
             self.pair.pump()
             self.assertEqual(["made", "lost"], user.told)
+
+    def test_not_within_an_abort_of_a_close_that_waits(self):
+        """Nor from within an abort of a close that has waited for a producer that is pulled."""
+        self.join()
+        self.near.registerProducer(Producer(), False)
+        self.near.loseConnection()
+        self.near.abortConnection()
+        self.assertEqual(["made"], self.near_user.told)
+        self.pair.pump()
+        self.assertEqual(["made", "lost"], self.near_user.told)
 
     def test_close_when_made(self):
         """A protocol may close its stream in ``connectionMade``."""

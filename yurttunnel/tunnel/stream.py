@@ -360,9 +360,10 @@ class TunnelStream:
     # -- helpers -------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        self._called = True
+        # Perhaps within abort(), when a producer that is pulled has held up the close.
+        called, self._called = self._called, True
         self._session.finish(self, self._wire)
-        self._called = False
+        self._called = called
 
     def _lingered(self, sent: int) -> None:
         self._linger = None
