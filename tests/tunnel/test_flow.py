@@ -6,6 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.tunnel.memory import MIB, HalfCloseUser, SessionPair, User
 from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.stream import TunnelStream
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.hello import Limits
 from yurttunnel.wire.stream import FULL_ABOVE
@@ -90,6 +91,35 @@ class IsolationTests(FlowTestCase):
         self.assertEqual((4 * MIB, 4 * MIB), (near_user.total, far_user.total))
         for producer, _ in stalled:
             self.assertTrue(producer.paused)
+
+    def test_ends_that_wait_are_not_looked_at(self):
+        """Streams that have ended, and wait for who does not read, cost others no time."""
+        stalled = []
+        for near, far, _ in self.bulk(20):
+            far.pauseProducing()
+            near.write(bytes(MIB))
+            near.loseWriteConnection()
+            stalled.append((near._protocol, far))
+        user = User()
+        near, far = self.pair.joined(user, User())
+        far._protocol.dataReceived = far.write
+        self.pair.pump()
+        looked_at = []
+        settle_end = TunnelStream.settle_end
+        self.patch(
+            TunnelStream,
+            "settle_end",
+            lambda stream: looked_at.append(stream) or settle_end(stream),
+        )
+        near.write(b"question")
+        self.pair.pump()
+        self.assertEqual((b"question", []), (user.received, looked_at))
+        for ended, far in stalled:
+            self.assertEqual(["made"], ended.told)
+            far.resumeProducing()
+        self.pair.pump()
+        for ended, _ in stalled:
+            self.assertEqual(["made", "write lost"], ended.told[:2])
 
     def test_same_turns_as_undisturbed(self):
         """A question and its answer take as many turns beside stalled streams as alone."""

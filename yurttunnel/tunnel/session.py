@@ -146,6 +146,8 @@ class TunnelSession:
         self._timer: IDelayedCall | None = None
         self._may_end: Callable[[], bool] = lambda: True
         self._ending: list[TunnelStream] = []
+        # How many ends the wire had when they were looked at.
+        self._ends_seen = 0
         self.wire = Session(side, local, peer, self, self.clock.seconds(), context.budget)
         self._memory = self.wire.memory
         most = min(peer.limits.max_streams, self._memory.limit // local.limits.stream_window)
@@ -243,6 +245,8 @@ class TunnelSession:
             return
         if stream not in self._ending:
             self._ending.append(stream)
+        # Its FIN may have been sent before.
+        self._ends_seen = -1
         self.wire.finish(wire)
         self.request_flush()
         if not self._joining:
@@ -293,7 +297,7 @@ class TunnelSession:
         finally:
             self._flushing = False
         self._counters.bytes_received += wire.bytes_received - before
-        if wire.may_send or self._ending or self._drained:
+        if wire.may_send or self._has_ended or self._drained:
             if self._at_end_of_round is None:
                 self.flush()
             elif not self._joining:
@@ -404,7 +408,7 @@ class TunnelSession:
         """Send what there is to send, and tell streams whose FIN has been sent."""
         if not self._flushing:
             self._send()
-            if self._ending:
+            if self._has_ended:
                 self._settle_ending()
 
     def _send(self) -> None:
@@ -436,7 +440,13 @@ class TunnelSession:
             self._flushing = False
         self._counters.bytes_sent += wire.bytes_sent - before
 
+    @property
+    def _has_ended(self) -> bool:
+        """Whether one of those that end may be told: hundreds may wait for who does not read."""
+        return bool(self._ending) and self._ends_seen != self.wire.ends
+
     def _settle_ending(self) -> None:
+        self._ends_seen = self.wire.ends
         # What the streams' users do when they are told may end other streams.
         ending, self._ending = self._ending, []
         for stream in ending:

@@ -98,6 +98,8 @@ class Session:
         # Payload bytes of all streams that have come, and that have been given to connections.
         self.bytes_received = 0
         self.bytes_sent = 0
+        # Grows whenever a stream has sent its FIN, or is closed.
+        self.ends = 0
         self._events = events
         self._now = now
         limits = local.limits
@@ -366,6 +368,7 @@ class Session:
 
     def _settle(self, stream: Stream) -> None:
         if stream.send_ended:
+            self.ends += 1
             self._check_ended(stream)
         elif stream.full and stream.pending_size < WRITABLE_BELOW and not stream.closed:
             stream.full = False
@@ -440,6 +443,7 @@ class Session:
         stream.will_end = True
         if not stream.pending_size:
             stream.send_ended = True
+            self.ends += 1
             self._send_queue.put(frames.frame(frames.FIN, stream.number))
             self._check_ended(stream)
 
@@ -690,6 +694,7 @@ class Session:
             self._check_drained()
 
     def _remove(self, stream: Stream) -> None:
+        self.ends += 1
         self._table.remove(stream)
         self._send_queue.queue.remove(stream)
         self._receiver.removed(stream, sum(map(len, stream.backlog)))
