@@ -6,7 +6,9 @@ import random
 
 from tests.agent.clients import ClientTestCase
 from yurttunnel.agent.connection_group import FIRST_DELAY
+from yurttunnel.tunnel.session import FEW_NUMBERS
 from yurttunnel.wire.codes import Code
+from yurttunnel.wire.frames import MAX_STREAM
 
 
 class GoingAwayTests(ClientTestCase):
@@ -71,6 +73,33 @@ class GoingAwayTests(ClientTestCase):
         self.network.settle()
         self.assertEqual([], self.client.sessions())
         self.leaving.close_sessions(Code.GOING_AWAY, "over")
+
+
+class NumbersTests(ClientTestCase):
+    """A session whose numbers of streams run out."""
+
+    def test_another_session(self):
+        """Another one begins in time, and the streams of the first go on to their end."""
+        self.connect()
+        session = self.client.sessions()[0]
+        numbers = self.registry.find("edge-1").tunnel.wire._table
+        numbers.next_number = MAX_STREAM - 2 * FEW_NUMBERS
+        near, far = self.stream()
+        self.network.pass_time(2)
+        self.assertEqual([session], self.client.sessions())
+        self.stream()
+        self.network.pass_time(2)
+        new, old = self.client.sessions()
+        self.assertIs(session, old)
+        self.assertTrue(new.connected)
+        near.transport.write(b"still here")
+        self.stream()
+        self.assertEqual((b"still here", 1), (bytes(far.received), len(new.wire.streams)))
+        for number, stream in list(old.wire.streams.items()):
+            self.assertGreaterEqual(number, MAX_STREAM - 2 * FEW_NUMBERS)
+            stream.events.abortConnection()
+        self.network.pass_time(2)
+        self.assertEqual([new], self.client.sessions())
 
 
 class LeavingTests(ClientTestCase):

@@ -35,6 +35,11 @@ BURST = 0.0001
 GOAWAY_STEP = 0.1
 """Seconds between the two steps of going away, at least; two round trips when that is more."""
 
+FEW_NUMBERS = 1024 * 1024
+"""When so few numbers of streams are left, a session goes away, and its peer begins another one.
+500 streams a second use up all of them in 50 days, and a session may last longer than that; these
+do for a minute and more of the most that may be opened."""
+
 
 @dataclass(slots=True)
 class SessionContext:
@@ -233,6 +238,9 @@ class TunnelSession:
         self.shares.take(holder)
         opened = stream.opening(wire)
         self.request_flush()
+        if self.wire.numbers_left < FEW_NUMBERS and self.connected and not self.going_away:
+            # Later: others that it tells may close streams, and whoever opens one has none yet.
+            self.call_soon(self._numbers_run_out)
         return opened
 
     def carried(self, holder: Holder, received: int, sent: int) -> None:
@@ -356,6 +364,12 @@ class TunnelSession:
         """End a session that goes away if no stream is open."""
         if not self.wire.streams:
             self.no_stream_left()
+
+    def _numbers_run_out(self) -> None:
+        """Go away as the peer might have asked for it: with the next session numbers begin anew."""
+        if self.connected and not self.going_away:
+            self.go_away("the session has nearly used up the numbers of its streams")
+            self._tell_going_away()
 
     def _asked(self) -> None:
         self._goaway_call = None
@@ -505,6 +519,9 @@ class TunnelSession:
     def peer_going_away(self, code: Code, text: str) -> None:
         """Notify those who chose this session that it takes no new streams."""
         self.going_away = True
+        self._tell_going_away()
+
+    def _tell_going_away(self) -> None:
         for callback in list(self.on_going_away):
             callback()
 

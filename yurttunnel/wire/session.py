@@ -139,6 +139,11 @@ class Session:
         return self._table.open
 
     @property
+    def numbers_left(self) -> int:
+        """How many more streams this side can open before it has used up its numbers."""
+        return max(0, frames.MAX_STREAM + 2 - self._table.next_number) // 2
+
+    @property
     def chunk(self) -> int:
         """How much :meth:`data_to_send` gives at a time, bytes."""
         return self._send_queue.bdp.chunk

@@ -60,8 +60,10 @@ from yurttunnel.server.siblings.service import LISTED_SECONDS, MAX_SIBLINGS
 from yurttunnel.server.siblings.session import BELIEVED
 from yurttunnel.tunnel.connection import HELLO_TIMEOUT, MAX_UNFINISHED
 from yurttunnel.tunnel.direct.tls import MOST_ANSWERS
+from yurttunnel.tunnel.session import FEW_NUMBERS
 from yurttunnel.tunnel.shares import CALLER, ENTRY, KUBELET_CALLER
 from yurttunnel.wire.credit import RESERVE
+from yurttunnel.wire.frames import MAX_STREAM
 from yurttunnel.wire.hello import Limits
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "limits.md"
@@ -133,6 +135,7 @@ VALUES = {
     "what TLS answers": [MOST_ANSWERS / KIB],
     "connections for enrolment": [MAX_CONNECTIONS, REQUEST_DEADLINE, CLOSE_DEADLINE],
     "streams to a node": [Limits().max_streams, Limits().stream_window / KIB],
+    "streams that a session": [(MAX_STREAM + 1) / 2, FEW_NUMBERS],
     "streams in a process": [
         Limits().stream_window / KIB,
         MEMORY_BUDGET / Limits().stream_window,
