@@ -14,7 +14,7 @@ from tests.tunnel.memory import MIB, Acceptor, SessionPair, User
 from yurttunnel.http.pool import PoolSettings
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
-from yurttunnel.tunnel.session import SessionContext
+from yurttunnel.tunnel.session import GIVEN_UP_HELD, SessionContext
 from yurttunnel.tunnel.shares import (
     FOR_KUBELETS,
     OTHER,
@@ -28,6 +28,7 @@ from yurttunnel.tunnel.shares import (
     for_kubelets,
 )
 from yurttunnel.tunnel.statistics import TunnelCounters
+from yurttunnel.wire.bdp_estimate import ACK_DELAY
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import RESERVE, MemoryBudget
 from yurttunnel.wire.hello import Limits
@@ -271,7 +272,7 @@ class SessionTests(SynchronousTestCase):
             for dial in dials:
                 dial.cancel()
                 self.failureResultOf(dial)
-            self.pair.pump()
+            self.pair.pass_time(GIVEN_UP_HELD)
 
     def test_what_has_ended_counts_no_more(self) -> None:
         """However it has: closed, aborted, cancelled, failed, or with its session."""
@@ -292,7 +293,48 @@ class SessionTests(SynchronousTestCase):
                 stream.attach(User())
                 stream.abortConnection()
             self.pair.pump()
+            self.assertEqual({"forward": 1} if end == "cancel" else {}, self.held(), end)
+            self.pair.pass_time(GIVEN_UP_HELD)
             self.assertEqual({}, self.held(), end)
+
+    def test_what_is_given_up_counts_until_the_agent_knows(self) -> None:
+        """Without a connection that is when it is back, or the session ends."""
+        for ends in (False, True):
+            self.setUp()
+            self.pair.cut(told=False)
+            opened = self.open(holder("a"))
+            opened.addErrback(lambda _: None)
+            opened.cancel()
+            self.pair.clock.advance(3 * GIVEN_UP_HELD)
+            self.assertEqual({"forward": 1}, self.held())
+            if ends:
+                self.pair.server.close(Code.REVOKED, "it is over")
+            else:
+                self.pair.connect()
+                self.pair.pass_time(GIVEN_UP_HELD + ACK_DELAY)
+            self.assertEqual({}, self.held())
+            self.pair.close()
+            self.assertEqual([], self.pair.clock.getDelayedCalls())
+
+    def test_dials_that_are_given_up_are_no_flood(self) -> None:
+        """However many, and however late the agent gets to see them: its session lives."""
+        self.pair.acceptor.answer = None
+        self.pair.silent = True
+        clock = self.pair.clock
+        ended_at = clock.seconds() + 6
+        while clock.seconds() < ended_at:
+            for number in range(4):
+                for _ in range(100):
+                    dial = self.open(holder(f"caller {number}"))
+                    dial.addErrback(lambda _: None)
+                    dial.cancel()
+            # The agent sleeps for two seconds, and sees in no time what has come.
+            self.pair.silent = clock.seconds() % 3 < 2
+            clock.advance(0.1)
+            while self.pair.move():
+                pass
+        self.assertFalse(self.pair.server.closed)
+        self.assertFalse(self.pair.agent.closed)
 
 
 class ProcessTests(SynchronousTestCase):
@@ -333,7 +375,7 @@ class ProcessTests(SynchronousTestCase):
         self.assertEqual(len(opened), self.shares.held.total())
         for dial in opened:
             dial.cancel()
-        self.pairs[0].pump()
+        self.pairs[0].pass_time(GIVEN_UP_HELD)
         self.assertEqual(0, self.shares.held.total())
         self.assertGreater(len(self.fill(1)), 10)
         self.assertEqual([], self.fill(0))

@@ -23,7 +23,7 @@ from zope.interface import implementer
 
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream, IStreamRequest
-from yurttunnel.tunnel.shares import Holder, Shares
+from yurttunnel.tunnel.shares import Holder
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.session import Session
 from yurttunnel.wire.stream import Stream
@@ -54,7 +54,6 @@ class StreamOwner(Protocol):
     cooperator: Cooperator
     call_soon: Callable[..., Any]
     """Have a function called in the next turn of the reactor."""
-    shares: Shares
     wire: Session
 
     @property
@@ -80,6 +79,9 @@ class StreamOwner(Protocol):
 
     def dial_took(self, seconds: float) -> None:
         """Count how long an OPEN took that was answered by OK."""
+
+    def give_back(self, holder: Holder, given_up_at: int) -> None:
+        """Count a stream of ``holder`` no more, in time if this end has given up its OPEN."""
 
     def carried(self, holder: Holder, received: int, sent: int) -> None:
         """Count what a stream has carried that this end had opened, in bytes."""
@@ -318,7 +320,7 @@ class TunnelStream:
     def stream_closed(self, code: Code, text: str) -> None:
         """Notify the protocol, or whoever waits for the opening, that it is over."""
         if self._holder is not None:
-            self._session.shares.give_back(self._holder)
+            self._session.give_back(self._holder, self._wire.given_up_at)
             self._session.carried(self._holder, self.bytes_received, self.bytes_sent)
         if self._linger is not None:
             self._linger.cancel()

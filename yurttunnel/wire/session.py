@@ -134,6 +134,11 @@ class Session:
         return self._send_queue.log.kept
 
     @property
+    def acknowledged(self) -> int:
+        """How much of this side's sequence the peer has acknowledged, bytes."""
+        return self._send_queue.log.acknowledged
+
+    @property
     def streams(self) -> Mapping[int, Stream]:
         """The open streams by number."""
         return self._table.open
@@ -458,6 +463,9 @@ class Session:
             return
         if self.state is not SessionState.CLOSED:
             self._send_queue.put(frames.coded_frame(frames.RESET, stream.number, code, text))
+            if stream.state is OPENING:
+                # Control frames go first, and all at once.
+                stream.given_up_at = self._send_queue.log.end + self._send_queue.control_size
         self._forget(stream, code, text)
 
     def pause(self, stream: Stream) -> None:

@@ -80,6 +80,7 @@ class Stream:
         "end_waiting",
         "events",
         "full",
+        "given_up_at",
         "head_offset",
         "max_frame",
         "number",
@@ -115,6 +116,8 @@ class Stream:
         self.events: StreamEvents
         self.deliver: Callable[[bytes], object]
         self.deadline = 0.0
+        # Where the RESET ends, in the sequence of this side, with which it gave up an OPEN; else 0.
+        self.given_up_at = 0
         # The window is as old as the stream.
         self.since = window.since
         # Receiving.

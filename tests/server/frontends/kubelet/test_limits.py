@@ -60,7 +60,7 @@ from yurttunnel.server.siblings.service import LISTED_SECONDS, MAX_SIBLINGS
 from yurttunnel.server.siblings.session import BELIEVED
 from yurttunnel.tunnel.connection import HELLO_TIMEOUT, MAX_UNFINISHED
 from yurttunnel.tunnel.direct.tls import MOST_ANSWERS
-from yurttunnel.tunnel.session import FEW_NUMBERS
+from yurttunnel.tunnel.session import FEW_NUMBERS, GIVEN_UP_HELD
 from yurttunnel.tunnel.shares import CALLER, ENTRY, KUBELET_CALLER
 from yurttunnel.wire.credit import RESERVE
 from yurttunnel.wire.frames import MAX_STREAM
@@ -140,6 +140,7 @@ VALUES = {
         Limits().stream_window / KIB,
         MEMORY_BUDGET / Limits().stream_window,
     ],
+    "time for which a dial": [GIVEN_UP_HELD],
     "part of both": [1, RESERVE],
     "what an entry": [ENTRY, 584, Limits().max_streams],
     "what a caller": [CALLER, 572, Limits().max_streams, KUBELET_CALLER],
