@@ -13,6 +13,7 @@ import os
 import socket
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 from twisted.internet import reactor
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
@@ -23,6 +24,7 @@ from twisted.trial.unittest import TestCase
 from tests.descriptors import no_descriptor_left
 from tests.tunnel.direct.users import HalfCloseUser, Pull, Push, User
 from yurttunnel.ops.listen import listen_unix
+from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.direct.reactor import with_transports
 
 MUCH = os.urandom(64 * 1024) * 160
@@ -488,6 +490,30 @@ class DirectTransportTests(TransportContract, TestCase):
         peer = await self.connect(user)
         user.transport.write(b"now")
         self.assertEqual(peer.read().received, b"now")
+
+    async def test_what_cannot_be_watched_is_nobodys(self) -> None:
+        """Where the kernel watches no more, no protocol waits for a connection, or counts."""
+        built: list[User] = []
+
+        class Building(Factory):
+            def buildProtocol(self, addr: object) -> User:
+                built.append(User())
+                return built[-1]
+
+        port = self.reactor.listenTCP(0, Building(), interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with mock.patch.object(DescriptorSet, "addReader", side_effect=full):
+            peer = Peer(socket.create_connection(("127.0.0.1", port.getHost().port)))
+            self.addCleanup(peer.socket.close)
+            await until(lambda: peer.read().ended or peer.reset)
+        self.assertEqual(len(self.flushLoggedErrors(OSError)), 1)
+        self.assertEqual(built, [])
+        other = Peer(socket.create_connection(("127.0.0.1", port.getHost().port)))
+        await until(lambda: built)
+        self.addCleanup(self.end, built[0], other)
+        built[0].transport.write(b"served")
+        self.assertEqual(other.read().received, b"served")
 
     async def test_small_pieces_wait_joined(self) -> None:
         """A piece by itself would cost many times its bytes."""

@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
-from yurttunnel.tunnel.direct.transport import SocketTransport, address_of
+from yurttunnel.tunnel.direct.transport import NOBODY, SocketTransport, address_of
 
 
 @implementer(IConnector, IReadWriteDescriptor)
@@ -169,27 +169,30 @@ class SocketConnector:
         self._finish()
         self._socket = None
         destination = self.getDestination()
+        transport = SocketTransport(
+            self._reactor, connected, NOBODY, destination, self._connection_lost, own
+        )
+        try:
+            # Before there is a protocol, which would wait for a connection that never comes.
+            transport.resumeProducing()
+        except OSError as error:
+            # As in _watch.
+            connected.close()
+            self._tell_failed(Failure(_connect_error(error.errno or 0)))
+            return
         try:
             protocol = self._factory.buildProtocol(destination)
             if protocol is None:
                 raise ConnectError(string="the factory has built no protocol")
         except Exception as error:
+            self._reactor.remove(transport)
             connected.close()
             if not isinstance(error, ConnectError):
                 self._log.failure("{factory} failed", factory=self.logPrefix())
             self._tell_failed(Failure(error))
             return
-        transport = self._transport = SocketTransport(
-            self._reactor, connected, protocol, destination, self._connection_lost, own
-        )
-        try:
-            transport.resumeProducing()
-        except OSError as error:
-            # As in _watch.
-            self._transport = None
-            connected.close()
-            self._tell_failed(Failure(_connect_error(error.errno or 0)))
-            return
+        transport.protocol = protocol
+        self._transport = transport
         try:
             protocol.makeConnection(transport)
         except Exception as error:

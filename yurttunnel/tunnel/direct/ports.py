@@ -10,7 +10,7 @@ from twisted.internet.interfaces import IProtocol
 from twisted.logger import Logger
 
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
-from yurttunnel.tunnel.direct.transport import SocketTransport, address_of
+from yurttunnel.tunnel.direct.transport import NOBODY, SocketTransport, address_of
 
 MOST_ACCEPTED = 64
 """Connections of one port that are accepted before others of the round are served."""
@@ -33,8 +33,13 @@ def transport_of(
     """Make the transport of a connected stream socket; ``protocol.makeConnection`` comes next."""
     connection.setblocking(False)
     transport = SocketTransport(descriptors, connection, protocol, peer)
-    # A pause in makeConnection takes this back.
-    transport.resumeProducing()
+    try:
+        # A pause in makeConnection takes this back.
+        transport.resumeProducing()
+    except OSError:
+        # No watch is left. Whoever keeps the error would keep the socket with it.
+        connection.close()
+        raise
     return transport
 
 
@@ -85,8 +90,16 @@ class _Acceptor:
             numeric = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
             peer = (socket.getnameinfo(peer, numeric)[0], *peer[1:])
         address = address_of(port.addressFamily, peer)
-        protocol = port.factory.buildProtocol(address)  # type: ignore[union-attr] # it listens
-        if protocol is None:
-            connection.close()
-            return
-        protocol.makeConnection(transport_of(self._descriptors, connection, protocol, address))
+        # First, since it may fail: a protocol that is never connected would never end either, and
+        # factories count theirs.
+        transport = transport_of(self._descriptors, connection, NOBODY, address)
+        protocol = None
+        try:
+            protocol = port.factory.buildProtocol(address)  # type: ignore[union-attr] # it listens
+        finally:
+            if protocol is None:
+                self._descriptors.remove(transport)
+                connection.close()
+        if protocol is not None:
+            transport.protocol = protocol
+            protocol.makeConnection(transport)

@@ -30,7 +30,7 @@ from twisted.internet.interfaces import (
     IReadWriteDescriptor,
     ISystemHandle,
 )
-from twisted.internet.protocol import connectionDone
+from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -48,6 +48,9 @@ SEND_SIZE = 256 * 1024
 
 BUSY_ABOVE = 64 * 1024
 """The producer is paused while more than this waits, as Twisted's transports do it."""
+
+NOBODY = Protocol()
+"""The protocol of a socket that is watched already, while its own is being built."""
 
 _NOT_NOW = frozenset({EAGAIN, ENOBUFS})
 
