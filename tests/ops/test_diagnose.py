@@ -99,6 +99,12 @@ class RedactionTests(SynchronousTestCase):
             ('{"token": "opaque-21\\', "opaque-21"),
             ("<td>{&quot;token&quot;: &quot;opaque 22&quot;}</td>", "opaque 22"),
             ("<td>token: &#x27;opaque 23</td>", "opaque 23"),
+            ("<td>{&#x27;token&#x27;: b&#x27;opaque 24&#x27;}</td>", "opaque 24"),
+            ("<td>{\\&quot;token\\&quot;: \\&quot;opaque 25\\&quot;}</td>", "opaque 25"),
+            ('"told": "{\\"token\\": \\"opaque 26\\', "opaque 26"),
+            ('"told": "{\\"token\\": \\"with \\\\\\"quotes 27\\\\\\"\\"}"', "quotes 27"),
+            ('"{\\\\\\"token\\\\\\": \\\\\\"opaque 28\\\\\\"}"', "opaque 28"),
+            ('{"token": ["a", "opaque 29"]}', "opaque 29"),
         ):
             shown = redact(text)
             self.assertNotIn(secret, shown)

@@ -20,22 +20,26 @@ _WHOLE = re.compile(
     re.DOTALL,
 )
 
+_MARK = r"(?:&quot;|&#x27;)"
+"""A quote on the status page."""
+
 _NAMES = (
     r"(?<![\w-])[\w-]{0,80}?"
     r"(?:authorization|token|password|passwd|secret|api[_-]?key|client[_-]?key[_-]?data)"
-    # The end of its quotes, which may be escaped: in JSON within JSON, and on the status page.
-    r"(?:\\?[\"']|&quot;|&#x27;)?"
+    # The end of its quotes, which may be escaped: in JSON within JSON.
+    rf"(?:\\*(?:[\"']|{_MARK}))?"
 )
 
 _END = r"(?=\n)|\Z"
 """Of what was cut off within its quotes."""
 
+# What ends a value is escaped as often as what begins it; quotes within are escaped more often.
 _QUOTED = "|".join(
     (
-        rf"b?\"(?:[^\"\\\n]|\\.?)*(?:\"|{_END})",
-        rf"b?'[^'\n]*(?:'|{_END})",
-        rf"\\\"(?:[^\"\\\n]|\\[^\"\n])*(?:\\\"|(?=\")|{_END})",
-        rf"(?P<mark>&quot;|&#x27;)[^<\n]*?(?:(?P=mark)|(?=<)|{_END})",
+        rf"b?(?P<quote>[\"'])[^\n]*?(?:(?<!\\)(?P=quote)|{_END})",
+        # It also ends with the text in which it stands.
+        rf"b?(?P<escaped>\\+[\"'])[^\n]*?(?:(?<!\\)(?:(?P=escaped)|(?=\"))|{_END})",
+        rf"b?(?P<mark>\\*{_MARK})[^<\n]*?(?:(?<!\\)(?P=mark)|(?=<)|{_END})",
     )
 )
 
@@ -48,9 +52,10 @@ _VALUES = [
         rf"({_NAMES}\s*:[ \t]*)[|>][^\n]*\n(?:[ \t]+[^\n]*(?:\n|\Z))+",
         # Cookies, to the end of the line.
         rf"(\b(?:set-)?cookie[\"']?\s*[:=][ \t]*)(?:{_QUOTED}|[^\n\"']+)",
+        # A list, to its end or that of the line.
+        rf"({_NAMES}\s*[:=][ \t]*)[\[(](?:{_QUOTED}|[^\])\n])*[\])]?",
         # A field of YAML, JSON or a header, or an assignment; the scheme of a header stays.
-        # Of a list the first one goes.
-        rf"({_NAMES}\s*[:=][ \t]*[\[(]?(?:(?:{_SCHEMES})[ \t]+)?)"
+        rf"({_NAMES}\s*[:=][ \t]*(?:(?:{_SCHEMES})[ \t]+)?)"
         rf"(?:{_QUOTED}|[^\s,;\"']+)",
         # What headers hold, without their names. The schemes but for the first are words, too.
         r"(\bbearer[ \t]+)\S+",
