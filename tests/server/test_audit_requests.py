@@ -237,6 +237,30 @@ class RequestTests(Audited):
             self.entry(result="refused", code=None, status=status, reason=reason)
 
 
+class GivenUpTests(Audited):
+    """A middleware that gives up an answer that has begun."""
+
+    def behind(self):
+        """Return it, which does what a relay does whose kubelet takes no more of a body."""
+
+        class GivingUp:
+            def wrap(self, handler):
+                """Begin to answer, and fail."""
+
+                def given_up(request):
+                    request.exchange.send_head(200, [(b"Content-Length", b"5")])
+                    request.exchange.fail(504, "nothing was taken")
+
+                return given_up
+
+        return (GivingUp(),)
+
+    def test_given_up(self):
+        """It has broken off, and why is told; the caller has not left."""
+        self.ask(self.dial())
+        self.entry(result="ended", code="connection_lost", status=200, reason="nothing was taken")
+
+
 class DefectTests(Audited):
     """A middleware that raises."""
 

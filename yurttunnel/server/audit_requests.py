@@ -93,6 +93,11 @@ class _AuditedExchange:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._exchange, name)
 
+    def fail(self, status: int, text: str) -> None:
+        if self._exchange.head_sent:
+            self.broken = self.broken or (Code.CONNECTION_LOST, text)
+        self._exchange.fail(status, text)
+
     def abort(self) -> None:
         self.broken = self.broken or (Code.CONNECTION_LOST, "the answer broke off")
         self._exchange.abort()
