@@ -250,6 +250,11 @@ class FishTests(SynchronousTestCase):
         self.assertEqual(["bash", "fish"], self.offered("completion", ""))
         self.assertEqual(["/etc/passwd"], self.offered("server", "--state-dir", "/etc/passwd")[:1])
 
+    def test_no_program_for_each_command(self) -> None:
+        """They are counted by fish itself: seq(1) for each of them took longer than all else."""
+        script = f"function seq; echo run >&2; end\n{completion.fish(COMMANDS)}\n"
+        self.assertIn("--watch", run("fish", f"{script}complete -C 'yurttunnel server --'\n"))
+
     def test_every_command(self) -> None:
         """The script of the real commands is one that fish reads."""
         run("fish", completion.fish(every()), "--no-execute")

@@ -120,9 +120,8 @@ _FISH = """\
 function __yurttunnel_begins -d 'Whether the line begins with these words behind the first one'
     set -l words (commandline -opc)
     set -e words[1]
-    for place in (seq (count $argv))
-        test "$words[$place]" = "$argv[$place]"; or return 1
-    end
+    set -l last (count $argv)
+    test "$words[1..$last]" = "$argv"
 end"""
 
 
