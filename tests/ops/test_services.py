@@ -42,6 +42,17 @@ class StoppedInTurnTests(TestCase):
             self.failureResultOf(parts.stopService(), ZeroDivisionError)
             self.assertFalse(first.running)
 
+    def test_parts_that_fail(self):
+        """Of the first one whoever stops them is told, and of the others the log."""
+        parts = StoppedInTurn()
+        for error in (ValueError("the last one"), ZeroDivisionError("the first one")):
+            part = Service()
+            part.stopService = lambda error=error: fail(error)
+            part.setServiceParent(parts)
+        parts.startService()
+        self.failureResultOf(parts.stopService(), ZeroDivisionError)
+        self.assertEqual(1, len(self.flushLoggedErrors(ValueError)))
+
 
 class PortServiceTests(TestCase):
     """A port as a service."""

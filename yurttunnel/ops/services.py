@@ -10,6 +10,8 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IListeningPort
 from twisted.python.failure import Failure
 
+from yurttunnel.ops.waiting import log_failure
+
 
 class PortService(Service):
     """Listens while it runs; ``listen`` binds at once, or raises CannotListen."""
@@ -46,7 +48,10 @@ class StoppedInTurn(MultiService):
     """
 
     def stopService(self) -> Deferred[None]:
-        """Stop every part, each when the one behind it has; fails as the first one that does."""
+        """Stop every part, each when the one behind it has; fails as the first one that does.
+
+        Further failures are logged.
+        """
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
@@ -55,5 +60,7 @@ class StoppedInTurn(MultiService):
         failures: list[Failure] = []
         for part in reversed(list(self)):
             await maybeDeferred(part.stopService).addErrback(failures.append)
+        for further in failures[1:]:
+            log_failure(further)
         if failures:
             failures[0].raiseException()

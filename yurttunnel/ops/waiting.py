@@ -39,7 +39,7 @@ async def within(clock: IReactorTime, seconds: float, deferreds: Iterable[Deferr
     forgotten, and the caller aborts the connections behind it. A failure counts as an end and
     is logged, since whoever stops has no other use for it.
     """
-    ending = DeferredList([deferred.addErrback(_log_failure) for deferred in deferreds])
+    ending = DeferredList([deferred.addErrback(log_failure) for deferred in deferreds])
     if ending.called:
         return True
     if not await ended_within(clock, seconds, ending):
@@ -49,6 +49,7 @@ async def within(clock: IReactorTime, seconds: float, deferreds: Iterable[Deferr
     return True
 
 
-def _log_failure(failure: Failure) -> None:
+def log_failure(failure: Failure) -> None:
+    """Tell of what has failed while it was stopped."""
     if not failure.check(CancelledError):
         _log.failure("While stopping, a part of the process ended with an error", failure)
