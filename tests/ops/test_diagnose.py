@@ -567,14 +567,19 @@ class MachineTests(SynchronousTestCase):
         programs = Path(self.mktemp())
         programs.mkdir()
         nft = programs / "nft"
-        nft.write_text('#!/bin/sh\necho "table $4 $5 {"\n')
+        nft.write_text(
+            '#!/bin/sh\n[ "$1" = -n ] && exec echo "table $4 $5 {"\n'
+            "for each in 'ip own' 'ip6 own' 'inet own-1b2c' 'ip other' 'ip owner' 'ip not own'; do"
+            ' echo "table $each"; done\n'
+        )
         nft.chmod(0o755)
         self.patch(os, "environ", {"PATH": f"{programs}:/bin:/usr/bin"})
         text = firewall_part(lambda text: [], "own").text
-        for family in ("ip", "ip6"):
-            listed = f"nft -n list table {family} own:\n    table {family} own {{\n"
-            self.assertIn(listed, text)
-        self.assertNotIn("nft -n", firewall_part(lambda text: []).text)
+        for table in ("ip own", "ip6 own", "inet own-1b2c"):
+            self.assertIn(f"nft -n list table {table}:\n    table {table} {{\n", text)
+        self.assertEqual(3, text.count("nft -n"))
+        self.assertNotIn("other", text)
+        self.assertNotIn("nft", firewall_part(lambda text: []).text.replace("-nft", ""))
 
     def test_missing_program(self):
         """A program that is not installed is said."""

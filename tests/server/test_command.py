@@ -395,5 +395,6 @@ class SubjectTests(SynchronousTestCase):
         for given, has_rules in ((), True), (("--enable-iptables=false",), False):
             in_cluster = Options()
             in_cluster.parseOptions(["--kube-config=config", *given])
-            found = command.subject(in_cluster.settings).own_lines
-            self.assertEqual(has_rules, found is not None)
+            found = command.subject(in_cluster.settings)
+            self.assertEqual(has_rules, found.own_lines is not None)
+            self.assertEqual("yurttunnel", found.own_table)

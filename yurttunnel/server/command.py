@@ -73,6 +73,7 @@ def subject(settings: Settings) -> Subject:
     """Name the server's port, its files, and its firewall rules, for ``--diagnose``."""
     # What only this needs takes time and memory to import.
     from yurttunnel.steering.firewall.rules import TUNNEL
+    from yurttunnel.steering.netlink.tracking import TABLE
 
     mode = settings.mode
     if isinstance(mode, StandaloneSettings):
@@ -87,6 +88,7 @@ def subject(settings: Settings) -> Subject:
         directories=(directory,),
         files=tuple(path for path in files if path is not None),
         own_lines=TUNNEL.lines if steered else None,
+        own_table=TABLE.removesuffix("-"),
     )
 
 

@@ -6,6 +6,7 @@ import ctypes
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import ssl
 import subprocess
@@ -86,7 +87,8 @@ def machine_part(proc: Path = Path("/proc")) -> Part:
 def firewall_part(own_lines: OwnLines, own_table: str = "") -> Part:
     """Return the program's own rules in each of the kernel's firewalls that is in use.
 
-    ``own_table`` is the name of its tables of nftables, if it may have some.
+    ``own_table`` is the name of its tables of nftables, if it may have some; that of some goes on
+    behind a hyphen.
     """
     lines = [*_rules(own_lines), *(_tables(own_table) if own_table else ())]
     return Part("firewall", "".join(f"{line}\n" for line in lines))
@@ -102,8 +104,17 @@ def _rules(own_lines: OwnLines) -> Iterator[str]:
 
 
 def _tables(name: str) -> Iterator[str]:
-    for family in ("ip", "ip6"):
-        yield from _told_by(bytes.splitlines, "nft", "-n", "list", "table", family, name)
+    own = re.compile(rf"table (\S+) ({re.escape(name)}(?:-\S+)?)")
+    tables: list[re.Match[str]] = []
+
+    def find(text: bytes) -> list[bytes]:
+        lines = text.decode("utf-8", "backslashreplace").splitlines()
+        tables.extend(filter(None, map(own.fullmatch, lines)))
+        return [table[0].encode() for table in tables]
+
+    yield from _told_by(find, "nft", "list", "tables")
+    for table in tables:
+        yield from _told_by(bytes.splitlines, "nft", "-n", "list", "table", *table.groups())
 
 
 def _told_by(own_lines: OwnLines, program: str, *arguments: str) -> Iterator[str]:

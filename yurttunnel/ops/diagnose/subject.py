@@ -17,7 +17,7 @@ class Subject:
     ``directories`` are listed, ``files`` beside them, too. ``secret_flags`` are those whose
     values are secrets (``--join-token``), ``secrets`` those values. ``own_lines`` picks the
     lines of the program's own firewall rules, ``None`` where it makes none, and ``own_table`` is
-    the name of its tables of nftables.
+    the name of its tables of nftables, or what stands before a hyphen in it.
     """
 
     program: str
