@@ -70,7 +70,7 @@ def parse_file(path: Path, may_be_empty: bool = True) -> dict[str, object]:
     if len(content) > MOST_BYTES:
         raise BadConfiguration(f"{path}: it is longer than {MOST_BYTES} bytes")
     if not (content.strip() or may_be_empty):
-        # A full disk, a loss of power, and who writes in place leave such files.
+        # A full disk and who writes in place leave such files.
         raise BadConfiguration(
             f"{path}: it is empty, as a file is that is just being written, or was on a full disk;"
             " for no settings at all leave a comment in it"
