@@ -10,6 +10,7 @@ from tests.hub.test_configuration import hub_config_map
 from yurttunnel.hub.configuration import HubConfiguration
 from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.policy import Policy
+from yurttunnel.hub.request.callers import PAGES
 from yurttunnel.hub.request.requests import ApiRequest, Caller, ResourceType
 from yurttunnel.kube.resources import CONFIG_MAPS
 
@@ -117,10 +118,11 @@ class ClientTests(PolicyTestCase):
             self.assertFalse(self.keeps(component), component)
 
     def test_nameless(self):
-        """A client that does not say what it is is never kept, even if it asks for it."""
+        """Who does not say what it is is never kept, though it asks for it; nor are hub pages."""
         self.configure("*")
-        self.assertFalse(self.keeps("", keep=True))
-        self.assertFalse(self.policy.keeps(Caller(""), ApiRequest("get", "/version")))
+        for component in ("", PAGES):
+            self.assertFalse(self.keeps(component, keep=True))
+            self.assertFalse(self.policy.keeps(Caller(component), ApiRequest("get", "/version")))
 
     def test_configured(self):
         """Those that ``cache_agents`` lists are kept, from that moment on."""

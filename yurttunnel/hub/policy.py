@@ -23,7 +23,7 @@ from zope.interface import implementer
 
 from yurttunnel.hub.configuration import ALL, CACHE_AGENTS, HubConfiguration
 from yurttunnel.hub.interfaces import IPolicy
-from yurttunnel.hub.request.callers import SERVICE_ACCOUNT
+from yurttunnel.hub.request.callers import PAGES, SERVICE_ACCOUNT
 from yurttunnel.hub.request.requests import ApiRequest, Caller, ResourceType
 
 DEFAULT_CLIENTS = frozenset(
@@ -59,6 +59,9 @@ _NEVER_KEPT = frozenset(
     }
 )
 
+_NEVER_A_CLIENT = frozenset({"", PAGES})
+"""Who does not say what it is, and the hub's pages, which show what kubelet knows."""
+
 _DOCUMENTS = ("/version", "/api", "/apis", "/openapi")
 
 
@@ -82,7 +85,7 @@ class Policy:
 
     def keeps(self, caller: Caller, request: ApiRequest) -> bool:
         """Return whether the answer to a request is kept, and so may be given offline."""
-        if not caller.component:
+        if caller.component in _NEVER_A_CLIENT:
             return False
         if request.resource is None:
             return request.verb == "get" and _is_document(request.path)
