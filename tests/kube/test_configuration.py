@@ -358,6 +358,10 @@ class KubeConfigTests(ConfigurationTestCase):
             "https://hunter2@api:1",
             "https://api?hunter2",
             "https://api#hunter2",
+            # Nor where it is wrong in another way, too.
+            "https://ada:hunter2@api:port",
+            "https://[ada:hunter2@api",
+            "ada:hunter2@api",
         ):
             self.cluster["server"] = url
             text = self.refused_file()

@@ -40,6 +40,12 @@ def checked_host(url: str, where: str) -> str:
 
     The scheme of what is returned is in small letters, by which others tell whether there is TLS.
     """
+    if any(each in url for each in "@?#"):
+        # Without the URL itself: it is told wherever the API does not answer, and so would these.
+        raise BadKubeConfiguration(
+            f"{where}: the URL of an API has no user, password or query: write https://HOST:PORT,"
+            " and a token or a certificate where the user is"
+        )
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("https", "http") and parts.hostname and parts.port != 0
@@ -47,10 +53,4 @@ def checked_host(url: str, where: str) -> str:
         usable = False
     if not usable:
         raise BadKubeConfiguration(f"{where}: {url!r} is not the URL of an API: https://HOST:PORT")
-    if "@" in parts.netloc or parts.query or parts.fragment:
-        # Without the URL itself: it is told wherever the API does not answer, and so would these.
-        raise BadKubeConfiguration(
-            f"{where}: the URL of an API has no user, password or query: write https://HOST:PORT,"
-            " and a token or a certificate where the user is"
-        )
     return parts.geturl().rstrip("/")
