@@ -5,6 +5,7 @@ from __future__ import annotations
 from OpenSSL import SSL
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
@@ -129,6 +130,24 @@ class InterceptionContextsTests(SynchronousTestCase):
         clock.ahead = 0.0
         begin = self.shown(b"edge-1").not_valid_before_utc
         self.assertLessEqual(begin.timestamp(), clock.time_of_day())
+
+    def test_beyond_the_end(self):
+        """By a clock that is beyond the authority's end what there is is shown, which is told."""
+        clock = SteppedClock()
+        self.issuer = Issuer.make(self, clock)
+        self.contexts = InterceptionContexts(clock, self.issuer.authority, [CALLER_NAME])
+        self.caller = self.issuer.caller()
+        clock.ahead = 11 * 365 * DAY
+        with capturedLogs() as events:
+            for _ in range(2):
+                self.assertEqual(["localhost"], names_in(self.shown(b"edge-1")))
+        (event,) = events
+        self.assertIs(LogLevel.warn, event["log_level"])
+        self.assertIn(
+            "no certificate for a node: the server's authority ended at", formatEvent(event)
+        )
+        clock.ahead = 0.0
+        self.assertEqual(["edge-1"], names_in(self.shown(b"edge-1")))
 
     def test_released(self):
         """After the handshake nothing leads from the connection back to what belongs to it."""

@@ -20,7 +20,8 @@ from twisted.logger import Logger
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 
 from yurttunnel.http.authority import BadAuthority, canonical_host
-from yurttunnel.pki.authority import Authority, utc_now
+from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.pki.authority import Authority, AuthorityEnded, utc_now
 from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.credentials import Credentials, new_key
 from yurttunnel.pki.identity import host_is_address
@@ -52,6 +53,7 @@ class InterceptionContexts(CallerContexts):
     ) -> None:
         self._clock = clock
         self._authority = authority
+        self._limited = RateLimitedLog(clock, _log)
         self._key = new_key()
         self._max_certificates = max_certificates
         # By name or address, the last used last.
@@ -82,6 +84,9 @@ class InterceptionContexts(CallerContexts):
             host = _wanted_host(connection)
             if host is not None:
                 connection.use_certificate(self._certificate_for(host))
+        except AuthorityEnded as error:
+            # By a clock that may be set: the one for the default host, which the caller refuses.
+            self._limited.warn("callers are shown no certificate for a node: {error}", error=error)
         except Exception:
             # OpenSSL calls this: nobody else would hear of an error.
             _log.failure("choosing a certificate for a caller failed")
