@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.http.support import Server, request, responses, settle
@@ -71,6 +72,20 @@ class RelistTests(SynchronousTestCase):
         self.change(connection)
         self.assertTrue(connection.aborted)
         self.assertNotIn(b"ERROR", connection.sent)
+
+    def test_refused(self):
+        """No event is added to what says why there is no watch: that breaks off."""
+        self.begun = False
+        for fields in ((), [(b"Content-Length", b"20")]):
+            connection = self.watch()
+            exchange = self.server.handler.exchange
+            exchange.send_head(403, fields)
+            exchange.write(b'{"kind":"Status"')
+            with capturedLogs() as events:
+                self.change(connection)
+            self.assertTrue(connection.aborted)
+            self.assertNotIn(b"ERROR", connection.sent)
+            self.assertEqual([], events)
 
     def test_unanswered(self):
         """One that has not begun yet is answered so, in the API's terms whatever is accepted."""

@@ -21,12 +21,13 @@ def end_when_changed(following: IFollowing, call: HubCall, changed: bool) -> Non
     """End a watch once ``following`` says that something else is done with it.
 
     One that is ``changed`` on its way is JSON, and written in whole frames: its client is told to
-    list again. Any other is cut where it is, and told when it is begun again.
+    list again. Any other is cut where it is, and told when it is begun again; so is what says why
+    there is no watch.
     """
     exchange = call.exchange
 
     def end() -> None:
-        if changed and exchange.head_sent:
+        if changed and exchange.head_sent and exchange.status < 400:
             exchange.write(event_form("ERROR", status_content(EXPIRED)[1].strip()))
             exchange.finish()
         else:
