@@ -39,7 +39,8 @@ class ComparisonTests(SynchronousTestCase):
 
     def test_numbers_are_those_of_the_api(self):
         """What only Python reads as a number, or nobody as one so long, is neither."""
-        for value in ("1_0", "1_000", "x", "", "9" * 64, "9" * 5_000):
+        for value in ("1_0", "1_000", "x", "", str(2**63), "9" * 64, "9" * 5_000):
             for selector in ("a>5", "a<5", f"b>{value}", f"b<{value}"):
                 self.assertFalse(label_test(selector)({"a": value, "b": "7"}), selector)
         self.assertTrue(label_test("a>5,a<11,a>-3")({"a": "010"}))
+        self.assertTrue(label_test(f"a<{2**63 - 1}")({"a": str(-(2**63))}))

@@ -27,7 +27,7 @@ _FIELD = re.compile(
     r"(?P<field>[^=!,\\]+)(?P<operator>==|=|!=)(?P<value>(?:[^,=\\]|\\[,=\\])*)(?:,|\Z)"
 )
 _INTEGER = re.compile(r"-?[0-9]{1,63}")
-"""As Go reads it: Python's own may have underscores, which labels may have, too."""
+"""Python's own may have underscores, which labels may have, too."""
 
 _ESCAPED = re.compile(r"\\([,=\\])")
 _TO_ESCAPE = re.compile(r"[,=\\]")
@@ -122,12 +122,18 @@ def _not_in(key: str, values: frozenset[str]) -> LabelTest:
 
 def _ordered(key: str, operator: str, limit: str) -> LabelTest:
     """Compare whole numbers; what is none is neither greater nor less."""
+    bound = _integer(limit)
 
     def test(labels: Mapping[str, str]) -> bool:
-        value = labels.get(key, "")
-        if not (_INTEGER.fullmatch(value) and _INTEGER.fullmatch(limit)):
+        actual = _integer(labels.get(key, ""))
+        if actual is None or bound is None:
             return False
-        actual, bound = int(value), int(limit)
         return actual > bound if operator == ">" else actual < bound
 
     return test
+
+
+def _integer(text: str) -> int | None:
+    """Return what the API reads as a number (64 bits), ``None`` for all else."""
+    number = int(text) if _INTEGER.fullmatch(text) else None
+    return number if number is not None and -(2**63) <= number < 2**63 else None
