@@ -13,8 +13,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.tunnel.memory import MIB, Acceptor, SessionPair, User
 from yurttunnel.http.pool import PoolSettings
 from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.given_up import GIVEN_UP_HELD
 from yurttunnel.tunnel.interfaces import IStream
-from yurttunnel.tunnel.session import GIVEN_UP_HELD, SessionContext
+from yurttunnel.tunnel.session import SessionContext
 from yurttunnel.tunnel.shares import (
     FOR_KUBELETS,
     OTHER,
@@ -305,7 +306,8 @@ class SessionTests(SynchronousTestCase):
             opened = self.open(holder("a"))
             opened.addErrback(lambda _: None)
             opened.cancel()
-            self.pair.clock.advance(3 * GIVEN_UP_HELD)
+            for _ in range(3):
+                self.pair.clock.advance(GIVEN_UP_HELD)
             self.assertEqual({"forward": 1}, self.held())
             if ends:
                 self.pair.server.close(Code.REVOKED, "it is over")
@@ -315,6 +317,23 @@ class SessionTests(SynchronousTestCase):
             self.assertEqual({}, self.held())
             self.pair.close()
             self.assertEqual([], self.pair.clock.getDelayedCalls())
+
+    def test_each_that_is_given_up_counts_for_as_long(self) -> None:
+        """One after the other they count no more, by one timer."""
+        timers = len(self.pair.clock.getDelayedCalls())
+        for count in (1, 2, 3):
+            dial = self.open(holder("a"))
+            dial.addErrback(lambda _: None)
+            dial.cancel()
+            self.pair.pump()
+            self.assertEqual(count, self.held()["forward"])
+            self.assertLessEqual(len(self.pair.clock.getDelayedCalls()), timers + 2)
+            self.pair.pass_time(0.25)
+        held = []
+        for _ in range(4):
+            held.append(self.held().get("forward", 0))
+            self.pair.pass_time(0.25)
+        self.assertEqual([3, 2, 1, 0], held)
 
     def test_dials_that_are_given_up_are_no_flood(self) -> None:
         """However many, and however late the agent gets to see them: its session lives."""
@@ -375,13 +394,24 @@ class ProcessTests(SynchronousTestCase):
         self.assertEqual(len(opened), self.shares.held.total())
         for dial in opened:
             dial.cancel()
-        self.pairs[0].pass_time(GIVEN_UP_HELD)
+        self.pairs[0].pump()
         self.assertEqual(0, self.shares.held.total())
         self.assertGreater(len(self.fill(1)), 10)
         self.assertEqual([], self.fill(0))
         self.pairs[1].server.close(Code.REVOKED, "it is over")
         self.pairs[1].pump()
         self.assertGreater(len(self.fill(0)), 10)
+
+    def test_what_is_given_up_in_one_session_is_not_missing_in_the_other(self) -> None:
+        """Nodes that are lost, with dials that nobody waits for, take nothing from others."""
+        lost = self.pairs[0]
+        lost.cut(told=False)
+        for _ in range(5):
+            for dial in self.fill(0):
+                dial.cancel()
+        self.assertGreater(lost.server.shares.held.total(), 50)
+        self.assertEqual(0, self.shares.held.total())
+        self.assertGreater(len(self.fill(1)), 10)
 
     def test_what_is_not_acknowledged_leaves_room_for_what_goes_to_kubelets(self) -> None:
         """However much is written to streams of one node, another node's kubelet is reached."""

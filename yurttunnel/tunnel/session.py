@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.given_up import GivenUpDials
 from yurttunnel.tunnel.interfaces import IRounds, IStream, IStreamAcceptor, IStreamOpener
 from yurttunnel.tunnel.shares import OTHER, Holder, Shares, ShareUsedUp
 from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
@@ -39,12 +40,6 @@ FEW_NUMBERS = 1024 * 1024
 """When so few numbers of streams are left, a session goes away, and its peer begins another one.
 500 streams a second use up all of them in 50 days, and a session may last longer than that; these
 do for a minute and more of the most that may be opened."""
-
-GIVEN_UP_HELD = 1.0
-"""Seconds for which a stream that this end has given up unanswered is still of its holder's share,
-at least. A peer takes too many of these in a second for a flood (:mod:`~yurttunnel.wire.flood`),
-and after a pause those of several seconds come to it together. So each share lasts until the peer
-has acknowledged that, too: then none comes back to it more than twice in a second."""
 
 
 @dataclass(slots=True)
@@ -121,7 +116,7 @@ class TunnelSession:
     # instance would have a table of their names, of 1.3 KiB.
     _goaway_call: IDelayedCall | None = None
     _goaway_text = ""
-    _given_up: dict[IDelayedCall, Holder] | None = None
+    _given_up: GivenUpDials | None = None
     _drained = False
 
     def __init__(
@@ -253,13 +248,15 @@ class TunnelSession:
     def give_back(self, holder: Holder, given_up_at: int) -> None:
         """Count a stream of ``holder`` no more.
 
-        One whose OPEN this end has given up, by a RESET that ends ``given_up_at``, counts for
-        :data:`GIVEN_UP_HELD`, and until the peer has acknowledged that.
+        One whose OPEN this end has given up, by a RESET that ends ``given_up_at``, counts for a
+        while more, see :class:`GivenUpDials`.
         """
         if not given_up_at or self.closed:
             self.shares.give_back(holder)
-        else:
-            self._hold(holder, given_up_at)
+            return
+        if self._given_up is None:
+            self._given_up = GivenUpDials(self.clock, self.shares, lambda: self.wire.acknowledged)
+        self._given_up.add(holder, given_up_at)
 
     def carried(self, holder: Holder, received: int, sent: int) -> None:
         """Count what a stream has carried that this end had opened, in bytes."""
@@ -401,20 +398,6 @@ class TunnelSession:
             wire.peer.limits.max_streams - self.shares.used,
             (memory.limit - memory.used) // window,
         )
-
-    def _hold(self, holder: Holder, given_up_at: int) -> None:
-        if self._given_up is None:
-            self._given_up = {}
-        call = self.clock.callLater(GIVEN_UP_HELD, lambda: self._held(call, given_up_at))
-        self._given_up[call] = holder
-
-    def _held(self, call: IDelayedCall, given_up_at: int) -> None:
-        assert self._given_up is not None  # the call is in it
-        holder = self._given_up.pop(call)
-        if self.wire.acknowledged < given_up_at:
-            self._hold(holder, given_up_at)
-        else:
-            self.shares.give_back(holder)
 
     # -- flushing ------------------------------------------------------------------------------
 
@@ -596,9 +579,7 @@ class TunnelSession:
                 call.cancel()
         self._timer = self._goaway_call = None
         self._ending.clear()
-        given_up, self._given_up = self._given_up or {}, None
-        for call, holder in given_up.items():
-            call.cancel()
-            self.shares.give_back(holder)
+        if self._given_up is not None:
+            self._given_up.end()
         for callback in list(self.on_closed):
             callback(code, text)

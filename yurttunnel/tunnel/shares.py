@@ -192,18 +192,27 @@ class Shares:
 
     def give_back(self, holder: Holder) -> None:
         """Count it no more."""
-        entry, caller = holder[:2], holder[:3]
         for each in self._all:
-            each.used -= 1
-            each.held[holder.kind] -= 1
-            each._to_kubelets -= holder.to_kubelet
-            entries, callers = each._entries, each._callers
-            entries[entry] -= 1
-            if not entries[entry]:
-                del entries[entry]
-            callers[caller] -= 1
-            if not callers[caller]:
-                del callers[caller]
+            each.give_back_here(holder)
+
+    def give_back_outside(self, holder: Holder) -> None:
+        """Count it no more in what these are a part of; :meth:`give_back_here` comes later."""
+        for each in self._all[1:]:
+            each.give_back_here(holder)
+
+    def give_back_here(self, holder: Holder) -> None:
+        """Count it no more in these alone."""
+        entry, caller = holder[:2], holder[:3]
+        self.used -= 1
+        self.held[holder.kind] -= 1
+        self._to_kubelets -= holder.to_kubelet
+        entries, callers = self._entries, self._callers
+        entries[entry] -= 1
+        if not entries[entry]:
+            del entries[entry]
+        callers[caller] -= 1
+        if not callers[caller]:
+            del callers[caller]
 
     def _why(self, share: Share, holder: Holder) -> str:
         used, left = self.used, self._room()

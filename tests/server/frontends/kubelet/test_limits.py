@@ -60,7 +60,8 @@ from yurttunnel.server.siblings.service import LISTED_SECONDS, MAX_SIBLINGS
 from yurttunnel.server.siblings.session import BELIEVED
 from yurttunnel.tunnel.connection import HELLO_TIMEOUT, MAX_UNFINISHED
 from yurttunnel.tunnel.direct.tls import MOST_ANSWERS
-from yurttunnel.tunnel.session import FEW_NUMBERS, GIVEN_UP_HELD
+from yurttunnel.tunnel.given_up import GIVEN_UP_HELD
+from yurttunnel.tunnel.session import FEW_NUMBERS
 from yurttunnel.tunnel.shares import CALLER, ENTRY, KUBELET_CALLER
 from yurttunnel.wire.credit import RESERVE
 from yurttunnel.wire.frames import MAX_STREAM
