@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.tunnel.memory import MIB, Acceptor, SessionPair, User
 from yurttunnel.http.pool import PoolSettings
+from yurttunnel.server.siblings.settings import SIBLING_LIMITS
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.given_up import GIVEN_UP_HELD
 from yurttunnel.tunnel.interfaces import IStream
@@ -32,6 +33,7 @@ from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire.bdp_estimate import ACK_DELAY
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import RESERVE, MemoryBudget
+from yurttunnel.wire.flood import CANCELS_PER_SECOND
 from yurttunnel.wire.hello import Limits
 
 MOST = Limits().max_streams
@@ -353,6 +355,22 @@ class SessionTests(SynchronousTestCase):
             while self.pair.move():
                 pass
         self.assertFalse(self.pair.server.closed)
+        self.assertFalse(self.pair.agent.closed)
+
+    def test_nor_where_more_may_be_open(self) -> None:
+        """A session with another server, for all of its nodes, lives likewise."""
+        self.pair = SessionPair(SIBLING_LIMITS)
+        self.addCleanup(self.pair.close)
+        dials = []
+        for number in range(2400):
+            dials.append(self.open(holder(f"entry {number % 2}")))
+            dials[-1].addErrback(lambda _: None)
+            self.pair.turn()
+        self.assertGreater(len(self.pair.agent.wire.streams), CANCELS_PER_SECOND)
+        for dial in dials:
+            dial.cancel()
+        self.pair.pump()
+        self.assertEqual({}, self.pair.agent.wire.streams)
         self.assertFalse(self.pair.agent.closed)
 
 

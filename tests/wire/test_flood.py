@@ -20,7 +20,7 @@ class FloodGuardTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         """Begin at a time other than 0."""
-        self.guard = FloodGuard(100.0)
+        self.guard = FloodGuard(100.0, 1000)
 
     def frames(self, count: int, now: float) -> None:
         """Count frames."""
@@ -52,5 +52,14 @@ class FloodGuardTests(SynchronousTestCase):
             self.guard.frame(second)
             for _ in range(CANCELS_PER_SECOND):
                 self.guard.cancel()
+        violation = self.assertRaises(Violation, self.guard.cancel)
+        self.assertEqual(Code.FLOOD, violation.code)
+
+    @conformance("C-128")
+    def test_cancels_of_many_streams(self) -> None:
+        """Twice as many as may be open are none, though that is more."""
+        self.guard = FloodGuard(100.0, CANCELS_PER_SECOND)
+        for _ in range(2 * CANCELS_PER_SECOND):
+            self.guard.cancel()
         violation = self.assertRaises(Violation, self.guard.cancel)
         self.assertEqual(Code.FLOOD, violation.code)

@@ -17,17 +17,20 @@ OPENINGS_PER_SECOND: Final = 10_000
 else a frame costs, so that a busy end would never see :data:`FRAMES_PER_SECOND` of them."""
 
 CANCELS_PER_SECOND: Final = 2_000
-"""More unanswered streams reset than this in a second are a flood ("rapid reset")."""
+"""More unanswered streams reset than this in a second are a flood ("rapid reset"), or than twice
+as many as may be open, where that is more: all that were may be given up, and, after a pause, all
+that came in their place."""
 
 
 class FloodGuard:
-    """Counts what a peer sends, second by second."""
+    """Counts what a peer sends, second by second, which may have ``max_streams`` open."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, max_streams: int) -> None:
         self._second = now
         self._frames = 0
         self._openings = 0
         self._cancels = 0
+        self._most_cancels = max(CANCELS_PER_SECOND, 2 * max_streams)
 
     def frame(self, now: float) -> None:
         """Count a frame other than DATA; raises :class:`Violation` when there are too many."""
@@ -47,5 +50,5 @@ class FloodGuard:
     def cancel(self) -> None:
         """Count a stream reset before its answer; raises :class:`Violation` likewise."""
         self._cancels += 1
-        if self._cancels > CANCELS_PER_SECOND:
+        if self._cancels > self._most_cancels:
             raise Violation(Code.FLOOD, "too many streams opened and reset")

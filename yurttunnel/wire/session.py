@@ -111,7 +111,7 @@ class Session:
         self._measured = self._send_queue.round_trip
         interval = max(limits.ping_interval, peer.limits.ping_interval) / 1000
         self._liveness = Liveness(interval, follows=side is Side.AGENT)
-        self._flood = FloodGuard(now)
+        self._flood = FloodGuard(now, limits.max_streams)
         self._refuses_streams = False
         self._peer_refuses_streams = False
         self._expires = now + limits.resume_window / 1000
