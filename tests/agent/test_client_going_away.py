@@ -6,7 +6,7 @@ import random
 
 from tests.agent.clients import ClientTestCase
 from yurttunnel.agent.connection_group import FIRST_DELAY
-from yurttunnel.tunnel.session import FEW_NUMBERS
+from yurttunnel.tunnel.session import FEW_NUMBERS, SUCCESSION
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import MAX_STREAM
 
@@ -98,8 +98,24 @@ class NumbersTests(ClientTestCase):
         for number, stream in list(old.wire.streams.items()):
             self.assertGreaterEqual(number, MAX_STREAM - 2 * FEW_NUMBERS)
             stream.events.abortConnection()
-        self.network.pass_time(2)
+        self.network.pass_time(SUCCESSION)
         self.assertEqual([new], self.client.sessions())
+
+    def test_nobody_misses_the_node_meanwhile(self):
+        """The first session serves until another one is there, also when no stream is open."""
+        self.patch(random, "uniform", lambda low, high: high)
+        self.connect()
+        first = self.registry.find("edge-1").tunnel
+        first.wire._table.next_number = MAX_STREAM - 2 * FEW_NUMBERS
+        for _ in range(2):
+            near, _ = self.stream()
+            near.transport.abortConnection()
+        for _ in range(20):
+            self.assertFalse(self.registry.find("edge-1").tunnel.wire.refuses_streams)
+            self.network.pass_time(0.05, 0.05)
+        self.assertIsNot(first, self.registry.find("edge-1").tunnel)
+        self.network.pass_time(SUCCESSION)
+        self.assertTrue(first.closed)
 
 
 class LeavingTests(ClientTestCase):

@@ -41,6 +41,10 @@ FEW_NUMBERS = 1024 * 1024
 500 streams a second use up all of them in 50 days, and a session may last longer than that; these
 do for a minute and more of the most that may be opened."""
 
+SUCCESSION = 5.0
+"""Seconds for which such a session serves, also when no stream is open: its peer has begun another
+one by then, and the node would be missed meanwhile. A sibling waits for up to 3 s."""
+
 
 @dataclass(slots=True)
 class SessionContext:
@@ -345,18 +349,20 @@ class TunnelSession:
         """End the session and every stream in it with a reason."""
         self.wire.close(code, text)
 
-    def go_away(self, text: str, may_end: Callable[[], bool] = lambda: True) -> None:
+    def go_away(
+        self, text: str, may_end: Callable[[], bool] = lambda: True, least: float = GOAWAY_STEP
+    ) -> None:
         """Ask for new streams elsewhere, serve until none is open, then end the session.
 
         ``may_end()`` says whether it need not go on for the sake of others; :meth:`end_if_idle`
-        asks again.
+        asks again. It goes on for ``least`` seconds in any case.
         """
         if self.wire.going_away or self.closed:
             return
         self.going_away = True
         self._goaway_text = text
         self._may_end = may_end
-        delay = max(GOAWAY_STEP, 2 * (self.wire.round_trip or 0.0))
+        delay = max(least, 2 * (self.wire.round_trip or 0.0))
         self._goaway_call = self.clock.callLater(delay, self._asked)
         self.wire.go_away(Code.GOING_AWAY, text)
         self.request_flush()
@@ -383,7 +389,8 @@ class TunnelSession:
     def _numbers_run_out(self) -> None:
         """Go away as the peer might have asked for it: with the next session numbers begin anew."""
         if self.connected and not self.going_away:
-            self.go_away("the session has nearly used up the numbers of its streams")
+            text = "the session has nearly used up the numbers of its streams"
+            self.go_away(text, least=SUCCESSION)
             self._tell_going_away()
 
     def _asked(self) -> None:
