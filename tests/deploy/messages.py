@@ -37,6 +37,7 @@ REASONS = {
     "ExposedPath",
     "EnrolmentRefused",
     "EnrolmentFailed",
+    "AuthorityEnded",
     "ServerNotTrusted",
     "ClockSeemsWrong",
     "TokenRefused",
