@@ -14,6 +14,7 @@ from twisted.trial.unittest import SkipTest
 
 from tests.proxy.kernel.lab import CLUSTER, NODE, PORT, Flow, connect
 from tests.proxy.kernel.support import FAMILY, HOSTS, KernelTestCase, most_retransmissions
+from yurttunnel.proxy.kernel import ejections
 from yurttunnel.proxy.rules.nftables.table import FAMILIES
 from yurttunnel.proxy.state.virtual_services import Endpoint, Portal, PortalKind, Protocol
 
@@ -196,6 +197,48 @@ class Retry:
         await self.is_refused()
         late = int(max(0.0, self.last_job - begun))
         self.assertLessEqual(self.lab.attempts(), 2 + late)
+
+    async def test_all_silent(self):
+        """Nobody tells clients anything, as there is nothing to tell: they go on to try, and are
+        served soon after one endpoint lives again, wherever their packets were led before.
+        """
+        self.patch(ejections, "LONGEST", ejections.FIRST)  # The pause between two probes.
+        self.serve(0)
+
+        async def live():
+            self.lab.endpoints[0].run("nft", "delete", "table", "inet", "hole")
+            await self.until(lambda: not self.mode.ejections.is_ejected(*self.target(0)))
+
+        self.assertEqual({"0"}, await self.who_serves_at_last(live))
+
+    async def test_all_silent_until_there_is_another(self):
+        """It serves those that were led to what is silent, and still belongs to the Service."""
+        self.serve(2)
+
+        async def live():
+            await self.apply(self.service())
+
+        self.assertEqual({"2"}, await self.who_serves_at_last(live))
+
+    async def who_serves_at_last(self, live):
+        """Have clients come to two endpoints that are silent, before and after that is known; then
+        have one ``live``, and return who has served them.
+        """
+        for number in (0, 1):
+            self.lab.drop(number)
+        await self.apply(self.service(numbers=[0, 1]))
+        first = self.clients(24, CLUSTER[self.version])
+        known, targets = self.mode.ejections, [self.target(0), self.target(1)]
+        await self.until(lambda: all(known.is_ejected(*each) for each in targets))
+        await self.until(lambda: not any(known.is_in_doubt(*each) for each in targets))
+
+        async def live_amid_attempts():
+            await self.log_is_read()
+            self.assertFalse(first.called)
+            await live()
+
+        then = await self.clients_are_soon_served(then=live_amid_attempts)
+        return {each.server for each in (*then, *await first)}
 
     async def test_one_endpoint(self):
         """Where there is no other, its refusal is the truth, at once."""

@@ -38,6 +38,7 @@ class KernelRulesTests(SynchronousTestCase):
         self.clock = Clock()
         self.transactions = []
         self.forgotten = []
+        self.passed_over = []
         self.forgetting = lambda: succeed(0)
         programs = FakePrograms()
         programs.programs["nft"] = self.nft
@@ -61,7 +62,12 @@ class KernelRulesTests(SynchronousTestCase):
         return Finished(0, b"", "")
 
     def forget(self, targets, mark):
-        """Note whose attempts are forgotten, and how many transactions there were by then."""
+        """Note whose attempts are forgotten, and how many transactions there were by then; of those
+        that are left out where others have returned, attempts without a mark as well.
+        """
+        if mark == 0 and self.rules.siblings(next(iter(targets))):
+            self.passed_over.append((set(targets), len(self.transactions)))
+            return self.forgetting()
         self.assertEqual(mark, RETRIED if self.rules.siblings(next(iter(targets))) else 0)
         self.forgotten.append((set(targets), len(self.transactions)))
         return self.forgetting()
@@ -102,7 +108,8 @@ class KernelRulesTests(SynchronousTestCase):
 
     def test_the_last_one(self):
         """When it is found dead the others are asked again, which may have come back: until that is
-        known a client is led to all, and a refusal is none; then to who answers.
+        known a client is led to all, and a refusal is none; then to who answers, wherever it had
+        been led.
         """
         self.eject(ONE, TWO)
         self.clock.advance(0)
@@ -116,8 +123,10 @@ class KernelRulesTests(SynchronousTestCase):
             self.probes, (Outcome.REFUSED, Outcome.ANSWERED), strict=True
         ):
             answer.callback(outcome)
+        self.assertEqual([], self.passed_over)
         self.clock.advance(0)
         self.assertIn("mod 1 map", self.transactions[-1])
+        self.assertEqual([({ONE, THREE}, len(self.transactions))], self.passed_over)
 
     def test_none_is_left(self):
         """Where all of them are dead, clients get what those answer, once that is known."""
@@ -141,6 +150,23 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertIn(set_mark(RETRIED), self.transactions[-1])
         self.successResultOf(self.rules.apply([Placed(web, None)]))
         self.assertEqual(2, len(self.probes))
+
+    def test_a_new_one(self):
+        """It gets those that were led to what is left out, once."""
+        self.eject(ONE, TWO, THREE)
+        self.clock.advance(0)
+        self.apply([1, 2, 3, 4])
+        self.clock.advance(0)
+        self.assertEqual([({ONE, TWO, THREE}, len(self.transactions))], self.passed_over)
+        self.apply([1, 2, 4])
+        self.clock.advance(0)
+        self.assertEqual(1, len(self.passed_over))
+
+    def test_a_new_one_beside_others(self):
+        """Where nothing is left out there is nothing to forget."""
+        self.apply([1, 2, 3, 4])
+        self.assertEqual([], self.clock.getDelayedCalls())
+        self.assertEqual([], self.passed_over)
 
     def test_siblings(self):
         """They are the other endpoints of all services that an endpoint has, as of the last call;

@@ -94,8 +94,10 @@ class KernelRules:
             if target not in self._leaving:
                 self._leaving.add(target)
         for each in placed:
-            if is_carried(each) and former.get(each.service.key) != each:
+            before = former.get(each.service.key)
+            if is_carried(each) and before != each:
                 self._reconsider(each)
+                self._lead_to_new_ones(each, before)
         return self._turn.run(self._nftables.apply, placed)
 
     def remove(self, versions: Collection[int] = VERSIONS) -> Deferred[bool]:
@@ -191,6 +193,15 @@ class KernelRules:
         if all(self._ejections.is_ejected(*each) for each in others):
             self._ejections.reconsider(others)
 
+    def _lead_to_new_ones(self, placed: Placed, before: Placed | None) -> None:
+        """Have those who were led to what is left out be led to endpoints that come to it."""
+        service = placed.service
+        protocol = service.key.protocol
+        if any(self._ejections.is_ejected(protocol, each) for each in service.endpoints):
+            known = () if before is None else before.service.endpoints
+            for each in set(service.endpoints).difference(known):
+                self._follow(Target(protocol, each))
+
     def _has_left(self, target: Target) -> None:
         """Have attempts forgotten that the kernel would lead there for as long as clients try."""
         if not self._with(target):
@@ -222,6 +233,10 @@ class KernelRules:
                 ejected = [each for each in changed if self._ejections.is_ejected(*each)]
                 if ejected:
                     await self._forget(ejected, RETRIED)
+                passed_over = self._left_out_beside(changed)
+                if passed_over:
+                    # While none was left clients were led to all of them, and not all have a mark.
+                    await self._forget(passed_over, 0)
                 gone = [each for each in changed if not self._with(each)]
                 if gone:
                     # The only endpoint of a Service has no mark, as there is no other.
@@ -236,6 +251,21 @@ class KernelRules:
                 self._changed |= {each for each in changed if self._with(each)}
                 self._next = self._clock.callLater(RETRY, self._begin)
                 return
+
+    def _left_out_beside(self, changed: Collection[Target]) -> Collection[Target]:
+        """Return what is left out of the services in which one of these is not."""
+        services = {
+            placed.service.key: placed.service
+            for each in changed
+            if not self._ejections.is_ejected(*each)
+            for placed in self._with(each)
+        }
+        targets = {
+            Target(key.protocol, endpoint)
+            for key, service in services.items()
+            for endpoint in service.endpoints
+        }
+        return [each for each in targets if self._ejections.is_ejected(*each)]
 
     async def _apply_again(self) -> None:
         await self._turn.acquire()
