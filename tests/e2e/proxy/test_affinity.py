@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
 
 from tests.e2e.proxy.network import CLIENT, FIRST_POD, LAST_POD, OTHER_CLIENT, address
 from tests.e2e.proxy.objects import BOTH, Pod
@@ -23,7 +23,7 @@ class Affinity:
     async def test_client_keeps_its_endpoint(self) -> None:
         """Each client has one endpoint, whatever its port, and keeps it while its pauses are
         shorter than the time; a time that is changed counts from then on; a client whose endpoint
-        is gone gets another one, and keeps that.
+        is gone, or is dead, gets another one, and keeps that.
         """
         self.serve(*PODS)
         await self.start_cloud()
@@ -33,6 +33,9 @@ class Affinity:
         await self.each_family(self.short_time)
         self.write(LONG)
         await self.each_family(self.long_time)
+        for version in BOTH:
+            # One after the other: an endpoint that ends does so in both.
+            await self.dead_ones(version)
         had = {version: await self.endpoints(version) for version in BOTH}
         self.write(SHORT)
         await self.each_family(self.short_again)
@@ -125,6 +128,30 @@ class Affinity:
         await self.eventually(has_left, "the client has another endpoint")
         got = spread(await self.calls(20, host))
         self.assertEqual(len(got), 1, got)
+
+    async def dead_ones(self, version: int) -> None:
+        """Require that a client is served by another endpoint where its own refuses, or is silent,
+        and no one has removed it; and that it stays with that, also when the former lives again.
+        """
+        host = self.objects.address("web", version)
+        for die, live in ((self.end, self.serve), (self.fall_silent, self.speak_again)):
+            kept = (await self.served(host)).endpoint
+            (pod,) = (each for each in PODS if each.address(version) == kept)
+            await maybeDeferred(die, pod)
+            another = (await self.served(host)).endpoint
+            self.assertNotEqual(another, kept)
+            self.assertEqual(spread(await self.calls(20, host)), {another: 20})
+            live(pod)
+            self.assertEqual(spread(await self.calls(20, host)), {another: 20})
+
+    def fall_silent(self, pod: Pod) -> None:
+        """Have a pod be a black hole."""
+        self.network.fall_silent(pod.site, pod.number)
+
+    def speak_again(self, pod: Pod) -> None:
+        """Have it, and whoever else has fallen silent on its machine, speak again."""
+        for version in BOTH:
+            self.network.run(pod.site, "nft", "flush", "set", "inet", "dead", f"ipv{version}")
 
 
 class UserTests(Affinity, ProxyTestCase):
