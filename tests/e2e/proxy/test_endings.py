@@ -2,23 +2,98 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+
 from twisted.internet.defer import Deferred, gatherResults
 
-from tests.e2e.proxy.network import CLIENT, address, version_of
-from tests.e2e.proxy.objects import BOTH
+from tests.e2e.proxy.network import CLIENT, NODE, address, version_of
+from tests.e2e.proxy.objects import BOTH, port
 from tests.e2e.proxy.support import REMOTE, ProxyTestCase
 from tests.e2e.proxy.traffic import CLOSED
+from tests.proxy.sockets.test_proxy_protocol import parse
 
 BIG = 20_000_000
 CALLERS = 40
 TEXT = b"0123456789" * 10_000
+
+NODE_PORT = 30080
+
+FIRST_SOURCE_PORT = 20_000
+"""Of clients that choose their own, below those that the kernel chooses."""
+
+BEGINNINGS = {"v1": b"PROXY ", "v2": b"\r\n\r\n\0\r\nQUIT\n"}
+"""Of the heads of each version of the PROXY protocol."""
 
 GUARD = 65
 """Seconds for which the open direction of a half-closed connection may carry nothing, with those
 until it is noticed."""
 
 
-class Endings:
+class Introductions:
+    """Endpoints that are told of their clients, for which a Service has a proxy socket in both
+    modes; a class chooses the mode, and the rules.
+    """
+
+    async def setUp(self) -> None:
+        """Have source ports for clients, each of which is used once."""
+        await super().setUp()
+        self._source_ports = itertools.count(FIRST_SOURCE_PORT)
+
+    async def test_proxy_protocol(self) -> None:
+        """With the annotation an endpoint is told first who its client is, and which portal that
+        has called, by the version of the PROXY protocol that the annotation has at the time.
+        """
+        self.serve(*REMOTE)
+        await self.start_cloud()
+        self.proxy = await self.start_proxy()
+        for asked in BEGINNINGS:
+            self.objects.service(
+                "web",
+                port(80, node=NODE_PORT),
+                type="NodePort",
+                annotations={"yurttunnel.io/proxy-protocol": asked},
+            )
+            self.objects.endpoints("web", *REMOTE)
+            for version in BOTH:
+                host = self.objects.address("web", version)
+                await self.eventually(lambda h=host: self.answers(h), f"{host} answers")
+                await self.eventually(
+                    lambda h=host, a=asked: self.is_introduced(h, a), f"{host} has {asked}"
+                )
+                for portal in ((host, 80), (address("clients", NODE, version), NODE_PORT)):
+                    client = address("clients", CLIENT, version), next(self._source_ports)
+                    told = await self.told(*portal, b"hello", client[1])
+                    self.assertEqual(told[: len(BEGINNINGS[asked])], BEGINNINGS[asked])
+                    self.assertEqual(parse(told), (f"IPv{version}", client, portal, b"hello"))
+
+    async def answers(self, host: str) -> bool:
+        """Whether an endpoint has greeted."""
+        return bool((await self.call(host)).endpoint)
+
+    async def is_introduced(self, host: str, asked: str) -> bool:
+        """Whether an endpoint is told of a client by the version that is asked for."""
+        told = await self.told(host, 80, b"", next(self._source_ports))
+        return told.startswith(BEGINNINGS[asked])
+
+    async def told(self, host: str, number: int, text: bytes, source_port: int) -> bytes:
+        """Have a client say something; all that its endpoint got."""
+        output = await self.netcat(host, text, number, "-p", f"{source_port}")
+        _, _, echoed = output.partition(b"\n")
+        return echoed
+
+    async def netcat(self, host: str, text: bytes, number: int = 80, *options: str) -> bytes:
+        """Have somebody else's program send, end, and read the answer."""
+        source = address("clients", CLIENT, version_of(host))
+        command = ("nc", "-N", "-w", "10", "-s", source, *options, host, f"{number}")
+        with self.network.inside("clients"):
+            running = Deferred.fromCoroutine(self.run_command(*command, standard_input=text))
+        output, errors, status = await running
+        self.assertEqual(status, 0, errors)
+        return output
+
+
+class Endings(Introductions):
     """User mode, where two connections are made into one; a class chooses the rules."""
 
     timeout = 4 * GUARD
@@ -58,37 +133,6 @@ class Endings:
             each.cut()
         answers = await gatherResults([caller.answered for caller in callers])
         self.assertEqual({answer.problem for answer in answers}, {CLOSED})
-
-    async def netcat(self, host: str, text: bytes) -> bytes:
-        """Have somebody else's program send, end, and read the answer."""
-        source = address("clients", CLIENT, version_of(host))
-        command = ("nc", "-N", "-w", "10", "-s", source, host, "80")
-        with self.network.inside("clients"):
-            running = Deferred.fromCoroutine(self.run_command(*command, standard_input=text))
-        output, errors, status = await running
-        self.assertEqual(status, 0, errors)
-        return output
-
-    async def test_proxy_protocol(self) -> None:
-        """With the annotation an endpoint is told first who its client is."""
-        self.serve(*REMOTE)
-        await self.start_cloud()
-        self.objects.service("web", annotations={"yurttunnel.io/proxy-protocol": "v1"})
-        self.objects.endpoints("web", *REMOTE)
-        await self.start_proxy()
-        for version in BOTH:
-            host = self.objects.address("web", version)
-            await self.eventually(lambda h=host: self.answers(h), f"{host} answers")
-            output = await self.netcat(host, b"hello")
-            _, head, text = output.split(b"\n")
-            words = head.decode().split()
-            client = address("clients", CLIENT, version)
-            self.assertEqual(words[:4], ["PROXY", f"TCP{version}", client, host])
-            self.assertEqual((words[5], text), ("80", b"hello"))
-
-    async def answers(self, host: str) -> bool:
-        """Whether an endpoint has greeted."""
-        return bool((await self.call(host)).endpoint)
 
     async def test_an_endpoint_that_is_gone(self) -> None:
         """Without a word, as a machine without power is, behind its clients' ends: what the proxy
@@ -131,3 +175,34 @@ class NftablesTests(Endings, ProxyTestCase):
     """Native nftables."""
 
     backend = "nftables"
+
+
+class KernelTests(Introductions, ProxyTestCase):
+    """Kernel mode, which carries all other Services."""
+
+    mode = "kernel"
+    backend = "nftables"
+
+    async def test_proxy_protocol(self) -> None:
+        """The same by a proxy socket, which no Service beside has: its endpoints see their clients
+        themselves.
+        """
+        await super().test_proxy_protocol()
+        self.objects.service("other")
+        self.objects.endpoints("other", *REMOTE)
+        for version in BOTH:
+            host = self.objects.address("other", version)
+            await self.eventually_by(REMOTE, host)
+            answer = await self.served(host)
+            self.assertEqual(answer.client, address("clients", CLIENT, version))
+        _, body = await self.proxy.get("/services")
+        have_ports = {
+            (each["service"], each["version"]): each["proxy_port"] is not None
+            for each in json.loads(body)
+        }
+        expected = {
+            (f"default/{name}", version): name == "web"
+            for name in ("web", "other")
+            for version in BOTH
+        }
+        self.assertEqual(have_ports, expected)

@@ -1,19 +1,28 @@
-"""The rules of iptables are those of kube-proxy's userspace mode: chains, order and targets."""
+"""The rules of iptables are those of kube-proxy's userspace mode: chains, order and targets. Those
+of every back end follow a Service that changes, which keeps its socket and its connections.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from twisted.internet.defer import Deferred, gatherResults
 
 from tests.e2e.network.namespaces import run
 from tests.e2e.proxy.network import NODE, address
 from tests.e2e.proxy.objects import BOTH, port
-from tests.e2e.proxy.support import REMOTE, ProxyTestCase
+from tests.e2e.proxy.support import REMOTE, ProxyTestCase, spread
 from tests.e2e.proxy.test_portals import BALANCER, ELSEWHERE
 
 NODE_PORT = 30080
 NAME = "default/web:http"
+
+NEXT_BALANCER = {4: "203.0.113.10", 6: "2001:db8:113::10"}
+"""Addresses that the load balancer of a Service gets instead of those that it has had."""
 
 FIRST = "handle ClusterIPs; NOTE: this must be before the NodePort rules"
 LAST = "handle service NodePorts; NOTE: this must be the last rule in the chain"
@@ -34,7 +43,87 @@ def read(line: str) -> Rule:
     return tuple(sorted({tuple(option) for option in found}))
 
 
-class IptablesRules:
+class Changes:
+    """A Service that changes; a class chooses who carries the bytes, and by which rules."""
+
+    async def test_proxy_port_stays(self) -> None:
+        """A Service keeps its proxy port, which stays open, and its connections, also those to
+        portals that go, while addresses, node port, affinity and status change; the rules follow.
+        """
+        self.serve(*REMOTE)
+        self.proxy = await self.start()
+        self.write(NODE_PORT)
+        for version in BOTH:
+            await self.eventually_by(REMOTE, BALANCER[version])
+        before = await self.sockets()
+        self.assertEqual({bool(each) for each in before.values()}, {self.mode == "user"})
+        portals = [
+            *((self.objects.address("web", version), 80) for version in BOTH),
+            *((host, 80) for host in (*ELSEWHERE.values(), *BALANCER.values())),
+            *((address("clients", NODE, version), NODE_PORT) for version in BOTH),
+        ]
+        standing = [self.dial(*portal, stays=True, patience=60) for portal in portals]
+        await gatherResults([caller.greeted for caller in standing])
+        self.write(NODE_PORT + 1, NEXT_BALANCER, sessionAffinity="ClientIP", externalIPs=[])
+        for version in BOTH:
+            await self.follow(version, before[version])
+        self.assertEqual(await self.sockets(), before)
+        for caller in standing:
+            caller.finish()
+        answers = await gatherResults([caller.answered for caller in standing])
+        problems = {portal: answer.problem for portal, answer in zip(portals, answers, strict=True)}
+        self.assertEqual(problems, dict.fromkeys(portals, ""))
+
+    async def sockets(self) -> Mapping[int, tuple[int, str] | None]:
+        """Return the proxy port of the Service in each family, and which socket of the kernel has
+        it; ``None`` where the kernel carries it.
+        """
+        _, body = await self.proxy.get("/services")
+        ports = {each["version"]: each["proxy_port"] for each in json.loads(body)}
+        return {
+            version: ports[version] and self.socket(version, ports[version]) for version in BOTH
+        }
+
+    def socket(self, version: int, number: int) -> tuple[int, str]:
+        """Return a port where somebody listens, and the number that the kernel has for it."""
+        lines = run("ss", "-Htlne", f"-{version}", f"sport = :{number}")
+        [inode] = re.findall(r"\bino:(\d+)", lines)
+        return number, inode
+
+    async def follow(self, version: int, socket: tuple[int, str] | None) -> None:
+        """Wait until the portals, and no others, lead to the Service as it has become."""
+        cluster, node = self.objects.address("web", version), address("clients", NODE, version)
+        served = [(cluster, 80), (NEXT_BALANCER[version], 80), (node, NODE_PORT + 1)]
+        others = [(ELSEWHERE[version], 80), (BALANCER[version], 80), (node, NODE_PORT)]
+
+        async def so() -> bool:
+            calls = [self.call(*portal, patience=1.0) for portal in (*served, *others)]
+            answers = await gatherResults(map(Deferred.fromCoroutine, calls))
+            return [bool(each.endpoint) for each in answers] == [True] * 3 + [False] * 3
+
+        await self.eventually(so, f"{served} are served, and {others} are not")
+
+        async def is_kept() -> bool:
+            return len(spread(await self.calls(20, cluster, patience=1.0))) == 1
+
+        await self.eventually(is_kept, "clients keep their endpoints")
+
+    def write(
+        self, node_port: int, balancer: Mapping[int, str] = BALANCER, **changes: object
+    ) -> None:
+        """Write the Service."""
+        ingress = [{"ip": text} for text in balancer.values()]
+        spec = {"type": "LoadBalancer", "externalIPs": list(ELSEWHERE.values()), **changes}
+        self.objects.service(
+            "web",
+            port(80, name="http", node=node_port),
+            status={"loadBalancer": {"ingress": ingress}},
+            **spec,
+        )
+        self.objects.endpoints("web", *REMOTE)
+
+
+class IptablesRules(Changes):
     """The tests; a class chooses the firewall."""
 
     backend = "iptables"
@@ -60,47 +149,25 @@ class IptablesRules:
             lambda: f":{proxy_port} " not in run("ss", "-Htln"), "the port is closed"
         )
 
-    async def test_proxy_port_stays(self) -> None:
-        """A Service keeps its proxy port, and its connections, while addresses, node port and
-        affinity change; the rules follow.
-        """
-        self.serve(*REMOTE)
-        await self.start()
-        self.write(NODE_PORT)
-        self.objects.endpoints("web", *REMOTE)
-        await self.eventually_by(REMOTE, self.objects.address("web", 4))
-        before = {version: await self.proxy_port(version) for version in BOTH}
-        standing = self.dial(self.objects.address("web", 4), stays=True, patience=60)
-        await standing.greeted
-        self.write(NODE_PORT + 1, sessionAffinity="ClientIP", externalIPs=[])
-        for version in BOTH:
-            await self.rules_follow(version, before[version], NODE_PORT + 1, external=False)
-        standing.finish()
-        self.assertEqual((await standing.answered).problem, "")
-
-    def write(self, node_port: int, **changes) -> None:
-        """Write the Service."""
-        ingress = [{"ip": text} for text in BALANCER.values()]
-        spec = {"type": "LoadBalancer", "externalIPs": list(ELSEWHERE.values()), **changes}
-        self.objects.service(
-            "web",
-            port(80, name="http", node=node_port),
-            status={"loadBalancer": {"ingress": ingress}},
-            **spec,
+    async def follow(self, version: int, socket: tuple[int, str] | None) -> None:
+        """Require the very rules, too."""
+        self.assertIsNotNone(socket)
+        await super().follow(version, socket)
+        await self.rules_follow(
+            version, socket[0], NODE_PORT + 1, external=False, balancer=NEXT_BALANCER
         )
-        self.objects.endpoints("web", *REMOTE)
 
     def rules(self, version: int) -> list[Rule]:
         """Return the rules of the proxy's chains."""
         lines = [*self.saved(version), *self.saved(version, "filter")]
         return sorted(read(line) for line in lines if line.startswith("-A KUBE-"))
 
-    async def rules_follow(self, version: int, *wanted: int, external: bool = True) -> None:
+    async def rules_follow(self, version: int, *wanted: int, **how: object) -> None:
         """Wait until the rules are the :meth:`expected` ones; show what differs if they do not.
 
         Each table of each family is written by itself, and a Service may come before its status.
         """
-        expected = self.expected(version, *wanted, external=external)
+        expected = self.expected(version, *wanted, **how)
         with contextlib.suppress(self.failureException):
             await self.eventually(lambda: self.rules(version) == expected, "", interval=0.1)
         self.assertEqual(self.rules(version), expected)
@@ -116,7 +183,12 @@ class IptablesRules:
         return {int(each[each.index("--to-ports") + 1]) for each in words}
 
     def expected(
-        self, version: int, proxy_port: int, node_port: int, external: bool = True
+        self,
+        version: int,
+        proxy_port: int,
+        node_port: int,
+        external: bool = True,
+        balancer: Mapping[int, str] = BALANCER,
     ) -> list[Rule]:
         """Return the rules of reference 5.3."""
         prefix = {4: 32, 6: 128}[version]
@@ -132,7 +204,7 @@ class IptablesRules:
             f"-A KUBE-NODEPORT-HOST {common} {node_port} {translate}",
             f"-A KUBE-NODEPORT-NON-LOCAL {common} {proxy_port} -m state --state NEW -j ACCEPT",
         ]
-        for portal in (self.objects.address("web", version), BALANCER[version]):
+        for portal in (self.objects.address("web", version), balancer[version]):
             to = f"-d {portal}/{prefix} {common} 80"
             lines.append(f"-A KUBE-PORTALS-CONTAINER {to} {redirect}")
             lines.append(f"-A KUBE-PORTALS-HOST {to} {translate}")
@@ -174,3 +246,16 @@ class LegacyTests(IptablesRules, ProxyTestCase):
     """iptables on the old tables."""
 
     legacy = True
+
+
+class NftablesTests(Changes, ProxyTestCase):
+    """User mode, with native nftables."""
+
+    backend = "nftables"
+
+
+class KernelTests(Changes, ProxyTestCase):
+    """Kernel mode."""
+
+    mode = "kernel"
+    backend = "nftables"
