@@ -31,6 +31,7 @@ class Pod:
     terminating: bool = False
     zone: str = ""
     for_zones: tuple[str, ...] = ()
+    for_nodes: tuple[str, ...] = ()
     at: str = ""
     """Another address, in the place of its own."""
 
@@ -58,8 +59,11 @@ class Pod:
         }
         if self.zone:
             found["zone"] = self.zone
-        if self.for_zones:
-            found["hints"] = {"forZones": [{"name": name} for name in self.for_zones]}
+        hints = {"forZones": self.for_zones, "forNodes": self.for_nodes}
+        if any(hints.values()):
+            found["hints"] = {
+                kind: [{"name": name} for name in names] for kind, names in hints.items() if names
+            }
         return found
 
 

@@ -280,15 +280,21 @@ class ProxyTestCase(EndToEndTestCase):
         await self.eventually(are, f"{host} {port} is served by {expected}", seconds)
 
     def datagram_caller(
-        self, host: str, port: int = 53, *, machine: str = "clients", source: str = ""
+        self,
+        host: str,
+        port: int = 53,
+        *,
+        machine: str = "clients",
+        source: str = "",
+        source_port: int = 0,
     ) -> DatagramCaller:
-        """Make a UDP client of an address."""
+        """Make a UDP client of an address; without ``source_port`` the kernel chooses one."""
         caller = DatagramCaller(reactor)
         if machine in SITES:
             source = source or address(machine, CLIENT, version_of(host))
         source = source or ("::" if version_of(host) == 6 else "")
         with self.network.inside(machine):
-            reactor.listenUDP(0, caller, interface=source, maxPacketSize=65536)
+            reactor.listenUDP(source_port, caller, interface=source, maxPacketSize=65536)
         caller.transport.connect(host, port)
         self.addCleanup(caller.close)
         return caller

@@ -52,8 +52,11 @@ class Lifetime:
     async def test_drain(self) -> None:
         """SIGTERM: who is connected goes on for a while, and the process ends with the last."""
         proxy = await self.prepare(*self.drain_flags)
-        host = self.objects.address("web", 4)
-        callers = [self.dial(host, stays=True, size=500_000) for _ in range(20)]
+        callers = [
+            self.dial(self.objects.address("web", version), stays=True, size=500_000)
+            for version in BOTH
+            for _ in range(20)
+        ]
         await gatherResults([caller.greeted for caller in callers])
         proxy.signal(signal.SIGTERM)
         ending = Deferred.fromCoroutine(proxy.ended(20))
@@ -67,16 +70,22 @@ class Lifetime:
     async def test_last_bytes(self) -> None:
         """What a client has not read yet still comes when the process ends meanwhile."""
         proxy = await self.prepare(*self.drain_flags)
-        caller = self.dial(self.objects.address("web", 4), stays=True, size=200_000)
-        await caller.greeted
-        caller.transport.pauseProducing()
-        caller.finish()
+        callers = [
+            self.dial(self.objects.address("web", version), stays=True, size=200_000)
+            for version in BOTH
+        ]
+        for caller in callers:
+            await caller.greeted
+            caller.transport.pauseProducing()
+            caller.finish()
         endpoints = self.streams.values()
         await self.eventually(lambda: not any(one.connections for one in endpoints), "it has ended")
         proxy.signal(signal.SIGTERM)
         await self.pause(1)
-        caller.transport.resumeProducing()
-        self.assertEqual((await caller.answered).problem, "")
+        for caller in callers:
+            caller.transport.resumeProducing()
+        for caller in callers:
+            self.assertEqual((await caller.answered).problem, "")
         await proxy.ended(20)
 
     async def test_end_with_removal(self) -> None:
@@ -90,17 +99,21 @@ class Lifetime:
     async def test_removed_service_drains(self) -> None:
         """Connections of a Service that is removed go on for a while; no new ones are made."""
         await self.prepare()
-        host = self.objects.address("web", 4)
-        caller = self.dial(host, stays=True)
-        await caller.greeted
+        callers = {
+            host: self.dial(host, stays=True)
+            for host in (self.objects.address("web", version) for version in BOTH)
+        }
+        await gatherResults([caller.greeted for caller in callers.values()])
         self.objects.remove("web")
 
-        async def is_gone() -> bool:
+        async def is_gone(host: str) -> bool:
             return bool((await self.call(host, patience=0.3)).problem)
 
-        await self.eventually(is_gone, "new clients are not served")
-        caller.finish()
-        self.assertEqual((await caller.answered).problem, "")
+        for host in callers:
+            await self.eventually(lambda h=host: is_gone(h), "new clients are not served")
+        for caller in callers.values():
+            caller.finish()
+            self.assertEqual((await caller.answered).problem, "")
 
 
 class UserLifetime(Lifetime):

@@ -109,13 +109,14 @@ class HealthTests(ProxyTestCase):
 
 
 class KernelTests(ProxyTestCase):
-    """What is shown where the kernel carries."""
+    """What is shown where the kernel carries, which it does where it can."""
 
-    mode = "kernel"
-    backend = "nftables"
+    def flags(self) -> tuple[str, ...]:
+        """Leave mode and back end as they are, which is ``auto``."""
+        return ()
 
     async def prepare(self) -> Proxy:
-        """Serve one Service."""
+        """Serve one Service, by the kernel."""
         self.serve(*REMOTE)
         await self.start_cloud()
         self.objects.service("web")
@@ -123,6 +124,8 @@ class KernelTests(ProxyTestCase):
         proxy = await self.start_proxy()
         for version in BOTH:
             await self.eventually_by(REMOTE, self.objects.address("web", version))
+        _, body = await proxy.get("/mode")
+        self.assertEqual(json.loads(body), {"mode": "kernel", "backend": "nftables"})
         return proxy
 
     async def test_connections(self) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
+from typing import Any
 
 from twisted.internet import reactor
 from twisted.internet.defer import gatherResults
@@ -12,7 +14,7 @@ from tests.e2e.hub.cloud import NODE as NODE_NAME
 from tests.e2e.proxy.network import CLIENT, NODE, OTHER_CLIENT, address
 from tests.e2e.proxy.objects import BOTH, Pod, port
 from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase
-from tests.e2e.proxy.test_portals import BALANCER
+from tests.e2e.proxy.test_portals import BALANCER, ELSEWHERE
 from tests.e2e.proxy.traffic import REFUSED, UNREACHED
 from tests.e2e.stopwatch import Stopwatch
 
@@ -184,12 +186,18 @@ class Policies:
             self.assertEqual((await self.served(host, machine="pods", source=own)).endpoint, own)
 
     async def test_services_without_a_portal(self) -> None:
-        """Headless Services and names of others are left out; one without a selector, whose
-        EndpointSlices somebody else writes, is served.
+        """Headless Services and names of others are left out: they are neither listed nor in any
+        rule; one without a selector, whose EndpointSlices somebody else writes, is served.
         """
-        self.objects.service("headless", clusterIP="None", clusterIPs=["None"])
-        self.objects.endpoints("headless", *REMOTE)
+        self.objects.service(
+            "headless",
+            clusterIP="None",
+            clusterIPs=["None"],
+            externalIPs=list(ELSEWHERE.values()),
+        )
         self.objects.service("elsewhere", type="ExternalName", externalName="example.org")
+        for name in ("headless", "elsewhere"):
+            self.objects.endpoints(name, *REMOTE)
         self.objects.service("manual")
         self.objects.endpoints("manual", *REMOTE[:1])
         proxy = await self.start_proxy()
@@ -199,6 +207,23 @@ class Policies:
                 answer = await self.call(self.objects.address(name, version), patience=0.5)
                 self.assertIn(answer.problem, UNREACHED)
             self.assertNotIn(f"default/{name}", proxy.log)
+        _, body = await proxy.get("/services")
+        listed = [(each["service"], each["version"]) for each in json.loads(body)]
+        self.assertEqual(sorted(listed), [("default/manual", version) for version in BOTH])
+        _, page = await proxy.get("/")
+        rules = "\n".join(self.all_rules())
+        for version in BOTH:
+            self.assertRegex(rules, self.anywhere(self.objects.address("manual", version)))
+            for name in ("headless", "elsewhere"):
+                self.assertNotIn(f"default/{name}", page)
+                self.assertNotIn(f"default/{name}", rules)
+                self.assertNotRegex(rules, self.anywhere(self.objects.address(name, version)))
+            for host in (ELSEWHERE[version], *(pod.address(version) for pod in REMOTE[1:])):
+                self.assertNotRegex(rules, self.anywhere(host))
+
+    def anywhere(self, host: str) -> str:
+        """Return what finds an address, and no longer one."""
+        return rf"(?<![\w.:]){re.escape(host)}(?![\w.:])"
 
 
 class IptablesTests(Policies, PolicyTestCase):
@@ -229,7 +254,9 @@ class SelectionTests(PolicyTestCase):
 
     async def test_conditions_and_hints(self) -> None:
         """Endpoints that are ready serve; where none is, those that end but serve yet; those that
-        are not ready where they are to be published; those for this zone where all have one.
+        are not ready where they are to be published; those for this node, or else this zone, where
+        all have such a hint; without hints those of this zone or node where the Service prefers
+        these and has some there.
         """
         self.cloud.change("nodes", NODE_NAME, labels={"topology.kubernetes.io/zone": "here"})
         first, second, third = REMOTE
@@ -238,6 +265,11 @@ class SelectionTests(PolicyTestCase):
         starting = third.but(ready=False, serving=False)
         hinted = [pod.but(zone="there", for_zones=("there",)) for pod in REMOTE]
         hinted += [pod.but(zone="here", for_zones=("here",)) for pod in LOCAL]
+        for_nodes = [first.but(for_nodes=(NODE_NAME,))]
+        for_nodes += [pod.but(for_nodes=("elsewhere",)) for pod in LOCAL]
+        near, far = first.but(zone="here"), second.but(zone="there")
+        own, own_far = LOCAL[0].but(zone="here"), LOCAL[1].but(zone="there")
+        zoned = [near, far, own, own_far]
         expected = {
             "ready": ([first, ending, gone], [first]),
             "ending": ([ending, gone], [second]),
@@ -246,10 +278,29 @@ class SelectionTests(PolicyTestCase):
             "hinted": (hinted, LOCAL),
             "partly-hinted": ([*hinted[:-1], LOCAL[1]], ALL),
             "hints-for-others": (hinted[:3], REMOTE),
+            "hinted-for-nodes": (for_nodes, [first]),
+            "anywhere": (zoned, zoned),
+            "close": (zoned, [near, own]),
+            "same-zone": (zoned, [near, own]),
+            "no-such-zone": ([far, own_far], [far, own_far]),
+            "same-node": (zoned, [own, own_far]),
+            "no-such-node": ([near, far], [near]),
+            "hinted-otherwise": (
+                [near.but(for_zones=("there",)), own_far.but(for_zones=("here",))],
+                [own_far],
+            ),
+        }
+        spec: dict[str, dict[str, Any]] = {
+            "published": {"publishNotReadyAddresses": True},
+            "close": {"trafficDistribution": "PreferClose"},
+            "same-zone": {"trafficDistribution": "PreferSameZone"},
+            "no-such-zone": {"trafficDistribution": "PreferSameZone"},
+            "same-node": {"trafficDistribution": "PreferSameNode"},
+            "no-such-node": {"trafficDistribution": "PreferSameNode"},
+            "hinted-otherwise": {"trafficDistribution": "PreferSameZone"},
         }
         for name, (pods, _) in expected.items():
-            more = {"publishNotReadyAddresses": True} if name == "published" else {}
-            self.objects.service(name, **more)
+            self.objects.service(name, **spec.get(name, {}))
             self.objects.endpoints(name, *pods)
         await self.start_proxy()
         for name, (_, serving) in expected.items():

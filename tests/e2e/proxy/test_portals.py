@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-import socket
 import sys
+from ipaddress import ip_address
 from pathlib import Path
 
 from tests.e2e.network.namespaces import run
@@ -182,20 +182,29 @@ class Portals:
         self.everything()
         self.objects.endpoints("web", *REMOTE)
         await self.start_proxy("--iptables-sync-period", "10m")
-        host = self.objects.address("web", 4)
-        await self.eventually_by(REMOTE, host, machine="node")
-        old, new = (f"{address('outside', number, 4)}/24" for number in (NODE, NEW_NODE))
+        hosts = {version: self.objects.address("web", version) for version in BOTH}
+        for host in hosts.values():
+            await self.eventually_by(REMOTE, host, machine="node")
         Path("/proc/sys/net/ipv4/conf/outside/promote_secondaries").write_text("1")
-        for change in (("add", new), ("delete", old)):
-            run("ip", "address", *change, "dev", "outside")
-        await self.eventually_by(REMOTE, host, machine="node")
-        run("ip", "address", "add", ELSEWHERE[4], "dev", "lo")
-        await self.eventually(self.elsewhere_is_held, "the port is held at the node's new address")
+        for version, length, options in ((4, 24, ()), (6, 64, ("nodad",))):
+            old, new = (f"{address('outside', n, version)}/{length}" for n in (NODE, NEW_NODE))
+            run("ip", "address", "add", new, "dev", "outside", *options)
+            run("ip", "address", "delete", old, "dev", "outside")
+            await self.eventually_by(REMOTE, hosts[version], machine="node")
+            run("ip", "address", "add", ELSEWHERE[version], "dev", "lo")
+            await self.eventually(
+                lambda v=version: self.elsewhere_is_held(v),
+                "the port is held at the node's new address",
+            )
 
-    def elsewhere_is_held(self) -> bool:
+    def elsewhere_is_held(self, version: int) -> bool:
         """Whether somebody has UDP port 53 of the external address."""
-        packed = int.from_bytes(socket.inet_aton(ELSEWHERE[4]), sys.byteorder)
-        return f"{packed:08X}:{53:04X}" in Path("/proc/thread-self/net/udp").read_text()
+        packed = ip_address(ELSEWHERE[version]).packed
+        # Each four bytes of it are a number of this machine.
+        words = [packed[at : at + 4] for at in range(0, len(packed), 4)]
+        text = "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
+        table = Path("/proc/thread-self/net", "udp" if version == 4 else "udp6")
+        return f"{text}:{53:04X}" in table.read_text()
 
     async def test_rules_are_kept(self) -> None:
         """Without a change nothing is run; rules that somebody deletes come back, and foreign ones

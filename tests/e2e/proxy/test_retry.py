@@ -104,10 +104,12 @@ class Retry:
         self.objects.service("web")
         self.objects.endpoints("web", ALIVE, REFUSING)
         await self.start_proxy()
-        host = self.objects.address("web", 4)
-        await self.eventually_by([ALIVE], host)
+        hosts = [self.objects.address("web", version) for version in BOTH]
+        for host in hosts:
+            await self.eventually_by([ALIVE], host)
         self.serve(REFUSING)
-        await self.eventually_by([ALIVE, REFUSING], host, seconds=40)
+        for host in hosts:
+            await self.eventually_by([ALIVE, REFUSING], host, seconds=40)
 
     async def test_endpoint_ends_amid_many_connections(self) -> None:
         """Only its own connections break; those of one that is to get no more go on."""

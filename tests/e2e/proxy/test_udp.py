@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 from collections import Counter
 from collections.abc import Sequence
 
+from twisted.internet.defer import Deferred, gatherResults
+
 from tests.e2e.network.namespaces import run
-from tests.e2e.proxy.network import NODE, address, version_of
+from tests.e2e.proxy.network import (
+    CLIENT,
+    FIRST_POD,
+    LAST_POD,
+    NODE,
+    OTHER_CLIENT,
+    address,
+    version_of,
+)
 from tests.e2e.proxy.objects import BOTH, TARGET_PORT, port
 from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase
 from tests.e2e.proxy.test_portals import BALANCER, ELSEWHERE
-from tests.e2e.proxy.traffic import REFUSED, UNANSWERED
+from tests.e2e.proxy.traffic import REFUSED, UNANSWERED, Answer
 
 NODE_PORT = 30053
 LEFT = LOCAL[0]
-MANY = 10_000
+MANY, AT_ONCE = 10_000, 20
+FILES = 4096
+"""Which a proxy may have open: fewer than one for each of many clients."""
+MOST_CLIENTS, FILES_FOR_A_CLIENT = 16_384, 8
+"""How many clients are remembered at most, and for how many open files one (docs/limits.md)."""
+OTHER_SOCKETS = 50
+"""Those of a proxy that are no client's: ports, and connections to the API and to the kernel."""
+CLIENTS, ALL_CLIENTS = "yurtproxy_connections", "yurtproxy_accepted_connections_total"
+"""The metrics of those that are remembered, and of all so far."""
+IDLE = ("--udp-timeout", "10s", "--udp-first-timeout", "3s")
+"""Flags by which clients are remembered until so many have come as are allowed."""
+SOURCES = (CLIENT, OTHER_CLIENT, *range(FIRST_POD, LAST_POD + 1))
+"""The numbers of addresses that many clients have."""
+FIRST_PORT = 20_000
+"""Of clients that choose theirs: the kernel gives none of those that follow to others."""
 DATAGRAM = bytes(range(250)) * 36
 
 PATIENCE = 10.0
@@ -25,13 +50,13 @@ PATIENCE = 10.0
 class Datagrams:
     """The tests; a class chooses who carries the datagrams."""
 
-    async def prepare(self, *flags: str) -> None:
+    async def prepare(self, *flags: str, **options) -> None:
         """Serve DNS by a Service with a portal of each kind."""
         self.serve(*REMOTE, LEFT)
         await self.start_cloud()
         self.write()
         self.objects.endpoints("dns", *REMOTE)
-        self.proxy = await self.start_proxy(*flags)
+        self.proxy = await self.start_proxy(*flags, **options)
         for version in BOTH:
             await self.answered(self.objects.address("dns", version))
 
@@ -157,49 +182,82 @@ class Datagrams:
     async def test_service_ends(self) -> None:
         """With the Service its associations end: nobody is served by it any more."""
         await self.prepare()
-        host = self.objects.address("dns", 4)
-        caller = self.datagram_caller(host)
-        self.assertEqual((await caller.ask(b"first", PATIENCE)).problem, "")
+        hosts = [self.objects.address("dns", version) for version in BOTH]
+        callers = {host: self.datagram_caller(host, source_port=FIRST_PORT) for host in hosts}
+        for caller in callers.values():
+            self.assertEqual((await caller.ask(b"first", PATIENCE)).problem, "")
         self.objects.remove("dns")
 
-        async def ended() -> bool:
-            return (await caller.ask(b"again", 0.5)).problem in (UNANSWERED, REFUSED)
+        async def ended(host: str) -> bool:
+            if callers[host].transport is None:
+                # Twisted's port ends when it is refused; another one is the same client.
+                await self.pause(0)
+                callers[host] = self.datagram_caller(host, source_port=FIRST_PORT)
+            return (await callers[host].ask(b"again", 0.5)).problem in (UNANSWERED, REFUSED)
 
-        await self.eventually(ended, "the client is served no more")
-        # It may have been told so, or not been answered in time, before they have gone.
-        await self.eventually(
-            lambda: not self.is_led(host), "the kernel leads nothing to its endpoints"
-        )
-        self.assertTrue(await ended())
+        for host in hosts:
+            await self.eventually(lambda h=host: ended(h), "the client is not served any more")
+            # It may have been told so, or not been answered in time, before they have gone.
+            await self.eventually(
+                lambda h=host: not self.is_led(h), "the kernel leads nothing to its endpoints"
+            )
+            self.assertTrue(await ended(host))
 
     def is_led(self, host: str) -> bool:
         """Whether the kernel leads clients of an address to an endpoint."""
-        flows = run("conntrack", "-L", "-p", "udp", "--orig-dst", host)
-        return f"src={REMOTE[0].address(4)}" in flows or f"sport={TARGET_PORT} " in flows
+        version = version_of(host)
+        flows = run("conntrack", "-L", "-f", f"ipv{version}", "-p", "udp", "--orig-dst", host)
+        sources = [f"src={pod.address(version)} " for pod in REMOTE]
+        return any(each in flows for each in (*sources, f"sport={TARGET_PORT} "))
 
 
 class UserDatagrams(Datagrams):
     """User mode, by whatever rules."""
 
     async def test_ten_thousand_clients(self) -> None:
-        """They do not exhaust descriptors, the last is served as the first was, and what they held
+        """They do not exhaust descriptors, of which there are fewer: as many clients as are allowed
+        are remembered at once, and no more. The last is served as the first was, and what they held
         is given back after the idle time.
         """
-        await self.prepare("--udp-timeout", "3s", "--udp-first-timeout", "3s")
-        hosts = [self.objects.address("dns", version) for version in BOTH]
+        limited = ("sh", "-c", f'ulimit -n {FILES}; exec "$0" "$@"')
+        await self.prepare(*IDLE, prefix=limited)
+        files, _ = resource.prlimit(self.proxy.pid, resource.RLIMIT_NOFILE)
+        allowed = min(MOST_CLIENTS, files // FILES_FOR_A_CLIENT)
         before = len(self.proxy.descriptors())
+        had = await self.proxy.metric(ALL_CLIENTS, protocol="UDP")
         problems: Counter[str] = Counter()
-        most = 0
-        for number in range(MANY):
-            answer = await self.ask(hosts[number % 2], question=b"%d" % number, patience=5.0)
-            problems[answer.problem] += 1
-            if number % 500 == 0:
-                most = max(most, len(self.proxy.descriptors()))
+        clients, sockets = [], []
+        for first in range(0, MANY, AT_ONCE):
+            asked = [self.ask_as_client(number) for number in range(first, first + AT_ONCE)]
+            problems.update(each.problem for each in await gatherResults(asked))
+            if first % 500 == 0:
+                clients.append(await self.proxy.metric(CLIENTS, protocol="UDP"))
+                sockets.append(self.sockets())
         self.assertEqual(problems, {"": MANY})
-        print(f"\n{most} descriptors at most", end="")
+        # Each address may have as many as it leaves free, so that some room is left.
+        self.assertGreater(max(clients), 0.9 * min(MANY, allowed))
+        self.assertLessEqual(max(clients), allowed)
+        self.assertLessEqual(max(sockets), allowed + OTHER_SOCKETS)
+        self.assertEqual(await self.proxy.metric(ALL_CLIENTS, protocol="UDP"), had + MANY)
         await self.eventually(
-            lambda: len(self.proxy.descriptors()) <= before + 2, "descriptors are given back", 20
+            lambda: len(self.proxy.descriptors()) <= before + 2, "descriptors are given back", 30
         )
+
+    def ask_as_client(self, number: int) -> Deferred[Answer]:
+        """Have a client ask whom no other one resembles in address and port; they take turns in
+        families and addresses.
+        """
+        host = self.objects.address("dns", BOTH[number % len(BOTH)])
+        turn, which = divmod(number // len(BOTH), len(SOURCES))
+        source = address("clients", SOURCES[which], version_of(host))
+        question = b"%d" % number
+        source_port = FIRST_PORT + turn
+        asked = self.ask(host, 53, question, PATIENCE, source=source, source_port=source_port)
+        return Deferred.fromCoroutine(asked)
+
+    def sockets(self) -> int:
+        """Return how many sockets the proxy has."""
+        return sum(each.startswith("socket:") for each in self.proxy.descriptors().values())
 
 
 class UserTests(UserDatagrams, ProxyTestCase):
