@@ -12,7 +12,7 @@ _TIME = "tag:yaml.org,2002:timestamp"
 
 
 # The one that is written in C is ten times as quick, and not there on every machine.
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # untyped
     """Takes a time for the text that it is to Kubernetes, whose objects are JSON."""
 
     yaml_implicit_resolvers = {
