@@ -71,7 +71,8 @@ def _values(
             continue
         for name in (name for target in targets for name in _names(target)):
             value = values.get(name)
-            if isinstance(value, enum.Enum):
+            # What a module takes out of an enumeration is listed with that.
+            if prefix and isinstance(value, enum.Enum):
                 value = value.value
             parts = value if isinstance(value, tuple) else (value,)
             if parts and all(type(one) in _NUMBERS for one in parts):

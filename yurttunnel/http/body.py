@@ -20,6 +20,9 @@ from yurttunnel.http.fields import (
 )
 from yurttunnel.http.framing import BodyKind, Framing
 
+# Found once, as a look into an enumeration costs as much as a call.
+_NONE, _LENGTH, _CHUNKED, _UNTIL_CLOSE = BodyKind
+
 # RFC 9112 section 7.1, with less freedom: at most 15 digits, which no chunk of any size needs,
 # no white space before an extension, and extensions in ASCII. They are ignored.
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e]*)?")
@@ -61,7 +64,7 @@ class BodyReader:
     def __init__(self, framing: Framing, limits: BodyLimits = _DEFAULT_LIMITS) -> None:
         self._kind = framing.kind
         self._remaining = framing.length
-        self._chunks = _Chunks(limits) if framing.kind is BodyKind.CHUNKED else None
+        self._chunks = _Chunks(limits) if framing.kind is _CHUNKED else None
         self.ended = not framing.announces_body
 
     @property
@@ -80,7 +83,7 @@ class BodyReader:
         if self._chunks is not None:
             piece, rest = self._chunks.feed(data)
             self.ended = self._chunks.ended
-        elif self._kind is BodyKind.LENGTH:
+        elif self._kind is _LENGTH:
             piece, rest = self._counted(data)
         else:
             piece, rest = data, b""
@@ -93,7 +96,7 @@ class BodyReader:
 
         Raises :class:`BodyError` unless that is the end of the body, too.
         """
-        if self._kind is BodyKind.UNTIL_CLOSE:
+        if self._kind is _UNTIL_CLOSE:
             self.ended = True
         elif not self.ended:
             raise BodyError("the body broke off before its end")
@@ -122,11 +125,11 @@ class BodyWriter:
             # As a chunk it would be the last.
             return b""
         kind = self._kind
-        if self._finished or kind is BodyKind.NONE:
+        if self._finished or kind is _NONE:
             raise BodyError("there is more of the body than its head has announced")
-        if kind is BodyKind.CHUNKED:
+        if kind is _CHUNKED:
             return b"%x\r\n%b\r\n" % (len(data), data)
-        if kind is BodyKind.LENGTH:
+        if kind is _LENGTH:
             if len(data) > self._remaining:
                 raise BodyError("there is more of the body than its head has announced")
             self._remaining -= len(data)
@@ -140,9 +143,9 @@ class BodyWriter:
         Raises :class:`BodyError` when something is missing, and ``ValueError`` for trailers that
         cannot be sent safely.
         """
-        if self._kind is BodyKind.LENGTH and self._remaining:
+        if self._kind is _LENGTH and self._remaining:
             raise BodyError(f"{self._remaining} bytes of the body are missing")
-        if self._finished or self._kind is not BodyKind.CHUNKED:
+        if self._finished or self._kind is not _CHUNKED:
             self._finished = True
             return b""
         for name, value in trailers:

@@ -39,6 +39,10 @@ class _State(enum.Enum):
     """It is complete, or has failed."""
 
 
+# Found once, as a look into an enumeration costs as much as a call.
+_WAITING, _UNWANTED, _READING, _SWITCHED, _ENDED = _State
+
+
 class RequestingConnection(ExchangeConnection, Protocol):
     """What an exchange needs of the connection on which it asks."""
 
@@ -81,7 +85,7 @@ class ClientExchange(ExchangeSide):
         self._writer = BodyWriter(framing)
         self._upgrade = upgrade
         self._framing = NO_BODY
-        self._state = _State.WAITING
+        self._state = _WAITING
         self._sink: IBodySink
 
     # -- the request's body --------------------------------------------------------------------
@@ -103,12 +107,12 @@ class ClientExchange(ExchangeSide):
     @property
     def receivable(self) -> bool:
         """There may be more of the response's body."""
-        return self._state in (_State.UNWANTED, _State.READING)
+        return self._state in (_UNWANTED, _READING)
 
     @property
     def reading(self) -> bool:
         """Somebody takes the body."""
-        return self._state is _State.READING
+        return self._state is _READING
 
     def switches(self, status: int) -> bool:
         """Return whether a response with ``status`` hands the connection over."""
@@ -121,16 +125,16 @@ class ClientExchange(ExchangeSide):
         self._framing = framing
         self.keeps_alive = framing.kind is not BodyKind.UNTIL_CLOSE and keeps_alive(head)
         self.has_body = framing.announces_body
-        self._state = _State.UNWANTED
+        self._state = _UNWANTED
         self.receiver.response_received(head)
 
     def deliver_body(self, sink: IBodySink) -> None:
         """See ``IBodySource``."""
         if self.ended:
             return
-        if self._state is not _State.UNWANTED:
+        if self._state is not _UNWANTED:
             raise RuntimeError("there is no response whose body is not delivered already")
-        self._state = _State.READING
+        self._state = _READING
         self._sink = sink
         self.reader = BodyReader(self._framing)
         if self.reader.ended:
@@ -142,9 +146,9 @@ class ClientExchange(ExchangeSide):
         """See ``IClientExchange``; also after a 2xx to CONNECT."""
         if self.ended:
             return
-        if self._state is not _State.UNWANTED:
+        if self._state is not _UNWANTED:
             raise RuntimeError("there is no response that hands the connection over")
-        self._state = _State.SWITCHED
+        self._state = _SWITCHED
         self._connection.hand_over(protocol, self._connection.transport)
 
     # -- the end -------------------------------------------------------------------------------
@@ -152,7 +156,7 @@ class ClientExchange(ExchangeSide):
     @property
     def ended(self) -> bool:
         """It is complete, or has failed."""
-        return self._state is _State.ENDED
+        return self._state is _ENDED
 
     def abort(self) -> None:
         """See ``IClientExchange``."""
@@ -161,7 +165,7 @@ class ClientExchange(ExchangeSide):
 
     def complete(self) -> None:
         """Finish the sink and tell the receiver; for the connection."""
-        self._state = _State.ENDED
+        self._state = _ENDED
         sink = self._sink
         # It may have the exchange as its source.
         del self._sink
@@ -170,11 +174,11 @@ class ClientExchange(ExchangeSide):
 
     def end(self) -> None:
         """Note the end, of which the receiver is told next; for the connection."""
-        self._state = _State.ENDED
+        self._state = _ENDED
 
     def switched_connection_ended(self, reason: Failure) -> None:
         """The connection that was handed over has ended; for the connection."""
-        self._state = _State.ENDED
+        self._state = _ENDED
         error = None
         if not isinstance(reason.value, ConnectionDone):
             error = ExchangeFailed(f"the connection broke: {reason.value}")

@@ -35,6 +35,10 @@ class _State(enum.Enum):
     """The response is complete, or nobody waits for it any more."""
 
 
+# Found once, as a look into an enumeration costs as much as a call.
+_WAITING, _BODY, _SWITCHED, _ENDED = _State
+
+
 class AnsweringConnection(ExchangeConnection, Protocol):
     """What an exchange needs of the connection on which it is answered."""
 
@@ -100,7 +104,7 @@ class ServerExchange(ExchangeSide):
             self.has_body and head.version == "1.1" and b"expect" in head.by_name
         )
         """The client holds its body back until it is told to go on; for the connection."""
-        self._state = _State.WAITING
+        self._state = _WAITING
         self._persistent = False
         self._bodiless = False
         self._delivering = False
@@ -114,7 +118,7 @@ class ServerExchange(ExchangeSide):
         """See ``IExchange``."""
         if not 100 <= status <= 199 or status == 101:
             raise ValueError(f"{status} is not the status of an interim response")
-        if self._state is _State.WAITING and self.head.version == "1.1":
+        if self._state is _WAITING and self.head.version == "1.1":
             head = format_response_head(status, _REASONS.get(status, b""), _without_length(fields))
             self._connection_writer.write(head)
             if status == 100:
@@ -122,7 +126,7 @@ class ServerExchange(ExchangeSide):
 
     def send_head(self, status: int, fields: Fields = (), reason: bytes = b"") -> None:
         """See ``IExchange``."""
-        if self._state is not _State.ENDED:
+        if self._state is not _ENDED:
             # Who refuses something before having read it will hardly read it to its end.
             self._begin(status, fields, reason, self._delivering and status < 400)
 
@@ -149,7 +153,7 @@ class ServerExchange(ExchangeSide):
         head = format_response_head(status, reason or _REASONS.get(status, b""), sent)
         self.status = status
         self.head_sent = True
-        self._state = _State.BODY
+        self._state = _BODY
         self._persistent = persistent
         self._bodiless = framing is NO_BODY
         self._writer = BodyWriter(framing)
@@ -157,7 +161,7 @@ class ServerExchange(ExchangeSide):
 
     def write(self, data: bytes) -> None:
         """See ``IBodySink``."""
-        if self._state is not _State.BODY:
+        if self._state is not _BODY:
             self._check_begun()
             return
         if self._bodiless or not data:
@@ -167,7 +171,7 @@ class ServerExchange(ExchangeSide):
 
     def finish(self, trailers: Fields = ()) -> None:
         """See ``IBodySink``."""
-        if self._state is not _State.BODY:
+        if self._state is not _BODY:
             self._check_begun()
             return
         if not self._send_last(trailers):
@@ -178,7 +182,7 @@ class ServerExchange(ExchangeSide):
 
     def respond(self, status: int, fields: Fields = (), body: bytes = b"") -> None:
         """See ``IExchange``."""
-        if self._state is _State.ENDED:
+        if self._state is _ENDED:
             return
         if status not in (204, 304):
             fields = [*fields, (b"Content-Length", b"%d" % len(body))]
@@ -194,7 +198,7 @@ class ServerExchange(ExchangeSide):
         self, status: int, fields: Fields, source: IBodySource, reason: bytes = b""
     ) -> None:
         """See ``IExchange``."""
-        if self._state is _State.ENDED:
+        if self._state is _ENDED:
             return
         self._connection_writer.cork()
         try:
@@ -223,7 +227,7 @@ class ServerExchange(ExchangeSide):
         """See ``IExchange``."""
         if self.head_sent:
             self.abort()
-        elif self._state is not _State.ENDED:
+        elif self._state is not _ENDED:
             self.status = status
             self.head_sent = True
             self.end(None)
@@ -231,7 +235,7 @@ class ServerExchange(ExchangeSide):
 
     def switch(self, status: int, reason: bytes, fields: Fields, protocol: IProtocol) -> None:
         """See ``IExchange``; raises ``ValueError`` while the request's body is incomplete."""
-        if self._state is _State.ENDED:
+        if self._state is _ENDED:
             return
         self._check_waiting()
         if not self._reader.ended:
@@ -240,12 +244,12 @@ class ServerExchange(ExchangeSide):
         answer = format_response_head(status, reason or _REASONS.get(status, b""), fields)
         self.status = status
         self.head_sent = True
-        self._state = _State.SWITCHED
+        self._state = _SWITCHED
         self._connection.switch(answer, protocol, alone=self.head.method == b"CONNECT")
 
     def abort(self) -> None:
         """See ``IExchange``."""
-        if self._state is not _State.ENDED:
+        if self._state is not _ENDED:
             # Who has begun to answer is seen to break off, not to have said nothing.
             self._connection_writer.uncork()
             self.end(ExchangeFailed("the exchange was aborted"))
@@ -256,7 +260,7 @@ class ServerExchange(ExchangeSide):
     @property
     def receivable(self) -> bool:
         """There may be more of the request's body."""
-        return not (self._state is _State.ENDED or self._reader.ended)
+        return not (self._state is _ENDED or self._reader.ended)
 
     @property
     def body_ended(self) -> bool:
@@ -268,7 +272,7 @@ class ServerExchange(ExchangeSide):
         if self._delivering:
             raise RuntimeError("the body is delivered already")
         self._delivering = True
-        if self._state is _State.ENDED:
+        if self._state is _ENDED:
             return
         if self._reader.ended:
             sink.finish()
@@ -282,21 +286,21 @@ class ServerExchange(ExchangeSide):
     @property
     def ended(self) -> bool:
         """The response is complete, or nobody waits for it any more."""
-        return self._state is _State.ENDED
+        return self._state is _ENDED
 
     def on_end(self, callback: Callable[[ExchangeFailed | None], object]) -> None:
         """See ``IExchange``."""
-        if self._state is _State.ENDED:
+        if self._state is _ENDED:
             callback(self._error)
         else:
             self._callbacks.append(callback)
 
     def end(self, error: ExchangeFailed | None) -> None:
         """Note the end and tell of it; for the connection."""
-        if self._state is _State.ENDED:
+        if self._state is _ENDED:
             return
         self._connection_writer.unregister_producer()
-        self._state = _State.ENDED
+        self._state = _ENDED
         self._error = error
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
@@ -309,11 +313,11 @@ class ServerExchange(ExchangeSide):
     # -- helpers -------------------------------------------------------------------------------
 
     def _check_waiting(self) -> None:
-        if self._state is not _State.WAITING:
+        if self._state is not _WAITING:
             raise RuntimeError("the response has begun already")
 
     def _check_begun(self) -> None:
-        if self._state is _State.WAITING:
+        if self._state is _WAITING:
             raise RuntimeError("a response begins with send_head")
 
     def _framing(self, status: int, fields: Fields) -> Framing:
@@ -331,7 +335,7 @@ class ServerExchange(ExchangeSide):
         self._sink.write(data)
 
     def _body_complete(self) -> None:
-        if self._state is not _State.ENDED:
+        if self._state is not _ENDED:
             self._sink.finish(self._reader.trailers)
 
     def wrong_length(self, error: BodyError) -> None:

@@ -258,6 +258,8 @@ class _SharedPlaces(Places):
         A connection that cannot be made says so at once, perhaps, so that this is called within
         itself: then it goes on with what has become free once it is done with who is served.
         """
+        if not self.waited_for:
+            return
         self._more = True
         if self._serving:
             return

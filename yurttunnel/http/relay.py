@@ -243,7 +243,8 @@ class _Forwarding:
 
     def _connect(self, fresh: bool, upload: bool) -> None:
         acquiring = self._acquire(fresh=fresh, upload=upload, upgrade=self._upgrade is not None)
-        if not isinstance(acquiring, Deferred):
+        # Not asked for a Deferred, which would be an abstract class to ask.
+        if isinstance(acquiring, ClientConnection):
             self._connected(acquiring)
             return
         self._acquiring = acquiring

@@ -16,6 +16,7 @@ them all that wait there come here again; if it is only slow, it is waited for.
 from __future__ import annotations
 
 import enum
+import math
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -222,7 +223,9 @@ class Forwarding(DelegatedExchange):
             upgrade=upgrade,
             caller=self._call.holder,
         )
-        return taken.addErrback(self._not_taken, server) if isinstance(taken, Deferred) else taken
+        if isinstance(taken, ClientConnection):
+            return taken
+        return taken.addErrback(self._not_taken, server)
 
     def _not_taken(self, failure: Failure, server: Server) -> Failure:
         """Note that nothing was sent to a server that is lost, as when it was waited for in line.
@@ -452,17 +455,18 @@ def client_patience(call: HubCall) -> float | None:
     """
     if call.request.verb not in _KEPT_VERBS:
         return None
-    waits: list[float] = []
-    if b"timeout=" in call.exchange.head.target:
-        found = _TIMEOUT.search(call.exchange.head.target)
-        if found is not None:
-            # What is no duration is the API's to refuse.
-            with suppress(ValueError):
-                waits.append(duration(found[1].decode("ascii")))
-    if call.request.options.timeout_seconds is not None:
-        waits.append(call.request.options.timeout_seconds)
-    seconds = min(waits, default=0)
-    return seconds if seconds > EARLIER_SECONDS else None
+    asked, options = call.exchange.head.derived(_timeout), call.request.options
+    seconds = asked if options.timeout_seconds is None else min(asked, options.timeout_seconds)
+    return seconds if EARLIER_SECONDS < seconds < math.inf else None
+
+
+def _timeout(head: RequestHead) -> float:
+    """Return the seconds that ``timeout`` of a query says, as client-go has it; else infinity."""
+    if b"timeout=" in head.target and (found := _TIMEOUT.search(head.target)) is not None:
+        # What is no duration is the API's to refuse.
+        with suppress(ValueError):
+            return duration(found[1].decode("ascii"))
+    return math.inf
 
 
 def _made_of(head: RequestHead) -> dict[tuple[Server, bool], ForwardedRequest]:

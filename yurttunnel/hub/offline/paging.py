@@ -67,6 +67,8 @@ class Page:
 
 def is_of_hub(token: str) -> bool:
     """Return whether a token continues a list that was begun without the cloud."""
+    if not token:
+        return False
     match _content(token):
         case [mark, *_] if mark == _MARK:
             return True
