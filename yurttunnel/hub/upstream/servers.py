@@ -10,9 +10,6 @@ from yurttunnel.http.authority import BadAuthority, join_authority, split_option
 DEFAULT_PORT = 443
 """The port of a URL that names none; API servers mostly listen on 6443."""
 
-MODES = ("rr", "priority")
-"""What ``--lb-mode`` takes: one after the other, or the first in order that is well."""
-
 
 class BadServer(ValueError):
     """This is no API server; one line says why, and what to write instead."""
