@@ -43,6 +43,103 @@ class OwnerTests(PlayedServers):
             self.assertEqual(status, self.successResultOf(sent), answered)
 
 
+class SameNameTests(PlayedServers):
+    """Kept Events of a name that the API has already."""
+
+    path = "/api/v1/namespaces/x/events"
+
+    def send(self, token="", **told):
+        """Send one that tells something, which the API has already."""
+        body = json.dumps({"metadata": {"name": "web.1"}, **told}).encode()
+        owner = "system:serviceaccount:x:web" if token else ""
+        event = KeptEvent(1, self.path, "application/json", body, token, owner)
+        sent = self.calls.send_event(event)
+        self.settle()
+        self.assertEqual(f"POST {self.path}", self.asked()[0])
+        self.answer(409)
+        return sent
+
+    def there(self, status=200, **told):
+        """Have the API tell what it has, which is asked in a way that all recorders may ask."""
+        self.assertEqual((f"PATCH {self.path}/web.1", b"{}"), self.asked())
+        metadata = {"name": "web.1", "resourceVersion": "7"}
+        self.answer(status, json.dumps({"metadata": metadata, **told}).encode())
+
+    def test_what_happened_again(self):
+        """The API ends with the highest count and the latest time.
+
+        It is told by a patch that fails where a recorder was faster.
+        """
+        sent = self.send(count=3, lastTimestamp="2025-06-15T15:03:00Z", message="m", reason="r")
+        self.there(count=1, lastTimestamp="2025-06-15T15:01:00Z", message="m")
+        line, body = self.asked()
+        self.assertEqual(f"PATCH {self.path}/web.1", line)
+        self.assertEqual(
+            {
+                "count": 3,
+                "lastTimestamp": "2025-06-15T15:03:00Z",
+                "message": "m",
+                "metadata": {"resourceVersion": "7"},
+            },
+            json.loads(body),
+        )
+        self.assertIn(b"application/merge-patch+json", self.connections.played[0].sent)
+        self.answer(200)
+        self.assertEqual(409, self.successResultOf(sent))
+
+    def test_what_is_known(self):
+        """What the API knows already, or knows better, changes nothing."""
+        for count in (3, 9):
+            sent = self.send(count=3, lastTimestamp="2025-06-15T15:03:00Z")
+            self.there(count=count, lastTimestamp="2025-06-15T15:03:00Z")
+            self.assertEqual(409, self.successResultOf(sent))
+
+    def test_a_changed_one(self):
+        """One that was changed meanwhile is looked at again later."""
+        sent = self.send(count=3)
+        self.there(count=1)
+        self.answer(409)
+        self.assertIsNone(self.successResultOf(sent))
+
+    def test_not_now(self):
+        """What cannot be told now is told later, and so is what has gone: it is created again."""
+        for status in (404, 429, 500, 503):
+            sent = self.send(count=3)
+            self.there(status)
+            self.assertIsNone(self.successResultOf(sent), status)
+            if status != 404:
+                sent = self.send(count=3)
+                self.there(count=1)
+                self.answer(status)
+                self.assertIsNone(self.successResultOf(sent), status)
+
+    def test_not_allowed(self):
+        """Who may create Events, and not change them, has created it."""
+        for status in (400, 403, 405, 422):
+            sent = self.send(count=3)
+            self.there(status)
+            self.assertEqual(409, self.successResultOf(sent), status)
+        sent = self.send(count=3)
+        self.assertEqual(f"PATCH {self.path}/web.1", self.asked()[0])
+        self.answer(200, b"<html>")
+        self.assertEqual(409, self.successResultOf(sent))
+
+    def test_whose_token_has_ended(self):
+        """The node tells it for an account that may patch Events."""
+        sent = self.send("abc", count=3)
+        self.answer(401)
+        review, body = self.asked()
+        self.assertEqual("POST /apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+        attributes = json.loads(body)["spec"]["resourceAttributes"]
+        self.assertEqual(
+            {"verb": "patch", "group": "", "resource": "events", "namespace": "x"}, attributes
+        )
+        self.answer(201, b'{"status":{"allowed":true}}')
+        self.there(count=3)
+        self.assertEqual(409, self.successResultOf(sent))
+        self.assertEqual([("a", False), ("a", True)], self.connections.keys)
+
+
 class UserTests(PlayedServers):
     """Whose a token is."""
 

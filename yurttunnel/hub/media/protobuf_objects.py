@@ -7,6 +7,8 @@ The envelope is ``k8s\\0`` and a ``runtime.Unknown``. The numbers of fields are 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
@@ -35,6 +37,7 @@ _NODE_NAME = tag(10)
 _NAME, _NAMESPACE, _VERSION, _LABELS, _ANNOTATIONS = tag(1), tag(3), tag(6), tag(11), tag(12)
 _DELETION_TIMESTAMP, _GRACE_SECONDS, _FINALIZERS = tag(9), 10 << 3 | VARINT, tag(14)
 _NAMESPACE_FINALIZERS = tag(1)
+_SECONDS, _NANOS = 1 << 3 | VARINT, 2 << 3 | VARINT
 
 ENVELOPE_TAIL: Final = bytes_form(3, b"") + bytes_form(4, b"")
 """What the API writes behind the content: no encoding of its own, and no other media type."""
@@ -167,3 +170,20 @@ def _entry(body: bytes, begin: int, end: int) -> tuple[str, str]:
         elif field == tag(2):
             value = text(body, start, stop)
     return key, value
+
+
+def time_text(message: bytes, form: Callable[[float], str]) -> str | None:
+    """Return a ``metav1.Time`` or ``MicroTime`` as it is in JSON, if it is one.
+
+    ``form`` writes it, from seconds since 1970.
+    """
+    seconds, nanoseconds = None, 0
+    with suppress(BadBody, ValueError, OverflowError, OSError):
+        for field, begin, _ in fields(message, 0, len(message)):
+            if field == _SECONDS:
+                seconds = varint(message, begin)[0]
+            elif field == _NANOS:
+                nanoseconds = varint(message, begin)[0]
+        if seconds is not None:
+            return form(seconds + nanoseconds / 1e9)
+    return None

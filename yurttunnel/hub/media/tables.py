@@ -6,7 +6,6 @@ A Table made so has the name and the age: what else the API shows of a kind only
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
@@ -14,10 +13,10 @@ import msgspec
 
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.media.json_shapes import PARTIAL, TABLE
-from yurttunnel.hub.media.protobuf_objects import METADATA
+from yurttunnel.hub.media.protobuf_objects import METADATA, time_text
 from yurttunnel.hub.request.requests import Form
 from yurttunnel.kube.durations import since
-from yurttunnel.kube.protobuf_fields import BadBody, bytes_form, fields, tag, text, varint
+from yurttunnel.kube.protobuf_fields import bytes_form, fields, tag, text
 from yurttunnel.ops.clocks import timestamp
 
 COLUMNS: Final = msgspec.json.encode(
@@ -36,7 +35,7 @@ COLUMNS: Final = msgspec.json.encode(
     ]
 )
 
-_UID, _CREATED, _SECONDS = tag(5), tag(8), 1 << 3
+_UID, _CREATED = tag(5), tag(8)
 
 
 class Conversion(NamedTuple):
@@ -119,7 +118,7 @@ def _protobuf_metadata(item: Item) -> bytes:
             if field == _UID:
                 found["uid"] = text(metadata, begin, end)
             elif field == _CREATED:
-                found["creationTimestamp"] = _time(metadata[begin:end])
+                found["creationTimestamp"] = time_text(metadata[begin:end], timestamp)
     return msgspec.json.encode({name: value for name, value in found.items() if value})
 
 
@@ -127,15 +126,6 @@ def _messages(body: bytes) -> list[bytes]:
     """Return the metadata, behind which readers do not look either."""
     first = takewhile(lambda one: one[0] == METADATA, fields(body, 0, len(body)))
     return [body[begin:end] for _, begin, end in first]
-
-
-def _time(time: bytes) -> str | None:
-    """Return a ``metav1.Time`` as it is in JSON, if it is one."""
-    with suppress(BadBody, ValueError, OverflowError, OSError):
-        for field, begin, _ in fields(time, 0, len(time)):
-            if field == _SECONDS:
-                return timestamp(varint(time, begin)[0])
-    return None
 
 
 _PARTIAL: Final = {"json": _partial_json, "protobuf": _partial_protobuf}

@@ -121,7 +121,8 @@ class EventSender(MultiService):
             return True
         if status is None or status >= 500 or status == 429:
             return self._failed(event)
-        # 409: it was created before, by an attempt whose answer was lost.
+        # 409: it is there, by an attempt whose answer was lost or since it happened before, and
+        # tells what this one does.
         if status < 300 or status == 409:
             self.sent += 1
             self._forget(event)

@@ -16,9 +16,14 @@ from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.pool import PoolBusy
 from yurttunnel.hub.cache.interfaces import KeptEvent
+from yurttunnel.hub.media.forms import media_for
+from yurttunnel.hub.media.occurrences import beyond, occurrences
+from yurttunnel.hub.request.accept import media_of
 from yurttunnel.hub.request.callers import groups_of
+from yurttunnel.hub.request.requests import Form
 from yurttunnel.hub.upstream.connections import Connections
 from yurttunnel.hub.upstream.servers import Balancer, Server
+from yurttunnel.kube.protobuf_fields import BadBody
 
 MAX_ANSWER = 1 << 20
 """Bytes of an answer that are looked at."""
@@ -27,7 +32,7 @@ UNANSWERED = (RequestFailed, ExchangeFailed, PoolBusy)
 """What a call fails with; the text says why there is no answer."""
 
 _AUTHENTICATION, _AUTHORIZATION = "authentication.k8s.io/v1", "authorization.k8s.io/v1"
-_JSON = b"application/json"
+_JSON, _MERGE_PATCH = b"application/json", b"application/merge-patch+json"
 _NO_SUCH_REVIEW = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
 """How the API answers what it does not have: most may not ask for it, either."""
 
@@ -85,21 +90,73 @@ class ApiCalls:
 
         When its token is not accepted any more, as after an outage that was longer than tokens
         last, the node sends it, if the API says that the token's owner may create it; that it
-        cannot say so now is no answer.
+        cannot say so now is no answer. One that is there already (409) has been told then how often
+        and when it happened last; that it could not be told so now is no answer, either.
         """
         return Deferred.fromCoroutine(self._send_event(event))
 
     async def _send_event(self, event: KeptEvent) -> int | None:
-        path, content_type = quote(event.path).encode("ascii"), event.content_type.encode("latin-1")
-        answer = await self._post(path, event.body, content_type, event.token)
-        if answer is not None and answer.status == 401 and event.owner:
-            allowed = await self._review(_AUTHORIZATION, "SubjectAccessReview", _access(event))
-            if allowed is None or allowed.status == 429 or allowed.status >= 500:
-                # It is said neither that he may nor that he may not.
-                return None
-            if _status(allowed).get("allowed") is True:
-                answer = await self._post(path, event.body, content_type)
+        path, content_type = quote(event.path), event.content_type.encode("latin-1")
+        answer = await self._ask_for(event, "create", b"POST", path, event.body, content_type)
+        if answer is not None and answer.status == HTTPStatus.CONFLICT:
+            return await self._tell_occurrences(event, path, media_of(content_type))
         return None if answer is None else answer.status
+
+    async def _tell_occurrences(self, event: KeptEvent, path: str, form: str) -> int | None:
+        """Have an Event that is there tell what a kept one of its name tells beyond it.
+
+        Recorders create one anew that they cannot patch, as in an outage; and they patch it while
+        what they told before is on its way.
+        """
+        media, json_media = media_for(Form(form)), media_for(Form("json"))
+        assert media is not None and json_media is not None, "no other Event is kept"
+        try:
+            path = f"{path}/{quote(media.read_object(event.body)[1].name, safe='')}"
+            # Who may change Events need not be allowed to read them: no node is.
+            there = await self._patch(event, path, {})
+            if there is None or there.status != HTTPStatus.OK:
+                return _unless_passing(there)
+            patch = beyond(occurrences(form, event.body), occurrences("json", there.body))
+            version = json_media.read_object(there.body)[1].version
+        except BadBody:
+            return HTTPStatus.CONFLICT
+        if not patch:
+            return HTTPStatus.CONFLICT
+        patch["metadata"] = {"resourceVersion": version}
+        changed = await self._patch(event, path, patch)
+        if changed is not None and changed.status == HTTPStatus.CONFLICT:
+            # Somebody else has changed it meanwhile, so it may tell more than this.
+            return None
+        return _unless_passing(changed)
+
+    async def _patch(
+        self, event: KeptEvent, path: str, patch: Mapping[str, object]
+    ) -> Answer | None:
+        body = json.dumps(patch).encode()
+        return await self._ask_for(event, "patch", b"PATCH", path, body, _MERGE_PATCH)
+
+    async def _ask_for(
+        self,
+        event: KeptEvent,
+        verb: str,
+        method: bytes,
+        path: str,
+        body: bytes,
+        content_type: bytes,
+    ) -> Answer | None:
+        """Ask with the token of an Event; as the node if its owner may, and the token has ended."""
+        target = path.encode("ascii")
+        answer = await self._ask_any(method, target, body, content_type, event.token)
+        if answer is None or answer.status != HTTPStatus.UNAUTHORIZED or not event.owner:
+            return answer
+        access = _access(event, verb)
+        allowed = await self._review(_AUTHORIZATION, "SubjectAccessReview", access)
+        if allowed is None or _is_passing(allowed):
+            # It is said neither that he may nor that he may not.
+            return None
+        if _status(allowed).get("allowed") is True:
+            return await self._ask_any(method, target, body, content_type)
+        return answer
 
     def user_of(self, token: str) -> Deferred[str]:
         """Return by which name the API knows whoever has ``token``, empty if it does not say.
@@ -131,10 +188,10 @@ class ApiCalls:
         if spec is not None:
             review["spec"] = spec
         path = f"/apis/{version}/{kind.lower()}s".encode("ascii")
-        return await self._post(path, json.dumps(review).encode(), _JSON, token)
+        return await self._ask_any(b"POST", path, json.dumps(review).encode(), _JSON, token)
 
-    async def _post(
-        self, path: bytes, body: bytes, content_type: bytes, token: str = ""
+    async def _ask_any(
+        self, method: bytes, path: bytes, body: bytes, content_type: bytes, token: str = ""
     ) -> Answer | None:
         """Ask a server that is healthy; return ``None`` if it does not answer."""
         server = self._balancer.pick()
@@ -143,18 +200,18 @@ class ApiCalls:
         for fresh in (False, True):
             try:
                 return await self.ask(
-                    server, b"POST", path, body, content_type, token=token, fresh=fresh
+                    server, method, path, body, content_type, token=token, fresh=fresh
                 )
             except UNANSWERED:
                 continue
         return None
 
 
-def _access(event: KeptEvent) -> Mapping[str, object]:
-    """Return what is asked about the owner of an Event: whether he may create it."""
+def _access(event: KeptEvent, verb: str) -> Mapping[str, object]:
+    """Return what is asked about the owner of an Event: whether he may create or patch it."""
     parts = event.path.split("/")
     attributes = {
-        "verb": "create",
+        "verb": verb,
         "group": parts[2] if parts[1] == "apis" else "",
         "resource": parts[-1],
         "namespace": parts[-2],
@@ -164,6 +221,18 @@ def _access(event: KeptEvent) -> Mapping[str, object]:
         "groups": groups_of(event.owner),
         "resourceAttributes": attributes,
     }
+
+
+def _is_passing(answer: Answer) -> bool:
+    """Return whether an answer says that it may be another one later."""
+    return answer.status == HTTPStatus.TOO_MANY_REQUESTS or answer.status >= 500
+
+
+def _unless_passing(answer: Answer | None) -> int | None:
+    """Return that an Event is there, unless that is still to be changed, or it has gone."""
+    if answer is None or _is_passing(answer) or answer.status == HTTPStatus.NOT_FOUND:
+        return None
+    return HTTPStatus.CONFLICT
 
 
 def _status(answer: Answer) -> Mapping[str, object]:

@@ -1,0 +1,102 @@
+"""How often an Event has happened, read from either media."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.hub.media.interfaces import TypeMeta
+from yurttunnel.hub.media.occurrences import beyond, occurrences
+from yurttunnel.hub.media.protobuf_objects import envelope
+from yurttunnel.kube.protobuf_fields import BadBody, bytes_form, varint_form
+
+SECONDS = 1_750_000_000
+TIME = "2025-06-15T15:06:40Z"
+
+
+def number_form(number, value):
+    """Write a field that is a number."""
+    return varint_form(number << 3) + varint_form(value)
+
+
+def time_form(number, *more):
+    """Write a field that is a time."""
+    return bytes_form(number, number_form(1, SECONDS) + b"".join(more))
+
+
+SERIES = number_form(1, 4) + time_form(2, number_form(2, 123_456_000))
+READ_SERIES = {"count": 4, "lastObservedTime": "2025-06-15T15:06:40.123456Z"}
+
+
+class ReadingTests(SynchronousTestCase):
+    """Events, read."""
+
+    def test_core(self):
+        """Those of the core group have a count and a time, and may have a series."""
+        message = b"".join(
+            (
+                bytes_form(1, bytes_form(1, b"web.1")),
+                bytes_form(3, b"BackOff"),
+                bytes_form(4, b"it restarts"),
+                time_form(6),
+                time_form(7),
+                number_form(8, 3),
+                bytes_form(11, SERIES),
+            )
+        )
+        self.assertEqual(
+            {"message": "it restarts", "lastTimestamp": TIME, "count": 3, "series": READ_SERIES},
+            occurrences("protobuf", envelope(TypeMeta("v1", "Event"), message)),
+        )
+
+    def test_their_own_group(self):
+        """Those of events.k8s.io have a series alone, whose fields have other numbers."""
+        message = bytes_form(3, SERIES) + bytes_form(4, b"kubelet") + number_form(15, 9)
+        found = occurrences("protobuf", envelope(TypeMeta("events.k8s.io/v1", "Event"), message))
+        self.assertEqual({"series": READ_SERIES}, found)
+
+    def test_unknown(self):
+        """Of another version nothing is known."""
+        message = bytes_form(3, SERIES) + bytes_form(4, b"m") + bytes_form(11, SERIES)
+        self.assertEqual({}, occurrences("protobuf", envelope(TypeMeta("v2", "Event"), message)))
+
+    def test_json(self):
+        """In JSON they are what they are."""
+        event = {"count": 3, "series": READ_SERIES}
+        self.assertEqual(event, occurrences("json", json.dumps(event).encode()))
+        self.assertEqual({}, occurrences("json", b"[]"))
+        self.assertRaises(BadBody, occurrences, "json", b"[" * 100_000)
+
+
+class ComparingTests(SynchronousTestCase):
+    """What one tells beyond another."""
+
+    def test_more(self):
+        """The higher count and the later time, wherever they are; the message is the count's."""
+        for kept, there, patch in (
+            ({"count": 3, "message": "m"}, {"count": 1}, {"count": 3, "message": "m"}),
+            ({"count": 3, "message": ""}, {}, {"count": 3}),
+            ({"count": 3, "lastTimestamp": TIME}, {"count": 9}, {"lastTimestamp": TIME}),
+            (
+                {"lastTimestamp": "2025-06-15T17:06:40+02:00"},
+                {"lastTimestamp": "2025-06-15T16:00:00Z"},
+                {},
+            ),
+            ({"series": READ_SERIES}, {"series": None}, {"series": READ_SERIES}),
+            (
+                {"series": READ_SERIES},
+                {"series": {**READ_SERIES, "count": 2}},
+                {"series": {"count": 4}},
+            ),
+            ({"series": READ_SERIES}, {"series": READ_SERIES}, {}),
+        ):
+            self.assertEqual(patch, beyond(kept, there), kept)
+
+    def test_nonsense(self):
+        """What is none of it is less than anything."""
+        for value in (None, "x", [], {}, "9"):
+            kept = {"count": value, "lastTimestamp": value, "series": value}
+            self.assertEqual({}, beyond(kept, {"count": 0}), value)
+            there = {"count": 1, "lastTimestamp": TIME}
+            self.assertEqual(there, beyond(there, kept), value)
