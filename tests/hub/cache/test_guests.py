@@ -15,7 +15,7 @@ from tests.hub.cache.caches import (
     tell_list,
 )
 from tests.hub.cache.test_trouble import BODY, TroubleTestCase
-from yurttunnel.hub.cache import queue, store
+from yurttunnel.hub.cache import clients, queue, store
 from yurttunnel.hub.cache.clients import HOUR, MOST_HOURS
 from yurttunnel.hub.cache.interfaces import KeptDocument, Scope
 from yurttunnel.hub.cache.lists import MOST_LISTS
@@ -133,6 +133,20 @@ class RoomTests(GuestTestCase):
             self.clock.advance(COLLECTED)
         self.assertEqual(0, self.number("app a"))
         self.assertGreater(self.cache.stats.forgotten, 0)
+
+    def test_many_collections(self) -> None:
+        """Guests have so many collections, of whatever size: of the owner goes who has most."""
+        self.patch(clients, "MOST_COLLECTIONS", 6)
+        self.keep("dns b", 1)
+        for number in range(4):
+            self.keep(f"name-{number} a", 1)
+        for number in range(3):
+            view = pods_of("web c").collection._replace(view=f"a={number}")
+            tell_list(self.cache, some(1), 5, Scope(view))
+            self.clock.advance(COLLECTED)
+        self.assertEqual([2, 1], [self.number(each) for each in ("kubelet", "dns b")])
+        self.assertEqual([0, 0, 1, 1], [self.number(f"name-{number} a") for number in range(4)])
+        self.assertEqual(5, self.cache.stats.clients)
 
 
 class EventTests(GuestTestCase):
