@@ -148,6 +148,15 @@ class RoomTests(GuestTestCase):
         self.assertEqual([0, 0, 1, 1], [self.number(f"name-{number} a") for number in range(4)])
         self.assertEqual(5, self.cache.stats.clients)
 
+    def test_what_is_said(self) -> None:
+        """Guests can come and go as often as they want, and the log does not grow by each."""
+        self.patch(clients, "MOST_COLLECTIONS", 1)
+        for number in range(20):
+            tell_list(self.cache, [], 5, pods_of(f"name-{number} a"))
+            self.clock.advance(COLLECTED)
+        self.assertEqual(19, self.cache.stats.forgotten)
+        self.assertEqual(1, self.said("is not kept any longer"))
+
 
 class EventTests(GuestTestCase):
     """Events of pods, which are told that theirs are kept."""

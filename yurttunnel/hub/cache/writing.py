@@ -315,7 +315,9 @@ class Writing:
 
     def _say_gone(self, done: Sequence[Done]) -> None:
         for client in (client for each in done for client in each.forgotten):
-            self._log.info(
+            # Anybody can have guests come and go, by new names.
+            info = self._warnings.info if self._is_guest(client) else self._log.info
+            info(
                 "What {client} knows of the API is not kept any longer: it was not asked for"
                 " lately, is not to be kept, or there is no room for it",
                 client=client,
