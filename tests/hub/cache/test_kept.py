@@ -17,7 +17,7 @@ from tests.hub.cache.caches import (
     tell_list,
 )
 from tests.hub.cache.test_store import CacheTestCase
-from yurttunnel.hub.cache import documents, events, tokens
+from yurttunnel.hub.cache import clients, documents, events, tokens
 from yurttunnel.hub.cache.clients import HOUR, MOST_HOURS
 from yurttunnel.hub.cache.interfaces import KeptDocument, Scope
 from yurttunnel.hub.cache.listed import SECONDS
@@ -327,6 +327,22 @@ class ClientTests(CacheTestCase):
         self.assertTrue(self.is_known("flannel"))
         self.assertFalse(self.is_known("coredns"))
         self.assertLessEqual(self.cache.stats.size, size)
+
+    def test_another_bound_of_a_large_file(self) -> None:
+        """Once a file has become smaller than its new bound, it does not grow beyond that."""
+        self.patch(clients, "_SLACK", 10)
+        items = [item(f"pod-{number}", 9, body=bytes(57_000)) for number in range(100)]
+        tell_list(self.cache, items, 10, self.scope("gone"))
+        self.assertTrue(self.is_known("gone"))
+        self.cache.bound(2_000_000)
+        self.cache.forget(lambda component: False)
+        self.assertFalse(self.is_known("gone"))
+        self.pass_hours(2, "kubelet")
+        for each in items:
+            self.cache.upsert(PODS, POD, each)
+            self.clock.advance(1)
+        self.assertIn("its bound of 2 MB", str(self.cache.problem()))
+        self.assertLessEqual(self.cache.stats.size, 2_000_000)
 
     def test_room_is_given_back(self) -> None:
         """What clients leave is given back to the disk, hour by hour."""

@@ -101,14 +101,14 @@ class Database(Connection):
     def bound(self, most: int) -> None:
         """Have ``most`` bytes count from now on; a file that is larger grows no more."""
         self._most = most
-        if self._connection is not None:
-            with self._explained():
-                _bound(self._connection, most)
 
     def write(self, writes: Sequence[Write], of_guests: bool) -> Written:
         """Do some writes, all or none, with one fsync(2); those ``of_guests`` if there is room."""
         with self._explained():
-            return self._done_within_bound(self._opened(), events.bounded(writes), of_guests)
+            connection = self._opened()
+            # Again each time: of a larger file it has been what that had, which may be less now.
+            _bound(connection, self._most)
+            return self._done_within_bound(connection, events.bounded(writes), of_guests)
 
     def _done_within_bound(
         self, connection: sqlite3.Connection, writes: Sequence[Write], of_guests: bool
@@ -210,7 +210,7 @@ class Database(Connection):
             _make_private(self._path)
             self._connection = self._connect(uri_of(self._path, "mode=rw"))
             self._inode = os.stat(self._path).st_ino
-            _prepare(self._connection, self._most)
+            _prepare(self._connection)
         return self._connection
 
 
@@ -270,10 +270,9 @@ def _bound(connection: sqlite3.Connection, most: int) -> None:
     connection.execute(f"PRAGMA max_page_count = {most // _PAGE}")
 
 
-def _prepare(connection: sqlite3.Connection, most: int) -> None:
+def _prepare(connection: sqlite3.Connection) -> None:
     for pragma in _PRAGMAS:
         connection.execute(pragma)
-    _bound(connection, most)
     connection.execute(_LISTED)
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 0:

@@ -104,9 +104,7 @@ class Writing:
 
     def bound(self, most_bytes: int) -> None:
         """Have another bound count for the file, behind what is being written."""
-        bounding = self._thread.run(partial(self._database.bound, most_bytes))
-        # The file is closed then: the next write opens it with this bound, or tells what is wrong.
-        _ = bounding.addErrback(lambda failure: failure.trap(CacheFailed) and None)
+        _ = self._thread.run(partial(self._database.bound, most_bytes))
 
     async def stop(self, let_go: Callable[[], Deferred[None]]) -> None:
         """Write what waits, within :data:`FLUSH`, and let go of the file.
