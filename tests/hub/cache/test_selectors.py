@@ -54,6 +54,11 @@ class ScopeTests(SynchronousTestCase):
             self.assertEqual(("metadata.namespace!=x", ""), split_fields(fields, False), fields)
         self.assertEqual(("", ""), split_fields(",", False))
 
+    def test_nul(self):
+        """What would count as shorter than it is selects nothing, and is not kept."""
+        for options in ({"field_selector": "reason=\0x"}, {"label_selector": "a in (\0x)"}):
+            self.assertEqual(400, self.assertRaises(RequestFailed, self.scope, **options).status)
+
     def test_nodes_of_other_things(self):
         """spec.nodeName is known of pods only."""
         found = self.scope(ResourceType("x", "v1", "things"), field_selector="spec.nodeName=a")

@@ -36,6 +36,9 @@ def scope_of(client: str, request: ApiRequest, form: Form) -> Scope:
     options = request.options
     if not options.label_selector and not options.field_selector:
         return Scope(_collection(client, request.resource, form), request.namespace)
+    if "\0" in options.label_selector or "\0" in options.field_selector:
+        # SQLite counts no character behind one, and nothing has such a label or field.
+        raise RequestFailed(400, "a selector has a NUL character")
     try:
         # Tables and metadata alone do not say where a pod is.
         pods = request.resource == PODS and not form.transform
