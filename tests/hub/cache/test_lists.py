@@ -398,6 +398,26 @@ class PageTests(CacheTestCase):
         tell_list(self.cache, [], 7, token="1")
         self.assertEqual({"b": "1"}, self.names())
 
+    def test_many_pages(self) -> None:
+        """However many pages another list has, it is one list; each page may be asked for again."""
+        tell_list(self.cache, [item("b")], 7, next_token="two")
+        nodes = Scope(PODS._replace(resource="nodes.v1.core"))
+        for number in range(2 * MOST_LISTS):
+            for _ in range(2):
+                tell_list(
+                    self.cache,
+                    [item(f"node-{number}")],
+                    7,
+                    nodes,
+                    token=f"{number}" if number else "",
+                    next_token=f"{number + 1}",
+                )
+        tell_list(self.cache, [], 7, nodes, token=f"{2 * MOST_LISTS}")
+        tell_list(self.cache, [], 7, token="two")
+        self.assertEqual(({"b": "1"}, True), (self.names(), self.read()[1]))
+        self.assertEqual(2 * MOST_LISTS, len(self.names(nodes)))
+        self.assertTrue(self.read(nodes)[1])
+
     def test_restart(self) -> None:
         """After a restart the first pages are not known."""
         tell_list(self.cache, [item("b")], 7, next_token="two")

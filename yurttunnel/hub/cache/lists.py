@@ -82,24 +82,38 @@ class Pages:
             pages = pages._before
 
 
+_Expected = OrderedDict[tuple[Scope, str], tuple[Pages, float]]
+"""By the token that the next page continues with: the pages before it, and until when."""
+
+
 class Continued:
     """The lists of which more pages may come."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        self._pages: OrderedDict[tuple[Scope, str], tuple[Pages, float]] = OrderedDict()
+        # The next pages; and the last ones that came, which may be asked for again.
+        self._next: _Expected = OrderedDict()
+        self._last: _Expected = OrderedDict()
 
     def find(self, scope: Scope, token: str) -> Pages | None:
         """Return the pages before the one that continues with ``token``."""
-        pages, until = self._pages.get((scope, token), (None, 0.0))
+        key = scope, token
+        pages, until = self._next.get(key) or self._last.get(key) or (None, 0.0)
         return pages if self._clock.seconds() < until else None
 
-    def expect(self, scope: Scope, token: str, pages: Pages) -> None:
-        """Take it that one may come that continues with ``token``."""
-        self._pages[scope, token] = pages, self._clock.seconds() + PAGE_SECONDS
-        self._pages.move_to_end((scope, token))
-        if len(self._pages) > MOST_LISTS:
-            self._pages.popitem(last=False)
+    def expect(self, scope: Scope, token: str, pages: Pages, came: str) -> None:
+        """Take it that one may come that continues with ``token``, once that with ``came`` has."""
+        last = self._next.pop((scope, came), None)
+        if last is not None:
+            _put(self._last, (scope, came), last)
+        _put(self._next, (scope, token), (pages, self._clock.seconds() + PAGE_SECONDS))
+
+
+def _put(expected: _Expected, key: tuple[Scope, str], value: tuple[Pages, float]) -> None:
+    expected[key] = value
+    expected.move_to_end(key)
+    if len(expected) > MOST_LISTS:
+        expected.popitem(last=False)
 
 
 class Page:
@@ -208,7 +222,7 @@ class Listing:
         items, whole_from = _without_gone(gone, self._scope, items)
         pages = self._pages([(item.namespace, item.name) for item in items], whole_from)
         if pages is not None and meta.continue_token:
-            self._continued.expect(self._scope, meta.continue_token, pages)
+            self._continued.expect(self._scope, meta.continue_token, pages, self._continue_token)
         elif pages is not None:
             since = _left_since(gone, self._scope, version_of(meta.version), pages)
             pages.whole_from = max(pages.whole_from, since)
