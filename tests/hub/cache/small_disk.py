@@ -86,6 +86,20 @@ class FullDiskTests(TroubleTestCase):
         self.pass_time(31)
         self.assertEqual("9", self.get("a").item.version)
 
+    def test_full_at_the_next_start(self) -> None:
+        """What is on a disk that is full at the start of the process is read all the same."""
+        self.stop()
+        filler = self.fill()
+        self.cache = make_cache(self.directory, self.clock)
+        self.cache.startService()
+        self.assertIn("the disk is full: make room on it", self.cache.problem())
+        self.assertEqual({"a": "1"}, self.names())
+        self.cache.upsert(PODS, POD, item("a", 9))
+        self.assertEqual({"a": "1"}, self.names())
+        filler.unlink()
+        self.pass_time(31)
+        self.assertEqual({"a": "9"}, self.names())
+
     def test_read_only(self) -> None:
         """A disk that can only be read from gives what is on it."""
         self.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from yurttunnel.hub.cache import objects, schema
 from yurttunnel.hub.cache.connection import Connection, uri_of
 from yurttunnel.hub.cache.interfaces import CacheFailed, Collection, Scope, Stored
 from yurttunnel.hub.cache.selectors import has_one_name, selector
+from yurttunnel.hub.cache.trouble import is_of_full_disk
 from yurttunnel.hub.cache.versions import Version
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
 
@@ -45,10 +47,10 @@ class Reader(Connection):
     def _opened(self) -> sqlite3.Connection:
         try:
             return self._open("mode=ro")
-        except sqlite3.OperationalError:
-            if Path(f"{self._path}-wal").exists():
+        except sqlite3.OperationalError as error:
+            if not _is_all_there_is(self._path, error):
                 raise
-            # On a disk that is mounted to be read only, nothing can be made beside it.
+            # On a disk that is full, or mounted to be read only, nothing can be made beside it.
             return self._open("mode=ro&immutable=1")
 
     def _open(self, query: str) -> sqlite3.Connection:
@@ -95,6 +97,18 @@ class Snapshot:
     def close(self) -> None:
         """End it."""
         self._reader.close()
+
+
+def _is_all_there_is(path: Path, error: sqlite3.OperationalError) -> bool:
+    """Return whether the file alone has all, which cannot be opened as one with a log.
+
+    An empty log may be that of one who is about to write, unless there was no room for what that
+    one needs beside it.
+    """
+    try:
+        return os.stat(f"{path}-wal").st_size == 0 and is_of_full_disk(error)
+    except OSError:
+        return True
 
 
 def find(

@@ -47,14 +47,21 @@ class BoundReached(CacheFailed):
         return BoundReached(self._path, self.most, clients)
 
 
+def is_of_full_disk(error: Exception) -> bool:
+    """Return whether SQLite found no room: for pages, or for the index of the log."""
+    # Errors of the module itself have none.
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+
+
 def trouble_of(error: Exception, path: Path) -> CacheFailed | None:
     """Return what is wrong with the file at ``path``; ``None``: nothing, so the statement is."""
     if isinstance(error, CacheFailed):
         return error
     if isinstance(error, OSError):
         return CacheFailed(f"the cache {path}: {error.strerror}")
-    # Errors of the module itself have none.
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    full = is_of_full_disk(error)
+    code = sqlite3.SQLITE_FULL if full else getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _DAMAGED:
         return CacheDamaged(f"the cache {path} is damaged ({error})")
     if code not in _WRONG:
