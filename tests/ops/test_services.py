@@ -70,6 +70,16 @@ class PortServiceTests(TestCase):
         self.assertFalse(service.running)
         self.assertIsNone(service.stopService())
 
+    def test_end(self):
+        """Stopping closes the port first, and then ends what is behind it."""
+        events = []
+        port = SimpleNamespace(stopListening=lambda: events.append("closed"))
+        service = PortService(lambda: port, lambda: events.append("ended"))
+        service.startService()
+        self.assertEqual([], events)
+        service.stopService()
+        self.assertEqual(["closed", "ended"], events)
+
     def test_taken(self):
         """A port that is taken ends the start with a sentence."""
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
 from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
@@ -23,7 +23,6 @@ from yurttunnel.quickstart.service import (
     REACHED_SECONDS,
     CheckRun,
     Guide,
-    HTTPService,
     OwnState,
     Replaceable,
 )
@@ -234,24 +233,6 @@ class GuideTests(SynchronousTestCase):
         self.addCleanup(guide.stopService)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.assertIn("internal error", self.ends[0])
-
-
-class HTTPServiceTests(SynchronousTestCase):
-    """A port with something behind it."""
-
-    def test_ends(self):
-        """Stopping closes the port first and then ends what is behind it."""
-        events = []
-
-        class Port:
-            def stopListening(self):
-                events.append("closed")
-                return succeed(None)
-
-        listening = HTTPService(Port, lambda: events.append("ended"))
-        listening.startService()
-        self.assertIsInstance(listening.stopService(), Deferred)
-        self.assertEqual(events, ["closed", "ended"])
 
 
 class ReplaceableTests(SynchronousTestCase):

@@ -14,10 +14,16 @@ from yurttunnel.ops.waiting import log_failure
 
 
 class PortService(Service):
-    """Listens while it runs; ``listen`` binds at once, or raises CannotListen."""
+    """Listens while it runs; ``listen`` binds at once, or raises CannotListen.
 
-    def __init__(self, listen: Callable[[], IListeningPort]) -> None:
+    ``end()`` is called when it listens no more.
+    """
+
+    def __init__(
+        self, listen: Callable[[], IListeningPort], end: Callable[[], object] = lambda: None
+    ) -> None:
         self._listen = listen
+        self._end = end
         self._port: IListeningPort | None = None
 
     def startService(self) -> None:
@@ -27,7 +33,9 @@ class PortService(Service):
     def stopService(self) -> Deferred[None] | None:
         super().stopService()
         port, self._port = self._port, None
-        return None if port is None else port.stopListening()
+        closed = None if port is None else port.stopListening()
+        self._end()
+        return closed
 
 
 class ClosedAtTheEnd(Service):

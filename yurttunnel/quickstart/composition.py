@@ -26,7 +26,7 @@ from yurttunnel.hub.options import Options as HubOptions
 from yurttunnel.hub.settings import Settings as HubSettings
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import ShownLevels, shown_levels
-from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
+from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn
 from yurttunnel.proxy import process as proxy
 from yurttunnel.proxy.options import Options as ProxyOptions
 from yurttunnel.proxy.settings import Settings as ProxySettings
@@ -35,7 +35,7 @@ from yurttunnel.quickstart.access import NodeAndMasters
 from yurttunnel.quickstart.edge import EdgeNode
 from yurttunnel.quickstart.options import ADDRESS, Settings
 from yurttunnel.quickstart.reach import TunneledNodes
-from yurttunnel.quickstart.service import CheckRun, Guide, HTTPService, OwnState, Replaceable
+from yurttunnel.quickstart.service import CheckRun, Guide, OwnState, Replaceable
 from yurttunnel.quickstart.trust import QuickstartTrust
 from yurttunnel.server import command as server
 from yurttunnel.server.options import Options as ServerOptions
@@ -71,11 +71,11 @@ def build(reactor: IReactor, settings: Settings) -> IService:
     node_settings = NodeSettings(node_name, ADDRESS, ports.kubelet, state / "node")
     node = EdgeNode(reactor, hub_url, node_settings)
 
-    def served(port: int, contexts: Any, handler: IRequestHandler) -> HTTPService:
+    def served(port: int, contexts: Any, handler: IRequestHandler) -> PortService:
         factory = HTTPFactory(reactor, handler, HTTP_SETTINGS)
         secured = tls.server_side(reactor, contexts, factory)
         listen = partial(listen_tcp, reactor, "--port", ADDRESS, port, secured)
-        return HTTPService(listen, factory.close)
+        return PortService(listen, factory.close)
 
     api_port = Replaceable(partial(served, ports.api, trust.api, api.handler))
 

@@ -12,20 +12,16 @@ from pathlib import Path
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.error import ProcessExitedAlready
-from twisted.internet.interfaces import IListeningPort, IProcessTransport
+from twisted.internet.interfaces import IProcessTransport
 from twisted.internet.protocol import ProcessProtocol
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from yurttunnel.ops.ending import end_process, stop_at_hangup
-from yurttunnel.ops.services import PortService
 from yurttunnel.pki.directory import StateDirectory
 from yurttunnel.quickstart import orders
 from yurttunnel.tunnel.reactor import IReactor
-
-End = Callable[[], object]
-"""Ends something for good."""
 
 Orders = Mapping[str, Callable[..., Awaitable[object]]]
 """What the check can have done to the parts, by name, called with the words behind it."""
@@ -69,20 +65,6 @@ class OwnState(Service):
     def stopService(self) -> None:
         super().stopService()
         self._held.close()
-
-
-class HTTPService(PortService):
-    """Listens, and calls ``end`` when it has stopped to listen."""
-
-    def __init__(self, listen: Callable[[], IListeningPort], end: End) -> None:
-        super().__init__(listen)
-        self._end = end
-
-    def stopService(self) -> Deferred[None] | None:
-        """Close the port, then end what was behind it."""
-        closing = super().stopService()
-        self._end()
-        return closing
 
 
 class Replaceable(Service):
