@@ -138,7 +138,7 @@ class SocketTests(SynchronousTestCase):
         """A hub takes no token by its socket, and lists no pods."""
         hub = hub_pages(ThreadlessReactor(), self.directory)
         self.addCleanup(hub.end_what_was_begun)
-        for target, method, status in (("/v1/token", "POST", 405), ("/pods", "GET", 403)):
+        for target, method, status in (("/v1/token", "POST", 404), ("/pods", "GET", 403)):
             self.assertIn(f"`{target}`", part("The socket"))
             self.assertEqual(status, hub.site.ask(target, method).status, target)
 

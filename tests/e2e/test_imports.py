@@ -19,9 +19,7 @@ OTHERS = (
     "treq",
     "twisted.conch",
     "twisted.spread",
-    "twisted.web.client",
-    "twisted.web.server",
-    "twisted.web.template",
+    "twisted.web",
     "wsproto",
     "yaml",
 )
@@ -40,7 +38,7 @@ CLUSTER = (
 )
 """What is for clusters, or for a command of its own."""
 
-SERVER_ONLY = ("yurttunnel.server", "yurttunnel.cluster", "yurttunnel.http.pool", "httptools")
+SERVER_ONLY = ("yurttunnel.server", "yurttunnel.cluster", "yurttunnel.http.pool")
 AGENT_ONLY = ("yurttunnel.agent",)
 
 _IMPORT = re.compile(r"^import time: +\d+ \| +\d+ \| +(\S+)$", re.MULTILINE)

@@ -26,7 +26,7 @@ from tests.server.admin_pages import (
     server_pages,
 )
 
-STATUSES = (100, 200, 400, 403, 404, 405, 408, 409, 413, 414, 431, 501, 503, 505)
+STATUSES = (100, 200, 400, 403, 404, 405, 408, 409, 413, 414, 417, 431, 501, 503, 505)
 """Those of answers; a page that cannot be made is a 500."""
 
 _TOKEN = re.compile(rb"[0-9a-f]{16}\.[0-9a-f]{32}")

@@ -9,10 +9,10 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.protocol import connectionDone
 from twisted.internet.task import Clock
-from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.ops.status_pages import ParsedPage
+from tests.ops.test_http_site import TcpTransport
 from tests.ops.test_meta import parse
 from yurttunnel.hub.meta import hub_pages
 from yurttunnel.kube.errors import ApiUnreachable
@@ -54,7 +54,7 @@ class HubPageTests(SynchronousTestCase):
 
     def ask(self, path, method="GET", body=b"", peer="127.0.0.1", host="127.0.0.1:10267", **fields):
         """Ask for a path on a connection of its own."""
-        transport = StringTransport(peerAddress=IPv4Address("TCP", peer, 40000))
+        transport = TcpTransport(peerAddress=IPv4Address("TCP", peer, 40000))
         channel = self.site.buildProtocol(None)
         channel.makeConnection(transport)
         lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", f"Content-Length: {len(body)}"]
@@ -169,7 +169,7 @@ class HubPageTests(SynchronousTestCase):
         """An answer that nobody waits for any more is no error."""
         self.pods = Deferred()
         channel = self.site.buildProtocol(None)
-        channel.makeConnection(StringTransport(peerAddress=IPv4Address("TCP", "127.0.0.1", 1)))
+        channel.makeConnection(TcpTransport(peerAddress=IPv4Address("TCP", "127.0.0.1", 1)))
         channel.dataReceived(b"GET /pods HTTP/1.1\r\nHost: localhost\r\n\r\n")
         channel.connectionLost(connectionDone)
         self.pods.callback({})

@@ -14,8 +14,6 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase, TestCase
-from twisted.web.resource import Resource
-from twisted.web.static import Data
 
 from tests.ops.admin_sites import AdminSite
 from tests.ops.test_http_site import TcpTransport
@@ -36,11 +34,8 @@ class AdminPagesTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         """Make the site of a process with a page of each kind."""
-        meta = Resource()
-        meta.putChild(b"readyz", Data(b"ready\n", "text/plain"))
-        meta.putChild(b"debug", Data(b"that of the meta port", "text/plain"))
-        debug = page("debug")
-        debug.putChild(b"log-level", page("info"))
+        meta = {"/readyz": page("ready\n"), "/debug": page("that of the meta port")}
+        debug = {"/debug": page("debug"), "/debug/log-level": page("info")}
         self.own = {"tokens/revoke": page("revoked"), "tokens": page("tokens")}
         self.site = AdminSite(MemoryReactorClock(), admin_pages(meta, debug, self.own))
 
@@ -95,8 +90,8 @@ class ProcessPageTests(SynchronousTestCase):
         site = AdminSite(
             clock,
             admin_pages(
-                Resource(),
-                page(""),
+                {},
+                {},
                 {"process": process_page(clock, "program", readiness, lambda: {"node": "edge-1"})},
             ),
         )
@@ -132,7 +127,7 @@ class AdminSocketTests(TestCase):
 
     def make(self, directory: Path | None = None) -> AdminSocket:
         """Make a socket, which is closed in the end."""
-        pages = admin_pages(Resource(), page(""), {"x": Page(lambda given: as_json(1))})
+        pages = admin_pages({}, {}, {"x": Page(lambda given: as_json(1))})
         made = AdminSocket(with_transports(reactor, "direct"), directory or self.directory, pages)
         self.addCleanup(made.stopService)
         return made

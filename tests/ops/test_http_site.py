@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import count
 from typing import Any
 
 from twisted.internet import reactor
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
@@ -18,18 +19,19 @@ from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
-from twisted.web.http import Request
-from twisted.web.resource import Resource
-from twisted.web.static import Data
 
 from yurttunnel.ops.http_site import (
-    ANSWERED_LATER,
     AT_ONCE,
+    MAX_ANSWERED,
     MAX_BODY_BYTES,
-    MAX_PROBES,
     REQUEST_SECONDS,
+    Answer,
+    AnyPage,
     LimitedSite,
+    PageRequest,
+    text,
 )
+from yurttunnel.ops.slices import Slices
 from yurttunnel.tunnel.direct.reactor import with_transports
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: meta\r\n"
@@ -40,43 +42,50 @@ PROBE = b"GET /healthz HTTP/1.1\r\nHost: meta\r\n\r\n"
 BROKEN = b"the page could not be made: the log says why\n"
 
 
-TOO_LARGE = b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-
-
-class CountingPage(Resource):
+class CountingPage:
     """A page that counts how often it is made."""
 
     renders = 0
 
-    def render(self, request: Request) -> bytes:
+    def __call__(self, request: PageRequest) -> Answer:
         """Count."""
         self.renders += 1
-        return b"counted"
+        return text("counted")
 
 
-class LatePage(Resource):
-    """A page that takes its time."""
-
-    def render(self, request: Request) -> object:
-        """Answer later."""
-        return ANSWERED_LATER
+def late_page(request: PageRequest) -> Deferred[Answer]:
+    """Take one's time."""
+    return Deferred()
 
 
-class BrokenPage(Resource):
-    """A page with a defect."""
+def broken_page(request: PageRequest) -> Answer:
+    """Fail."""
+    raise ArithmeticError
 
-    def render(self, request: Request) -> bytes:
-        """Fail."""
-        raise ArithmeticError
+
+def data(body: str) -> AnyPage:
+    """Make a page that says ``body``."""
+    return lambda request: text(body)
 
 
 class TcpTransport(StringTransport):
     """A transport from which a producer may be unregistered twice, as in a real connection."""
 
+    closed = 0
+
+    def loseConnection(self) -> None:
+        """Count."""
+        super().loseConnection()
+        self.closed += 1
+
     def unregisterProducer(self) -> None:
         """Forget the producer, if there is one."""
         self.producer = None
         self.streaming = None
+
+    def loseWriteConnection(self) -> None:
+        """Note it."""
+        self.disconnecting = True
 
     def abortConnection(self) -> None:
         """Note it; as a real one it tells its protocol later."""
@@ -89,9 +98,17 @@ class LimitTests(SynchronousTestCase):
     def setUp(self) -> None:
         """Build a site with one page that takes two connections."""
         self.clock = Clock()
-        root = Data(b"page", "text/plain")
-        root.putChild(b"", root)
-        self.site = LimitedSite(root, self.clock, max_unasked=2, max_asked=2)
+        self.pages: dict[str, AnyPage] = {"/": data("page")}
+        self.site = self.limited()
+
+    def limited(self, **options: Any) -> LimitedSite:
+        """Make the site."""
+        return LimitedSite(self.pages, self.clock, **{"max_unasked": 2, "max_asked": 2, **options})
+
+    def add(self, path: str, page: AnyPage) -> None:
+        """Have one page more."""
+        self.pages[path] = page
+        self.site = self.limited()
 
     def connect(self) -> tuple[Any, StringTransport]:
         """Connect to the site."""
@@ -105,13 +122,15 @@ class LimitTests(SynchronousTestCase):
         channel.connectionLost(Failure(ConnectionDone()))
 
     def test_silent_client(self) -> None:
-        """A client that sends nothing is disconnected when its time is over."""
+        """A client that sends nothing is told so and disconnected when its time is over."""
         channel, transport = self.connect()
         self.clock.advance(REQUEST_SECONDS - 0.1)
         self.assertFalse(transport.disconnecting)
         self.clock.advance(0.1)
+        self.assertTrue(transport.value().startswith(b"HTTP/1.1 408 "), transport.value())
         self.assertTrue(transport.disconnecting)
         self.disconnect(channel)
+        self.clock.advance(REQUEST_SECONDS)
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_slow_client(self) -> None:
@@ -126,7 +145,7 @@ class LimitTests(SynchronousTestCase):
     def test_many_requests_at_once(self) -> None:
         """Of requests in one write the first is answered, and no other page is made."""
         page = CountingPage()
-        self.site.root.putChild(b"", page)
+        self.add("/", page)
         channel, transport = self.connect()
         channel.dataReceived((REQUEST + b"\r\n") * 1000)
         self.assertEqual(1, page.renders)
@@ -173,24 +192,18 @@ class LimitTests(SynchronousTestCase):
     def test_a_flood_of_requests_does_not_hold_up_a_probe(self) -> None:
         """Beyond a few, pages take turns, and those that nobody waits for are not made."""
         page = CountingPage()
-        self.site = LimitedSite(page, self.clock, max_asked=AT_ONCE + 3)
-        page.putChild(b"", page)
-        ok = Data(b"ok", "text/plain")
-        versioned = Resource()
-        page.putChild(b"v1", versioned)
-        for name in (b"healthz", b"readyz"):
-            page.putChild(name, ok)
-            versioned.putChild(name, ok)
-        page.putChild(b"livez", ok)
+        probes = ("/healthz", "/readyz", "/livez", "/v1/healthz", "/v1/readyz")
+        self.pages = {"/": page, **dict.fromkeys(probes, data("ok"))}
+        self.site = self.limited(max_unasked=100, max_asked=AT_ONCE + 3)
         channels = []
         for _ in range(AT_ONCE + 20):
             channel, _ = self.connect()
             channel.dataReceived(REQUEST + b"\r\n")
             channels.append(channel)
         self.assertEqual(AT_ONCE, page.renders)
-        for path in (b"/healthz", b"/readyz", b"/livez", b"/v1/healthz", b"/v1/readyz"):
+        for path in probes:
             probe, transport = self.connect()
-            probe.dataReceived(PROBE.replace(b"/healthz", path))
+            probe.dataReceived(PROBE.replace(b"/healthz", path.encode()))
             self.assertIn(b"ok", transport.value(), path)
         self.disconnect(channels[-1])
         self.clock.advance(0)
@@ -201,8 +214,8 @@ class LimitTests(SynchronousTestCase):
     def test_a_port_for_probes(self) -> None:
         """Where there is nothing else, whatever is asked for is answered at once."""
         page = CountingPage()
-        page.putChild(b"", page)
-        self.site = LimitedSite(page, self.clock, max_asked=2, serves_probes_alone=True)
+        self.pages = {"/*": page}
+        self.site = self.limited(serves_probes_alone=True)
         transports = []
         for _ in range(AT_ONCE + 20):
             channel, transport = self.connect()
@@ -214,13 +227,13 @@ class LimitTests(SynchronousTestCase):
     def test_pages_that_are_taken_at_once_count_in_their_turn(self) -> None:
         """Those who have their answer, and have left, were answered in this turn all the same."""
         page = CountingPage()
-        self.site = LimitedSite(page, self.clock)
-        page.putChild(b"", page)
+        self.pages = {"/": page}
+        self.site = self.limited(max_asked=64)
 
         def ask() -> None:
             channel, _ = self.connect()
             channel.dataReceived(REQUEST + b"\r\n")
-            if channel in self.site.asked and page.renders <= AT_ONCE:
+            if channel.transport in self.site.asked and page.renders <= AT_ONCE:
                 self.disconnect(channel)
 
         for _ in range(AT_ONCE + 2):
@@ -234,20 +247,20 @@ class LimitTests(SynchronousTestCase):
             self.assertEqual(AT_ONCE + made, page.renders)
 
     def test_probes_that_others_come_behind(self) -> None:
-        """A probe whose answer is not sent yet makes room for none but many newer ones."""
-        self.site.root.putChild(b"healthz", Data(b"ok", "text/plain"))
+        """However many they are, they do not take its answer from one that is to be sent."""
+        self.add("/healthz", data("ok"))
         transports = []
-        for _ in range(MAX_PROBES + 1):
+        for _ in range(MAX_ANSWERED + 10):
             channel, transport = self.connect()
             channel.dataReceived(PROBE)
             transports.append(transport)
-            channel, _ = self.connect()
-            channel.dataReceived(REQUEST + b"\r\n")
-        self.assertEqual([True, False], [each.disconnected for each in transports[:2]])
+        self.assertEqual(MAX_ANSWERED, len(self.site.closing))
+        self.assertFalse(any(each.disconnected for each in transports))
+        self.assertEqual([1, 0], [transports[index].closed for index in (9, 10)])
 
     def test_who_waits_for_an_answer_is_not_who_waits_to_ask(self) -> None:
         """Silent clients, however many, take nothing from one that is being answered."""
-        self.site.root.putChild(b"later", LatePage())
+        self.add("/later", late_page)
         channel, transport = self.connect()
         channel.dataReceived(b"GET /later HTTP/1.1\r\nHost: meta\r\n\r\n")
         for _ in range(10):
@@ -260,7 +273,7 @@ class LimitTests(SynchronousTestCase):
         channels[0].dataReceived(REQUEST + b"\r\n")
         for channel in channels:
             self.disconnect(channel)
-        self.assertEqual((0, 0), (len(self.site.unasked), len(self.site.asked)))
+        self.assertEqual((0, 0), (len(self.site.connections), len(self.site.asked)))
 
     def test_long_head(self) -> None:
         """A head over 16 KiB is refused."""
@@ -268,14 +281,14 @@ class LimitTests(SynchronousTestCase):
         channel.dataReceived(REQUEST)
         for number in range(20):
             channel.dataReceived(b"X-%d: %s\r\n" % (number, b"x" * 1000))
-        self.assertIn(b" 400 ", transport.value())
+        self.assertIn(b" 431 ", transport.value())
         self.assertTrue(transport.disconnecting)
 
     def test_many_headers(self) -> None:
         """More than 100 headers are refused."""
         channel, transport = self.connect()
         channel.dataReceived(REQUEST + b"X: y\r\n" * 101 + b"\r\n")
-        self.assertIn(b" 400 ", transport.value())
+        self.assertIn(b" 431 ", transport.value())
         self.assertTrue(transport.disconnecting)
 
     def test_small_body(self) -> None:
@@ -287,31 +300,60 @@ class LimitTests(SynchronousTestCase):
         self.assertTrue(transport.value().endswith(b"\r\n\r\npage"))
 
     def test_large_body(self) -> None:
-        """A body over the limit ends the connection with 413, however it is framed."""
+        """A body over the limit ends the connection with 413, as soon as that is known."""
         page = CountingPage()
-        self.site.root.putChild(b"", page)
+        self.add("/", page)
         size = MAX_BODY_BYTES + 2
-        for framing, end in (
-            (b"Content-Length: %d\r\n\r\n" % size, b""),
-            (b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % size, b"\r\n0\r\n\r\n"),
+        chunk = b"%x\r\n" % size + b"x" * (MAX_BODY_BYTES + 1)
+        for before, last in (
+            (b"Content-Length: %d\r\n\r" % size, b"\n"),
+            (b"Transfer-Encoding: chunked\r\n\r\n" + chunk[:-1], chunk[-1:]),
         ):
             channel, transport = self.connect()
-            channel.dataReceived(REQUEST + framing + b"x" * MAX_BODY_BYTES)
+            channel.dataReceived(REQUEST + before)
             self.assertFalse(transport.disconnecting)
-            channel.dataReceived(b"x")
-            self.assertEqual(TOO_LARGE, transport.value())
+            channel.dataReceived(last)
+            answer = transport.value()
+            self.assertTrue(answer.startswith(b"HTTP/1.1 413 "), answer)
             self.assertTrue(transport.disconnecting)
-            channel.dataReceived(b"x" + end)
-            self.assertEqual(TOO_LARGE, transport.value())
+            channel.dataReceived(b"x\r\n0\r\n\r\n")
+            self.assertEqual(answer, transport.value())
             self.disconnect(channel)
         self.assertEqual(0, page.renders)
 
-    def test_no_file_for_bodies(self) -> None:
-        """No temporary file is made for a body that is announced as large."""
-        self.patch(tempfile, "TemporaryFile", self.fail)
-        channel, transport = self.connect()
-        channel.dataReceived(REQUEST + b"Content-Length: 10000000\r\n\r\nx")
-        self.assertFalse(transport.disconnecting)
+    def test_slow_body(self) -> None:
+        """A body has as long as a head, and a byte now and then buys no more."""
+        self.add("/healthz", data("ok"))
+        for request in (REQUEST, PROBE.removesuffix(b"\r\n")):
+            channel, transport = self.connect()
+            channel.dataReceived(request + b"Content-Length: 100\r\n\r\n")
+            for _ in range(REQUEST_SECONDS):
+                self.assertEqual(b"", transport.value())
+                channel.dataReceived(b"x")
+                self.clock.advance(1)
+            self.assertTrue(transport.value().startswith(b"HTTP/1.1 408 "), transport.value())
+            self.disconnect(channel)
+
+    def test_bodies_that_do_not_come_make_room(self) -> None:
+        """Whatever they are sent to; a probe whose body has come counts there no more."""
+        self.add("/healthz", data("ok"))
+        transports = []
+        for _ in range(3):
+            channel, transport = self.connect()
+            channel.dataReceived(PROBE.removesuffix(b"\r\n") + b"Content-Length: 1\r\n\r\n")
+            transports.append(transport)
+        self.assertEqual([True, False, False], [each.disconnected for each in transports])
+        channel.dataReceived(b"x")
+        self.assertTrue(transport.value().endswith(b"\r\n\r\nok"), transport.value())
+        self.assertEqual(1, len(self.site.asked))
+
+    def test_expected_body(self) -> None:
+        """A client that holds its body back is told to go on, unless it is too large."""
+        for size, answer in ((1, b"HTTP/1.1 100 "), (MAX_BODY_BYTES + 1, b"HTTP/1.1 413 ")):
+            channel, transport = self.connect()
+            fields = b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % size
+            channel.dataReceived(REQUEST + fields)
+            self.assertTrue(transport.value().startswith(answer), transport.value())
 
     def test_no_access_log(self) -> None:
         """A request leaves no line in the log."""
@@ -323,7 +365,7 @@ class LimitTests(SynchronousTestCase):
 
     def test_broken_page(self) -> None:
         """A page that raises is answered with 500, and the log says why."""
-        self.site.root.putChild(b"broken", BrokenPage())
+        self.add("/broken", broken_page)
         channel, transport = self.connect()
         channel.dataReceived(b"GET /broken HTTP/1.1\r\nHost: meta\r\n\r\n")
         self.assertTrue(transport.value().startswith(b"HTTP/1.1 500 "), transport.value())
@@ -335,18 +377,61 @@ class LimitTests(SynchronousTestCase):
 
     def test_decoded_path(self) -> None:
         """Pages are found by their names, however the path spells them."""
-        self.site.root.putChild(b"a/b", Data(b"found", "text/plain"))
+        self.add("/a%2Fb", data("found"))
         channel, transport = self.connect()
         channel.dataReceived(b"GET /%61%2Fb?a/c HTTP/1.1\r\nHost: meta\r\n\r\n")
         self.assertTrue(transport.value().endswith(b"\r\n\r\nfound"), transport.value())
 
+    def test_pages_below_others(self) -> None:
+        """What has no page of its own has that of the nearest one above for all below it."""
+        self.pages = {"/a": data("itself"), "/a/*": data("below"), "/a/b/*": data("deep")}
+        self.site = self.limited(max_asked=64)
+        for path, body in (
+            *(("/a", "itself"), ("/a/", "below"), ("/a/x/y", "below"), ("/a/b", "below")),
+            *(("/a/b/", "deep"), ("/a/b/c/d?e/f", "deep"), ("/", "no such"), ("//a", "no such")),
+        ):
+            self.clock.advance(0)
+            channel, transport = self.connect()
+            channel.dataReceived(f"GET {path} HTTP/1.1\r\nHost: meta\r\n\r\n".encode())
+            answered = transport.value().partition(b"\r\n\r\n")[2].decode()
+            self.assertTrue(answered.startswith(body), f"{path}: {answered}")
+            self.disconnect(channel)
+
+    def test_client_that_leaves(self) -> None:
+        """What is made in slices is made no further for a client that has left."""
+        made = []
+
+        def pieces() -> Iterator[str]:
+            while True:
+                made.append(1)
+                yield "piece"
+
+        def turn() -> None:
+            for call in [each for each in self.clock.getDelayedCalls() if not each.time]:
+                self.clock.calls.remove(call)
+                call.func()
+
+        self.add("/", lambda request: Answer(b"text/plain", pieces()))
+        self.site.slices = Slices(self.clock, count().__next__)
+        channel, _ = self.connect()
+        channel.dataReceived(REQUEST + b"\r\n")
+        turn()
+        self.assertEqual(1, len(made))
+        self.disconnect(channel)
+        turn()
+        self.assertEqual(1, len(made))
+        self.assertEqual([], self.flushLoggedErrors())
+
     def test_no_path(self) -> None:
         """What does not begin with a slash is none, whatever stands behind its first character."""
-        for target in ("xhealthz", "http://localhost/healthz", "*"):
+        for line in (
+            *("GET xhealthz", "GET http://localhost/healthz", "GET *", "OPTIONS *"),
+            *("CONNECT localhost:80", "CONNECT /"),
+        ):
             channel, transport = self.connect()
-            channel.dataReceived(f"GET {target} HTTP/1.1\r\nHost: meta\r\n\r\n".encode())
+            channel.dataReceived(f"{line} HTTP/1.1\r\nHost: meta\r\n\r\n".encode())
             self.disconnect(channel)
-            self.assertTrue(transport.value().startswith(b"HTTP/1.1 400 "), target)
+            self.assertTrue(transport.value().startswith(b"HTTP/1.1 400 "), line)
 
     def test_date(self) -> None:
         """Answers say when they were made (RFC 9110, section 6.6.1)."""
@@ -355,16 +440,16 @@ class LimitTests(SynchronousTestCase):
         self.assertRegex(transport.value(), rb"(?i)\r\ndate: \w{3}, \d\d \w{3} \d{4} .* GMT\r\n")
 
 
-class _Expensive(Resource):
+class _Expensive:
     """A page whose making holds everything up."""
 
     made = 0
 
-    def render(self, request: Request) -> bytes:
+    def __call__(self, request: PageRequest) -> Answer:
         """Count, and take some time."""
         self.made += 1
         time.sleep(0.005)
-        return b"x" * 20_000
+        return text("x" * 20_000)
 
 
 def flood(port: int, requests: Sequence[bytes]) -> list[bytes]:
@@ -389,11 +474,11 @@ class FloodTests:
 
     async def test_probes_come_in_between(self) -> None:
         """Each is answered, and few pages are made in one turn of the reactor."""
-        root, page = Resource(), _Expensive()
-        root.putChild(b"metrics", page)
-        root.putChild(b"healthz", Data(b"ok", "text/plain"))
+        page = _Expensive()
+        site = LimitedSite({"/metrics": page, "/healthz": data("ok")}, reactor)
+        self.addCleanup(site.close)
         listening = with_transports(reactor, self.transports).listenTCP(
-            0, LimitedSite(root, reactor), backlog=256, interface="127.0.0.1"
+            0, site, backlog=256, interface="127.0.0.1"
         )
         self.addCleanup(listening.stopListening)
         most = before = 0

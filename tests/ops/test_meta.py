@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import BytesParser
@@ -12,13 +13,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from twisted.internet.address import IPv4Address
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.internet.task import Clock
-from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.ops.snapshots import snapshot
 from tests.ops.status_pages import PageUnderTest
+from tests.ops.test_http_site import TcpTransport
 from yurttunnel.metrics import MetricRegistry, counter
-from yurttunnel.ops.meta import meta_site
+from yurttunnel.ops.http_site import LimitedSite
+from yurttunnel.ops.meta import JsonPage, meta_pages
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.steering.page import steering_page
 from yurttunnel.steering.report import RulesReport, SteeringReport
@@ -54,18 +56,18 @@ class MetaTestCase(SynchronousTestCase):
         self.steering: SteeringReport | None = None
         self.under_test = PageUnderTest("yurttunnel <server>")
         self.status = self.under_test.page
-        self.site = meta_site(
-            self.clock,
-            self.status,
-            self.readiness,
-            self.registry,
-            lambda: self.sessions,
-            [steering_page(lambda: self.steering)],
-        )
+        self.serve([steering_page(lambda: self.steering)])
 
-    def connect(self, peer: str = "192.0.2.1") -> tuple[Protocol, StringTransport]:
+    def serve(self, features: Sequence[JsonPage]) -> None:
+        """Make the site with the pages of ``features``."""
+        pages = meta_pages(
+            self.status, self.readiness, self.registry, lambda: self.sessions, features
+        )
+        self.site = LimitedSite(pages, self.clock)
+
+    def connect(self, peer: str = "192.0.2.1") -> tuple[Protocol, TcpTransport]:
         """Connect to the site."""
-        transport = StringTransport(peerAddress=IPv4Address("TCP", peer, 40000))
+        transport = TcpTransport(peerAddress=IPv4Address("TCP", peer, 40000))
         channel = self.site.buildProtocol(None)
         channel.makeConnection(transport)
         return channel, transport
@@ -242,9 +244,7 @@ class PageTests(MetaTestCase):
 
     def test_no_pages_by_default(self) -> None:
         """A site that is given no pages of features has none."""
-        self.site = meta_site(
-            self.clock, self.status, self.readiness, self.registry, lambda: self.sessions
-        )
+        self.serve([])
         self.assertEqual(404, self.ask("/steering").status)
 
 
@@ -271,7 +271,7 @@ class HttpTests(MetaTestCase):
 
     def test_other_methods(self) -> None:
         """Methods other than GET and HEAD are refused on every page, with what is allowed."""
-        for method in ("POST", "PUT", "DELETE", "OPTIONS", "BREW"):
+        for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
             for path in ("/", "/metrics"):
                 answer = self.ask(path, method)
                 self.assertEqual(405, answer.status)

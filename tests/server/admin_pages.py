@@ -83,7 +83,7 @@ class SocketPages:
         every = [each for part in parts for each in _all(part)]
         [socket] = (each for each in every if isinstance(each, AdminSocket))
         [self._debug] = (each for each in every if isinstance(each, Debug))
-        self.site = AdminSite(reactor, socket._site.root)
+        self.site = AdminSite(reactor, socket._site.pages)
 
     def send(self, data: bytes) -> bytes:
         """Send ``data`` on a connection of its own; all that is answered, however late."""

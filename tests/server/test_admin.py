@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
-from twisted.web.resource import Resource
 
 from tests.kept_secrets import secrets_in
 from tests.ops.admin_sites import AdminSite
@@ -19,7 +18,6 @@ from tests.server.admin_pages import CONNECTED, LOST, ServerPages, ThreadlessRea
 from yurttunnel.agent.options import JOIN_TOKEN
 from yurttunnel.ops.admin.service import admin_pages
 from yurttunnel.ops.configuration.sources import variable_of
-from yurttunnel.ops.debug.pages import Page, text
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.pki.token import JOIN_TOKEN_FILE, MAX_TOKENS, JoinToken, TokenRefused, TokenStore
 from yurttunnel.server.admin import ForwardPages
@@ -128,8 +126,7 @@ class ForwardPagesTests(SynchronousTestCase):
         self.reactor = MemoryReactorClock()
         self.forwards: Forwards | None = None
         pages = ForwardPages(lambda: self.forwards).pages()
-        debug = Page(lambda parameters: text(""))
-        self.site = AdminSite(self.reactor, admin_pages(Resource(), debug, pages))
+        self.site = AdminSite(self.reactor, admin_pages({}, {}, pages))
         registry = SessionRegistry(self.reactor)
         self.ready = Forwards(
             lambda forward: ForwardFactory(registry, forward),

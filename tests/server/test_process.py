@@ -30,14 +30,5 @@ class ProcessTests(SynchronousTestCase):
         process.meta.startService()
         self.addCleanup(process.meta.stopService)
         site = self.reactor.tcpServers[0][1]
-        for page in (
-            b"",
-            b"healthz",
-            b"readyz",
-            b"metrics",
-            b"agents",
-            b"nodes",
-            b"steering",
-            b"debug",
-        ):
-            self.assertIn(page, site.root.listStaticNames())
+        for page in ("", "healthz", "readyz", "metrics", "agents", "nodes", "steering", "debug"):
+            self.assertIn(f"/{page}", site.pages)

@@ -30,10 +30,11 @@ from yurttunnel.ops.admin.service import AdminSocket, admin_socket
 from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.freed_memory import FreedMemory
+from yurttunnel.ops.http_site import LimitedSite
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
-from yurttunnel.ops.meta import meta_site
+from yurttunnel.ops.meta import meta_pages
 from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import PortService, StoppedInTurn
@@ -177,21 +178,15 @@ class AgentProcess:
                 sections=[lambda _: destination_section(policy.described())],
             ),
         )
-        site = meta_site(
-            reactor,
-            status,
-            self.readiness,
-            self.metrics,
-            self._snapshots,
-            [steering_page(lambda: None)],
-        )
-        host, port = settings.meta_host, settings.meta_port
         debug = Debug(reactor, self.agent.sessions, self.lag, shown_levels, dialer.ends.has)
-        site.root.putChild(b"debug", debug.pages)
-        self._pages, self._debug_pages = site.root, debug.pages.first
+        features = [steering_page(lambda: None)]
+        own = meta_pages(status, self.readiness, self.metrics, self._snapshots, features)
+        self._pages, self._debug_pages = own | debug.guarded, debug.pages
+        host, port = settings.meta_host, settings.meta_port
+        site = LimitedSite(self._pages, reactor)
         listen = partial(listen_tcp, reactor, "--meta-port", host, port, site)
         self.meta = StoppedInTurn()
-        for part in (status, PortService(listen), debug, FreedMemory(reactor)):
+        for part in (status, PortService(listen, site.close), debug, FreedMemory(reactor)):
             part.setServiceParent(self.meta)
         if following is not None:
             self._follow(following, policy, client_settings)

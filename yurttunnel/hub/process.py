@@ -299,13 +299,14 @@ def _meta(
             sections=sections,
         ),
     )
-    pages = hub_pages(status, readiness, metrics, identity.take_token, pods)
     debug = Debug(reactor, tuple, lag, shown_levels)
-    pages.putChild(b"debug", debug.pages)
+    own = hub_pages(status, readiness, metrics, identity.take_token, pods)
+    pages = own | debug.guarded
     host, port = settings.listeners.meta_host, settings.listeners.meta_port
-    listen = partial(listen_tcp, reactor, "--serve-port", host, port, LimitedSite(pages, reactor))
+    site = LimitedSite(pages, reactor)
+    listen = partial(listen_tcp, reactor, "--serve-port", host, port, site)
     meta = StoppedInTurn()
-    for part in (status, PortService(listen), debug, FreedMemory(reactor)):
+    for part in (status, PortService(listen, site.close), debug, FreedMemory(reactor)):
         part.setServiceParent(meta)
     details = {
         "node": settings.node_name,
@@ -317,7 +318,7 @@ def _meta(
         "yurthub",
         readiness,
         pages,
-        debug.pages.first,
+        debug.pages,
         lambda: details,
         {},
     )

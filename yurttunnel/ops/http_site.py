@@ -1,253 +1,267 @@
-"""``twisted.web`` with the limits that a port for operators needs.
+"""Pages for operators, served with the limits that a port for them needs.
 
-Clients get a fixed time for a request, few connections with one request each, small requests
-without bodies, and HTTP/1.1 only. Nobody who holds connections keeps others out: the oldest that
-has sent no request makes room for the next one, and so does the oldest that does not take its
-answer. A probe sends its request at once, is answered in the same turn, and counts apart from other
-pages, so it always gets both. ``twisted.web.server`` is left out: its sessions, templates and
-remote objects are of no use here, and take 2.5 MiB of each process.
+Clients get a fixed time for a request, few connections with one request each, and small requests.
+Nobody who holds connections keeps others out: the oldest that has sent no request makes room for
+the next one, and so does the oldest that does not take its answer. A probe sends its request at
+once, is answered in the same turn, and counts apart from other pages, so it always gets both.
 """
 
 from __future__ import annotations
 
-import io
+import sys
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, cast
-from urllib.parse import unquote_to_bytes
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from email.utils import formatdate
+from typing import Any, TypeAlias
+from urllib.parse import parse_qs, quote, unquote_to_bytes
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, ITCPTransport
-from twisted.internet.protocol import ServerFactory, connectionDone
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
-from twisted.python.failure import Failure
-from twisted.web import http
-from twisted.web.resource import Resource, getChildForRequest
+from zope.interface import implementer
 
 from yurttunnel.http.evicting_set import EvictingSet
+from yurttunnel.http.fields import Fields
+from yurttunnel.http.head import RequestHead
+from yurttunnel.http.interfaces import ExchangeFailed, IExchange, IRequestHandler
+from yurttunnel.http.request_body import BodyTooLarge, read_body
+from yurttunnel.http.server import HTTPFactory, ServerSettings
+from yurttunnel.http.server_connection import ServerConnection
 from yurttunnel.ops.slices import Slices
 
 REQUEST_SECONDS = 15
-"""How long a connection may take to send its request completely, and then to read the answer."""
+"""How long a connection may take to send the head of its request, then its body, and then to read
+the answer."""
 
 MAX_UNASKED = 256
-"""Connections at a time whose request is not complete. More than a listening socket of Twisted's
+"""Connections at a time whose request has not come. More than a listening socket of Twisted's
 accepts in two turns of the reactor (100 each): whoever sends at once is read before that many newer
 ones can have come."""
 
 MAX_ASKED = 64
-"""Connections at a time whose answer is being made or taken: some scrapers, probes and people."""
+"""Connections at a time whose request has a body that is being read, or whose answer is being made
+or taken: some scrapers, probes and people."""
 
 AT_ONCE = 4
 """Pages that are made in one turn of the reactor, beside those for probes; further ones are made
 one in a turn: the metrics of many nodes take some milliseconds."""
 
-PROBES = (b"/healthz", b"/livez", b"/readyz", b"/v1/healthz", b"/v1/readyz")
+PROBES = ("/healthz", "/livez", "/readyz", "/v1/healthz", "/v1/readyz")
 """The pages that are always made at once, wherever they are there."""
 
-MAX_PROBES = 512
-"""Connections at a time that have been given one of them. It is sent in the next turn of the
-reactor at the latest, before which so many others cannot have asked."""
+MAX_ANSWERED = 512
+"""Connections at a time that have their answer, and whose client has not closed them yet; those of
+pages that are no probes count above, too. Beyond that the oldest is closed, which loses nothing
+that the kernel has taken: all of a small answer."""
 
 MAX_BODY_BYTES = 16 * 1024
 """What a client may send as a body."""
 
-ANSWERED_LATER = 1
-"""What a page's ``render`` gives when it will write the answer itself, and finish the request."""
+_SETTINGS = ServerSettings(
+    head_timeout=REQUEST_SECONDS,
+    idle_timeout=REQUEST_SECONDS,
+    body_timeout=REQUEST_SECONDS,
+    # There is no such body: it has its time once.
+    min_body_bytes=MAX_BODY_BYTES + 1,
+    linger=REQUEST_SECONDS,
+    # Each is in a state that is bounded.
+    max_connections=sys.maxsize,
+    # Whoever sent many requests at once would have all of them answered in one turn.
+    single_request=True,
+)
+
+_USUAL_FIELDS = {
+    b"Cache-Control": b"no-store",
+    b"X-Content-Type-Options": b"nosniff",
+    b"Content-Security-Policy": b"default-src 'none'",
+    b"Server": b"yurttunnel",
+}
+
+TEXT = b"text/plain; charset=utf-8"
 
 
-class PageRequest(http.Request):
-    """A request for one of the pages.
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """A request for one of the pages; of ``path`` each segment is spelled as ``quote`` does it."""
 
-    ``prepath`` and ``postpath`` are the decoded segments of its path before and after the page
-    at which the search has arrived.
+    head: RequestHead
+    path: str
+    query: str
+    body: bytes
+    transport: Any
+
+    @property
+    def parameters(self) -> dict[str, list[str]]:
+        """What stands behind "?", by name."""
+        return parse_qs(self.query, keep_blank_values=True, errors="backslashreplace")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a page answers with.
+
+    A ``body`` in pieces is made in slices, as UTF-8. ``fields`` are further ones, or replace what
+    all answers have.
+    """
+
+    content_type: bytes
+    body: bytes | Iterable[str]
+    status: int = 200
+    fields: Fields = ()
+
+
+AnyPage: TypeAlias = Callable[[PageRequest], Answer | Awaitable[Answer]]
+"""Answers whatever method it is asked by."""
+
+Pages = Mapping[str, AnyPage]
+"""Pages by their paths; one whose path ends with ``/*`` is for all below that have none."""
+
+
+def text(body: str, status: int = 200, fields: Fields = ()) -> Answer:
+    """Answer with text, which may quote what is no UTF-8: names of files."""
+    return Answer(TEXT, body.encode("utf-8", "backslashreplace"), status, fields)
+
+
+def missing(request: PageRequest) -> Answer:
+    """Answer that there is no such page, and where to find those that there are."""
+    return text("no such page; / lists those that exist\n", 404)
+
+
+def allowed_methods(methods: Iterable[bytes]) -> tuple[str, Fields]:
+    """Return the sentence and the field that answer, with 405, another method than ``methods``."""
+    allowed = b", ".join(methods)
+    return f"only {allowed.decode()} are answered here", ((b"Allow", allowed),)
+
+
+def guarded(pages: Pages, refusal: Callable[[PageRequest], str | None]) -> dict[str, AnyPage]:
+    """Return ``pages`` for those who may ask.
+
+    ``refusal(request)`` says in one line why somebody may not, ``None`` when he may.
+    """
+
+    def guard(page: AnyPage) -> AnyPage:
+        def answer(request: PageRequest) -> Answer | Awaitable[Answer]:
+            refused = refusal(request)
+            return page(request) if refused is None else text(f"{refused}\n", 403)
+
+        return answer
+
+    return {path: guard(page) for path, page in pages.items()}
+
+
+@implementer(IRequestHandler)
+class LimitedSite(HTTPFactory):
+    """The ``pages``, with limits and without an access log, by the time of ``clock``.
+
+    At most ``max_unasked`` connections are before the end of a head, and ``max_asked`` after it.
+    With ``serves_probes_alone`` all pages are made at once. Connections that there are when nobody
+    listens any more are served on, until :meth:`close`.
     """
 
     _log = Logger()
-    _body: io.BytesIO
-    _body_bytes = 0
-
-    def gotLength(self, length: int | None) -> None:
-        """Provide an empty body; twisted.web would make a file on disk for a large one."""
-        self.content = self._body = io.BytesIO()
-
-    @property
-    def body(self) -> bytes:
-        """What the client has sent as a body, whole."""
-        return self._body.getvalue()
-
-    def handleContentChunk(self, data: bytes) -> None:
-        """Keep ``data``; end the connection when there is too much of it."""
-        before = self._body_bytes
-        self._body_bytes += len(data)
-        if before <= MAX_BODY_BYTES < self._body_bytes:
-            self.channel.write(
-                b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-            )
-            self.channel.loseConnection()
-        elif self._body_bytes <= MAX_BODY_BYTES:
-            self._body.write(data)
-
-    def process(self) -> None:
-        """Find the page, and answer with what it gives."""
-        if self._body_bytes > MAX_BODY_BYTES:
-            # It has been answered.
-            return
-        channel = cast(_LimitedChannel, self.channel)
-        site = channel.factory
-        if site.serves_probes_alone or self.path in PROBES:
-            channel.asked(site.probes)
-            self._answer()
-        else:
-            channel.asked(site.asked)
-            site.answer(channel, self._answer)
-
-    def answer_in_slices(self, pieces: Iterable[str]) -> int:
-        """Answer with ``pieces`` as UTF-8, which are made while the client waits for them.
-
-        A page's ``render`` returns what this gives.
-        """
-        making = cast(_LimitedChannel, self.channel).factory.slices.join(pieces)
-        _ = Deferred.fromCoroutine(self._answer_with(making))
-        return ANSWERED_LATER
-
-    async def _answer_with(self, making: Deferred[bytes]) -> None:
-        gone = self.notifyFinish()
-        _ = gone.addErrback(lambda _: making.cancel())
-        try:
-            body = await making
-        except CancelledError:
-            return
-        except Exception:
-            body = self._not_made()
-        self._send(body)
-
-    def _answer(self) -> None:
-        self.prepath: list[bytes] = []
-        self.postpath = [unquote_to_bytes(segment) for segment in self.path[1:].split(b"/")]
-        self.setHeader(b"date", http.datetimeToString())
-        try:
-            body = self._rendered()
-        except Exception:
-            body = self._not_made()
-        if body is not ANSWERED_LATER:
-            self._send(body)
-
-    def _rendered(self) -> Any:
-        """Return what the page gives, or a refusal of what is no path but would be cut to one."""
-        if self.path.startswith(b"/"):
-            return getChildForRequest(self.channel.factory.root, self).render(self)
-        self.setResponseCode(http.BAD_REQUEST)
-        self.setHeader(b"content-type", b"text/plain; charset=utf-8")
-        return b"the target of a request is a path: it begins with /\n"
-
-    def _not_made(self) -> bytes:
-        # Whatever it is, the client waits for an answer; the log has it.
-        self._log.failure("{path!r} could not be answered", path=self.path)
-        self.setResponseCode(http.INTERNAL_SERVER_ERROR)
-        self.setHeader(b"content-type", b"text/plain; charset=utf-8")
-        return b"the page could not be made: the log says why\n"
-
-    def _send(self, body: bytes) -> None:
-        self.setHeader(b"content-length", b"%d" % len(body))
-        # For HEAD it sends the header fields alone.
-        self.write(body)
-        self.finish()
-
-
-class _LimitedChannel(http.HTTPChannel):
-    """HTTP/1.1 with one request, and a fixed time for it instead of an idle timeout.
-
-    The limit of 16 KiB for the head is the one of twisted.web.
-    """
-
-    requestFactory = PageRequest
-    timeOut = REQUEST_SECONDS
-    maxHeaders = 100
-    # After the time is over: how long the rest of an answer may take to be sent.
-    abortTimeout = 15
-
-    factory: LimitedSite
-
-    def connectionMade(self) -> None:
-        super().connectionMade()
-        self.factory.unasked.begin(self)
-
-    def asked(self, those: EvictingSet[_LimitedChannel]) -> None:
-        """Have sent a whole request, and be one of ``those`` who wait for their answer."""
-        self.factory.unasked.end(self)
-        those.begin(self)
-
-    def evicted(self) -> None:
-        """Make room for a connection that is newer."""
-        cast(ITCPTransport, self.transport).abortConnection()
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        site = self.factory
-        for those in (site.unasked, site.asked, site.probes):
-            those.end(self)
-        super().connectionLost(reason)
-
-    def callLater(self, period: float, func: Callable[[], object]) -> IDelayedCall:
-        """Have time limits run by the site's clock."""
-        return self.factory.clock.callLater(period, func)
-
-    def resetTimeout(self) -> None:
-        """Leave the deadline where it is: a byte now and then buys no more time."""
-
-    def checkPersistence(self, request: http.Request, version: bytes) -> bool:
-        """End the connection after one request.
-
-        Whoever sent many at once would have all of them answered in one turn of the reactor.
-        """
-        request.responseHeaders.setRawHeaders(b"connection", [b"close"])
-        return False
-
-    def requestDone(self, request: http.Request) -> None:
-        """Wait for the client to read the answer; twisted.web would wait for ever."""
-        super().requestDone(request)
-        self.setTimeout(REQUEST_SECONDS)
-
-
-class LimitedSite(ServerFactory):
-    """The pages below ``root``, with limits and without an access log, by the time of ``clock``.
-
-    Each page answers whatever method it is asked by: its ``render`` gives the body, or
-    :data:`ANSWERED_LATER`. At most ``max_unasked`` connections are before the end of their
-    request, and ``max_asked`` after it. With ``serves_probes_alone`` all pages are made at once.
-    """
-
-    noisy = False
 
     def __init__(
         self,
-        root: Resource,
+        pages: Pages,
         clock: IReactorTime,
         max_unasked: int = MAX_UNASKED,
         max_asked: int = MAX_ASKED,
         *,
         serves_probes_alone: bool = False,
     ) -> None:
-        self.root = root
+        super().__init__(clock, self, replace(_SETTINGS, max_unread_heads=max_unasked))
+        self.closing = EvictingSet(
+            MAX_ANSWERED, lambda connection: connection.transport.loseConnection()
+        )
+        self.pages: Pages = {"/*": missing, **pages}
         self.serves_probes_alone = serves_probes_alone
-        self.clock = clock
         self.slices = Slices(clock)
-        self.unasked = EvictingSet(max_unasked, _LimitedChannel.evicted)
-        self.asked = EvictingSet(max_asked, _LimitedChannel.evicted)
-        self.probes = EvictingSet(MAX_PROBES, _LimitedChannel.evicted)
+        self.asked: EvictingSet[Any] = EvictingSet(
+            max_asked, lambda transport: transport.abortConnection()
+        )
+        """The transports of connections."""
         # In this turn of the reactor; AT_ONCE once one has been made that had to wait for it.
         self._made = 0
-        self._turns: deque[tuple[_LimitedChannel, Callable[[], object]]] = deque()
+        self._turns: deque[tuple[object, Callable[[], object]]] = deque()
 
-    def buildProtocol(self, addr: IAddress | None) -> Any:
-        channel = _LimitedChannel()
-        channel.factory = self
-        return channel
+    def request_received(self, exchange: IExchange) -> None:
+        """See ``IRequestHandler``."""
+        path, _, query = exchange.head.target.decode("ascii").partition("?")
+        if exchange.head.method == b"CONNECT" or not path.startswith("/"):
+            exchange.refuse(400, "the target of a request is a path: it begins with /")
+            return
+        path = "/".join(quote(unquote_to_bytes(segment), safe="") for segment in path.split("/"))
+        _ = Deferred.fromCoroutine(self._take(exchange, path, query))
 
-    def answer(self, channel: _LimitedChannel, answer: Callable[[], object]) -> None:
-        """Have ``answer()`` called, now or in a turn of its own if ``channel`` is there then."""
+    def forget(self, connection: ServerConnection) -> None:
+        """See ``ConnectionsFactory``."""
+        super().forget(connection)
+        self.asked.end(connection.transport)
+
+    async def _take(self, exchange: IExchange, path: str, query: str) -> None:
+        transport = exchange.transport
+        is_probe = self.serves_probes_alone or path in PROBES
+        if exchange.has_body or not is_probe:
+            self.asked.begin(transport)
+        try:
+            body = await read_body(exchange, MAX_BODY_BYTES)
+        except BodyTooLarge as error:
+            exchange.refuse(error.status, str(error))
+            return
+        except ExchangeFailed:
+            return
+        request = PageRequest(exchange.head, path, query, body, transport)
+        if is_probe:
+            self.asked.end(transport)
+            await self._answer(exchange, request)
+        else:
+            self._in_turn(
+                transport, lambda: Deferred.fromCoroutine(self._answer(exchange, request))
+            )
+
+    async def _answer(self, exchange: IExchange, request: PageRequest) -> None:
+        try:
+            answer = self._page_at(request.path)(request)
+            if not isinstance(answer, Answer):
+                answer = await answer
+            body = await self._whole(exchange, answer.body)
+        except Exception:
+            # Whatever it is, the client waits for an answer; the log has it.
+            self._log.failure("{path!r} could not be answered", path=request.path)
+            body = b"the page could not be made: the log says why\n"
+            answer = Answer(TEXT, body, 500)
+        fields = {
+            b"Content-Type": answer.content_type,
+            b"Date": formatdate(usegmt=True).encode(),
+            **_USUAL_FIELDS,
+            **dict(answer.fields),
+        }
+        exchange.respond(answer.status, [*fields.items()], body)
+
+    def _page_at(self, path: str) -> AnyPage:
+        page = self.pages.get(path)
+        while page is None:
+            path = path.rpartition("/")[0]
+            page = self.pages.get(f"{path}/*")
+        return page
+
+    async def _whole(self, exchange: IExchange, body: bytes | Iterable[str]) -> bytes:
+        """Return all of ``body``, whose pieces are made while the client waits for them."""
+        if isinstance(body, bytes):
+            return body
+        making = self.slices.join(body)
+        exchange.on_end(lambda _: making.cancel())
+        try:
+            return await making
+        except CancelledError:
+            # The client has left.
+            return b""
+
+    def _in_turn(self, transport: object, answer: Callable[[], object]) -> None:
+        """Have ``answer()`` called, now or in a turn of its own if ``transport`` is there then."""
         if self._made == AT_ONCE:
-            self._turns.append((channel, answer))
+            self._turns.append((transport, answer))
             return
         if not self._made:
             self.clock.callLater(0, self._next_turn)
@@ -257,11 +271,8 @@ class LimitedSite(ServerFactory):
     def _next_turn(self) -> None:
         self._made = 0
         while self._turns and not self._made:
-            channel, answer = self._turns.popleft()
-            if channel in self.asked:
+            transport, answer = self._turns.popleft()
+            if transport in self.asked:
                 self._made = AT_ONCE
                 self.clock.callLater(0, self._next_turn)
                 answer()
-
-    def log(self, request: http.Request) -> None:
-        """Write no access log: scrapes and probes every few seconds would bury what matters."""

@@ -8,18 +8,25 @@ agent those to its servers; the others have none, and no such page.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
-
-from twisted.internet.interfaces import IReactorTime
-from twisted.web.resource import Resource
+from urllib.parse import unquote
 
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.exposition import CONTENT_TYPE as METRICS_TYPE
 from yurttunnel.ops.exposition import exposition_pieces
-from yurttunnel.ops.http_site import LimitedSite, PageRequest
+from yurttunnel.ops.http_site import (
+    Answer,
+    AnyPage,
+    PageRequest,
+    Pages,
+    allowed_methods,
+    guarded,
+    missing,
+    text,
+)
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.rebinding import refusal
 from yurttunnel.ops.slices import gather, json_pieces
@@ -28,9 +35,9 @@ from yurttunnel.ops.status.page import POLICY, StatusPage
 if TYPE_CHECKING:
     from yurttunnel.tunnel.statistics import SessionSnapshot
 
-_TEXT = b"text/plain; charset=utf-8"
 _JSON = b"application/json"
 _HTML = b"text/html; charset=utf-8"
+_READING = (b"GET", b"HEAD")
 
 _PAGES = (
     ("healthz", "the process runs"),
@@ -59,180 +66,89 @@ class JsonPage:
     show_one: Callable[[str], object | None] | None = None
 
 
-def meta_site(
-    clock: IReactorTime,
-    status: StatusPage,
-    readiness: Readiness,
-    metrics: MetricRegistry,
-    sessions: Sessions,
-    pages: Sequence[JsonPage] = (),
-) -> LimitedSite:
-    """Build the factory to listen with on the meta port.
-
-    ``status`` makes the page at ``/``, ``metrics`` is a registry of :mod:`yurttunnel.metrics`,
-    ``sessions`` gives the sessions of the moment, and ``pages`` are those of features.
-    """
-    return LimitedSite(meta_pages(status, readiness, metrics, sessions, pages), clock)
-
-
 def meta_pages(
     status: StatusPage,
     readiness: Readiness,
     metrics: MetricRegistry,
     sessions: Sessions | None,
     pages: Sequence[JsonPage] = (),
-) -> Resource:
-    """Build the tree of pages that :func:`meta_site` serves; without ``sessions`` none of them."""
-    root = _Root()
+) -> dict[str, AnyPage]:
+    """Build the pages of the meta port; without ``sessions`` there is no page of them.
+
+    ``status`` makes the page at ``/``, ``metrics`` is a registry of :mod:`yurttunnel.metrics`,
+    ``sessions`` gives the sessions of the moment, and ``pages`` are those of features.
+    """
     own = _PAGES if sessions is None else (*_PAGES, _AGENTS)
-    root.putChild(b"", _StatusPage(status, own, pages))
-    root.putChild(b"healthz", health_page())
-    root.putChild(b"readyz", readiness_page(readiness))
-    root.putChild(
-        b"metrics",
-        _DetailedPage(lambda: _Answer(200, METRICS_TYPE, exposition_pieces(metrics.steps()))),
-    )
+    detailed: dict[str, AnyPage] = {
+        "/": lambda request: _status_answer(request, status, own, pages),
+        "/readyz": lambda request: _readiness_answer(readiness),
+        "/metrics": lambda request: Answer(METRICS_TYPE, exposition_pieces(metrics.steps())),
+    }
     if sessions is not None:
         known = sessions
-        root.putChild(b"agents", _DetailedPage(lambda: _Answer(200, _JSON, _session_list(known()))))
+        detailed["/agents"] = lambda request: Answer(_JSON, _session_list(known()))
     for page in pages:
-        root.putChild(page.name.encode(), _FeaturePage(page))
-    return root
+        detailed |= _feature_pages(page)
+    # The others tell more than that this program lives, and no foreign web page.
+    return {
+        "/healthz": _read_only(lambda request: text("ok\n")),
+        **guarded({path: _read_only(page) for path, page in detailed.items()}, refusal),
+    }
 
 
-def health_page() -> Resource:
-    """Make the page that says that the process runs."""
-    return _Page(lambda: _Answer(200, _TEXT, b"ok\n"))
+def _read_only(page: AnyPage) -> AnyPage:
+    """Have ``page`` answer GET and HEAD alone."""
+
+    def answer(request: PageRequest) -> Answer | Awaitable[Answer]:
+        if request.head.method in _READING:
+            return page(request)
+        sentence, fields = allowed_methods(_READING)
+        return text(f"{sentence}\n", 405, fields)
+
+    return answer
 
 
-def readiness_page(readiness: Readiness) -> Resource:
-    """Make the page that says whether every required check passes, and what each has found."""
-    return _DetailedPage(lambda: _readiness_answer(readiness))
+def _feature_pages(page: JsonPage) -> Pages:
+    """Make the page of a feature, and that of single things below it, if it has such."""
+    path, show_one = f"/{page.name}", page.show_one
+    first: Pages = {path: lambda request: _feature_answer(page.show(), page.absent)}
+    if show_one is None:
+        return first
+
+    def one(request: PageRequest) -> Answer:
+        quoted = request.path.removeprefix(f"{path}/")
+        if "/" in quoted:
+            return missing(request)
+        name = unquote(quoted)
+        absent = f"nothing is known of {name!r}: {path} lists what is"
+        return _feature_answer(show_one(name), absent)
+
+    return {**first, f"{path}/*": one}
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What a page answers with; a ``body`` in pieces is made in slices."""
-
-    status: int
-    content_type: bytes
-    body: bytes | Iterable[str]
-
-
-class _Root(Resource):
-    """Finds pages by their exact path; everything else is not there."""
-
-    def getChild(self, path: bytes, request: PageRequest) -> Resource:
-        return _Missing()
-
-
-class _Page(_Root):
-    """One page, made anew for every GET or HEAD."""
-
-    def __init__(self, make: Callable[[], _Answer]) -> None:
-        super().__init__()
-        self._make = make
-
-    def render(self, request: PageRequest) -> bytes | int:
-        return _answer(request, self._make)
+def _status_answer(
+    request: PageRequest,
+    status: StatusPage,
+    own: Sequence[tuple[str, str]],
+    pages: Sequence[JsonPage],
+) -> Answer:
+    """Make the page at ``/``; ``?q=`` filters what it shows, ``?node=`` is about one node."""
+    given = request.parameters
+    desired, one = (given.get(name, [""])[0] for name in ("q", status.parameter))
+    shown = [(each.name, each.text) for each in pages if each.show() is not None]
+    body = status.pieces(desired, [*own, *shown], one)
+    fields = ((b"Content-Security-Policy", POLICY), (b"Referrer-Policy", b"no-referrer"))
+    return Answer(_HTML, body, fields=fields)
 
 
-class _DetailedPage(_Page):
-    """A page that tells more than that this program lives, and no foreign web page."""
-
-    def render(self, request: PageRequest) -> bytes | int:
-        return _refused(request) or super().render(request)
-
-
-class _FeaturePage(_DetailedPage):
-    """The page of a feature, and those of single things below it, if it has such."""
-
-    def __init__(self, page: JsonPage) -> None:
-        super().__init__(lambda: _feature_answer(page.show(), page.absent))
-        self._page = page
-
-    def getChild(self, path: bytes, request: PageRequest) -> Resource:
-        show_one = self._page.show_one
-        if show_one is None or request.postpath:
-            return _Missing()
-        name = path.decode("utf-8", "replace")
-        absent = f"nothing is known of {name!r}: /{self._page.name} lists what is"
-        return _DetailedPage(lambda: _feature_answer(show_one(name), absent))
-
-
-class _StatusPage(_Root):
-    """The page at ``/``; ``?q=`` filters what it shows, ``?node=`` is about one node."""
-
-    def __init__(
-        self,
-        status: StatusPage,
-        own: Sequence[tuple[str, str]],
-        pages: Sequence[JsonPage],
-    ) -> None:
-        super().__init__()
-        self._status = status
-        self._own = own
-        self._pages = pages
-
-    def render(self, request: PageRequest) -> bytes | int:
-        return _refused(request) or _answer(request, lambda: self._page(request))
-
-    def _page(self, request: PageRequest) -> _Answer:
-        request.setHeader(b"content-security-policy", POLICY)
-        request.setHeader(b"referrer-policy", b"no-referrer")
-        given = request.args or {}
-        desired, one = (
-            given.get(name.encode(), [b""])[0].decode("utf-8", "replace")
-            for name in ("q", self._status.parameter)
-        )
-        shown = [(each.name, each.text) for each in self._pages if each.show() is not None]
-        return _Answer(200, _HTML, self._status.pieces(desired, [*self._own, *shown], one))
-
-
-class _Missing(_Root):
-    def render(self, request: PageRequest) -> bytes:
-        """Answer that there is no such page, and where to find those that there are."""
-        return _send(request, 404, b"no such page; / lists those that exist\n")
-
-
-def _refused(request: PageRequest) -> bytes | None:
-    refused = refusal(request)
-    return None if refused is None else _send(request, 403, f"{refused}\n".encode())
-
-
-def _answer(request: PageRequest, make: Callable[[], _Answer]) -> bytes | int:
-    """Send what ``make`` gives; twisted.web leaves the body out for HEAD."""
-    if request.method not in (b"GET", b"HEAD"):
-        request.setHeader(b"allow", b"GET, HEAD")
-        return _send(request, 405, b"only GET and HEAD are answered here\n")
-    answer = make()
-    _set_head(request, answer.status, answer.content_type)
-    if isinstance(answer.body, bytes):
-        return answer.body
-    return request.answer_in_slices(answer.body)
-
-
-def _send(request: PageRequest, status: int, sentence: bytes) -> bytes:
-    _set_head(request, status, _TEXT)
-    return sentence
-
-
-def _set_head(request: PageRequest, status: int, content_type: bytes) -> None:
-    request.setResponseCode(status)
-    request.setHeader(b"content-type", content_type)
-    request.setHeader(b"cache-control", b"no-store")
-    request.setHeader(b"x-content-type-options", b"nosniff")
-    # twisted.web would name itself and its version.
-    request.setHeader(b"server", b"yurttunnel")
-
-
-def _feature_answer(shown: object | None, absent: str) -> _Answer:
+def _feature_answer(shown: object | None, absent: str) -> Answer:
     if shown is None:
-        return _Answer(404, _TEXT, f"{absent}\n".encode())
-    return _Answer(200, _JSON, chain(json_pieces(shown), "\n"))
+        return text(f"{absent}\n", 404)
+    return Answer(_JSON, chain(json_pieces(shown), "\n"))
 
 
-def _readiness_answer(readiness: Readiness) -> _Answer:
+def _readiness_answer(readiness: Readiness) -> Answer:
+    """Say whether every required check passes, and what each has found."""
     findings = readiness.findings()
     ready = all(finding.problem is None for finding in findings if finding.required)
     lines = [
@@ -240,9 +156,7 @@ def _readiness_answer(readiness: Readiness) -> _Answer:
         for finding in findings
     ]
     lines.append("ready\n" if ready else "not ready\n")
-    # Problems may quote names of files, which need not be UTF-8.
-    body = "".join(lines).encode("utf-8", "backslashreplace")
-    return _Answer(200 if ready else 503, _TEXT, body)
+    return text("".join(lines), 200 if ready else 503)
 
 
 def _session_list(sessions: Iterable[SessionSnapshot]) -> Iterator[str]:

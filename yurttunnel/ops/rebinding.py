@@ -12,7 +12,6 @@ from functools import lru_cache
 
 from twisted.internet.address import IPv4Address as TcpAddress
 from twisted.internet.address import IPv6Address as Tcp6Address
-from twisted.web.http import Request
 
 from yurttunnel.http.authority import (
     Address,
@@ -21,21 +20,22 @@ from yurttunnel.http.authority import (
     canonical_host,
     split_optional_port,
 )
+from yurttunnel.ops.http_site import PageRequest
 
 _LONGEST_HOST = 300
 """Bytes of a ``Host`` field that may be one: a name has 253, an address with a zone fewer."""
 
 
-def refusal(request: Request) -> str | None:
+def refusal(request: PageRequest) -> str | None:
     """Return in one line why ``request`` is refused, ``None`` when it is not.
 
     Clients on this machine have to ask for an address, ``localhost``, or this machine's own name,
     which nobody else can make lead here. Others know the meta port by whatever name it has.
     """
-    peer = request.getClientAddress()
+    peer = request.transport.getPeer()
     if not isinstance(peer, TcpAddress | Tcp6Address) or not is_loopback(peer.host):
         return None
-    hosts = request.requestHeaders.getRawHeaders(b"host", [])
+    hosts = request.head.values(b"host")
     if len(hosts) == 1 and is_of_this_machine(hosts[0]):
         return None
     return "on this machine, ask for an IP address, localhost, or this machine's own name"

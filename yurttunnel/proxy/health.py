@@ -12,11 +12,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
 from twisted.internet.interfaces import IReactorTime
-from twisted.web.resource import Resource
 
 from yurttunnel.metrics import Durations, Metric, counter, counts_of
 from yurttunnel.ops.clocks import time_of_day, timestamp
-from yurttunnel.ops.http_site import PageRequest
+from yurttunnel.ops.http_site import Answer, Pages, text
 
 PERIODS = 2
 """How many sync periods a change may wait, as for kube-proxy."""
@@ -117,49 +116,24 @@ class SyncHealth:
         return json.dumps(fields).encode() + b"\n"
 
 
-class HealthPages(Resource):
-    """``/healthz`` and ``/livez``, with the answers that they have given, by their codes."""
+class HealthPages:
+    """The ``pages`` ``/healthz`` and ``/livez``, with what they have answered, by its codes."""
 
     def __init__(self, health: SyncHealth) -> None:
-        super().__init__()
+        self._health = health
         self.healthz: Counter[str] = Counter()
         self.livez: Counter[str] = Counter()
-        self.putChild(b"healthz", _HealthPage(health, lambda: health.takes_clients, self.healthz))
-        self.putChild(b"livez", _HealthPage(health, lambda: health.is_alive, self.livez))
+        # Whatever the method is.
+        self.pages: Pages = {
+            "/healthz": lambda request: self._answer(health.takes_clients, self.healthz),
+            "/livez": lambda request: self._answer(health.is_alive, self.livez),
+            "/*": lambda request: text("see /healthz and /livez\n", 404),
+        }
 
-    def render(self, request: PageRequest) -> bytes:
-        """Answer for what is not there."""
-        return _answer(request, 404, b"text/plain; charset=utf-8", b"see /healthz and /livez\n")
-
-    def getChild(self, path: bytes, request: PageRequest) -> Resource:
-        """Answer for a path that has no page."""
-        return self
-
-
-class _HealthPage(Resource):
-    isLeaf = True
-
-    def __init__(
-        self, health: SyncHealth, is_well: Callable[[], bool], answered: Counter[str]
-    ) -> None:
-        super().__init__()
-        self._health = health
-        self._is_well = is_well
-        self._answered = answered
-
-    def render(self, request: PageRequest) -> bytes:
-        """Answer ``request``, whatever its method is."""
-        status = 200 if self._is_well() else 503
-        self._answered[str(status)] += 1
-        return _answer(request, status, b"application/json", self._health.body())
-
-
-def _answer(request: PageRequest, status: int, content_type: bytes, body: bytes) -> bytes:
-    request.setResponseCode(status)
-    request.setHeader(b"content-type", content_type)
-    request.setHeader(b"x-content-type-options", b"nosniff")
-    request.setHeader(b"server", b"yurttunnel")
-    return body
+    def _answer(self, is_well: bool, answered: Counter[str]) -> Answer:
+        status = 200 if is_well else 503
+        answered[str(status)] += 1
+        return Answer(b"application/json", self._health.body(), status)
 
 
 METRICS: tuple[Metric[HealthPages], ...] = (

@@ -12,9 +12,8 @@ from functools import partial
 
 from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
 from twisted.internet.interfaces import IListeningPort
-from twisted.web.resource import Resource
 
-from yurttunnel.ops.http_site import LimitedSite, PageRequest
+from yurttunnel.ops.http_site import Answer, LimitedSite, PageRequest
 from yurttunnel.ops.listen import CannotListen, listen_tcp
 from yurttunnel.proxy.state.virtual_services import HealthCheckNodePort, Problem
 from yurttunnel.tunnel.reactor import IReactor
@@ -44,9 +43,9 @@ class HealthCheckServers:
             _ = maybeDeferred(self._open.pop(port).stopListening)
         self._failed.clear()
         for port in desired.keys() - self._open.keys():
-            page = _Answer(partial(self._answer, port))
-            # A load balancer may be told any path.
-            site = LimitedSite(page, self._reactor, serves_probes_alone=True)
+            # A load balancer may be told any path, and any method.
+            pages = {"/*": partial(self._answer, port)}
+            site = LimitedSite(pages, self._reactor, serves_probes_alone=True)
             try:
                 self._open[port] = listen_tcp(self._reactor, _FLAG, self._host, port, site)
             except CannotListen as error:
@@ -65,37 +64,16 @@ class HealthCheckServers:
         """Answer no more."""
         return Deferred.fromCoroutine(self._stop())
 
-    def _answer(self, port: int) -> tuple[int, dict[str, object]]:
+    def _answer(self, port: int, request: PageRequest) -> Answer:
         check, alive = self._desired.get(port), self._is_alive()
-        if check is None:
-            # Whoever was connected before the port was closed may ask afterwards.
-            return 503, {"localEndpoints": 0, "serviceProxyHealthy": alive}
-        shown = {
-            "service": {"namespace": check.namespace, "name": check.name},
-            "localEndpoints": check.local_endpoints,
-            "serviceProxyHealthy": alive,
-        }
-        return 200 if check.local_endpoints and alive else 503, shown
-
-
-class _Answer(Resource):
-    """The one page, at any path."""
-
-    isLeaf = True
-
-    def __init__(self, find: Callable[[], tuple[int, dict[str, object]]]) -> None:
-        super().__init__()
-        self._find = find
-
-    def render(self, request: PageRequest) -> bytes:
-        """Answer ``request``, whatever its method is."""
-        status, shown = self._find()
-        request.setResponseCode(status)
-        for name, value in (
-            (b"content-type", b"application/json"),
-            (b"x-content-type-options", b"nosniff"),
-            (b"x-load-balancing-endpoint-weight", str(shown["localEndpoints"]).encode()),
-            (b"server", b"yurttunnel"),
-        ):
-            request.setHeader(name, value)
-        return json.dumps(shown).encode() + b"\n"
+        # Whoever was connected before the port was closed may ask afterwards.
+        local = 0 if check is None else check.local_endpoints
+        shown: dict[str, object] = {"localEndpoints": local, "serviceProxyHealthy": alive}
+        if check is not None:
+            shown = {"service": {"namespace": check.namespace, "name": check.name}, **shown}
+        return Answer(
+            b"application/json",
+            json.dumps(shown).encode() + b"\n",
+            200 if local and alive else 503,
+            ((b"X-Load-Balancing-Endpoint-Weight", b"%d" % local),),
+        )

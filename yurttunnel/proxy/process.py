@@ -8,7 +8,6 @@ from functools import partial
 
 from twisted.application.service import IService
 from twisted.internet.interfaces import IListeningPort
-from twisted.web.resource import Resource
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.kube.client import KubeClient
@@ -17,11 +16,10 @@ from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.loading import load_configuration
 from yurttunnel.ops.admin.service import admin_socket
 from yurttunnel.ops.configuration.following import Following
-from yurttunnel.ops.debug.pages import Page
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.deferred_start import DeferredStart
 from yurttunnel.ops.freed_memory import FreedMemory
-from yurttunnel.ops.http_site import LimitedSite
+from yurttunnel.ops.http_site import LimitedSite, Pages
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
@@ -246,18 +244,16 @@ class ProxyProcess:
         mode = JsonPage(
             "mode", "Who carries connections, led by what, as JSON", self._mode, WAITING
         )
-        pages = meta_pages(
-            status, self._readiness, metrics, None, [services_page(reactor, self._carried), mode]
-        )
-        pages.putChild(b"debug", debug.pages)
+        features = [services_page(reactor, self._carried), mode]
+        pages = meta_pages(status, self._readiness, metrics, None, features) | debug.guarded
         site = LimitedSite(pages, reactor)
         listen = partial(self._listen, "--metrics-bind-address", self._settings.pages.metrics, site)
         meta = StoppedInTurn()
-        for part in (status, PortService(listen), debug, FreedMemory(reactor)):
+        for part in (status, PortService(listen, site.close), debug, FreedMemory(reactor)):
             part.setServiceParent(meta)
-        return meta, self._admin(pages, debug.pages.first)
+        return meta, self._admin(pages, debug.pages)
 
-    def _admin(self, pages: Resource, debug: Page) -> IService | None:
+    def _admin(self, pages: Pages, debug: Pages) -> IService | None:
         directory = self._settings.state_dir
         if directory is None:
             return None
@@ -273,8 +269,9 @@ class ProxyProcess:
         where = self._settings.pages.health
         if where is None:
             return None
-        site = LimitedSite(self._health_pages, self._reactor)
-        return PortService(partial(self._listen, "--healthz-bind-address", where, site))
+        site = LimitedSite(self._health_pages.pages, self._reactor)
+        listen = partial(self._listen, "--healthz-bind-address", where, site)
+        return PortService(listen, site.close)
 
     def _listen(self, flag: str, where: tuple[str, int], site: LimitedSite) -> IListeningPort:
         host, port = where

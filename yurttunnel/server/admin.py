@@ -17,7 +17,8 @@ from yurttunnel.http.authority import join_authority
 from yurttunnel.ops import flags
 from yurttunnel.ops.admin.service import AdminSocket, admin_socket
 from yurttunnel.ops.clocks import timestamp
-from yurttunnel.ops.debug.pages import Answer, BadParameter, Page, Parameters, as_json, text
+from yurttunnel.ops.debug.pages import BadParameter, Page, Parameters, as_json
+from yurttunnel.ops.http_site import Answer, text
 from yurttunnel.ops.threads import in_own_thread
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.join_token import JoinTokenFile

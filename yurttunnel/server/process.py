@@ -11,10 +11,11 @@ from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.failures import Failures
 from yurttunnel.ops.freed_memory import FreedMemory
+from yurttunnel.ops.http_site import LimitedSite
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
-from yurttunnel.ops.meta import meta_site
+from yurttunnel.ops.meta import meta_pages
 from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import PortService, StoppedInTurn
@@ -196,18 +197,12 @@ class ServerProcess:
                 },
             ),
         )
-        site = meta_site(
-            reactor,
-            status,
-            self.readiness,
-            self.metrics,
-            self._snapshots,
-            [nodes.page(), steering_page(lambda: self.steering())],
-        )
-        address, port = settings.insecure_address, settings.meta_port
         debug = Debug(reactor, lambda: self.sessions(), self.lag, shown_levels)
-        site.root.putChild(b"debug", debug.pages)
-        self.pages, self.debug_pages = site.root, debug.pages.first
+        features = [nodes.page(), steering_page(lambda: self.steering())]
+        own = meta_pages(status, self.readiness, self.metrics, self._snapshots, features)
+        self.pages, self.debug_pages = own | debug.guarded, debug.pages
+        address, port = settings.insecure_address, settings.meta_port
+        site = LimitedSite(self.pages, reactor)
         listen = partial(listen_tcp, reactor, "--meta-port", address, port, site)
         self.meta = StoppedInTurn()
         if following is not None:
@@ -217,7 +212,7 @@ class ServerProcess:
         self.audit: Audit | None = None
         if settings.audit is not None:
             self.audit = self._open_audit(reactor, settings.audit)
-        for part in (status, PortService(listen), debug, FreedMemory(reactor)):
+        for part in (status, PortService(listen, site.close), debug, FreedMemory(reactor)):
             part.setServiceParent(self.meta)
 
     def _requests(self) -> int:

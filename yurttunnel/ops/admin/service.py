@@ -19,13 +19,19 @@ from twisted.internet.address import UNIXAddress
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IListeningPort, IReactorTime
 from twisted.logger import Logger
-from twisted.web.http import Request
-from twisted.web.resource import Resource
 
 from yurttunnel import __version__
 from yurttunnel.ops.clocks import time_of_day, timestamp
-from yurttunnel.ops.debug.pages import Answer, GuardedPages, Page, Parameters, as_json
-from yurttunnel.ops.http_site import LimitedSite
+from yurttunnel.ops.debug.pages import Page, Parameters, as_json
+from yurttunnel.ops.http_site import (
+    Answer,
+    AnyPage,
+    LimitedSite,
+    PageRequest,
+    Pages,
+    guarded,
+    missing,
+)
 from yurttunnel.ops.listen import CannotListen, listen_unix
 from yurttunnel.ops.readiness import Finding, Readiness
 from yurttunnel.ops.unix_peers import user_id_behind
@@ -40,39 +46,29 @@ VERSION = "v1"
 """What the paths begin with whose answers stay as docs/admin.md has them."""
 
 
-def refusal(request: Request) -> str | None:
+def refusal(request: PageRequest) -> str | None:
     """Return in one line why ``request`` is refused, ``None`` when it is not."""
-    if not isinstance(request.getClientAddress(), UNIXAddress):
+    if not isinstance(request.transport.getPeer(), UNIXAddress):
         return "this is served on a Unix socket alone"
-    user = user_id_behind(_transport(request).getHandle())
+    user = user_id_behind(request.transport.getHandle())
     if user in (0, os.geteuid()):
         return None
     return f"user id {user} may not ask here: only the user of this process and root may"
 
 
-def _transport(request: Request) -> Any:
-    return request.channel.transport
-
-
-def admin_pages(meta: Resource, debug: Page, own: Mapping[str, Page]) -> GuardedPages:
+def admin_pages(meta: Pages, debug: Pages, own: Mapping[str, Page]) -> dict[str, AnyPage]:
     """Make what the socket serves.
 
-    ``meta`` has the pages of the meta port, ``debug`` is the first one of ``/debug``, and ``own``
-    are those below ``/v1`` by their paths, such as ``tokens`` and ``tokens/revoke``.
+    ``meta`` has the pages of the meta port, ``debug`` those of ``/debug``, and ``own`` are those
+    below ``/v1`` by their paths, such as ``tokens`` and ``tokens/revoke``.
     """
-    paths = sorted(f"/{VERSION}/{path}" for path in own)
-    first = Page(lambda parameters: as_json({"paths": paths}))
-    for name, page in meta.children.items():
-        first.putChild(name, page)
-    first.putChild(b"", first)
-    first.putChild(b"debug", debug)
-    versioned = Page(lambda parameters: as_json({"paths": paths}))
-    first.putChild(VERSION.encode(), versioned)
-    # Those that others are below come before these.
-    for path, page in sorted(own.items()):
-        above, slash, name = path.rpartition("/")
-        (own[above] if slash else versioned).putChild(name.encode(), page)
-    return GuardedPages(first, refusal)
+    first = f"/{VERSION}"
+    # What stands below it on the meta port is for others.
+    others = {path: page for path, page in meta.items() if not path.startswith(f"{first}/")}
+    versioned = {f"{first}/{path}": page for path, page in own.items()}
+    listed = Page(lambda parameters: as_json({"paths": sorted(versioned)}))
+    own_pages: Pages = {**versioned, "/": listed, first: listed, "/*": missing}
+    return guarded({**others, **debug, **own_pages}, refusal)
 
 
 def admin_socket(
@@ -80,8 +76,8 @@ def admin_socket(
     directory: Path,
     program: str,
     readiness: Readiness,
-    meta: Resource,
-    debug: Page,
+    meta: Pages,
+    debug: Pages,
     details: Callable[[], Mapping[str, object]],
     own: Mapping[str, Page],
 ) -> AdminSocket:
@@ -104,7 +100,7 @@ class AdminSocket(Service):
 
     _log = Logger()
 
-    def __init__(self, reactor: IReactor, directory: Path, pages: GuardedPages) -> None:
+    def __init__(self, reactor: IReactor, directory: Path, pages: Pages) -> None:
         self.problem: str | None = None
         """Why no command reaches this process, ``None`` when one can."""
         self._site = LimitedSite(pages, reactor)

@@ -6,7 +6,8 @@ from twisted.application.service import Service
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger, LogLevel
 
-from yurttunnel.ops.debug.pages import Answer, BadParameter, Page, Parameters, number, text
+from yurttunnel.ops.debug.pages import BadParameter, Page, Parameters, number
+from yurttunnel.ops.http_site import Answer, text
 from yurttunnel.ops.log_levels import ShownLevels
 
 DEFAULT_SECONDS = 600

@@ -14,7 +14,8 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
-from yurttunnel.ops.debug.pages import Answer, Page, Parameters, number, text
+from yurttunnel.ops.debug.pages import Page, Parameters, number
+from yurttunnel.ops.http_site import Answer, text
 from yurttunnel.tunnel.reactor import IReactor
 
 TRACED_SECONDS = 900.0

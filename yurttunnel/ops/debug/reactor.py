@@ -13,7 +13,8 @@ from typing import Any, cast
 from twisted.internet.base import DelayedCall
 from twisted.internet.task import LoopingCall
 
-from yurttunnel.ops.debug.pages import Answer, Page, Parameters, as_json, text
+from yurttunnel.ops.debug.pages import Page, Parameters, as_json
+from yurttunnel.ops.http_site import Answer, text
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.tunnel.reactor import IReactor
 

@@ -10,16 +10,10 @@ from twisted.application.service import MultiService
 
 from yurttunnel.ops.debug.log_level import TemporaryLogLevel
 from yurttunnel.ops.debug.memory import MemoryTrace
-from yurttunnel.ops.debug.pages import (
-    HTML,
-    Answer,
-    GuardedPages,
-    IsTunnelled,
-    Page,
-    refusal,
-)
+from yurttunnel.ops.debug.pages import HTML, IsTunnelled, Page, refusal
 from yurttunnel.ops.debug.reactor import reactor_page, stacks_page
 from yurttunnel.ops.debug.sessions import sessions_page
+from yurttunnel.ops.http_site import Answer, Pages, guarded, missing
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.log_levels import ShownLevels
 from yurttunnel.tunnel.reactor import IReactor
@@ -37,7 +31,7 @@ _PAGES = (
 
 
 class Debug(MultiService):
-    """The resource ``pages``: ``/debug`` and what is below it.
+    """The ``pages``: ``/debug`` and what is below it.
 
     As a service this ends what the pages have begun: tracing memory, another log level.
     """
@@ -56,16 +50,18 @@ class Debug(MultiService):
         for service in (memory, log_level):
             service.setServiceParent(self)
         first = Page(lambda parameters: Answer(HTML, _index()))
-        for name, page in (
-            (b"", first),
-            (b"sessions", sessions_page(reactor, sessions)),
-            (b"reactor", reactor_page(reactor, lag)),
-            (b"memory", memory.page()),
-            (b"stacks", stacks_page(reactor)),
-            (b"log-level", log_level.page()),
-        ):
-            first.putChild(name, page)
-        self.pages = GuardedPages(first, partial(refusal, is_tunnelled=is_tunnelled))
+        self.pages: Pages = {
+            "/debug": first,
+            "/debug/": first,
+            "/debug/sessions": sessions_page(reactor, sessions),
+            "/debug/reactor": reactor_page(reactor, lag),
+            "/debug/memory": memory.page(),
+            "/debug/stacks": stacks_page(reactor),
+            "/debug/log-level": log_level.page(),
+            "/debug/*": missing,
+        }
+        self.guarded = guarded(self.pages, partial(refusal, is_tunnelled=is_tunnelled))
+        """The same for the meta port."""
 
 
 def _index() -> bytes:

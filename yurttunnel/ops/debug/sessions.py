@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.http.authority import join_authority
-from yurttunnel.ops.debug.pages import Answer, Page, Parameters, as_json
+from yurttunnel.ops.debug.pages import Page, Parameters, as_json
+from yurttunnel.ops.http_site import Answer
 
 if TYPE_CHECKING:
     # Programs without sessions have the page, too, and no module of theirs.
