@@ -23,6 +23,7 @@ from yurttunnel.ops.http_site import LimitedSite, Pages
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
+from yurttunnel.ops.long_lived import LongLived
 from yurttunnel.ops.meta import JsonPage, meta_pages
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.readiness import Readiness
@@ -139,6 +140,7 @@ class ProxyProcess:
             self._health_port(),
             None if self._client is None else ClosedAtTheEnd(self._client.close),
             self._lag,
+            LongLived(),
             self._worker,
             self._informers,
             AddressEvents(self._reactor, self._node.look),
