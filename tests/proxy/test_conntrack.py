@@ -25,9 +25,9 @@ PODS = {4: ("10.20.0.2", "10.20.0.3"), 6: ("fd00:20::2", "fd00:20::3")}
 PROGRAMS = {4: "iptables", 6: "ip6tables"}
 
 
-def to(address, port=DNS, endpoint=None, protocol=Protocol.UDP):
+def to(address, port=DNS, endpoint=None, protocol=Protocol.UDP, kept=()):
     """Return which flows are meant."""
-    return StaleFlows(protocol, address, port, endpoint)
+    return StaleFlows(protocol, address, port, endpoint, frozenset(kept))
 
 
 class ConntrackTests(KernelTestCase):
@@ -212,6 +212,20 @@ class ConntrackTests(KernelTestCase):
         self.assertEqual(2, self.forget(to(portal, endpoint=self.endpoint(0))))
         self.assertEqual(0, self.forget(to(portal, endpoint=self.endpoint(0))))
         self.assertEqual(3, self.forget(to(portal, endpoint=self.endpoint(1))))
+
+    def test_all_but_those_to_some_endpoints(self):
+        """What a former process has led to an endpoint that still serves goes on; what was led
+        nowhere does not.
+        """
+        portal = PORTAL[self.version]
+        for pod in (0, 1):
+            self.lead("-A", portal, pod)
+            self.send(portal)
+            self.lead("-D", portal, pod)
+        self.send(portal)
+        self.assertEqual(2, self.forget(to(portal, kept=[self.endpoint(1)])))
+        self.assertEqual(0, self.forget(to(portal, kept=[self.endpoint(1)])))
+        self.assertEqual(1, self.forget(to(portal, endpoint=self.endpoint(1))))
 
     def test_node_ports(self):
         """They are those of all addresses of this machine, and of no other machine."""

@@ -495,10 +495,14 @@ class FlowTests(ProxierTestCase):
         found, self.conntrack.forgotten = self.conntrack.forgotten, []
         return found
 
+    def at_first(self, *numbers):
+        """Return those that go when the first rules are there, by which endpoints serve."""
+        return self.flows
+
     def test_once_there_are_rules(self):
         """A former process may have led them to a port that nobody listens at."""
         self.set(service([1], key=DNS, portals=(self.portal,)), service([1]))
-        self.assertEqual([(4, self.flows)], self.forgotten())
+        self.assertEqual([(4, self.at_first(1))], self.forgotten())
         self.pass_period()
         self.assertEqual([], self.forgotten())
         self.assertEqual(1, self.proxier.flows_forgotten)
@@ -529,7 +533,7 @@ class FlowTests(ProxierTestCase):
         self.assertTrue([each for each in told if "try in vain: no netlink" in each], told)
         self.conntrack.failure = None
         self.pass_period()
-        self.assertEqual([(4, self.flows)], self.forgotten())
+        self.assertEqual([(4, self.at_first(1))], self.forgotten())
 
     def test_endpoints_within_the_cluster(self):
         """Clients within it may be led from an external portal to the socket of another scope, and
@@ -567,7 +571,7 @@ class FlowTests(ProxierTestCase):
             service([1], key=DNS, portals=(self.portal,)),
             service([1], key=six, portals=(replace(self.portal, address=there),)),
         )
-        self.assertEqual([(4, self.flows)], self.forgotten())
+        self.assertEqual([(4, self.at_first(1))], self.forgotten())
         self.pass_period()
         self.assertGreater(self.proxier.syncs["failed"], 1)
         self.assertEqual([], self.forgotten())
@@ -583,7 +587,7 @@ class FlowTests(ProxierTestCase):
         self.assertIsNone(self.proxier.problem())
         self.conntrack.failure = None
         self.pass_period()
-        self.assertEqual([(4, self.flows)], self.forgotten())
+        self.assertEqual([(4, self.at_first(1))], self.forgotten())
         self.assertNotIn("no netlink", self.proxier.warning() or "")
 
 
@@ -592,11 +596,25 @@ class KernelTests(FlowTests):
 
     kernel = FakeKernel()
 
+    def at_first(self, *numbers):
+        """A former process may have led clients to endpoints that serve them still."""
+        return replace(self.flows, kept=frozenset(map(endpoint, numbers)))
+
+    def test_the_first_endpoints_of_another_scope(self):
+        """Clients within the cluster that a former process has led to those keep theirs, too."""
+        inside, outside = replace(DNS, scope=Scope.INTERNAL), replace(DNS, scope=Scope.EXTERNAL)
+        self.set(
+            service([1, 2], key=inside, portals=(self.portal,)),
+            service([3], key=outside, portals=(NODE_PORT,), keeps_source=True),
+        )
+        by_node_port = replace(self.at_first(1, 2, 3), address=None, port=30080)
+        self.assertEqual({(4, self.at_first(1, 2)), (4, by_node_port)}, set(self.forgotten()))
+
     def test_endpoints_come_and_go(self):
         """Flows to an endpoint that is gone are forgotten, and those of the others stay."""
         gone = StaleFlows(Protocol.UDP, "10.96.0.10", 53, endpoint(1))
         for numbers, expected in (
-            ([1, 2], [self.flows]),
+            ([1, 2], [self.at_first(1, 2)]),
             ([2, 3], [gone]),
             ([2, 3, 4], []),
             ([], [self.flows]),

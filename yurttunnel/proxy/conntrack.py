@@ -26,6 +26,12 @@ from yurttunnel.steering.netlink.worker import Run
 _LOOPBACK_4 = 127
 """The first byte of the addresses that are this machine's without being those of an interface."""
 
+_Meant = tuple[bytes | None, int]
+"""A portal: its address, packed, and its port."""
+
+_End = tuple[bytes, int]
+"""An endpoint in the same way."""
+
 
 @implementer(IConntrack)
 class Conntrack:
@@ -67,15 +73,21 @@ def _forget(version: int, stale: Collection[StaleFlows]) -> int:
 
 def _judge(stale: Collection[StaleFlows], own: Collection[bytes]) -> Callable[[Entry], bool]:
     """Return what tells of an entry whether it is one of those that are ``stale``."""
-    # By where they are meant for; the answering end is ``None`` for whichever.
-    answers: dict[tuple[bytes | None, int], set[tuple[bytes, int] | None]] = defaultdict(set)
+    # By where they are meant for; the answering end is ``None`` for whichever. ``but`` has those
+    # that may go on.
+    answers: dict[_Meant, set[_End | None]] = defaultdict(set)
+    but: dict[_Meant, list[frozenset[_End]]] = defaultdict(list)
     for each in stale:
-        packed = None if each.address is None else ip_address(each.address).packed
-        answers[packed, each.port].add(_end(each.endpoint))
+        meant = None if each.address is None else ip_address(each.address).packed, each.port
+        if each.kept:
+            but[meant].append(frozenset(map(_end, each.kept)))
+        else:
+            answers[meant].add(None if each.endpoint is None else _end(each.endpoint))
 
-    def matches(meant: bytes | None, entry: Entry) -> bool:
-        ends = answers.get((meant, entry.port), ())
-        return None in ends or (entry.answering, entry.answering_port) in ends
+    def matches(address: bytes | None, entry: Entry) -> bool:
+        meant, end = (address, entry.port), (entry.answering, entry.answering_port)
+        ends = answers.get(meant, ())
+        return None in ends or end in ends or any(end not in kept for kept in but.get(meant, ()))
 
     def is_stale(entry: Entry) -> bool:
         if entry.is_begun and entry.is_translated:
@@ -91,5 +103,5 @@ def _judge(stale: Collection[StaleFlows], own: Collection[bytes]) -> Callable[[E
     return is_stale
 
 
-def _end(endpoint: Endpoint | None) -> tuple[bytes, int] | None:
-    return None if endpoint is None else (endpoint.address.packed, endpoint.port)
+def _end(endpoint: Endpoint) -> _End:
+    return endpoint.address.packed, endpoint.port

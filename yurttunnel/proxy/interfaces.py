@@ -210,14 +210,16 @@ class IRules(Interface):
 class StaleFlows:
     """Flows that the kernel must forget: to a portal, or to an endpoint that is gone.
 
-    ``endpoint`` is ``None`` for all flows of the portal. ``address`` is ``None`` for a node port.
-    Of TCP only attempts are meant that nobody has answered, and that are led nowhere.
+    ``endpoint`` is ``None`` for all flows of the portal, but for those to endpoints that are
+    ``kept``. ``address`` is ``None`` for a node port. Of TCP only attempts are meant that nobody
+    has answered, and that are led nowhere.
     """
 
     protocol: Protocol
     address: str | None
     port: int
     endpoint: Endpoint | None = None
+    kept: frozenset[Endpoint] = frozenset()
 
 
 class IConntrack(Interface):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from yurttunnel.proxy.interfaces import Placed, StaleFlows
 from yurttunnel.proxy.rules.within_cluster import WithinCluster
@@ -32,7 +33,8 @@ def stale_flows(
     """Return the flows that rules for ``before`` may have led elsewhere, by the version of IP.
 
     What is not in ``before`` may have been led by a former process, or not at all, which lasts
-    just as long.
+    just as long. Where nothing is, that process led clients to endpoints as this one does: those
+    that are endpoints still keep theirs.
     """
     gone = _gone(before, after)
     led_before, led_after = _within_cluster(before), _within_cluster(after)
@@ -41,7 +43,8 @@ def stale_flows(
         old, new = before.get(key), after.get(key)
         if key.protocol is Protocol.UDP:
             moved = _own_port(led_before, old) != _own_port(led_after, new)
-            found[key.version].update(_of_service(old, new, gone[_identity(key)], moved))
+            serving = frozenset[Endpoint]() if before else _serving(led_after, new)
+            found[key.version].update(_of_service(old, new, gone[_identity(key)], moved, serving))
         elif new is not None:
             found[key.version].update(_attempts(old, new))
     return {version: flows for version, flows in found.items() if flows}
@@ -75,20 +78,33 @@ def _own_port(within: WithinCluster, placed: Placed | None) -> int | None:
     return None if placed is None else (within.instead_of(placed) or placed).proxy_port
 
 
+def _serving(within: WithinCluster, placed: Placed | None) -> frozenset[Endpoint]:
+    """Return the endpoints to which the kernel leads clients by what is ``placed``."""
+    served_by = () if placed is None else (placed, within.instead_of(placed) or placed)
+    return frozenset(endpoint for each in served_by for endpoint in each.service.endpoints)
+
+
 def _of_service(
-    old: Placed | None, new: Placed | None, gone: set[Endpoint], moved: bool
+    old: Placed | None,
+    new: Placed | None,
+    gone: set[Endpoint],
+    moved: bool,
+    serving: frozenset[Endpoint],
 ) -> Iterator[StaleFlows]:
-    """Yield those of one; ``moved`` says that clients within the cluster have another socket."""
+    """Yield those of one; ``moved`` says that clients within the cluster have another socket.
+
+    Flows to endpoints that are ``serving`` go on by new portals.
+    """
     former = () if old is None else old.service.portals
     portals = () if new is None else new.service.portals
     for portal in former:
         if portal not in portals:
             yield _flows(portal)
-    kept = not moved and old is not None and new is not None and _is_kept(old, new)
+    stays = not moved and old is not None and new is not None and _is_kept(old, new)
     own = () if new is None else new.service.endpoints
     for portal in portals:
-        if not kept or portal not in former:
-            yield _flows(portal)
+        if not stays or portal not in former:
+            yield replace(_flows(portal), kept=serving)
         else:
             for endpoint in gone.difference(own):
                 yield _flows(portal, endpoint)

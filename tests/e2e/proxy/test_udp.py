@@ -281,3 +281,31 @@ class KernelTests(Datagrams, ProxyTestCase):
 
     mode = "kernel"
     backend = "nftables"
+
+    async def test_restart(self) -> None:
+        """Clients that never fall silent keep their endpoints when the proxy is started again, but
+        for those whose endpoint has gone meanwhile.
+        """
+        await self.prepare()
+        callers = [
+            self.datagram_caller(host, number, machine=machine)
+            for version in BOTH
+            for machine, host, number in self.portals(version)
+            for _ in range(3)
+        ]
+        had = [(await caller.ask(b"first", PATIENCE)).endpoint for caller in callers]
+        await self.proxy.stop()
+        self.objects.endpoints("dns", *REMOTE[1:])
+        self.proxy.start()
+        await self.proxy.ready()
+        gone = {pod.address(version) for version in BOTH for pod in REMOTE[:1]}
+        for caller, before in zip(callers, had, strict=True):
+            await self.eventually(
+                lambda c=caller: self.is_answered(c), "each client is served once more"
+            )
+            now = (await caller.ask(b"third", PATIENCE)).endpoint
+            self.assertEqual(now != before, before in gone)
+
+    async def is_answered(self, caller) -> bool:
+        """Whether a client that asks is served."""
+        return not (await caller.ask(b"second", 0.5)).problem
