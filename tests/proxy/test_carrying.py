@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
+
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.testing import MemoryReactorClock
@@ -97,6 +99,12 @@ class CarrierTests(SynchronousTestCase):
         self.assertIs(Mode.USER, self.found("--proxy-backend=iptables").mode)
         self.unable = "nft is not installed"
         self.assertIs(Mode.KERNEL, self.found("--mode=kernel").mode)
+
+    def test_where_node_ports_are_held(self):
+        """That is where rules lead them from."""
+        self.patch(carrying, "Claims", lambda own, is_proxy_port, node_ports: node_ports)
+        found = self.found("--nodeport-addresses=10.0.0.0/8")
+        self.assertEqual((ip_network("10.0.0.0/8"),), found.claims)
 
 
 class ProxySocketsTests(SynchronousTestCase):

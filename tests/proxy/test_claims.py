@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 
 from zope.interface.verify import verifyObject
 
@@ -82,6 +82,41 @@ class ClaimsTests(KernelTestCase):
             for other in EVERY:
                 self.assertEqual(other == (version, protocol), self.is_held(*other))
             self.assertFalse(self.is_held(version, protocol, 30081))
+
+    def restrict_node_ports(self, *networks):
+        """Have node ports at the addresses of some networks alone."""
+        self.claims = Claims(
+            lambda: self.own,
+            lambda *asked: asked in self.proxy_ports,
+            tuple(ip_network(each) for each in networks),
+        )
+        self.addCleanup(self.claims.release)
+
+    def test_node_ports_at_some_addresses(self):
+        """They are held there alone: another program may have the same port elsewhere."""
+        self.restrict_node_ports("10.20.0.1/32", "fd00::/8", "fe80::/10")
+        self.own.add(ip_address("fe80::1"))
+        for version, protocol in EVERY:
+            elsewhere = OTHER if version == 4 else ip_address("::1")
+            self.bound(version, protocol, address=elsewhere)
+            its = key(protocol=protocol, version=version)
+            self.assertEqual({}, self.claims.want({its: [node_port()]}))
+            self.assertTrue(self.is_held(version, protocol, address=(OWN, OWN_6)[version == 6]))
+
+    def test_node_ports_of_a_family_without_networks(self):
+        """They are at all of its addresses, as the rules have it; so they are with all networks."""
+        for networks in (["10.20.0.0/16"], ["::/0", "fd00::/8"]):
+            self.restrict_node_ports(*networks)
+            self.claims.want({key(version=6): [node_port()]})
+            self.assertTrue(self.is_held(6, address=ip_address("::1")))
+            self.claims.release()
+
+    def test_an_external_address_with_a_node_port_of_another_service(self):
+        """Both are served: who speaks to that address gets the first."""
+        self.restrict_node_ports("10.20.0.0/16")
+        wanted = {key("a"): [external(OWN)], key("b"): [node_port()]}
+        self.assertEqual({}, self.claims.want(wanted))
+        self.assertEqual({}, self.claims.want(dict(reversed(wanted.items()))))
 
     def test_whoever_shares(self):
         """Options that share ports are no way to one that is held."""

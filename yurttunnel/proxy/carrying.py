@@ -107,7 +107,7 @@ async def find_carrier(
         Carrier,
         sockets=sockets,
         udp=udp,
-        claims=Claims(own_addresses, ports.is_used),
+        claims=Claims(own_addresses, ports.is_used, settings.node_port_networks),
         conntrack=Conntrack(run),
     )
     if await _kernel_carries(settings, programs, versions):

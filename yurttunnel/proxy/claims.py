@@ -15,14 +15,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from zope.interface import implementer
 
 from yurttunnel.proxy.interfaces import IClaims
 from yurttunnel.proxy.sockets.listening import listen, refuse, share_with_the_past
-from yurttunnel.proxy.state.virtual_services import Address, Key, Portal, Protocol
+from yurttunnel.proxy.state.virtual_services import Address, Key, Network, Portal, Protocol
 
 _SO_BINDTOIFINDEX = 62
 """Of asm-generic/socket.h, from Linux 5.0 on. An older one keeps datagrams that no rule leads, up
@@ -59,17 +59,21 @@ class Claims:
 
     ``own_addresses`` gives this machine's: external addresses of others are not held.
     ``is_proxy_port(version, protocol, port)`` says whether this process itself has a port.
+    ``node_ports`` have the addresses that serve node ports; none of a family are all of it.
     """
 
     def __init__(
         self,
-        own_addresses: Callable[[], Container[Address]],
+        own_addresses: Callable[[], Collection[Address]],
         is_proxy_port: Callable[[int, Protocol, int], bool],
+        node_ports: Iterable[Network] = (),
     ) -> None:
         self._own_addresses = own_addresses
         self._is_proxy_port = is_proxy_port
+        self._node_ports = tuple(node_ports)
         self._sockets: dict[_Place, socket.socket] = {}
-        self._owners: dict[_Place, Key] = {}
+        # By what is wanted: an address itself goes before a node port there.
+        self._owners: dict[tuple[_Place, Address | None], Key] = {}
 
     def want(self, portals: Mapping[Key, Sequence[Portal]]) -> Mapping[tuple[Key, Portal], str]:
         """See :class:`IClaims`."""
@@ -80,17 +84,19 @@ class Claims:
         }
         self._close(self._sockets.keys() - needed)
         problems: dict[tuple[Key, Portal], str] = {}
-        owners: dict[_Place, Key] = {}
+        owners: dict[tuple[_Place, Address | None], Key] = {}
         for place in sorted(wanted, key=lambda one: one.address is not None):
             claimants = wanted[place]
             problem = self._hold(place)
             if problem is not None:
                 problems.update((claimant, problem) for claimant in claimants)
                 continue
-            owner = owners[place] = self._owner(place, claimants)
             for key, portal in claimants:
-                if key != owner:
-                    problems[key, portal] = f"{place} is that of {owner} already"
+                what = place, portal.address
+                if what not in owners:
+                    owners[what] = self._owner(what, claimants)
+                if key != owners[what]:
+                    problems[key, portal] = f"{place} is that of {owners[what]} already"
         self._owners = owners
         return problems
 
@@ -102,17 +108,36 @@ class Claims:
     def _wanted(self, portals: Mapping[Key, Sequence[Portal]]) -> dict[_Place, _Claimants]:
         own = self._own_addresses()
         wanted: dict[_Place, _Claimants] = {}
+        at_node_ports = {version: self._at_node_ports(version, own) for version in (4, 6)}
         for key, its in portals.items():
             for portal in its:
-                if portal.is_external and (portal.address is None or portal.address in own):
-                    place = _Place(key.version, key.protocol, portal.address, portal.port)
+                if portal.address is None:
+                    addresses = at_node_ports[key.version]
+                else:
+                    is_held = portal.is_external and portal.address in own
+                    addresses = [portal.address] if is_held else []
+                for address in addresses:
+                    place = _Place(key.version, key.protocol, address, portal.port)
                     wanted.setdefault(place, []).append((key, portal))
         return wanted
 
-    def _owner(self, place: _Place, claimants: _Claimants) -> Key:
+    def _at_node_ports(self, version: int, own: Collection[Address]) -> Sequence[Address | None]:
+        """Return where node ports are held, which is where they are served."""
+        networks = [each for each in self._node_ports if each.version == version]
+        if not networks or any(not each.prefixlen for each in networks):
+            return [None]
+        return [
+            address
+            for address in own
+            # To be bound to such a one takes the interface as well.
+            if not (address.version == 6 and address.is_link_local)
+            and any(address in network for network in networks)
+        ]
+
+    def _owner(self, what: tuple[_Place, Address | None], claimants: _Claimants) -> Key:
         """Return the former one, if it is still there: nothing is taken from a service."""
-        keys = [key for key, _ in claimants]
-        former = self._owners.get(place)
+        keys = [key for key, portal in claimants if portal.address == what[1]]
+        former = self._owners.get(what)
         return former if former in keys else min(keys, key=str)
 
     def _hold(self, place: _Place) -> str | None:
