@@ -51,6 +51,7 @@ class KernelTestCase(TestCase):
     version = 4
     bridged = False
     masquerade = Masquerade()
+    networks = Networks()
 
     def setUp(self):
         """Make the network, and start."""
@@ -79,7 +80,7 @@ class KernelTestCase(TestCase):
             timed,
             (4, 6),
             HOSTS.get,
-            Networks(),
+            self.networks,
             self.masquerade,
             lambda: HOSTS.values(),
         )

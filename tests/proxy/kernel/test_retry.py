@@ -6,6 +6,7 @@ import re
 import socket
 import time
 from collections import Counter
+from ipaddress import ip_network
 from pathlib import Path
 
 from twisted.internet.defer import DeferredList
@@ -16,6 +17,7 @@ from tests.proxy.kernel.lab import CLUSTER, NODE, PORT, Flow, connect
 from tests.proxy.kernel.support import FAMILY, HOSTS, KernelTestCase, most_retransmissions
 from yurttunnel.proxy.kernel import ejections
 from yurttunnel.proxy.rules.nftables.table import FAMILIES
+from yurttunnel.proxy.rules.nftables.tables import Networks
 from yurttunnel.proxy.state.virtual_services import Endpoint, Portal, PortalKind, Protocol
 
 NARROW = 1400
@@ -38,7 +40,21 @@ table inet network-policy {{
 """Of a firewall of the node that keeps others from one endpoint."""
 
 
-class Retry:
+class NodePorts:
+    """Clients of node ports."""
+
+    async def test_clients_seen_as_the_node(self):
+        """Those of a node port, whose addresses are replaced, are led elsewhere like others."""
+        self.serve(0)
+        self.lab.drop(1)
+        node_port = Portal(PortalKind.NODE_PORT, None, 30080)
+        await self.apply(self.service(numbers=[0, 1], portals=(node_port,)))
+        host = NODE[self.version]
+        await self.clients_are_soon_served(host=host, port=30080)
+        self.assertTrue(self.mode.ejections.is_ejected(*self.target(1)))
+
+
+class Retry(NodePorts):
     """Endpoints that are dead, by the version of IP."""
 
     async def all_are_served(self, by):
@@ -140,16 +156,6 @@ class Retry:
             await self.clients_are_soon_served(inside)
             self.assertTrue(self.mode.ejections.is_ejected(Protocol.TCP, own))
             await self.apply(self.service(numbers=[0]))
-
-    async def test_clients_seen_as_the_node(self):
-        """Those of a node port, whose addresses are replaced, are led elsewhere like others."""
-        self.serve(0)
-        self.lab.drop(1)
-        node_port = Portal(PortalKind.NODE_PORT, None, 30080)
-        await self.apply(self.service(numbers=[0, 1], portals=(node_port,)))
-        host = NODE[self.version]
-        await self.clients_are_soon_served(host=host, port=30080)
-        self.assertTrue(self.mode.ejections.is_ejected(*self.target(1)))
 
     async def test_a_firewall_of_the_node(self):
         """Who is not let through to an endpoint is told so at once, and others go on to get it."""
@@ -339,6 +345,13 @@ class RetryIPv6Tests(Retry, KernelTestCase):
     """IPv6."""
 
     version = 6
+
+
+class NodePortsOfAFamilyTests(NodePorts, KernelTestCase):
+    """Node ports are where networks of IPv4 say, and at all addresses of IPv6."""
+
+    version = 6
+    networks = Networks((ip_network("10.5.0.0/24"),))
 
 
 class Bridge:

@@ -28,7 +28,7 @@ from yurttunnel.proxy.kernel.watching import COPIED, GROUP
 from yurttunnel.proxy.rules.nftables.parts import Part
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
-from yurttunnel.proxy.state.virtual_services import Address, Protocol
+from yurttunnel.proxy.state.virtual_services import Address, Protocol, has_node_ports
 from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.netlink.worker import Run
 from yurttunnel.steering.programs import IPrograms
@@ -179,7 +179,7 @@ class KernelMode(Service):
             for each in self._addresses()
             if each.version == version
             and not (each.is_loopback or each.is_link_local)
-            and (not self._node_ports or any(each in network for network in self._node_ports))
+            and has_node_ports(each, self._node_ports)
         ]
         for portal in self.rules.portals(target):
             addresses = own if portal.address is None else (portal.address,)

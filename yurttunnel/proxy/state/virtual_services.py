@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
@@ -182,9 +182,9 @@ class NodeFacts:
 
     ``addresses`` are all of this machine, and ``versions`` those of IP that it has at all: by
     another one nobody can be a client. ``node_port_networks`` are those whose addresses serve
-    node ports; empty is all of them. ``eligible`` is whether load balancers should send here: the
-    Node is not being deleted, and has not the autoscaler's taint. ``loopback`` is whether nobody
-    but programs of this machine are clients, to whom loopback addresses are open anyway.
+    node ports (:func:`has_node_ports`). ``eligible`` is whether load balancers should send here:
+    the Node is not being deleted, and has not the autoscaler's taint. ``loopback`` is whether
+    nobody but programs of this machine are clients, to whom loopback addresses are open anyway.
     """
 
     name: str
@@ -194,6 +194,15 @@ class NodeFacts:
     node_port_networks: tuple[Network, ...] = ()
     eligible: bool = True
     loopback: bool = False
+
+
+def has_node_ports(address: Address, networks: Iterable[Network]) -> bool:
+    """Return whether an address of this machine serves node ports: one in a network of these.
+
+    Where none of them is of its family, all addresses of that do.
+    """
+    its = [each for each in networks if each.version == address.version]
+    return not its or any(address in each for each in its)
 
 
 @dataclass(frozen=True, slots=True)
