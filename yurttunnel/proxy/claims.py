@@ -22,7 +22,14 @@ from zope.interface import implementer
 
 from yurttunnel.proxy.interfaces import IClaims
 from yurttunnel.proxy.sockets.listening import listen, refuse, share_with_the_past
-from yurttunnel.proxy.state.virtual_services import Address, Key, Network, Portal, Protocol
+from yurttunnel.proxy.state.virtual_services import (
+    Address,
+    Key,
+    Network,
+    Portal,
+    Protocol,
+    has_node_ports,
+)
 
 _SO_BINDTOIFINDEX = 62
 """Of asm-generic/socket.h, from Linux 5.0 on. An older one keeps datagrams that no rule leads, up
@@ -130,8 +137,9 @@ class Claims:
             address
             for address in own
             # To be bound to such a one takes the interface as well.
-            if not (address.version == 6 and address.is_link_local)
-            and any(address in network for network in networks)
+            if address.version == version
+            and not (version == 6 and address.is_link_local)
+            and has_node_ports(address, networks)
         ]
 
     def _owner(self, what: tuple[_Place, Address | None], claimants: _Claimants) -> Key:

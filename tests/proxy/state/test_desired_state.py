@@ -407,6 +407,24 @@ class LoopTests(SynchronousTestCase):
         (made,) = of(web, slices, node=node).services.values()
         self.assertEqual(["192.0.2.8:30080"], [str(each) for each in made.endpoints])
 
+    def test_addresses_without_node_ports(self):
+        """At an address that serves no node ports an endpoint may have the number of one; a family
+        without networks has them at all of its addresses.
+        """
+        node = replace(
+            HERE,
+            addresses=frozenset(map(ip_address, ("192.0.2.7", "198.51.100.7", "2001:db8::7"))),
+            node_port_networks=(ip_network("198.51.100.0/24"),),
+        )
+        web = service("web", "10.96.0.1", "fd00::1", ports=[port(80, nodePort=30080)])
+        four = endpoint_slice("192.0.2.7", "198.51.100.7", ports=[port(30080)])
+        six = endpoint_slice("2001:db8::7", name="six", version=6, ports=[port(30080)])
+        made = of(web, four, six, node=node).services.values()
+        self.assertEqual(
+            {4: ["192.0.2.7:30080"], 6: []},
+            {each.key.version: [str(one) for one in each.endpoints] for each in made},
+        )
+
     def test_other_protocol(self):
         """What is a portal by another protocol is an endpoint like others."""
         node = replace(HERE, addresses=frozenset({ip_address("192.0.2.7")}))

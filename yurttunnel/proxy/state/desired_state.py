@@ -28,6 +28,7 @@ from yurttunnel.proxy.state.virtual_services import (
     Problem,
     Protocol,
     VirtualService,
+    has_node_ports,
 )
 
 _Name = tuple[str, str]
@@ -124,7 +125,8 @@ def desired_state(
         (each, tuple(grouped.get((each.namespace, each.name), ())), place) for each in ordered
     ]
     states = [memory.state(*each) for each in inputs]
-    for index, loops in _loops(states, node.addresses).items():
+    own = {each for each in node.addresses if has_node_ports(each, node.node_port_networks)}
+    for index, loops in _loops(states, own).items():
         states[index] = memory.state(*inputs[index], loops)
     return replace(_merged(ordered, states), triggered=memory.take_triggered())
 
@@ -137,7 +139,10 @@ def _by_service(slices: Iterable[EndpointSlice]) -> dict[_Name, list[EndpointSli
 
 
 def _loops(states: Sequence[ServiceState], own: Collection[Address]) -> dict[int, frozenset[Loop]]:
-    """Return for each state that has them the endpoints that are portals of others or its own."""
+    """Return for each state that has them the endpoints that are portals of others or its own.
+
+    ``own`` are the addresses of this machine that serve node ports.
+    """
     found: dict[int, frozenset[Loop]] = {}
     for protocol in Protocol:
         ways = [state.ways.get(protocol, _NO_WAYS) for state in states]
@@ -152,7 +157,7 @@ def _loops_of_protocol(
 ) -> Iterator[tuple[int, frozenset[Endpoint]]]:
     """Yield those of one protocol.
 
-    An address of this machine with a node port is one, too. Cluster IPs are no endpoints by the
+    One of ``own`` with a node port is one, too. Cluster IPs are no endpoints by the
     API's documentation (Services without selectors). External portals of others may be, where
     their Services do not lead back.
     """
