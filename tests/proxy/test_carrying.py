@@ -34,7 +34,13 @@ class CarrierTests(SynchronousTestCase):
     def setUp(self):
         """Have a kernel that can carry."""
         self.unable = None
-        self.patch(carrying, "kernel_mode_available", lambda programs: succeed(self.unable))
+        self.versions = (4, 6)
+        self.patch(
+            carrying,
+            "kernel_mode_available",
+            lambda _, version: succeed(self.unable if version in self.versions else None),
+        )
+        self.patch(carrying, "has_family", lambda version: True)
         self.patch(carrying, "forwards", lambda versions: True)
         # It would open descriptors that no test uses, and raise this process's limit of them.
         self.shared = Service()
@@ -86,6 +92,12 @@ class CarrierTests(SynchronousTestCase):
         self.assertIsNone(found.kernel)
         self.assertIsInstance(found.rules, ChosenRules)
         self.assertEqual([Service, Tracking], [type(each) for each in found.services])
+
+    def test_a_kernel_that_cannot_by_one_family(self):
+        """This process carries: the kernel would take the rules of neither."""
+        self.unable = "no nft_fib_ipv6"
+        self.versions = (6,)
+        self.assertIs(Mode.USER, self.found().mode)
 
     def test_a_machine_that_forwards_nothing(self):
         """This process carries, unless the command line says that the kernel is to."""

@@ -136,14 +136,20 @@ async def find_carrier(
 async def _kernel_carries(
     settings: Settings, programs: IPrograms, versions: Collection[int]
 ) -> bool:
-    """Return whether it is kernel mode: by the command line, or since the kernel can."""
+    """Return whether it is kernel mode: by the command line, or since the kernel can.
+
+    It has to for each family that this machine has: the tables of both are made together.
+    """
     if settings.mode is not Mode.AUTO:
         return settings.mode is Mode.KERNEL
     if settings.back_end is BackEnd.IPTABLES:
         return False
     why: str | None = "this machine forwards nothing (net.ipv4.ip_forward is 0)"
     if forwards(versions):
-        why = await kernel_mode_available(programs)
+        for version in versions:
+            why = await kernel_mode_available(programs, version)
+            if why is not None:
+                break
     if why is not None:
         _log.info("Connections are carried in user mode, since the kernel cannot: {why}", why=why)
     return why is None

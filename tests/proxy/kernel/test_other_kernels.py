@@ -28,7 +28,7 @@ class OtherKernelTests(KernelTestCase):
 
     async def test_without_nft(self):
         """It is said what is not installed."""
-        self.assertIn("nft is not installed", await kernel_mode_available(FakePrograms()))
+        self.assertIn("nft is not installed", await kernel_mode_available(FakePrograms(), 4))
 
     async def test_a_kernel_without_tables_of_processes(self):
         """It is told, and refusals are kept from clients all the same."""

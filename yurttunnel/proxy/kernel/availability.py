@@ -31,8 +31,9 @@ _ADDRESSES = {4: "192.0.2.1", 6: "2001:db8::1"}
 """For documentation (RFC 5737, RFC 3849): nobody's."""
 
 
-def kernel_mode_available(programs: IPrograms, version: int = 4) -> Deferred[str | None]:
-    """Return why this machine cannot do kernel mode, and what to do; ``None`` where it can.
+def kernel_mode_available(programs: IPrograms, version: int) -> Deferred[str | None]:
+    """Return why this machine cannot do kernel mode by a version of IP, and what to do; ``None``
+    where it can.
 
     Nothing is changed: the kernel is asked to check rules, and whether it tells of packets and
     connections.
