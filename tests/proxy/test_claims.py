@@ -111,6 +111,13 @@ class ClaimsTests(KernelTestCase):
             self.assertTrue(self.is_held(6, address=ip_address("::1")))
             self.claims.release()
 
+    def test_node_ports_at_many_addresses(self):
+        """They are held by one socket for all addresses, not by thousands."""
+        self.restrict_node_ports("10.0.0.0/8")
+        self.own = {ip_address(f"10.30.0.{number}") for number in range(17)}
+        self.assertEqual({}, self.claims.want({key(): [node_port()]}))
+        self.assertTrue(self.is_held(address=OWN))
+
     def test_an_external_address_with_a_node_port_of_another_service(self):
         """Both are served: who speaks to that address gets the first."""
         self.restrict_node_ports("10.20.0.0/16")

@@ -39,6 +39,11 @@ _NO_INTERFACE = 0x7FFFFFFF
 """The highest number of one, which Linux never comes to."""
 
 
+MOST_ADDRESSES = 16
+"""At which node ports are held one by one, each by a socket. A machine may have thousands, such as
+those that ipvs leaves behind; then all addresses are held."""
+
+
 class _Place(NamedTuple):
     """What one socket holds; ``address`` is ``None`` for any."""
 
@@ -133,7 +138,7 @@ class Claims:
         networks = [each for each in self._node_ports if each.version == version]
         if not networks or any(not each.prefixlen for each in networks):
             return [None]
-        return [
+        addresses = [
             address
             for address in own
             # To be bound to such a one takes the interface as well.
@@ -141,6 +146,7 @@ class Claims:
             and not (version == 6 and address.is_link_local)
             and has_node_ports(address, networks)
         ]
+        return addresses if len(addresses) <= MOST_ADDRESSES else [None]
 
     def _owner(self, what: tuple[_Place, Address | None], claimants: _Claimants) -> Key:
         """Return the former one, if it is still there: nothing is taken from a service."""
