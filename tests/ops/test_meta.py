@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 from collections.abc import Sequence
@@ -13,14 +14,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from twisted.internet.address import IPv4Address
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.internet.task import Clock
+from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.ops.snapshots import snapshot
 from tests.ops.status_pages import PageUnderTest
 from tests.ops.test_http_site import TcpTransport
 from yurttunnel.metrics import MetricRegistry, counter
+from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.http_site import LimitedSite
-from yurttunnel.ops.meta import JsonPage, meta_pages
+from yurttunnel.ops.lag import ReactorLag
+from yurttunnel.ops.log_levels import ShownLevels
+from yurttunnel.ops.meta import JsonPage, meta_pages, meta_service
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.steering.page import steering_page
 from yurttunnel.steering.report import RulesReport, SteeringReport
@@ -307,3 +312,23 @@ class HttpTests(MetaTestCase):
         self.assertEqual(b"ok\n", parse(transport.value()).body)
         self.assertRegex(transport.value(), rb"(?i)\r\nconnection: close\r\n")
         self.assertTrue(transport.disconnecting)
+
+
+class MetaServiceTests(SynchronousTestCase):
+    """The port, and what is looked after while it is open."""
+
+    def test_life(self) -> None:
+        """While the process runs, its port is open and the collector of garbage is looked after."""
+        reactor = MemoryReactorClock()
+        status = PageUnderTest("yurttunnel <server>").page
+        debug = Debug(reactor, tuple, ReactorLag(reactor), ShownLevels())
+        service = meta_service(
+            reactor, lambda site: reactor.listenTCP(10265, site), {}, status, debug
+        )
+        before = list(gc.callbacks)
+        service.startService()
+        self.assertEqual([10265], [port for port, *_ in reactor.tcpServers])
+        self.assertEqual(1, len(gc.callbacks) - len(before))
+        self.successResultOf(service.stopService())
+        self.assertEqual(before, gc.callbacks)
+        self.assertEqual([], reactor.getDelayedCalls())

@@ -29,15 +29,12 @@ from yurttunnel.ops import tunnel_flags
 from yurttunnel.ops.admin.service import AdminSocket, admin_socket
 from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.debug.service import Debug
-from yurttunnel.ops.freed_memory import FreedMemory
-from yurttunnel.ops.http_site import LimitedSite
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
-from yurttunnel.ops.meta import meta_pages
+from yurttunnel.ops.meta import meta_pages, meta_service
 from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
-from yurttunnel.ops.services import PortService, StoppedInTurn
 from yurttunnel.ops.status.markup import element
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.peers import Peers
@@ -183,11 +180,8 @@ class AgentProcess:
         own = meta_pages(status, self.readiness, self.metrics, self._snapshots, features)
         self._pages, self._debug_pages = own | debug.guarded, debug.pages
         host, port = settings.meta_host, settings.meta_port
-        site = LimitedSite(self._pages, reactor)
-        listen = partial(listen_tcp, reactor, "--meta-port", host, port, site)
-        self.meta = StoppedInTurn()
-        for part in (status, PortService(listen, site.close), debug, FreedMemory(reactor)):
-            part.setServiceParent(self.meta)
+        listen = partial(listen_tcp, reactor, "--meta-port", host, port)
+        self.meta = meta_service(reactor, listen, self._pages, status, debug)
         if following is not None:
             self._follow(following, policy, client_settings)
 

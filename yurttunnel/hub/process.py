@@ -57,15 +57,14 @@ from yurttunnel.ops.admin.service import AdminSocket, admin_socket
 from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.debug.service import Debug
-from yurttunnel.ops.freed_memory import FreedMemory
-from yurttunnel.ops.http_site import LimitedSite
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
+from yurttunnel.ops.meta import meta_service
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
-from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn
+from yurttunnel.ops.services import ClosedAtTheEnd
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.sections import MakeSection
 from yurttunnel.ops.status.view import StatusSources
@@ -303,11 +302,8 @@ def _meta(
     own = hub_pages(status, readiness, metrics, identity.take_token, pods)
     pages = own | debug.guarded
     host, port = settings.listeners.meta_host, settings.listeners.meta_port
-    site = LimitedSite(pages, reactor)
-    listen = partial(listen_tcp, reactor, "--serve-port", host, port, site)
-    meta = StoppedInTurn()
-    for part in (status, PortService(listen, site.close), debug, FreedMemory(reactor)):
-        part.setServiceParent(meta)
+    listen = partial(listen_tcp, reactor, "--serve-port", host, port)
+    meta = meta_service(reactor, listen, pages, status, debug)
     details = {
         "node": settings.node_name,
         "status_page": f"http://{join_authority(host, port)}/",

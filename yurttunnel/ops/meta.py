@@ -10,16 +10,23 @@ from __future__ import annotations
 import datetime
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote
 
+from twisted.application.service import MultiService
+from twisted.internet.interfaces import IListeningPort, IProtocolFactory
+
 from yurttunnel.metrics import MetricRegistry
+from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.exposition import CONTENT_TYPE as METRICS_TYPE
 from yurttunnel.ops.exposition import exposition_pieces
+from yurttunnel.ops.freed_memory import FreedMemory
 from yurttunnel.ops.http_site import (
     Answer,
     AnyPage,
+    LimitedSite,
     PageRequest,
     Pages,
     allowed_methods,
@@ -27,10 +34,13 @@ from yurttunnel.ops.http_site import (
     missing,
     text,
 )
+from yurttunnel.ops.long_lived import LongLived
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.rebinding import refusal
+from yurttunnel.ops.services import PortService, StoppedInTurn
 from yurttunnel.ops.slices import gather, json_pieces
 from yurttunnel.ops.status.page import POLICY, StatusPage
+from yurttunnel.tunnel.reactor import IReactor
 
 if TYPE_CHECKING:
     from yurttunnel.tunnel.statistics import SessionSnapshot
@@ -94,6 +104,25 @@ def meta_pages(
         "/healthz": _read_only(lambda request: text("ok\n")),
         **guarded({path: _read_only(page) for path, page in detailed.items()}, refusal),
     }
+
+
+def meta_service(
+    reactor: IReactor,
+    listen: Callable[[IProtocolFactory], IListeningPort],
+    pages: Pages,
+    status: StatusPage,
+    debug: Debug,
+) -> MultiService:
+    """Return the service of the meta port, and of what looks after the memory of the process.
+
+    ``listen`` binds the port for a factory; it raises ``CannotListen``.
+    """
+    site = LimitedSite(pages, reactor)
+    service = StoppedInTurn()
+    port = PortService(partial(listen, site), site.close)
+    for part in (status, port, debug, FreedMemory(reactor), LongLived()):
+        part.setServiceParent(service)
+    return service
 
 
 def _read_only(page: AnyPage) -> AnyPage:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 from twisted.application.service import IService
-from twisted.internet.interfaces import IListeningPort
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.kube.client import KubeClient
@@ -18,13 +17,11 @@ from yurttunnel.ops.admin.service import admin_socket
 from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.deferred_start import DeferredStart
-from yurttunnel.ops.freed_memory import FreedMemory
 from yurttunnel.ops.http_site import LimitedSite, Pages
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
-from yurttunnel.ops.long_lived import LongLived
-from yurttunnel.ops.meta import JsonPage, meta_pages
+from yurttunnel.ops.meta import JsonPage, meta_pages, meta_service
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn
@@ -140,7 +137,6 @@ class ProxyProcess:
             self._health_port(),
             None if self._client is None else ClosedAtTheEnd(self._client.close),
             self._lag,
-            LongLived(),
             self._worker,
             self._informers,
             AddressEvents(self._reactor, self._node.look),
@@ -248,11 +244,9 @@ class ProxyProcess:
         )
         features = [services_page(reactor, self._carried), mode]
         pages = meta_pages(status, self._readiness, metrics, None, features) | debug.guarded
-        site = LimitedSite(pages, reactor)
-        listen = partial(self._listen, "--metrics-bind-address", self._settings.pages.metrics, site)
-        meta = StoppedInTurn()
-        for part in (status, PortService(listen, site.close), debug, FreedMemory(reactor)):
-            part.setServiceParent(meta)
+        where = self._settings.pages.metrics
+        listen = partial(listen_tcp, reactor, "--metrics-bind-address", *where)
+        meta = meta_service(reactor, listen, pages, status, debug)
         return meta, self._admin(pages, debug.pages)
 
     def _admin(self, pages: Pages, debug: Pages) -> IService | None:
@@ -272,12 +266,8 @@ class ProxyProcess:
         if where is None:
             return None
         site = LimitedSite(self._health_pages.pages, self._reactor)
-        listen = partial(self._listen, "--healthz-bind-address", where, site)
+        listen = partial(listen_tcp, self._reactor, "--healthz-bind-address", *where, site)
         return PortService(listen, site.close)
-
-    def _listen(self, flag: str, where: tuple[str, int], site: LimitedSite) -> IListeningPort:
-        host, port = where
-        return listen_tcp(self._reactor, flag, host, port, site)
 
 
 def build(

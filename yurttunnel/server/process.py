@@ -10,15 +10,12 @@ from yurttunnel.metrics import Metric, MetricRegistry, counter, gauge, histogram
 from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.failures import Failures
-from yurttunnel.ops.freed_memory import FreedMemory
-from yurttunnel.ops.http_site import LimitedSite
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
-from yurttunnel.ops.meta import meta_pages
+from yurttunnel.ops.meta import meta_pages, meta_service
 from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
-from yurttunnel.ops.services import PortService, StoppedInTurn
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.peers import Peers
 from yurttunnel.ops.status.sections import Section
@@ -202,9 +199,8 @@ class ServerProcess:
         own = meta_pages(status, self.readiness, self.metrics, self._snapshots, features)
         self.pages, self.debug_pages = own | debug.guarded, debug.pages
         address, port = settings.insecure_address, settings.meta_port
-        site = LimitedSite(self.pages, reactor)
-        listen = partial(listen_tcp, reactor, "--meta-port", address, port, site)
-        self.meta = StoppedInTurn()
+        listen = partial(listen_tcp, reactor, "--meta-port", address, port)
+        self.meta = meta_service(reactor, listen, self.pages, status, debug)
         if following is not None:
             following.follow(LIVE_FLAGS, self.live.use)
             following.tell(self.readiness)
@@ -212,8 +208,6 @@ class ServerProcess:
         self.audit: Audit | None = None
         if settings.audit is not None:
             self.audit = self._open_audit(reactor, settings.audit)
-        for part in (status, PortService(listen, site.close), debug, FreedMemory(reactor)):
-            part.setServiceParent(self.meta)
 
     def _requests(self) -> int:
         """Return how many requests to kubelets, and streams for other callers, have ended."""
