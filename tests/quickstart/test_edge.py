@@ -52,6 +52,16 @@ class EdgeNodeTests(SynchronousTestCase):
         self.successResultOf(rebooted)
         self.assertEqual([False, True], [each.running for each in self.runs])
 
+    def test_stopped_while_it_reboots(self):
+        """It stays down: nobody would stop what it starts."""
+        rebooted = Deferred.fromCoroutine(self.node.reboot())
+        stopped = self.node.stopService()
+        [former] = self.runs
+        former.ended.callback(None)
+        self.successResultOf(rebooted)
+        self.successResultOf(stopped)
+        self.assertEqual([False], [each.running for each in self.runs])
+
     def test_a_pod_that_runs_again(self):
         """It is waited for, in bounded time."""
         waited = [Deferred.fromCoroutine(self.node.runs("default", name)) for name in ("web", "no")]

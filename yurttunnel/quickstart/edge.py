@@ -64,10 +64,14 @@ class EdgeNode(Service):
         self._run.node.handler.request_received(exchange)
 
     async def reboot(self) -> None:
-        """End everything, and start with nothing but what the hub says; fires when it has begun."""
+        """End everything, and start with nothing but what the hub says; fires when it has begun.
+
+        One that is stopped meanwhile stays down: nobody would stop what it starts.
+        """
         await self._run.stopService()
-        self._run = self._new_run()
-        self._run.startService()
+        if self.running:
+            self._run = self._new_run()
+            self._run.startService()
 
     async def runs(self, namespace: str, name: str) -> None:
         """Wait until a pod runs; raises ``TimeoutError`` after :data:`RUNS_AGAIN_SECONDS`."""
