@@ -173,3 +173,15 @@ class NewSessionTests(ClientTestCase):
         self.network.settle()
         self.assertEqual((["made"], b"still here"), (near.told, bytes(far.received)))
         self.assertFalse(old.closed)
+
+    def test_no_gap(self):
+        """The old session serves, also without a stream, until there is a new one."""
+        self.patch(random, "uniform", lambda low, high: high)
+        self.connect()
+        self.client.begin_anew("the agent begins a session with other identifiers")
+        while not self.client.connected:
+            self.assertTrue(self.registry.find("edge-1").connected)
+            self.network.pass_time(0.05, step=0.05)
+        self.network.pass_time(10)
+        self.assertEqual(1, len(self.client.sessions()))
+        self.assertEqual(1, len(self.listener.sessions()))

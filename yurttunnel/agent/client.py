@@ -26,7 +26,12 @@ from yurttunnel.agent.routes import Answer
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.problems import problem_with_server
 from yurttunnel.tunnel.connection import SessionConnection
-from yurttunnel.tunnel.session import PeerDescription, SessionContext, TunnelSession
+from yurttunnel.tunnel.session import (
+    SUCCESSION,
+    PeerDescription,
+    SessionContext,
+    TunnelSession,
+)
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import Violation
 from yurttunnel.wire.hello import Hello, Refused
@@ -144,10 +149,13 @@ class ServerClient(ReconnectingClientFactory):
             self._come_back_no_more()
 
     def begin_anew(self, text: str) -> None:
-        """Let a connected session end with its last stream, and begin another one."""
+        """Let a connected session end with its last stream, and begin another one.
+
+        Until that is there the old one serves, also without a stream: it may be the only way.
+        """
         session = self._session
         if session is not None and session.connected and not self._draining:
-            session.go_away(text)
+            session.go_away(text, least=SUCCESSION)
             self._set_aside(session)
 
     def close(self, code: Code, text: str) -> None:

@@ -42,8 +42,9 @@ FEW_NUMBERS = 1024 * 1024
 do for a minute and more of the most that may be opened."""
 
 SUCCESSION = 5.0
-"""Seconds for which such a session serves, also when no stream is open: its peer has begun another
-one by then, and the node would be missed meanwhile. A sibling waits for up to 3 s."""
+"""Seconds for which a session serves that another one is to succeed, also when no stream is open:
+the agent, or the sibling, has begun that by then, and the node would be missed meanwhile. A sibling
+waits for up to 3 s."""
 
 
 @dataclass(slots=True)
