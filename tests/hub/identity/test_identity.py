@@ -39,6 +39,8 @@ from yurttunnel.pki.issuer import IssuedCertificate
 ADDRESSES = [ip_address("127.0.0.1"), ip_address("169.254.2.1"), ip_address(SERVICE_ADDRESS)]
 NOBODY = "https://127.0.0.1:1"
 """An API server that is not there."""
+WRONG = BootstrapToken("nobody", "0123456789abcdef")
+"""A token that the cluster does not know."""
 
 
 class IdentityTestCase(TestCase):
@@ -196,6 +198,26 @@ class JoiningTests(IdentityTestCase):
         identity = self.start(settings)
         await identity.certificate.when_ready()
         self.assertTrue(settings.kubelet_certificate.exists())
+
+    async def test_kubelet_beside_a_token_that_says_nothing_of_the_cluster(self):
+        """The kubelet's certificate has its turn when a token was in vain."""
+        await self.join_after_a_failure(self.with_kubelet(), self.token)
+
+    async def test_kubelet_beside_a_token_that_is_wrong(self):
+        """So it is with a token that the cluster does not know."""
+        settings = replace(self.with_kubelet(), pins=self.settings.pins)
+        await self.join_after_a_failure(settings, WRONG)
+
+    async def join_after_a_failure(self, settings, token):
+        """Have a token in vain, and then join."""
+        identity = self.make(settings)
+        self.assertTrue(identity.take_token(token))
+        identity.startService()
+        self.addCleanup(identity.stopService)
+        await self.until(lambda: identity.certificate.counters.failed)
+        identity.certificate.ask_anew()
+        await identity.certificate.when_ready()
+        self.assertEqual(1, identity.certificate.counters.failed)
 
     async def test_several_servers(self):
         """A server that does not answer is passed over."""
@@ -382,6 +404,17 @@ class RefusedTests(IdentityTestCase):
         identity = self.start_checked(settings)
         await self.until(lambda: "/v1/token" in self.problem())
         self.assertTrue(identity.take_token(self.token))
+        await self.until(lambda: self.upstream.health.online)
+        self.assertNotEqual(self.refused, self.current())
+
+    async def test_kubelet_beside_a_token_that_is_wrong(self):
+        """A token that the API refuses does not keep the kubelet's certificate from its turn."""
+        identity = self.start_checked(self.with_kubelet())
+        identity.take_token(WRONG)
+        identity.note_acceptance(False)
+        await self.until(lambda: identity.certificate.counters.failed)
+        self.assertEqual(self.refused, self.current())
+        identity.certificate.ask_anew()
         await self.until(lambda: self.upstream.health.online)
         self.assertNotEqual(self.refused, self.current())
 
