@@ -48,10 +48,10 @@ class ConfigCheckTests(SynchronousTestCase):
         self.assertEqual((expected, 64), (errors.getvalue(), ended.code))
 
     def test_nothing(self):
-        """An empty file is in order for each program; what one needs is told when it is named."""
-        for text in ("", "# v = 2\n"):
-            self.assertEqual(("FILE is in order: it says nothing\n", "", 0), self.check(text))
-        output, _, status = self.check("", "--program=agent")
+        """A comment alone is in order for each program; what one needs is told when it is named."""
+        text = "# v = 2\n"
+        self.assertEqual(("FILE is in order: it says nothing\n", "", 0), self.check(text))
+        output, _, status = self.check(text, "--program=agent")
         self.assertEqual(0, status)
         self.assertIn("FILE is in order for yurttunnel agent\n", output)
 
@@ -70,6 +70,7 @@ class ConfigCheckTests(SynchronousTestCase):
             "forward = 1": 'FILE: forward: write an array of texts, as forward = ["..."],',
             'forward = ["a"]': "FILE: forward: 'a' is not a forward: write LISTEN=NODE/HOST:PORT",
             "forward = ": "FILE: it is not TOML: ",
+            "\n": "FILE: it is empty, as a file is that is just being written, or was on a full",
             'allow-connect = ["user:1=*/*:*"]': "FILE: --allow-connect has no effect without",
             'state-dir = "S"\nforward = []': "FILE: --state-dir is for --standalone: add that, or",
             'standalone = true\nstate-dir = "~/S"': (

@@ -133,7 +133,6 @@ class CommandOptions(usage.Options, Generic[Settings]):
         """The one of ``--config``, for those who have that flag."""
         self.file_state: State = ""
         """Its state when it was read."""
-        self._is_in_use = False
         self._settings: Settings | None = None
 
     @property
@@ -309,11 +308,8 @@ class CommandOptions(usage.Options, Generic[Settings]):
                     hide_argument(text)
 
     def read_file(self, path: Path) -> Source:
-        """Return what a file of ``--config`` says; raises ``UsageError``.
-
-        One that is in use is not taken to be wanted without any settings when it is empty.
-        """
-        return read_file(path, self.table, may_be_empty=not self._is_in_use)
+        """Return what a file of ``--config`` says; raises ``UsageError``."""
+        return read_file(path, self.table)
 
     def check_values(self, file: Source) -> None:
         """Raise ``UsageError`` unless all values of a file can be parsed, each by itself."""
@@ -330,7 +326,6 @@ class CommandOptions(usage.Options, Generic[Settings]):
         anew = type(self)(self._environment)
         anew.file, anew._usual_level = self.file, self._usual_level
         anew._command_line, anew._variables = self._command_line, self._variables
-        anew._is_in_use = True
         anew._use(anew.read_file(self.file))
         anew._settings = anew.make_settings()
         for flag in (LOG_FORMAT, VERBOSITY):

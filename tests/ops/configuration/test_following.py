@@ -7,6 +7,7 @@ import os
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
+from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hub.cache.caches import HeldJobs
@@ -150,10 +151,17 @@ class FollowingTests(ConfigurationFile, SynchronousTestCase):
         self.change("# nothing")
         self.assertEqual((None, [("b",), ()]), (self.problem(), self.used))
 
-    def test_a_file_that_is_empty_from_the_start(self):
-        """It says nothing, and what is written into it later is used."""
+    def test_a_file_that_is_empty_at_the_start(self):
+        """It ends that: a loss of power leaves such files, and what they forbade is not allowed."""
         self.following.stopService()
-        self.start("", "--node-name=n")
+        for nothing in ("", " \n\n"):
+            error = self.assertRaises(UsageError, self.start, nothing, "--node-name=n")
+            self.assertIn(f"{self.path}: it is empty, as a file is that", str(error))
+
+    def test_a_file_that_says_nothing_at_the_start(self):
+        """What is written into it later is used."""
+        self.following.stopService()
+        self.start("# nothing", "--node-name=n")
         self.change("target = ['b']")
         self.assertEqual((None, [("b",)]), (self.problem(), self.used))
 

@@ -124,4 +124,5 @@ class PrecedenceTests(ConfigurationFile, SynchronousTestCase):
 
     def test_what_is_missing(self):
         """The flag is asked for."""
-        self.assertEqual("--node-name is missing: give it or set NODE_NAME", self.problem(file=""))
+        told = self.problem(file="# nothing")
+        self.assertEqual("--node-name is missing: give it or set NODE_NAME", told)

@@ -53,14 +53,14 @@ def state_of(path: Path) -> State:
     return status.st_mtime_ns, status.st_ino, status.st_size
 
 
-def read_file(path: Path, table: Sequence[Entry], may_be_empty: bool = True) -> Source:
+def read_file(path: Path, table: Sequence[Entry]) -> Source:
     """Return what the file says of the flags in ``table``; raises :class:`BadConfiguration`."""
-    parsed = parse_file(path, may_be_empty)
+    parsed = parse_file(path)
     entries = {entry.name: entry for entry in table if entry.name != OWN_KEY}
     return {name: _given(path, name, value, entries) for name, value in parsed.items()}
 
 
-def parse_file(path: Path, may_be_empty: bool = True) -> dict[str, object]:
+def parse_file(path: Path) -> dict[str, object]:
     """Return the values of a file by their keys; raises :class:`BadConfiguration`."""
     try:
         with path.open("rb") as file:
@@ -69,8 +69,9 @@ def parse_file(path: Path, may_be_empty: bool = True) -> dict[str, object]:
         raise BadConfiguration(f"{path}: it cannot be read: {error.strerror}") from None
     if len(content) > MOST_BYTES:
         raise BadConfiguration(f"{path}: it is longer than {MOST_BYTES} bytes")
-    if not (content.strip() or may_be_empty):
-        # A full disk and who writes in place leave such files.
+    if not content.strip():
+        # A full disk, a loss of power and who writes in place leave such files; what they forbade
+        # is not to be allowed for that.
         raise BadConfiguration(
             f"{path}: it is empty, as a file is that is just being written, or was on a full disk;"
             " for no settings at all leave a comment in it"
