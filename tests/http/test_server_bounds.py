@@ -334,6 +334,18 @@ class LongHeadTests(SynchronousTestCase):
         self.assertEqual(b"", client.protocol._heads.early)
 
 
+class SocketConnection(MemoryConnection):
+    """A connection whose end the kernel knows: what its peer has done to ``far``."""
+
+    def __init__(self, reactor):
+        super().__init__(reactor)
+        self.near, self.far = socket.socketpair()
+
+    def getHandle(self):
+        """Return the socket of this end."""
+        return self.near
+
+
 class HalfCloseTests(ServerTestCase):
     """Clients that end their direction."""
 
@@ -436,18 +448,73 @@ class HalfCloseTests(ServerTestCase):
 
     def test_hung_up(self):
         """A client whose connection has ended both ways, as the kernel knows, is not waited for."""
-
-        class Socket(MemoryConnection):
-            def __init__(self, reactor):
-                super().__init__(reactor)
-                self.near, self.far = socket.socketpair()
-
-            def getHandle(self):
-                return self.near
-
-        client = self.server.connect(Socket)
+        client = self.server.connect(SocketConnection)
         self.addCleanup(client.near.close)
         client.receive(request())
         client.far.close()
         client.receive_end()
         self.assertEqual(1, len(self.handler.ends))
+
+
+class UnreadEndTests(ServerTestCase):
+    """A client that sends more than its request is not read until it has its answer."""
+
+    kind = SocketConnection
+
+    def setUp(self):
+        """Connect, and send a request with the next one behind it."""
+        super().setUp()
+        self.addCleanup(self.client.near.close)
+        self.addCleanup(self.client.far.close)
+        self.send(request(b"/1") + request(b"/2"))
+        self.assertFalse(self.client.reading)
+
+    def test_client_that_stays(self):
+        """It is waited for however long its answers take."""
+        for _ in range(2):
+            self.pass_time(60)
+            hello(self.exchange)
+        self.assertEqual(2, len(self.responses("GET", "GET")))
+
+    def test_client_that_has_left(self):
+        """It is found out, and its request is given up, in twice the time of one that is read."""
+        self.client.far.close()
+        self.pass_time(10)
+        self.assertEqual([], self.handler.ends)
+        self.pass_time(10)
+        [(target, error)] = self.handler.ends
+        self.assertEqual((b"/1", True), (target, self.client.aborted))
+        self.assertIn("the client has closed the connection", str(error))
+        self.assertEqual(0, len(self.server.factory.unread))
+
+    def test_client_that_only_ends_its_direction(self):
+        """Each of its requests has the time that one has which is read."""
+        self.send(request(b"/3"))
+        self.client.far.shutdown(socket.SHUT_WR)
+        self.client.receive_end()
+        for number in (b"/1", b"/2", b"/3"):
+            self.pass_time(9)
+            self.assertEqual(number, self.exchange.head.target)
+            hello(self.exchange)
+            self.settle()
+        self.assertEqual(3, len(self.responses("GET", "GET", "GET")))
+        self.assertEqual([None] * 3, [error for _, error in self.handler.ends])
+
+    def test_body_that_is_held(self):
+        """A request that has not come whole is not looked at: its body may be wanted yet."""
+        client = self.server.connect(SocketConnection)
+        self.addCleanup(client.near.close)
+        client.receive(request(b"/", b"Content-Length: 2", method=b"PUT", body=b"12"))
+        self.assertFalse(client.reading)
+        client.far.shutdown(socket.SHUT_WR)
+        self.addCleanup(client.far.close)
+        self.pass_time(60)
+        self.assertEqual([], self.handler.ends)
+
+    def test_what_switches(self):
+        """Nobody looks at a connection that has been handed over."""
+        self.client.far.close()
+        self.exchange.switch(200, b"OK", [], User())
+        self.pass_time(60)
+        self.assertFalse(self.client.aborted)
+        self.assertEqual(0, len(self.server.factory.unread))

@@ -74,12 +74,24 @@ def has_hung_up(transport: Any) -> bool:
 
     Over TCP the kernel learns that only when it sends something, over a Unix socket at once.
     """
+    # Events need not be asked for: POLLHUP and POLLERR are always told.
+    return _is_told(transport, 0)
+
+
+def has_ended(transport: Any) -> bool:
+    """Return whether the peer has closed its direction, also behind what has not been read yet.
+
+    Of TLS it is the connection below that counts.
+    """
+    return _is_told(transport.transport if is_secure(transport) else transport, select.POLLRDHUP)
+
+
+def _is_told(transport: Any, events: int) -> bool:
     handle = getattr(transport, "getHandle", None)
     if handle is None:
         return False
     poll = select.poll()
-    # Events need not be asked for: POLLHUP and POLLERR are always told.
-    poll.register(handle(), 0)
+    poll.register(handle(), events)
     return bool(poll.poll(0))
 
 

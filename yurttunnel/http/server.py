@@ -101,6 +101,7 @@ class ConnectionsFactory(ServerFactory):
         self.idle = Deadlines(clock, settings.idle_timeout, connection.idle_too_long)
         self.bodies = Deadlines(clock, settings.body_timeout, connection.body_overdue)
         self.half_closed = Deadlines(clock, settings.half_closed_timeout, connection.answer_overdue)
+        self.unread = Deadlines(clock, settings.half_closed_timeout, connection.look_for_end)
         self.lingering = Deadlines(clock, settings.linger, connection.linger_over)
         self.stalled = Deadlines(clock, settings.idle_timeout, connection.abort)
         self._all_gone: list[Deferred[None]] = []
@@ -128,6 +129,7 @@ class ConnectionsFactory(ServerFactory):
             self.idle,
             self.bodies,
             self.half_closed,
+            self.unread,
             self.lingering,
             self.stalled,
         )

@@ -6,7 +6,8 @@ responses is not read from either.
 
 A client over plain TCP that ends its direction behind its request still gets its answer. One that
 has left looks the same, so after ``half_closed_timeout`` the exchange is given up. Over TLS an end
-is an end.
+is an end. While something is held an end is not read, and is looked for each
+``half_closed_timeout``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.http.body import BodyError, BodyReader
-from yurttunnel.http.connection import HTTPConnection, all_taken, has_hung_up
+from yurttunnel.http.connection import HTTPConnection, all_taken, has_ended, has_hung_up
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.errors import error_response
 from yurttunnel.http.exchange import ServerExchange
@@ -72,6 +73,8 @@ class ServerConnection(HTTPConnection):
         self._answered = False
         self._output_ended = False
         self._dropped = 0
+        # The exchange at which the end of the input was seen behind what is held.
+        self._ended_behind: ServerExchange | None = None
         # The answer behind which the connection is handed over, while it goes out.
         self._sent_alone: SentAlone | None = None
 
@@ -212,6 +215,16 @@ class ServerConnection(HTTPConnection):
         else:
             self.answer_and_close(status, text, exchange.head)
 
+    def set_reading(self) -> None:
+        """See ``HTTPConnection``; the end of a client that waits and is not read is looked for."""
+        super().set_reading()
+        unread = self._factory.unread
+        waits = self._user is None and self._sent_alone is None and not self._closing
+        if self._reading or not waits:
+            unread.discard(self)
+        elif self not in unread:
+            unread.add(self)
+
     def pause_body(self) -> None:
         """Read no more for now; the time that this takes is not the client's."""
         self._body_held_up = True
@@ -286,6 +299,7 @@ class ServerConnection(HTTPConnection):
         """See ``HTTPConnection``; how the input ends is the user's business from now on."""
         if self._input_ended:
             self._factory.half_closed.discard(self)
+        self._factory.unread.discard(self)
         self._sent_alone = None
         super().hand_over(user, transport)
 
@@ -363,6 +377,8 @@ class ServerConnection(HTTPConnection):
             self._forget_long_head()
         if self._input_ended:
             self._factory.half_closed.discard(self)
+        self._factory.unread.discard(self)
+        self._ended_behind = None
         self._factory.forget(self)
         if exchange is None:
             return
@@ -481,6 +497,19 @@ class ServerConnection(HTTPConnection):
     def answer_overdue(self) -> None:
         """Give up the exchange of a client that may have left; see the module's text."""
         self._client_left()
+
+    def look_for_end(self) -> None:
+        """Give up the exchange of a client that was seen to have ended its direction before.
+
+        Only when its request has come whole: all that is held then is what it has sent too much.
+        """
+        exchange = self._exchange
+        if exchange is not None and exchange.body_ended and has_ended(self.transport):
+            if self._ended_behind is exchange:
+                self._client_left()
+                return
+            self._ended_behind = exchange
+        self._factory.unread.add(self)
 
     def linger_over(self) -> None:
         """Close a connection that the client does not close.

@@ -103,6 +103,7 @@ VALUES = {
     "requests at once": [1],
     "time between two": [SETTINGS.idle_timeout],
     "time for the answer after": [SETTINGS.half_closed_timeout],
+    "the same, also over TLS": [SETTINGS.half_closed_timeout, SETTINGS.half_closed_timeout],
     "time for a caller to close": [SETTINGS.linger, SETTINGS.idle_timeout],
     "connections to one kubelet that are idle": [POOL.max_per_key, POOL.max_per_key / 2],
     "connections to one kubelet that are in use, or being made, for upgrades": [
