@@ -361,6 +361,24 @@ class NodeTests(TwoServersTests):
         self.successResultOf(waiting).abortConnection()
         self.network.settle()
 
+    def test_dial_that_waits_while_the_way_to_a_sibling_is_lost_too(self):
+        """It goes by the sibling once that is back, which has had the agent all the time."""
+        listener = self.first.listener
+        listener.settings = replace(listener.settings, return_grace=30.0)
+        _, far = self.both()
+        for link in self.network.open_links():
+            if link is not far.link:
+                link.cut()
+        self.assertFalse(self.first.knows("edge-1"))
+        opened = self.first.registry.find("edge-1").open_stream("192.0.2.80", 80, 15.0, "waits")
+        self.network.pass_time(1)
+        self.assertEqual((1, 1), self.first.stats)
+        self.assertEqual("waits", far.acceptor.requests[-1].request_id)
+        far.acceptor.requests[-1].accept()
+        self.network.settle()
+        self.successResultOf(opened).abortConnection()
+        self.network.settle()
+
     def test_direct_session_that_is_lost(self):
         """A dial that is lost in a session with the agent goes by a sibling that has it."""
         near, far = self.both()

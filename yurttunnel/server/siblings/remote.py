@@ -76,6 +76,9 @@ class RemoteNodes:
     def resumed(self) -> None:
         """Use the nodes again: the session goes on."""
         self.reachable = True
+        for node in list(self._nodes.values()):
+            if not node.drains:
+                self.registry.remote_serves(node.node)
 
     def going_away(self) -> None:
         """Have what is idle on the way to the nodes closed: nothing new is opened there."""
