@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from ipaddress import ip_address
+from pathlib import Path
 from unittest.mock import patch
 
 from twisted.internet import reactor
@@ -57,6 +58,16 @@ class KernelTests(SynchronousTestCase):
         self.assertEqual(["fd00::2:1/128"], self.addresses())
         self.assertNotIn("tentative", run("ip", "address", "show", SETTINGS.name))
         self.assertEqual([], ensure(SETTINGS_6))
+
+    def test_ipv6_that_is_off(self) -> None:
+        """It is said what is off, and that does."""
+        Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1")
+        error = str(self.assertRaises(SteeringFailed, ensure, SETTINGS_6))
+        self.assertNotIn("NET_ADMIN", error)
+        _, _, setting = error.rpartition("sysctl ")
+        name, _, value = setting.partition("=")
+        Path("/proc/sys", *name.split(".")).write_text(value)
+        self.assertEqual(["fd00::2:1 added", "set up"], ensure(SETTINGS_6))
 
     def test_answers(self) -> None:
         """This machine takes what is sent to the address."""

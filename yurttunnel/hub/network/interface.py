@@ -179,12 +179,18 @@ def _address(links: Links, link: Link, settings: InterfaceSettings) -> list[str]
 
 
 def _failed(settings: InterfaceSettings, error: KernelRefused | OSError) -> SteeringFailed:
-    number = _number(error)
-    advice = f": {_ADVICE[number]}" if number in _ADVICE else ""
+    advice = _advice(settings, error)
     return SteeringFailed(
         f"the interface {settings.name} with {settings.address} cannot be had"
-        f" ({_reason(error)}){advice}"
+        f" ({_reason(error)}){f': {advice}' if advice else ''}"
     )
+
+
+def _advice(settings: InterfaceSettings, error: KernelRefused | OSError) -> str:
+    if isinstance(error, KernelRefused) and error.code == errno.EACCES:
+        # Netlink says so of addresses alone; what a process may not do is EPERM there.
+        return f"IPv6 is off there: sysctl net.ipv6.conf.{settings.name}.disable_ipv6=0"
+    return _ADVICE.get(_number(error), "")
 
 
 def _number(error: KernelRefused | OSError) -> int:
