@@ -40,16 +40,26 @@ def flag(query: Query, name: str) -> bool:
 
 
 def number(query: Query, name: str) -> int | None:
-    """Return a whole number, ``None`` when it is not there; raises BadRequest."""
+    """Return a whole number of 64 bits, ``None`` when it is not there; raises BadRequest."""
     text = first(query, name)
     if not text:
         return None
     try:
-        return int(text)
+        value = int(text)
     except ValueError:
-        raise errors.bad_request(
-            f'strconv.ParseInt: parsing "{text}": invalid syntax: {name} is a whole number'
-        ) from None
+        problem = "invalid syntax"
+    else:
+        if is_of_64_bits(value):
+            return value
+        problem = "value out of range"
+    raise errors.bad_request(
+        f'strconv.ParseInt: parsing "{text}": {problem}: {name} is a whole number'
+    )
+
+
+def is_of_64_bits(value: int) -> bool:
+    """Return whether a number is one of Go's ``int64``, which all parameters are."""
+    return -(2**63) <= value < 2**63
 
 
 Selector = Callable[[Object], bool]

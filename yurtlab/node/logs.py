@@ -25,7 +25,7 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from yurtlab.api.options import Query, first, flag
+from yurtlab.api.options import Query, first, flag, is_of_64_bits
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.interfaces import IExchange
 
@@ -388,6 +388,8 @@ def _number(query: Query, name: str, least: int) -> int | None:
         number = int(text)
     except ValueError:
         raise RequestFailed(400, f"{name}: {text!r} is not a number") from None
+    if not is_of_64_bits(number):
+        raise RequestFailed(400, f"{name}: the number is out of range")
     if number < least:
         raise RequestFailed(400, f"{name} must be greater than or equal to {least}")
     return number
@@ -401,6 +403,6 @@ def _moment(text: str) -> bytes:
     try:
         moment = datetime.datetime.fromisoformat(f"{day}T{clock}{zone.replace('Z', '+00:00')}")
         nanoseconds = int(moment.timestamp()) * 1_000_000_000
+        return stamp(max(0, nanoseconds + int((fraction or "").ljust(9, "0"))))
     except (ValueError, OverflowError):
         raise RequestFailed(400, f"sinceTime: {text!r} is not a time that exists") from None
-    return stamp(max(0, nanoseconds + int((fraction or "").ljust(9, "0"))))

@@ -154,6 +154,10 @@ class OptionTests(SynchronousTestCase):
         self.assertEqual((-3, None), (number(query, "n"), number(query, "x")))
         error = self.assertRaises(ApiError, number, query, "a")
         self.assertEqual(400, error.status)
+        query = parse_query(f"a={2**63 - 1}&b={2**63}&c=-{2**63}")
+        self.assertEqual([2**63 - 1, -(2**63)], [number(query, name) for name in "ac"])
+        error = self.assertRaises(ApiError, number, query, "b")
+        self.assertEqual((400, True), (error.status, "out of range" in error.message))
 
     def test_too_many(self):
         """A query has a bounded number of parameters."""

@@ -265,8 +265,10 @@ class LogOptionsTests(SynchronousTestCase):
             {"tailLines": "many"},
             {"limitBytes": "0"},
             {"sinceSeconds": "0"},
+            {"sinceSeconds": "1" + "0" * 400},
             {"sinceTime": "yesterday"},
             {"sinceTime": "2023-13-14T22:13:20Z"},
+            {"sinceTime": "9999-12-31T23:59:59-23:59"},
             {"sinceTime": "2023-11-14T22:13:20Z", "sinceSeconds": "1"},
         ):
             error = self.assertRaises(RequestFailed, self.options, **query)
