@@ -69,7 +69,13 @@ class Kubelet:
         }
 
     def request_received(self, exchange: IExchange) -> None:
-        target = urlsplit(exchange.head.target.decode("ascii", "replace"))
+        try:
+            target = urlsplit(exchange.head.target.decode("ascii", "replace"))
+        except ValueError as error:
+            # Behind two slashes stands a host, which is none here.
+            self._metrics.requests["other"] += 1
+            exchange.fail(400, f"the target of the request is no path: {error}")
+            return
         kind, *parts = [unquote(part) for part in target.path.strip("/").split("/")]
         # Arguments of commands can be any bytes: those that are no text survive like this.
         query = parse_qs(target.query, keep_blank_values=True, errors="surrogateescape")

@@ -182,6 +182,10 @@ class ReadTests(KubeletTestCase):
         self.assertEqual(self.refusal(b"/metrics", b"PUT")[0], 405)
         self.assertEqual(self.metrics.requests["other"], 2)
 
+    def test_no_path(self):
+        """A target that is none is 400."""
+        self.assertEqual(self.refusal(b"//[x")[0], 400)
+
 
 class LogTests(KubeletTestCase):
     """Logs."""
