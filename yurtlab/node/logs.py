@@ -84,6 +84,7 @@ class ContainerLog:
         self._size = 0
         self._broken = False
         self.ended = False
+        self.removed = False
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO = path.open("wb", buffering=0)
         self.segments = [Segment(0, path)]
@@ -117,8 +118,9 @@ class ContainerLog:
             self._tell()
 
     def remove(self) -> None:
-        """Delete the files; who reads them can go on."""
+        """Delete the files; who reads one can go on to its end."""
         self.close()
+        self.removed = True
         for segment in self.segments:
             segment.path.unlink(missing_ok=True)
 
@@ -254,7 +256,7 @@ class LogCursor:
     def _go_on(self) -> bool:
         """Open the file behind the one that is at its end, if there is one."""
         later = [one.number for one in self._log.segments if one.number > self._number]
-        if not later:
+        if not later or self._log.removed:
             return False
         self._open(later[0])
         return True

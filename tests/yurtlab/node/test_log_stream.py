@@ -200,6 +200,18 @@ class LogStreamTests(SynchronousTestCase):
         self.assertEqual(exchange.body, b"one\ntwo\nthree\nmore\n")
         self.assertTrue(exchange.finished)
 
+    def test_slow_client_of_a_log_that_is_removed(self):
+        """It gets the rest of the file that it is at, and no file that is gone."""
+        lines = [b"%04d " % number + b"x" * 90 + b"\n" for number in range(100)]
+        for line in lines:
+            self.log.write("stdout", line)
+        exchange = self.ask(follow=True, pause_after=1)
+        self.log.remove()
+        exchange.pause_after = None
+        exchange.producer.resumeProducing()
+        self.assertTrue(exchange.finished)
+        self.assertTrue((b"one\ntwo\nthree\n" + b"".join(lines)).startswith(exchange.body))
+
     def test_large_log_to_slow_client(self):
         """Of a large log no more is read than the client takes."""
         for _ in range(100):
