@@ -129,12 +129,18 @@ def decode_body(media_type: str, data: bytes) -> Any:
 
 
 def decode_json(data: bytes) -> Any:
-    """Read JSON; raises BadRequest."""
+    """Read JSON; raises BadRequest. Halves of surrogate pairs become U+FFFD, as in Go."""
     try:
         value = json.loads(data, parse_constant=_no_number, parse_float=_number)
     except (ValueError, RecursionError) as error:
         raise errors.bad_request(f"error decoding the body: invalid JSON: {error}") from None
     _check_depth(value, 0)
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # No answer could have them, nor any list with the object.
+        return json.loads(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
     return value
 
 

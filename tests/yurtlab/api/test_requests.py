@@ -70,6 +70,15 @@ class BodyTests(SynchronousTestCase):
             error = self.refused(media_type, data)
             self.assertEqual((400, "BadRequest"), (error.status, error.reason), data[:20])
 
+    def test_halves_of_pairs(self):
+        """Surrogates that are no pair become U+FFFD, as in Go: nothing could tell of them."""
+        for data, expected in (
+            (b'{"a": "\\ud800", "\\udc00": "x\\ud800"}', {"a": "\ufffd", "\ufffd": "x\ufffd"}),
+            (b'["\xed\xa0\x80"]', ["\ufffd"]),
+            (b'["\\ud83d\\ude00", 1.5]', ["\U0001f600", 1.5]),
+        ):
+            self.assertEqual(expected, decode_body("application/json", data))
+
     def test_aliases(self):
         """YAML that refers to itself is refused: ten lines could become gigabytes."""
         error = self.refused("application/yaml", b"a: &x [1]\nb: *x")

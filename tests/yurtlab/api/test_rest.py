@@ -213,6 +213,14 @@ class ReadTests(ApiTestCase):
         _, answer = self.call("GET", PODS_PATH)
         self.assertEqual(str(self.store.version), answer["metadata"]["resourceVersion"])
 
+    def test_list_with_half_of_a_pair(self):
+        """A text that is not Unicode keeps nobody from the others."""
+        body = {"metadata": {"name": "half"}, "data": {"a": "\ud800"}}
+        path = "/api/v1/namespaces/default/configmaps"
+        self.create(body, path)
+        status, found = self.call("GET", path)
+        self.assertEqual((200, "\ufffd"), (status, found["items"][-1]["data"]["a"]))
+
     def test_bad_selectors(self):
         """A selector that cannot be read is a BadRequest."""
         for query in ("labelSelector=%3D", "fieldSelector=spec.color%3Dred"):
