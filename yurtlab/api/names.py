@@ -17,44 +17,46 @@ _SERVICE_LABEL = "[a-z]([-a-z0-9]*[a-z0-9])?"
 _QUALIFIED_NAME = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _LABEL_VALUE = f"({_QUALIFIED_NAME})?"
 
+_ENDS = "and must start and end with an alphanumeric character"
+_LABEL_RULE = (
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-',"
+    f" {_ENDS} (e.g. 'my-name',  or '123-abc'"
+)
+_SUBDOMAIN_RULE = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-'"
+    f" or '.', {_ENDS} (e.g. 'example.com'"
+)
+_SERVICE_LABEL_RULE = (
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an"
+    " alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or"
+    " 'abc-123'"
+)
+_QUALIFIED_NAME_RULE = (
+    f"must consist of alphanumeric characters, '-', '_' or '.', {_ENDS}"
+    " (e.g. 'MyName',  or 'my.name',  or '123-abc'"
+)
+_LABEL_VALUE_RULE = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or"
+    f" '.', {_ENDS} (e.g. 'MyValue',  or 'my_value',  or '12345'"
+)
+
 NameRule = Callable[[str], list[str]]
 """Returns what is wrong with a name, nothing when it is right."""
 
 
 def dns_label(text: str) -> list[str]:
     """Check a DNS label: containers, namespaces, volumes."""
-    return _check(
-        text,
-        63,
-        _LABEL,
-        "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-',"
-        " and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc',"
-        f" regex used for validation is '{_LABEL}')",
-    )
+    return _check(text, 63, _LABEL, _LABEL_RULE)
 
 
 def dns_subdomain(text: str) -> list[str]:
     """Check a DNS subdomain: most objects."""
-    return _check(
-        text,
-        253,
-        _SUBDOMAIN,
-        "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-'"
-        " or '.', and must start and end with an alphanumeric character (e.g. 'example.com',"
-        f" regex used for validation is '{_SUBDOMAIN}')",
-    )
+    return _check(text, 253, _SUBDOMAIN, _SUBDOMAIN_RULE)
 
 
 def service_name(text: str) -> list[str]:
     """Check the name of a service, which begins with a letter."""
-    return _check(
-        text,
-        63,
-        _SERVICE_LABEL,
-        "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with"
-        " an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or"
-        f" 'abc-123', regex used for validation is '{_SERVICE_LABEL}')",
-    )
+    return _check(text, 63, _SERVICE_LABEL, _SERVICE_LABEL_RULE)
 
 
 def validate_metadata(metadata: dict[str, Any], rule: NameRule) -> list[Cause]:
@@ -85,11 +87,12 @@ def validate_labels(metadata: dict[str, Any]) -> list[Cause]:
 
 
 def _check(text: str, longest: int, pattern: str, problem: str) -> list[str]:
+    """Return what is wrong; ``problem`` ends with examples, behind which stands the pattern."""
     problems = []
     if len(text) > longest:
         problems.append(f"must be no more than {longest} characters")
     if not re.fullmatch(pattern, text):
-        problems.append(problem)
+        problems.append(f"{problem}, regex used for validation is '{pattern}')")
     return problems
 
 
@@ -98,23 +101,9 @@ def _qualified_name(text: str) -> list[str]:
     if slash and not prefix:
         return ["prefix part must be non-empty"]
     problems = [f"prefix part {one}" for one in dns_subdomain(prefix)] if slash else []
-    named = _check(
-        name,
-        63,
-        _QUALIFIED_NAME,
-        "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with"
-        " an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for"
-        f" validation is '{_QUALIFIED_NAME}')",
-    )
+    named = _check(name, 63, _QUALIFIED_NAME, _QUALIFIED_NAME_RULE)
     return problems + [f"name part {one}" for one in named]
 
 
 def _label_value(text: str) -> list[str]:
-    return _check(
-        text,
-        63,
-        _LABEL_VALUE,
-        "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or"
-        " '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or"
-        f" 'my_value',  or '12345', regex used for validation is '{_LABEL_VALUE}')",
-    )
+    return _check(text, 63, _LABEL_VALUE, _LABEL_VALUE_RULE)

@@ -135,12 +135,10 @@ def decode_json(data: bytes) -> Any:
     except (ValueError, RecursionError) as error:
         raise errors.bad_request(f"error decoding the body: invalid JSON: {error}") from None
     _check_depth(value, 0)
-    text = json.dumps(value, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # No answer could have them, nor any list with the object.
-        return json.loads(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
+    if b"\xed" in data or rb"\ud" in data.lower():
+        # No answer could have a half, nor any list with the object.
+        text = json.dumps(value, ensure_ascii=False).encode("utf-16-le", "surrogatepass")
+        value = json.loads(text.decode("utf-16-le", "replace"))
     return value
 
 

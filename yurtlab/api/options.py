@@ -6,6 +6,7 @@ Selectors say which objects a list, a watch or a deletion is about.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
@@ -42,24 +43,20 @@ def flag(query: Query, name: str) -> bool:
 def number(query: Query, name: str) -> int | None:
     """Return a whole number of 64 bits, ``None`` when it is not there; raises BadRequest."""
     text = first(query, name)
-    if not text:
-        return None
     try:
-        value = int(text)
-    except ValueError:
-        problem = "invalid syntax"
-    else:
-        if is_of_64_bits(value):
+        return int64(text) if text else None
+    except ValueError as error:
+        raise errors.bad_request(f"{error}: {name} is a whole number") from None
+
+
+def int64(text: str) -> int:
+    """Read a whole number as ``strconv.ParseInt`` of Go does; raises ValueError in its words."""
+    problem = "invalid syntax"
+    with suppress(ValueError):
+        if -(2**63) <= (value := int(text)) < 2**63:
             return value
         problem = "value out of range"
-    raise errors.bad_request(
-        f'strconv.ParseInt: parsing "{text}": {problem}: {name} is a whole number'
-    )
-
-
-def is_of_64_bits(value: int) -> bool:
-    """Return whether a number is one of Go's ``int64``, which all parameters are."""
-    return -(2**63) <= value < 2**63
+    raise ValueError(f'strconv.ParseInt: parsing "{text}": {problem}')
 
 
 Selector = Callable[[Object], bool]

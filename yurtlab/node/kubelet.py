@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote
 
 from zope.interface import implementer
 
@@ -69,21 +69,15 @@ class Kubelet:
         }
 
     def request_received(self, exchange: IExchange) -> None:
-        try:
-            target = urlsplit(exchange.head.target.decode("ascii", "replace"))
-        except ValueError as error:
-            # Behind two slashes stands a host, which is none here.
-            self._metrics.requests["other"] += 1
-            exchange.fail(400, f"the target of the request is no path: {error}")
-            return
-        kind, *parts = [unquote(part) for part in target.path.strip("/").split("/")]
+        path, _, text = exchange.head.target.decode("ascii", "replace").partition("?")
+        kind, *parts = [unquote(part) for part in path.strip("/").split("/")]
         # Arguments of commands can be any bytes: those that are no text survive like this.
-        query = parse_qs(target.query, keep_blank_values=True, errors="surrogateescape")
+        query = parse_qs(text, keep_blank_values=True, errors="surrogateescape")
         answer = self._answers.get(kind)
         self._metrics.requests[kind if answer else "other"] += 1
         try:
             if answer is None:
-                raise RequestFailed(404, f"the node serves nothing at {target.path}")
+                raise RequestFailed(404, f"the node serves nothing at {path}")
             answer(exchange, parts, query)
         except RequestFailed as refused:
             exchange.fail(refused.status, refused.text)

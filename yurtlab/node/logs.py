@@ -25,7 +25,7 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from yurtlab.api.options import Query, first, flag, is_of_64_bits
+from yurtlab.api.options import Query, first, flag, int64
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.interfaces import IExchange
 
@@ -387,11 +387,9 @@ def _number(query: Query, name: str, least: int) -> int | None:
     if not text:
         return None
     try:
-        number = int(text)
-    except ValueError:
-        raise RequestFailed(400, f"{name}: {text!r} is not a number") from None
-    if not is_of_64_bits(number):
-        raise RequestFailed(400, f"{name}: the number is out of range")
+        number = int64(text)
+    except ValueError as error:
+        raise RequestFailed(400, f"{name}: {error}") from None
     if number < least:
         raise RequestFailed(400, f"{name} must be greater than or equal to {least}")
     return number

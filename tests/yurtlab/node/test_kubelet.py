@@ -183,8 +183,8 @@ class ReadTests(KubeletTestCase):
         self.assertEqual(self.metrics.requests["other"], 2)
 
     def test_no_path(self):
-        """A target that is none is 400."""
-        self.assertEqual(self.refusal(b"//[x")[0], 400)
+        """A target that looks like an address is a path that is not there."""
+        self.assertEqual(self.refusal(b"//[x")[0], 404)
 
 
 class LogTests(KubeletTestCase):
@@ -239,7 +239,7 @@ class LogTests(KubeletTestCase):
             ),
             b"/containerLogs/default/web/main?tailLines=x": (
                 400,
-                "tailLines: 'x' is not a number",
+                'tailLines: strconv.ParseInt: parsing "x": invalid syntax',
             ),
         }.items():
             self.assertEqual(self.refusal(target), expected)
