@@ -208,16 +208,24 @@ class JoiningTests(IdentityTestCase):
         settings = replace(self.with_kubelet(), pins=self.settings.pins)
         await self.join_after_a_failure(settings, WRONG)
 
-    async def join_after_a_failure(self, settings, token):
+    async def test_kubelet_beside_a_token_that_is_wrong_at_several_servers(self):
+        """Each has its turn at the only server that answers, however many there are."""
+        settings = replace(self.with_kubelet(), pins=self.settings.pins)
+        await self.join_after_a_failure(settings, WRONG, [self.cluster.url, NOBODY], failures=2)
+
+    async def join_after_a_failure(self, settings, token, servers=None, failures=1):
         """Have a token in vain, and then join."""
-        identity = self.make(settings)
+        identity = self.make(settings, servers)
         self.assertTrue(identity.take_token(token))
         identity.startService()
         self.addCleanup(identity.stopService)
-        await self.until(lambda: identity.certificate.counters.failed)
-        identity.certificate.ask_anew()
+        counters = identity.certificate.counters
+        while counters.failed < failures:
+            failed = counters.failed
+            await self.until(lambda failed=failed: counters.failed > failed)
+            identity.certificate.ask_anew()
         await identity.certificate.when_ready()
-        self.assertEqual(1, identity.certificate.counters.failed)
+        self.assertEqual(failures, counters.failed)
 
     async def test_several_servers(self):
         """A server that does not answer is passed over."""

@@ -26,8 +26,8 @@ class Joining:
     """Finds the cluster's authorities, and the credentials that the first certificate is got by.
 
     That is a bootstrap token, of which the one that was given last counts, or the kubelet's
-    certificate. Where the hub is to join by that, a token that was given has the first turn, and
-    from then on every second one: it may be wrong, or may have expired.
+    certificate. Where the hub is to join by that, a token that was given has the first turn at each
+    API server, and from then on every second one there: it may be wrong, or may have expired.
     """
 
     _log = Logger()
@@ -39,7 +39,8 @@ class Joining:
         self._settings = settings
         self._authorities = authorities
         self._token = settings.token
-        self._token_had_turn = False
+        # The servers at which it had the last turn.
+        self._asked_with_token: set[str] = set()
 
     @property
     def is_possible(self) -> bool:
@@ -55,14 +56,14 @@ class Joining:
     def take_token(self, token: BootstrapToken) -> None:
         """Join with this one."""
         self._token = token
-        self._token_had_turn = False
+        self._asked_with_token.clear()
 
     async def credentials(self, server: str) -> FileCredentials:
         """Return what to ask the API at the URL ``server`` with, and know whom to believe.
 
         Raises :class:`NotIssued` with what is missing.
         """
-        if self._is_turn_of_kubelet():
+        if self._is_turn_of_kubelet(server):
             return self._of_kubelet()
         token = self._token or await self._token_in_file()
         await self._find_authorities(server, token)
@@ -88,15 +89,17 @@ class Joining:
         else:
             self._log.info("{file} is removed: the node has joined", file=file)
 
-    def _is_turn_of_kubelet(self) -> bool:
+    def _is_turn_of_kubelet(self, server: str) -> bool:
         settings = self._settings
         if settings.mode is not BootstrapMode.KUBELET_CERTIFICATE:
             return False
         if self._token is None:
             return True
-        is_there = os.path.exists(settings.kubelet_certificate)
-        self._token_had_turn = not (self._token_had_turn and is_there)
-        return not self._token_had_turn
+        if server in self._asked_with_token and os.path.exists(settings.kubelet_certificate):
+            self._asked_with_token.remove(server)
+            return True
+        self._asked_with_token.add(server)
+        return False
 
     def _of_kubelet(self) -> FileCredentials:
         settings = self._settings
