@@ -418,6 +418,18 @@ class PageTests(CacheTestCase):
         self.assertEqual(2 * MOST_LISTS, len(self.names(nodes)))
         self.assertTrue(self.read(nodes)[1])
 
+    def test_many_lists_that_have_ended(self) -> None:
+        """A list has its place until its last page has come, which may be asked for again."""
+        tell_list(self.cache, [item("b")], 7, next_token="two")
+        for number in range(MOST_LISTS):
+            scope = Scope(PODS._replace(view=f"a={number}"))
+            tell_list(self.cache, [item("a")], 7, scope, next_token="two")
+            for _ in range(2):
+                tell_list(self.cache, [], 7, scope, token="two")
+                self.assertTrue(self.read(scope)[1])
+        tell_list(self.cache, [], 7, token="two")
+        self.assertEqual({"b": "1"}, self.names())
+
     def test_restart(self) -> None:
         """After a restart the first pages are not known."""
         tell_list(self.cache, [item("b")], 7, next_token="two")

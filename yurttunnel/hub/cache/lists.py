@@ -101,11 +101,14 @@ class Continued:
         pages, until = self._next.get(key) or self._last.get(key) or (None, 0.0)
         return pages if self._clock.seconds() < until else None
 
-    def expect(self, scope: Scope, token: str, pages: Pages, came: str) -> None:
-        """Take it that one may come that continues with ``token``, once that with ``came`` has."""
-        last = self._next.pop((scope, came), None)
+    def came(self, scope: Scope, token: str) -> None:
+        """Take it that the page that continues with ``token`` has come."""
+        last = self._next.pop((scope, token), None)
         if last is not None:
-            _put(self._last, (scope, came), last)
+            _put(self._last, (scope, token), last)
+
+    def expect(self, scope: Scope, token: str, pages: Pages) -> None:
+        """Take it that one may come that continues with ``token``."""
         _put(self._next, (scope, token), (pages, self._clock.seconds() + PAGE_SECONDS))
 
 
@@ -221,8 +224,9 @@ class Listing:
         gone = self._queue.gone_of(self._scope.collection)
         items, whole_from = _without_gone(gone, self._scope, items)
         pages = self._pages([(item.namespace, item.name) for item in items], whole_from)
+        self._continued.came(self._scope, self._continue_token)
         if pages is not None and meta.continue_token:
-            self._continued.expect(self._scope, meta.continue_token, pages, self._continue_token)
+            self._continued.expect(self._scope, meta.continue_token, pages)
         elif pages is not None:
             since = _left_since(gone, self._scope, version_of(meta.version), pages)
             pages.whole_from = max(pages.whole_from, since)
