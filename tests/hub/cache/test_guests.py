@@ -148,6 +148,17 @@ class RoomTests(GuestTestCase):
         self.assertEqual([0, 0, 1, 1], [self.number(f"name-{number} a") for number in range(4)])
         self.assertEqual(5, self.cache.stats.clients)
 
+    def test_nobody_has_to_go(self) -> None:
+        """A write of a guest compares none of them as long as all may stay."""
+        compared = []
+        self.patch(clients._Taker, "rank", lambda taker: compared.append(taker.client) or (0, 0))
+        self.patch(clients, "MOST_COLLECTIONS", 2)
+        self.keep("dns b", 1)
+        self.keep("web a", 1)
+        self.assertEqual([], compared)
+        self.keep("more a", 1)
+        self.assertIn("web a", compared)
+
     def test_what_is_said(self) -> None:
         """Guests can come and go as often as they want, and the log does not grow by each."""
         self.patch(clients, "MOST_COLLECTIONS", 1)
