@@ -72,6 +72,23 @@ class EventTests(HubTestCase):
         await self.regain(cloud, hub)
         await self.arrive(cloud, MANY)
 
+    async def test_what_happens_again_is_counted(self) -> None:
+        """A recorder creates it anew with each count; the cloud has one, with the last of them."""
+        cloud, hub = await self.start()
+        kubelet = self.client(hub)
+        await self.lose(cloud, hub)
+        for count in (1, 2, 3):
+            last = {"count": count, "lastTimestamp": f"2026-01-01T00:0{count}:00Z"}
+            told = {**event(0), **last, "message": f"restarted {count} times"}
+            kubelet.expect(await kubelet.ask(EVENTS, "POST", told), 201, EVENTS)
+        await self.regain(cloud, hub)
+        await self.eventually(
+            lambda: self.messages(cloud) == ["restarted 3 times"], "it is counted", SENT_SECONDS
+        )
+        [there] = cloud.store.view(KINDS["events"])
+        self.assertEqual((3, "2026-01-01T00:03:00Z"), (there["count"], there["lastTimestamp"]))
+        self.assertEqual("2026-01-01T00:00:00Z", there["firstTimestamp"])
+
     async def test_events_in_protobuf_arrive_as_they_were(self) -> None:
         """A kubelet writes them so; the cloud gets each byte of them, also after a kill."""
         cloud, hub = await self.start()
