@@ -425,6 +425,15 @@ class RefusalTests(ServerTestCase):
         self.send(request(b"/", b"Accept: application/json", b"Expect: a-miracle"))
         self.assertIn(b'"kind": "Status"', self.client.sent)
 
+    def test_head(self):
+        """The answer to HEAD has no body, whoever refuses the request."""
+        self.send(request(b"/", b"Expect: a-miracle", method=b"HEAD"))
+        self.assertEqual(417, self.responses("HEAD", closed=True)[0][0])
+        self.client = self.server.connect()
+        self.handler.answer = lambda exchange: exchange.refuse(403, "no")
+        self.send(request(method=b"HEAD"))
+        self.assertEqual(403, self.responses("HEAD", closed=True)[0][0])
+
     def test_after_a_good_request(self):
         """What comes behind a good request is refused in its turn."""
         self.send(request() + b"nonsense\r\n\r\n")

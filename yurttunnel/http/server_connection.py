@@ -421,6 +421,9 @@ class ServerConnection(HTTPConnection):
         if self._closing:
             return
         answer = error_response(status, text, head, headers=headers, in_status_line=in_status_line)
+        if head is not None and head.method == b"HEAD":
+            # With the length of the body, but without it (RFC 9110 section 9.3.2).
+            answer = answer[: answer.index(b"\r\n\r\n") + 4]
         self.writer.write(answer)
         self._close(False)
 
