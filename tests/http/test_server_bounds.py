@@ -40,6 +40,23 @@ class DeadlineTests(ServerTestCase):
         self.pass_time(130)
         self.assertIn(b" 408 ", self.client.sent)
 
+    def test_time_for_a_body_that_was_held_back(self):
+        """It begins when the client is told to go on, or goes on by itself."""
+        head = request(b"/", b"Content-Length: 50000", b"Expect: 100-continue", method=b"PUT")
+        for goes_on in (
+            lambda: self.exchange.send_informational(100),
+            lambda: self.client.receive(b"body"),
+        ):
+            self.client = self.server.connect()
+            self.send(head)
+            self.exchange.deliver_body(Sink())
+            self.pass_time(19.5)
+            goes_on()
+            self.pass_time(19.5)
+            self.assertNotIn(b" 408 ", self.client.sent)
+            self.pass_time(0.5)
+            self.assertIn(b" 408 ", self.client.sent)
+
     def test_silent_client(self):
         """A connection on which nothing comes is closed without an answer."""
         self.pass_time(10)

@@ -52,6 +52,9 @@ class AnsweringConnection(ExchangeConnection, Protocol):
     ) -> None:
         """Read the request's body: each piece, and that it is complete."""
 
+    def body_asked_for(self) -> None:
+        """Have the time for a body that was held back begin now."""
+
     def persists(self, exchange: ServerExchange) -> bool:
         """Return whether another request may follow ``exchange``, whose response begins now."""
 
@@ -122,7 +125,7 @@ class ServerExchange(ExchangeSide):
             head = format_response_head(status, _REASONS.get(status, b""), _without_length(fields))
             self._connection_writer.write(head)
             if status == 100:
-                self.awaits_continue = False
+                self._go_on()
 
     def send_head(self, status: int, fields: Fields = (), reason: bytes = b"") -> None:
         """See ``IExchange``."""
@@ -331,8 +334,14 @@ class ServerExchange(ExchangeSide):
 
     def _deliver_unasked(self, data: bytes) -> None:
         """Take a body that may have come without the client having been told to go on."""
-        self.awaits_continue = False
+        self._go_on()
         self._sink.write(data)
+
+    def _go_on(self) -> None:
+        """Note that the client holds its body back no more."""
+        if self.awaits_continue:
+            self.awaits_continue = False
+            self._connection.body_asked_for()
 
     def _body_complete(self) -> None:
         if self._state is not _ENDED:

@@ -180,6 +180,12 @@ class ServerConnection(HTTPConnection):
         if self._input_ended and self._take is not None:
             self.input_ended()
 
+    def body_asked_for(self) -> None:
+        """Have the time for a body that was held back begin now; for the exchange."""
+        if self._body is not None:
+            self._factory.bodies.discard(self)
+            self._factory.bodies.add(self)
+
     def _take_body(self, data: bytes) -> None:
         self._body_bytes += len(data)
         reader = self._body
