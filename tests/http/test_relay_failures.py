@@ -9,6 +9,7 @@ from tests.fakes import MemoryConnection
 from tests.http.relaying import CHUNKED, OK, SWITCHING, UPGRADE, RelayTestCase
 from tests.http.support import request, settle
 from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.delegated_exchange import DelegatedExchange
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.pool import ConnectionPool, PoolSettings
 from yurttunnel.http.relay import (
@@ -256,6 +257,20 @@ class OriginFailsTests(RelayTestCase):
         self.assertEqual(500, self.responses()[0][0])
         self.assertEqual(0, self.pool.statistics.in_use)
         self.assertEqual(1, len(self.flushLoggedErrors(ValueError)))
+
+    def test_defect_in_the_answer(self):
+        """An answer that cannot be given is a defect of who stands between, and 500."""
+
+        class Broken(DelegatedExchange):
+            def respond_from(self, status, fields, source, reason=b""):
+                raise ZeroDivisionError
+
+        self.server.handler.answer = lambda exchange: self.forward(Broken(exchange))
+        self.send(request())
+        self.answer(OK)
+        self.assertEqual(500, self.responses()[0][0])
+        self.assertEqual((True, 0), (self.origin.aborted, self.pool.statistics.in_use))
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
 
 
 class RetryTests(RelayTestCase):

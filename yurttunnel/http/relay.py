@@ -382,12 +382,18 @@ class _Forwarding:
         upstream = self._upstream
         assert upstream is not None
         self._forget_answer()
-        if head.status == 101:
-            self._switch(head)
-        else:
-            self._exchange.respond_from(
-                head.status, head.end_to_end(), upstream, reason=head.reason
-            )
+        try:
+            if head.status == 101:
+                self._switch(head)
+            else:
+                self._exchange.respond_from(
+                    head.status, head.end_to_end(), upstream, reason=head.reason
+                )
+        except Exception:
+            # Whoever stands between may be anybody's code, and nobody would want the body: then
+            # the end of the connection would not be told either, and the client wait for ever.
+            self._defect()
+            upstream.abort()
 
     def _switch(self, head: ResponseHead) -> None:
         upstream = self._upstream
