@@ -289,6 +289,14 @@ class ResponseTests(ClientTestCase):
         self.answer(b"gth: 1\r\n\r\n")
         self.assertEqual([(self.connection, False)], self.answers)
 
+    def test_ended_by_who_is_told_of_the_answer(self):
+        """An exchange that has failed just before its answer was passed on gets none."""
+        receiver = self.ask()
+        self.connection.on_answer = lambda connection, switches: connection.close()
+        self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na")
+        self.assertIsNone(receiver.head)
+        self.assert_failed(receiver, "the connection was closed", unanswered=False)
+
     def test_paused_until_wanted(self):
         """Nothing but one read is taken of a response whose body nobody wants yet."""
         receiver = self.ask(waits=True)
@@ -417,6 +425,21 @@ class KeepAliveTests(ClientTestCase):
         receiver.exchange_ended = lambda error: found.append(self.connection.reusable)
         self.answer(b"HTTP/1.1 204 No Content\r\n\r\n")
         self.assertEqual([True], found)
+
+    def test_given_up_when_the_connection_has_another_user(self):
+        """Who gives up a response that is complete does not take the next one's connection."""
+        first, second = self.ask(), []
+
+        def use(connection):
+            second.append(self.ask())
+            first.exchange.abort()
+
+        self.connection.on_idle = use
+        self.answer(b"HTTP/1.1 204 No Content\r\n\r\n")
+        self.connection.on_idle = self.idle.append
+        self.assertEqual(([None], []), (first.ends, second[0].ends))
+        self.answer(b"HTTP/1.1 204 No Content\r\n\r\n")
+        self.assertEqual([None], second[0].ends)
 
     def test_paused_in_the_end(self):
         """A response that ends while it is paused leaves the connection readable."""

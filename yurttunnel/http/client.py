@@ -243,6 +243,9 @@ class ClientConnection(HTTPConnection):
             return
         if self.on_answer is not None:
             self.on_answer(self, switches)
+            if self._exchange is not exchange:
+                # Ended by what others do who got room by it.
+                return
         exchange.response_began(head, framing)
         if switches and self._exchange is exchange and self._user is None:
             # Neither switched nor aborted.
@@ -292,9 +295,11 @@ class ClientConnection(HTTPConnection):
         """Release the connection, then tell that the exchange is complete.
 
         In this order, so that whatever the response makes its reader ask for next finds the
-        connection free.
+        connection free. The exchange has ended before: the connection may be that of another one
+        by the time that it is given up.
         """
         self._exchange = None
+        exchange.end()
         self._take = self._take_unexpected
         self._body_paused = False
         self.writer.unregister_producer()

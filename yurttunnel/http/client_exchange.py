@@ -164,8 +164,7 @@ class ClientExchange(ExchangeSide):
             self._connection.fail("the exchange was aborted")
 
     def complete(self) -> None:
-        """Finish the sink and tell the receiver; for the connection."""
-        self._state = _ENDED
+        """Finish the sink and tell the receiver of the end; for the connection."""
         sink = self._sink
         # It may have the exchange as its source.
         del self._sink
