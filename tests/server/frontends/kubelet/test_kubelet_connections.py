@@ -99,6 +99,17 @@ class TrustTests(World):
         self.assertEqual(1, len(silent.ended_with))
         self.handshakes()
 
+    def test_stopping(self):
+        """A handshake that is under way when the server stops is no defect."""
+        silent = Recorder()
+        self.listen(Factory.forProtocol(lambda: silent))
+        self.ask(self.dial())
+        self.interception.close()
+        self.settle()
+        self.assertEqual(1, len(silent.ended_with))
+        self.assertEqual([], [line for line in self.lines if "Defect" in line])
+        self.assertIn(": 503, ", self.lines[-1])
+
     def test_lost_node(self):
         """A node that is lost in the handshake is not the kubelet's fault."""
         self.listen(Factory.forProtocol(Recorder))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -177,6 +178,9 @@ def _describe(request: InterceptedRequest, failure: Failure) -> tuple[int, str]:
     error = failure.value
     if isinstance(error, RequestFailed):
         return error.status, error.text
+    if isinstance(error, CancelledError):
+        # The pool has given it up; a caller that is reset with it may be told of in a later turn.
+        return 503, "the server is stopping"
     log.failure(
         "Defect: connecting to the kubelet of {node} for {request_id} failed",
         failure,
