@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import CancelledError, succeed
+from twisted.internet.defer import CancelledError, fail, succeed
 from twisted.internet.error import ConnectError, ConnectionLost
 
 from tests.fakes import MemoryConnection
@@ -324,3 +324,17 @@ class CancelTests(PoolTestCase):
         self.answer(first)
         self.assertIs(first, self.successResultOf(fourth))
         self.assert_statistics(waiting=0)
+
+    def test_by_who_is_served_next(self):
+        """Who gets a place by a failure may cancel the one whose attempt has failed."""
+        first, second = self.new(), self.new()
+        failing, next_one = self.ask(), self.ask()
+        next_one.addErrback(lambda failure: failing.cancel())
+        first.transport.break_off(ConnectionLost())
+        attempt = self.attempts.pop()
+        self.pool.connect = lambda key, caller: fail(ConnectError())
+        attempt.errback(ConnectError())
+        self.assertIsNone(self.successResultOf(attempt))
+        self.failureResultOf(failing, CancelledError)
+        second.transport.break_off(ConnectionLost())
+        self.assert_statistics(in_use=0, waiting=0)

@@ -565,7 +565,12 @@ class _Waiter:
             return
         self._attempt = attempt
         # The chain ends here; mypy wants to see the Deferred used.
-        _ = attempt.addCallbacks(self.result.callback, self.result.errback)
+        _ = attempt.addCallbacks(self.result.callback, self._failed)
+
+    def _failed(self, failure: Failure) -> None:
+        """Fail as the attempt did, unless one who was served by that has had this one canceled."""
+        if not self.result.called:
+            self.result.errback(failure)
 
     def overdue(self) -> None:
         """Give up waiting."""
