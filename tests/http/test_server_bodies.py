@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import tracemalloc
 from types import SimpleNamespace
 
 from twisted.internet.error import ConnectionLost
@@ -19,7 +20,7 @@ from tests.tunnel.memory import Producer
 from yurttunnel.http import server_connection
 from yurttunnel.http.connection import all_taken
 from yurttunnel.http.interfaces import ExchangeFailed
-from yurttunnel.http.request_body import BodyTooLarge, read_body
+from yurttunnel.http.request_body import BodyBeginning, BodyTooLarge, read_body
 
 
 class RequestBodyTests(ServerTestCase):
@@ -244,6 +245,32 @@ class ReadBodyTests(ServerTestCase):
         self.send(b"1")
         self.assertEqual(b"1", self.successResultOf(reading))
         self.assertEqual(b"", self.client.sent)
+
+
+class KeptPiecesTests(ServerTestCase):
+    """The memory of what is kept of bodies."""
+
+    def taken(self, write):
+        """Return the bytes that 16 KiB take, written in small pieces."""
+        data = bytes(range(256)) * 64
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        before = tracemalloc.get_traced_memory()[0]
+        for start in range(0, len(data), 2):
+            write(data[start : start + 2])
+        return tracemalloc.get_traced_memory()[0] - before
+
+    def test_beginning(self):
+        """The beginning of a body takes little more than its bytes, however it comes."""
+        self.assertLess(self.taken(BodyBeginning().write), 32 * 1024)
+
+    def test_whole_body(self):
+        """So does a body that is read whole."""
+        self.send(request(b"/", b"Content-Length: 20000", method=b"POST"))
+        reading = read_body(self.exchange, 20_000)
+        self.assertLess(self.taken(self.client.receive), 32 * 1024)
+        self.client.break_off(ConnectionLost())
+        self.failureResultOf(reading, ExchangeFailed)
 
 
 class BackPressureTests(ServerTestCase):

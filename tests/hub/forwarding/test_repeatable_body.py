@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.hub.forwarding.repeatable_body import RepeatableBody
@@ -74,6 +76,21 @@ class RepeatableBodyTests(SynchronousTestCase):
         self.body.deliver(self.second)
         self.assertEqual(([b"abc"], True), (self.second.pieces, self.second.is_finished))
         self.assertEqual(["deliver"], self.exchange.calls)
+
+    def test_small_pieces(self):
+        """What is kept takes little more than its bytes, however it comes."""
+        data = bytes(range(256)) * 64
+        body = RepeatableBody(self.exchange, len(data))
+        self.first.write = lambda data: None
+        body.deliver(self.first)
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        before = tracemalloc.get_traced_memory()[0]
+        for start in range(0, len(data), 2):
+            body.write(data[start : start + 2])
+        self.assertLess(tracemalloc.get_traced_memory()[0] - before, 32 * 1024)
+        body.finish()
+        self.assertEqual(data, body.whole)
 
     def test_again_before_anything_has_come(self):
         """The second one waits for it."""

@@ -6,6 +6,7 @@ from zope.interface import implementer
 
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.interfaces import IBodySink, IExchange
+from yurttunnel.http.request_body import keep_piece
 
 
 @implementer(IBodySink)
@@ -55,7 +56,7 @@ class RepeatableBody:
             if self._size > self._most:
                 self._pieces = None
             else:
-                self._pieces.append(data)
+                keep_piece(self._pieces, data)
         self._sink.write(data)
 
     def finish(self, trailers: Fields = ()) -> None:
