@@ -290,6 +290,21 @@ class BackPressureTests(ServerTestCase):
         self.exchange.write(bytes(100_000))
         self.assertEqual(["pause", "resume"], producer.told)
 
+    def test_last_piece_that_waits(self):
+        """A response whose last piece is not taken holds up the next request as any other."""
+        self.send(request(b"/1"))
+        exchange, producer = self.exchange, Producer()
+        producer.resumeProducing = lambda: (exchange.write(bytes(100_000)), exchange.finish())
+        exchange.registerProducer(producer, True)
+        exchange.send_head(200)
+        exchange.write(bytes(100_000))
+        self.client.receive(request(b"/2"))
+        self.client.turn()
+        self.assertEqual([(b"/1", None)], self.handler.ends)
+        self.assertEqual(1, len(self.handler.exchanges))
+        self.settle()
+        self.assertEqual(2, len(self.handler.exchanges))
+
     def test_producer_registered_late(self):
         """A producer that comes while much waits is paused at once."""
         self.send(request())

@@ -182,7 +182,9 @@ class ConnectionWriter:
         self.congested = False
         if self._producer is not None:
             self._producer.resumeProducing()
-        self._on_room()
+        if not self.congested:
+            # Else the producer has filled it again.
+            self._on_room()
 
     def stopProducing(self) -> None:
         """Pass it on; ``connectionLost`` follows and says why."""
