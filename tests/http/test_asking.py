@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 
 from twisted.internet.defer import CancelledError
-from twisted.internet.error import ConnectionLost
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -68,6 +68,12 @@ class AskingTests(AskingTestCase):
         self.origin.receive(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n123")
         self.origin.receive(b"456789")
         self.assertEqual(b"12345", self.successResultOf(answered).body)
+
+    def test_request_that_cannot_be_sent(self):
+        """It costs the connection, which nobody else would give back."""
+        self.failureResultOf(ask(self.connection, b"GET", b"/ bad", HOST), ValueError)
+        self.assertEqual(b"", self.sent())
+        self.assertIsInstance(self.origin.closed_with, ConnectionDone)
 
     def test_failure(self):
         """What breaks off fails, and so does a connection that is closed already."""

@@ -43,11 +43,17 @@ def ask(
     """Return the answer to a request, with ``max_body`` bytes of its body at most.
 
     ``fields`` include ``Host``, and not the length of ``body``. Whoever asks bounds the time:
-    cancelling closes the connection. Fails with :class:`ExchangeFailed`.
+    cancelling closes the connection. Fails with :class:`ExchangeFailed`, and with ``ValueError``
+    for what cannot be sent safely.
     """
 
     async def run() -> Answer:
-        request = write_whole_request(method, target, fields, body)
+        try:
+            request = write_whole_request(method, target, fields, body)
+        except ValueError:
+            # A pool has it back only by its end.
+            connection.close()
+            raise
         response = await send(connection, request, body)
         beginning = bytearray()
         await response.read(lambda data: beginning.extend(data[: max_body - len(beginning)]))
