@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.tunnel.memory import HalfCloseUser
 from tests.tunnel.sessions import SessionTestCase
 from yurttunnel.tunnel.errors import StreamFailed
-from yurttunnel.tunnel.session import GOAWAY_STEP
+from yurttunnel.tunnel.session import GOAWAY_STEP, SUCCESSION
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 
@@ -46,6 +46,22 @@ class GoAwayTests(SessionTestCase):
         self.assertFalse(self.pair.agent.closed)
         near.abortConnection()
         self.pair.pass_time(1)
+        self.assertTrue(self.pair.agent.closed)
+
+    def test_again(self):
+        """Who is to be succeeded and then stops does not wait for the successor any longer."""
+        self.pair.agent.go_away("the agent begins anew", least=SUCCESSION)
+        self.pair.pass_time(1)
+        self.pair.agent.go_away("the agent stops")
+        self.assertFalse(self.pair.agent.closed)
+        self.pair.pass_time(2 * GOAWAY_STEP)
+        self.assertTrue(self.pair.agent.closed)
+
+    def test_again_later(self):
+        """Who goes away does so as soon as before when it is asked to take its time."""
+        self.pair.agent.go_away("the agent stops")
+        self.pair.agent.go_away("the agent begins anew", least=SUCCESSION)
+        self.pair.pass_time(2 * GOAWAY_STEP)
         self.assertTrue(self.pair.agent.closed)
 
     def test_both_go_away(self):

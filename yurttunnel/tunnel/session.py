@@ -356,14 +356,20 @@ class TunnelSession:
         """Ask for new streams elsewhere, serve until none is open, then end the session.
 
         ``may_end()`` says whether it need not go on for the sake of others; :meth:`end_if_idle`
-        asks again. It goes on for ``least`` seconds in any case.
+        asks again. It goes on for ``least`` seconds in any case. Who asks again for one that goes
+        away already says so anew, by which it can only be over sooner.
         """
-        if self.wire.going_away or self.closed:
+        if self.closed:
+            return
+        self._may_end = may_end
+        delay = max(least, 2 * (self.wire.round_trip or 0.0))
+        if self.wire.going_away:
+            waited = self._goaway_call
+            if waited is not None and waited.getTime() > self.clock.seconds() + delay:
+                waited.reset(delay)
             return
         self.going_away = True
         self._goaway_text = text
-        self._may_end = may_end
-        delay = max(least, 2 * (self.wire.round_trip or 0.0))
         self._goaway_call = self.clock.callLater(delay, self._asked)
         self.wire.go_away(Code.GOING_AWAY, text)
         self.request_flush()
