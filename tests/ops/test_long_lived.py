@@ -90,6 +90,12 @@ class LongLivedTests(SynchronousTestCase):
         self.assertEqual([self.collect(), self.collect()], [ALIVE, ALIVE])
         self.assertEqual(self.collector.callbacks, [])
 
+    def test_stop_twice(self) -> None:
+        """It may be stopped again, and without having begun, as a program that cannot begin."""
+        for _ in range(2):
+            self.service.stopService()
+        self.assertEqual(self.collector.callbacks, [])
+
     def test_stop_amid_a_collection(self) -> None:
         """A collection that ends after the stop sets nothing aside."""
         told = self.collector.callbacks[0]

@@ -44,7 +44,8 @@ class LongLived(Service):
     def stopService(self) -> None:
         """Have all looked at, as before."""
         super().stopService()
-        gc.callbacks.remove(self._told)
+        if self._told in gc.callbacks:
+            gc.callbacks.remove(self._told)
         self._began = None
         self._look_at_all()
 
