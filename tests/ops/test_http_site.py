@@ -53,6 +53,22 @@ class CountingPage:
         return text("counted")
 
 
+class CountedPages(dict[str, AnyPage]):
+    """Pages that count how often one is looked for."""
+
+    looks = 0
+
+    def __contains__(self, path: object) -> bool:
+        """Look whether it is there."""
+        self.looks += 1
+        return super().__contains__(path)
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """Look for one that may be missing."""
+        self.looks += 1
+        return super().get(path, default)
+
+
 def late_page(request: PageRequest) -> Deferred[Answer]:
     """Take one's time."""
     return Deferred()
@@ -396,6 +412,16 @@ class LimitTests(SynchronousTestCase):
             answered = transport.value().partition(b"\r\n\r\n")[2].decode()
             self.assertTrue(answered.startswith(body), f"{path}: {answered}")
             self.disconnect(channel)
+
+    def test_thousands_of_segments(self) -> None:
+        """A page is not looked for at each of them: anybody can ask a health check node port so."""
+        self.pages = {"/a/*": data("below")}
+        self.site = self.limited()
+        self.site.pages = CountedPages(self.site.pages)
+        channel, transport = self.connect()
+        channel.dataReceived(b"GET /a" + 8000 * b"/x" + b" HTTP/1.1\r\nHost: meta\r\n\r\n")
+        self.assertTrue(transport.value().endswith(b"\r\n\r\nbelow"), transport.value())
+        self.assertLess(self.site.pages.looks, 5)
 
     def test_client_that_leaves(self) -> None:
         """What is made in slices is made no further for a client that has left."""

@@ -175,6 +175,8 @@ class LimitedSite(HTTPFactory):
             MAX_ANSWERED, lambda connection: connection.transport.loseConnection()
         )
         self.pages: Pages = {"/*": missing, **pages}
+        # The nearest first; a path may have thousands of segments that it could be looked for at.
+        self._below = sorted((path for path in self.pages if path.endswith("/*")), key=len)[::-1]
         self.serves_probes_alone = serves_probes_alone
         self.slices = Slices(clock)
         self.asked: EvictingSet[Any] = EvictingSet(
@@ -240,11 +242,9 @@ class LimitedSite(HTTPFactory):
         exchange.respond(answer.status, [*fields.items()], body)
 
     def _page_at(self, path: str) -> AnyPage:
-        page = self.pages.get(path)
-        while page is None:
-            path = path.rpartition("/")[0]
-            page = self.pages.get(f"{path}/*")
-        return page
+        if path not in self.pages:
+            path = next(below for below in self._below if path.startswith(below[:-1]))
+        return self.pages[path]
 
     async def _whole(self, exchange: IExchange, body: bytes | Iterable[str]) -> bytes:
         """Return all of ``body``, whose pieces are made while the client waits for them."""
