@@ -129,16 +129,17 @@ def decode_body(media_type: str, data: bytes) -> Any:
 
 
 def decode_json(data: bytes) -> Any:
-    """Read JSON; raises BadRequest. Halves of surrogate pairs become U+FFFD, as in Go."""
+    """Read JSON in UTF-8; raises BadRequest. Halves of surrogate pairs become U+FFFD, as in Go."""
     try:
-        value = json.loads(data, parse_constant=_no_number, parse_float=_number)
+        text = data.decode("utf-8", "surrogatepass")
+        value = json.loads(text, parse_constant=_no_number, parse_float=_number)
     except (ValueError, RecursionError) as error:
         raise errors.bad_request(f"error decoding the body: invalid JSON: {error}") from None
     _check_depth(value, 0)
     if b"\xed" in data or rb"\ud" in data.lower():
         # No answer could have a half, nor any list with the object.
-        text = json.dumps(value, ensure_ascii=False).encode("utf-16-le", "surrogatepass")
-        value = json.loads(text.decode("utf-16-le", "replace"))
+        pairs = json.dumps(value, ensure_ascii=False).encode("utf-16-le", "surrogatepass")
+        value = json.loads(pairs.decode("utf-16-le", "replace"))
     return value
 
 

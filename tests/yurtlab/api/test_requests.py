@@ -59,6 +59,7 @@ class BodyTests(SynchronousTestCase):
             ("application/json", b'{"a": NaN}'),
             ("application/json", b"1e999"),
             ("application/json", b"\xff"),
+            ("application/json", '{"a": "\\ud800"}'.encode("utf-16-le")),
             ("application/json", b"[" * 100_000),
             ("application/yaml", b"{"),
             ("application/yaml", b"\xff"),
