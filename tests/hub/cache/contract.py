@@ -356,6 +356,42 @@ class CacheContract:
         self.cache.see(Scope(PODS), "100", "150")
         self.assertEqual([True, True, True], await self.whole(Scope(PODS), web, other))
 
+    async def test_a_list_of_a_server_that_lags(self):
+        """A list does not bring back what a newer one, or a page of such, has removed."""
+        here = Scope(PODS, "n")
+        for scope in (Scope(PODS), here):
+            self.take_list(200, pod("a", 90), pod("b", 90))
+            self.take_list(400, pod("a", 90))
+            self.take_list(300, pod("a", 90), pod("b", 90), pod("c", 250), scope=scope)
+            self.assertEqual(Read(["a"], "400", True), await self.read())
+            self.take_list(300, pod("a", 90), pod("b", 90), scope=scope, next_token="more")
+            self.take_list(300, pod("c", 250), scope=scope, token="more")
+            self.assertEqual(Read(["a"], "400", True), await self.read(here))
+        # What is newer than the list is not known to have gone.
+        self.take_list(500, pod("a", 90), pod("b", 450), scope=here)
+        self.assertEqual(Read(["a", "b"], "500", True), await self.read(here))
+
+    async def test_a_late_list_of_what_has_left(self):
+        """What has left a newer list's selector may be there: the late one lacks it until then."""
+        web, other = Scope(PODS, "", "app=web"), Scope(PODS, "m")
+        self.take_list(400, scope=web)
+        self.take_list(300, scope=other)
+        self.take_list(300, pod("a", 90, app="web"), pod("b", 90))
+        self.assertEqual([True, False, True], await self.whole(web, Scope(PODS), other))
+        self.assertEqual(["b"], (await self.read()).names)
+        self.cache.see(Scope(PODS), "300", "400")
+        self.assertEqual(Read(["b"], "400", True), await self.read())
+
+    async def test_what_leaves_between_pages(self):
+        """So does one whose earlier page had what the selector's list has removed meanwhile."""
+        web, own = Scope(PODS, "", "app=web"), Scope(PODS, "n", "app=web")
+        for scope, whole in ((Scope(PODS), False), (own, True)):
+            self.take_list(300, pod("a", 90, app="web"), scope=scope, next_token="more")
+            self.take_list(400, scope=web)
+            self.take_list(300, pod("b", 90, app="web"), scope=scope, token="more")
+            self.assertEqual([True, whole], await self.whole(web, scope))
+            self.assertEqual([], (await self.read(web)).names)
+
     async def test_leaving_what_lasts(self):
         """What goes from a name, a namespace or its node is not there any more."""
         one, scopes = pod("a", 90), (Scope(PODS), Scope(PODS, "n", "", "metadata.name=b"))

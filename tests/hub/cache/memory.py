@@ -53,6 +53,25 @@ class Objects:
             if is_within(scope, wide) and version >= self.whole_from.get(wide, 0)
         ]
 
+    def newer(self, version):
+        """Return what was listed, and is known up to after a version."""
+        return {scope: known for scope, known in self.listed.items() if known > version}
+
+    def has_ended(self, item, newer):
+        """Return whether an item of a late list is not there any more, as what is newer knows."""
+        return item[:2] not in self.items and any(
+            int(item.version) < known and selector(scope)(item) for scope, known in newer.items()
+        )
+
+    def lack_ended(self, scope, newer):
+        """Have a scope lack what has left another one that is newer, and may be there still."""
+        for other, known in newer.items():
+            whole_from = self.whole_from.get(other, 0)
+            apart = scope.namespace and other.namespace not in ("", scope.namespace)
+            is_known = known >= whole_from and is_within(scope, changing_part(other))
+            if not apart and not is_known:
+                self.lack(scope, max(known, whole_from))
+
     def leave(self, scope, item):
         """Have it that an object has gone from a scope, and others that had it may lack it."""
         part = changing_part(scope)
@@ -139,8 +158,10 @@ class MemoryCache:
         """Take a page; ``before`` are the keys of those before it, if they are known."""
         objects = self.enter(scope.collection, meta.type)
         objects.version = max(objects.version, int(meta.version))
+        newer = objects.newer(int(meta.version))
         for item in items:
-            objects.put(item)
+            if not objects.has_ended(item, newer):
+                objects.put(item)
         if before is None:
             return
         keys = before | {(item.namespace, item.name) for item in items}
@@ -152,6 +173,8 @@ class MemoryCache:
             if key not in keys and selects(item) and int(item.version) <= int(meta.version):
                 del objects.items[key]
                 objects.leave(scope, item._replace(version=meta.version))
+        if not keys <= objects.items.keys():
+            objects.lack_ended(scope, newer)
         objects.listed[scope] = max(objects.listed.get(scope, 0), int(meta.version))
         objects.columns = meta.columns
 

@@ -228,6 +228,7 @@ class ClientTests(CacheTestCase):
     def start_bounded(self, most_bytes: int) -> None:
         """Have another cache, with a pod of kubelet's and one of kube-proxy's."""
         self.stop()
+        self.directory /= "bounded"
         self.cache = make_cache(self.directory, self.clock, most_bytes=most_bytes)
         self.cache.startService()
         for client in ("kubelet", "kube-proxy"):

@@ -82,6 +82,18 @@ class ReplaceTests(CacheTestCase):
         self.cache.see(ALL, "5", "8")
         self.assertTrue(self.read()[1])
 
+    def test_left_before_a_restart(self) -> None:
+        """A late list lacks what has left a selection, though a newer list lacks it as well."""
+        one, web = item("a", labels={"app": "web"}), Scope(PODS, "", "app=web")
+        here = Scope(PODS, "default")
+        tell_list(self.cache, [one, item("b")], 4)
+        self.cache.remove(web, one._replace(version="6"))
+        self.restart()
+        tell_list(self.cache, [one, item("b")], 3, here)
+        self.assertEqual(({"b": "1"}, False), (self.names(here), self.read(here)[1]))
+        self.cache.see(here, "3", "6")
+        self.assertTrue(self.read(here)[1])
+
     def test_left_without_numbers(self) -> None:
         """Where versions cannot be compared, others lack what has left until they are listed."""
         one, web = item("a", "x", labels={"app": "web"}), Scope(PODS, "", "app=web")

@@ -349,25 +349,38 @@ class ClientMachine(CacheWorld):
 
     def __init__(self) -> None:
         super().__init__()
+        self.tokens = 0
         # What each was told of, from where its watch began; and lists on their way.
         self.told: dict[Scope, int] = {}
         self.since: dict[Scope, int] = {}
         self.coming: dict[Scope, tuple[object, int]] = {}
+        # What watches that lag have told of: they tell of its end, too.
+        self.late: set[tuple[tuple[str, str], str]] = set()
 
     @rule(key=st.sampled_from(KEYS), labels=st.sampled_from([None, {}, {"app": "x"}, {"app": "y"}]))
     def change(self, key, labels) -> None:
         """The cluster changes."""
         self.cluster.change(key, labels)
 
-    @rule(scope=st.sampled_from(SCOPES), late=st.integers(0, 3))
-    def begin_list(self, scope, late) -> None:
-        """A client lists, and is answered with what there was then, or is now."""
+    @rule(scope=st.sampled_from(SCOPES), late=st.integers(0, 3), in_pages=st.booleans())
+    def begin_list(self, scope, late, in_pages) -> None:
+        """A client lists, and is answered with what there is or, by an API server that lags, was.
+
+        It has the first page at once then, which has all but the last one.
+        """
         if scope in self.coming:
             return
-        version = max(self.told.get(scope, 0), self.cluster.version - late)
+        version = max(0, self.cluster.version - late)
         selects = selector(scope)
+        items = [each for _, each in sorted(self.cluster.states[version].items()) if selects(each)]
         listing = self.cache.begin_list(scope, "")
-        listing.add([each for each in self.cluster.states[version].values() if selects(each)])
+        if in_pages and items:
+            self.tokens += 1
+            listing.add(items[:-1])
+            listing.complete(ListMeta(POD, str(version), f"token {self.tokens}"))
+            listing = self.cache.begin_list(scope, f"token {self.tokens}")
+            items = items[-1:]
+        listing.add(items)
         self.coming[scope] = listing, version
 
     @rule(scope=st.sampled_from(SCOPES))
@@ -385,18 +398,20 @@ class ClientMachine(CacheWorld):
             last = min(self.told[scope] + most, self.cluster.version)
             for version in range(self.told[scope] + 1, last + 1):
                 self.cluster.tell(self.cache, scope, version)
+                if version < max(self.told.values()):
+                    self.late.add((self.cluster.events[version][0], str(version)))
             self.cache.see(scope, str(self.since[scope]), str(last))
             self.told[scope] = last
 
     @rule(scope=st.sampled_from(SCOPES))
     def list(self, scope) -> None:
         """All of it happens without anything between."""
-        self.begin_list(scope, 0)
+        self.begin_list(scope, 0, False)
         self.end_list(scope)
 
     @rule()
     def read(self) -> None:
-        """What is complete has all that was there all the time from its version on."""
+        """What is complete has what was there all the time from its version on, and no ghosts."""
         self.writer.release()
         for scope in (*SCOPES, *(Scope(PODS, *name) for name in NAMES)):
             found = self.result(read_all(self.cache, scope))
@@ -404,10 +419,12 @@ class ClientMachine(CacheWorld):
                 continue
             selects = selector(scope)
             states = self.cluster.states[int(found[0].version) :]
-            names = {each[:2] for each in found[2]}
+            items = {each[:2]: each for each in found[2]}
             for key in KEYS:
-                there = all(key in state and selects(state[key]) for state in states)
-                assert key in names or not there, (scope, key, found)
+                there = [key in state and selects(state[key]) for state in states]
+                assert key in items or not all(there), (scope, key, found)
+                is_ghost = key in items and not any(there)
+                assert not is_ghost or (key, items[key].version) in self.late, (scope, key, found)
 
     @rule(scope=st.sampled_from(SCOPES))
     def heal(self, scope) -> None:

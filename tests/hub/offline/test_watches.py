@@ -150,7 +150,8 @@ class BeginningTests(WatchTestCase):
 
     def test_slow_clients(self):
         """Objects are sent no faster than the client takes them; then it is parked."""
-        self.keep("services.v1.core", *(item(f"s{n:04}", data="x" * 1000) for n in range(2000)))
+        many = (item(f"s{n:04}", data="x" * 1000) for n in range(2000))
+        self.keep("services.v1.core", *many, version=8)
         connection = self.server.connect()
         connection.receive(request(WATCH.encode(), b"User-Agent: kubelet"))
         self.assertEqual(1, self.cache.listed)

@@ -73,6 +73,9 @@ class IListing(Interface):
         visible at once. What is removed so by a list with a selector may be there still, as with
         :meth:`ICache.remove`. The pages of a list that never comes to its end change nothing but
         the objects that they have.
+
+        Of an API server that lags it may be older than what is known of other scopes: it does not
+        bring back what has gone from those.
         """
 
     def abandon() -> None:

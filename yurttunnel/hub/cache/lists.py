@@ -16,7 +16,7 @@ from sqlite3 import Connection
 from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
-from yurttunnel.hub.cache import objects
+from yurttunnel.hub.cache import late, objects
 from yurttunnel.hub.cache.interfaces import Collection, IListing, Scope
 from yurttunnel.hub.cache.queue import Gone, Place
 from yurttunnel.hub.cache.versions import Version, is_older, version_of
@@ -134,21 +134,20 @@ class Page:
     def do(self, connection: Connection) -> Done:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         version = version_of(self._meta.version)
-        collection = objects.enter(connection, self._scope.collection, self._meta.type, version)
-        written = objects.put(connection, collection, self._items)
+        of = self._scope.collection
+        collection = objects.enter(connection, of, self._meta.type, version)
+        newer = late.newer_scopes(connection, collection, of, version)
+        items = late.without_ended(connection, collection, newer, self._items)
+        written = objects.put(connection, collection, items)
         if self._pages is not None:
             self._pages.written(collection)
         if not self._meta.continue_token and self._pages is not None and not self._pages.is_broken:
-            objects.keep_only(
-                connection, collection, self._scope, list(self._pages.names()), version
-            )
+            names = list(self._pages.names())
+            objects.keep_only(connection, collection, self._scope, names, version)
+            lacks = late.lacks_before(connection, collection, newer, self._scope, names)
+            whole_from = max(lacks, self._pages.whole_from)
             objects.mark_listed(
-                connection,
-                collection,
-                self._scope,
-                self._meta.columns,
-                version,
-                self._pages.whole_from,
+                connection, collection, self._scope, self._meta.columns, version, whole_from
             )
         return Done(written, len(self._items) - written)
 

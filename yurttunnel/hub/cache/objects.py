@@ -182,9 +182,7 @@ def keep_only(
     It has left the scope.
     """
     within, values = within_scope(collection, scope)
-    for first in range(0, len(keys), _KEYS):
-        some = keys[first : first + _KEYS]
-        connection.execute(_listed(len(some)), [text for key in some for text in key])
+    _put_listed(connection, keys)
     others = connection.execute(
         f"SELECT id, namespace, name, labels, node FROM objects WHERE {within}"
         f" AND {_NOT_NEWER.format('version', '?')}"
@@ -214,6 +212,26 @@ def is_within(scope: Scope, part: Scope) -> bool:
     """Return whether a scope is within a part that has all namespaces, by the texts of both."""
     labels, fields = part.label_selector, part.field_selector
     return labels in ("", scope.label_selector) and fields in ("", scope.field_selector)
+
+
+def absent(
+    connection: Connection, collection: int, keys: Iterable[tuple[str, str]]
+) -> set[tuple[str, str]]:
+    """Return those of some namespaces and names that are not there."""
+    _put_listed(connection, list(keys))
+    rows = connection.execute(
+        "SELECT namespace, name FROM temp.listed WHERE NOT EXISTS (SELECT 1 FROM objects WHERE"
+        " (collection, objects.namespace, objects.name) = (?, listed.namespace, listed.name))",
+        (collection,),
+    ).fetchall()
+    connection.execute("DELETE FROM temp.listed")
+    return set(rows)
+
+
+def _put_listed(connection: Connection, keys: Sequence[tuple[str, str]]) -> None:
+    for first in range(0, len(keys), _KEYS):
+        some = keys[first : first + _KEYS]
+        connection.execute(_listed(len(some)), [text for key in some for text in key])
 
 
 @cache

@@ -1,0 +1,81 @@
+"""Lists that come late, of API servers that lag: they do not bring back what has ended meanwhile.
+
+Of a scope that is known up to a version all is there that was in it then. So what a list has from
+before that version, and such a scope selects, and is not there, has gone since, or has left the
+selection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from sqlite3 import Connection
+from typing import NamedTuple
+
+from yurttunnel.hub.cache import objects
+from yurttunnel.hub.cache.interfaces import Collection, Scope
+from yurttunnel.hub.cache.selectors import changing_part, selector
+from yurttunnel.hub.cache.versions import Version, is_older, version_of
+from yurttunnel.hub.media.interfaces import Item
+
+
+class Newer(NamedTuple):
+    """A scope that is known up to a later version than that of a list; see ``schema.py``."""
+
+    scope: Scope
+    version: int
+    whole_from: int
+
+    def had_told_of(self, item: Item) -> bool:
+        """Return whether an item would be there, in this or a newer version, had it not ended."""
+        return is_older(version_of(item.version), self.version) and selector(self.scope)(item)
+
+    def lacking(self, scope: Scope) -> int:
+        """Return the version before which a scope may lack what is not there; 0 for none."""
+        apart = self.scope.namespace and scope.namespace not in ("", self.scope.namespace)
+        is_whole = self.version >= self.whole_from
+        if apart or (is_whole and objects.is_within(scope, changing_part(self.scope))):
+            return 0
+        return max(self.version, self.whole_from)
+
+
+def newer_scopes(
+    connection: Connection, row: int, collection: Collection, version: Version
+) -> Sequence[Newer]:
+    """Return the scopes of a collection that are known up to after a version."""
+    if not isinstance(version, int):
+        return ()
+    rows = connection.execute(
+        "SELECT namespace, label_selector, field_selector, version, whole_from FROM scopes"
+        " WHERE collection = ? AND typeof(version) = 'integer' AND version > ?",
+        (row, version),
+    )
+    return [Newer(Scope(collection, *each[:3]), *each[3:]) for each in rows]
+
+
+def without_ended(
+    connection: Connection, row: int, newer: Sequence[Newer], items: Sequence[Item]
+) -> Sequence[Item]:
+    """Return the items but for those that are not so any more, as one of the scopes knows."""
+    if not newer:
+        return items
+    absent = objects.absent(connection, row, (item[:2] for item in items))
+    return [
+        item
+        for item in items
+        if item[:2] not in absent or not any(each.had_told_of(item) for each in newer)
+    ]
+
+
+def lacks_before(
+    connection: Connection,
+    row: int,
+    newer: Sequence[Newer],
+    scope: Scope,
+    names: Iterable[tuple[str, str]],
+) -> int:
+    """Return the version before which a list of a scope may lack one of its names, 0 for none.
+
+    One that has left the selection of another scope may be there still.
+    """
+    lacking = max((each.lacking(scope) for each in newer), default=0)
+    return lacking if lacking and objects.absent(connection, row, names) else 0
