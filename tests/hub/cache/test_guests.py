@@ -127,12 +127,16 @@ class RoomTests(GuestTestCase):
 
     def test_selectors(self) -> None:
         """Selectors take room, too: who lists by long ones only is bounded as well."""
-        for number in range(40):
-            scope = pods_of("app a")._replace(label_selector=f"a={number}" + "x" * 20_000)
-            tell_list(self.cache, [], 5, scope)
-            self.clock.advance(COLLECTED)
-        self.assertEqual(0, self.number("app a"))
-        self.assertGreater(self.cache.stats.forgotten, 0)
+        # The first one has as many bytes, by fewer characters.
+        for owner, filling in (("a", "\U0001f600" * 5_000), ("b", "x" * 20_000)):
+            before = self.cache.stats.forgotten
+            for number in range(20):
+                fields = f"metadata.name={number}{filling}"
+                scope = pods_of(f"app {owner}")._replace(field_selector=fields)
+                tell_list(self.cache, [], 5, scope)
+                self.clock.advance(COLLECTED)
+            self.assertEqual(0, self.number(f"app {owner}"))
+            self.assertGreater(self.cache.stats.forgotten, before)
 
     def test_many_collections(self) -> None:
         """Guests have so many collections, of whatever size: of the owner goes who has most."""

@@ -218,7 +218,7 @@ _collections: Callable[[_Taker], int] = attrgetter("collections")
 
 def _takers(connection: Connection) -> list[_Taker]:
     rows = connection.execute(
-        "SELECT client, max(hour), sum(bytes + 2 * length(view) + ?), count(*)"
+        "SELECT client, max(hour), sum(bytes + 2 * length(CAST(view AS BLOB)) + ?), count(*)"
         " FROM collections GROUP BY client",
         (_COLLECTION,),
     )

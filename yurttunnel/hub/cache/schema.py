@@ -23,7 +23,8 @@ CREATE TABLE collections (
     version NOT NULL,
     -- In which hour its client asked last, see clients.py.
     hour INTEGER NOT NULL,
-    -- What its objects and selections take; the triggers below keep it.
+    -- What its objects and selections take; the triggers below keep it. A text has a length in
+    -- characters, its bytes are those of a BLOB.
     bytes INTEGER NOT NULL DEFAULT 0,
     UNIQUE (client, resource, form, view)
 );
@@ -88,11 +89,13 @@ CREATE TRIGGER object_goes AFTER DELETE ON objects BEGIN
 END;
 CREATE TRIGGER scope_comes AFTER INSERT ON scopes BEGIN
     UPDATE collections SET bytes = bytes
-        + 2 * length(NEW.label_selector || NEW.field_selector) + 500 WHERE id = NEW.collection;
+        + 2 * length(CAST(NEW.label_selector || NEW.field_selector AS BLOB)) + 500
+        WHERE id = NEW.collection;
 END;
 CREATE TRIGGER scope_goes AFTER DELETE ON scopes BEGIN
     UPDATE collections SET bytes = bytes
-        - 2 * length(OLD.label_selector || OLD.field_selector) - 500 WHERE id = OLD.collection;
+        - 2 * length(CAST(OLD.label_selector || OLD.field_selector AS BLOB)) - 500
+        WHERE id = OLD.collection;
 END;
 -- The hours in which clients asked, see clients.py.
 CREATE TABLE hours (hour INTEGER NOT NULL);

@@ -19,7 +19,7 @@ OVERHEAD = 500
 def size_of_scope(scope: Scope) -> int:
     """Return the bytes that a selection takes, about; its texts are in an index, too."""
     texts = scope.collection.view, scope.label_selector, scope.field_selector
-    return OVERHEAD + 2 * sum(map(len, texts))
+    return OVERHEAD + 2 * sum(len(text.encode()) for text in texts)
 
 
 MOST_IN_ONE = 1024 * 1024
