@@ -317,6 +317,19 @@ class KeepingTests(World):
         self.assertEqual(200, self.answered()[0][0])
         self.assertIsNone(self.kept("one"))
 
+    def test_shards(self):
+        """A part of the objects that only the API can tell is passed on, and removes none."""
+        self.get()
+        shard = "shardSelector=shardRange(object.metadata.uid,%270x0%27,%270x8%27)"
+        for query in (f"?{shard}", f"?limit=5&{shard}"):
+            self.ask(PODS + query, KUBELET, JSON)
+            self.answer_json(pod_list(pod("two")))
+            self.assertTrue(self.client.sent.endswith(b"]}"), query)
+            self.assertEqual(["one"], self.kept_list())
+        self.ask(f"{PODS}?shardSelector=", KUBELET, JSON)
+        self.answer_json(pod_list(pod("two")))
+        self.assertEqual(["two"], self.kept_list())
+
     def test_no_dry_runs(self):
         """What the API does not read as that deletes."""
         for query in ("?dryRun=All;x", "?pretty=dryRun", "?dry%5Run=All", "?dryrun=All%20"):

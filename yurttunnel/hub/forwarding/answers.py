@@ -55,6 +55,9 @@ LONGEST_VIEW = 1024
 """Characters of what of a field selector cannot be evaluated here; nothing is kept by a longer one,
 which would stand in memory with each object that waits, and for an hour."""
 
+_SHARD = b"shardSelector="
+"""Of a query; the names of a list's parameters are not percent-encoded."""
+
 _CHANGED_FIELDS = frozenset({b"content-length", b"etag"})
 """What is not true of a changed body."""
 
@@ -266,7 +269,18 @@ class Answers:
 
 def _may_be_kept(head: RequestHead) -> bool:
     # What somebody may see for another one is neither's own.
-    return b"impersonate-user" not in head.by_name and not is_dry_run(head)
+    return b"impersonate-user" not in head.by_name and not is_dry_run(head) and not _is_shard(head)
+
+
+def _is_shard(head: RequestHead) -> bool:
+    """Return whether a part of the objects is asked for that cannot be told here (KEP-5866).
+
+    A list of it would take the place of all of them.
+    """
+    query = head.target.partition(b"?")[2]
+    return _SHARD in query and any(
+        pair.startswith(_SHARD) and pair != _SHARD for pair in query.split(b"&")
+    )
 
 
 _TYPE, _CODING = b"content-type", b"content-encoding"
