@@ -33,6 +33,10 @@ _ESCAPED = re.compile(r"\\([,=\\])")
 _TO_ESCAPE = re.compile(r"[,=\\]")
 
 
+LABEL_SPACES = " \t\r\n"
+"""What means nothing around a label selector: one of nothing else selects all."""
+
+
 class BadSelector(ValueError):
     """What is no selector; the line says what cannot be read, in the words of the API."""
 

@@ -37,6 +37,14 @@ class ScopeTests(SynchronousTestCase):
         expected = Scope(COLLECTION, "", "a=1", "metadata.namespace!=x,spec.nodeName=edge-1")
         self.assertEqual(expected, self.scope(label_selector="a=1", field_selector=fields))
 
+    def test_spaces(self):
+        """Around a label selector they mean nothing, and alone they select all, as with the API."""
+        for labels, expected in ((" ", ""), ("\t\r\n ", ""), (" a=1\n", "a=1")):
+            self.assertEqual(Scope(COLLECTION, "", expected), self.scope(label_selector=labels))
+        for labels in ("\u00a0", "a=1, "):
+            with self.assertRaises(RequestFailed):
+                self.scope(label_selector=labels)
+
     def test_views(self):
         """What only the API can evaluate makes a collection of its own."""
         found = self.scope(field_selector="status.phase!=Failed,metadata.name=p")

@@ -9,7 +9,13 @@ from yurttunnel.http.errors import RequestFailed
 from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.media.interfaces import Item
 from yurttunnel.hub.request.requests import ApiRequest, Form, ResourceType
-from yurttunnel.kube.selectors import BadSelector, FieldTerm, field_terms, label_test
+from yurttunnel.kube.selectors import (
+    LABEL_SPACES,
+    BadSelector,
+    FieldTerm,
+    field_terms,
+    label_test,
+)
 
 PODS = ResourceType("", "v1", "pods")
 
@@ -39,15 +45,16 @@ def scope_of(client: str, request: ApiRequest, form: Form) -> Scope:
     if "\0" in options.label_selector or "\0" in options.field_selector:
         # SQLite counts no character behind one, and nothing has such a label or field.
         raise RequestFailed(400, "a selector has a NUL character")
+    labels = options.label_selector.strip(LABEL_SPACES)
     try:
         # Tables and metadata alone do not say where a pod is.
         pods = request.resource == PODS and not form.transform
         fields, view = split_fields(options.field_selector, pods)
-        _test(options.label_selector, fields)
+        _test(labels, fields)
     except BadSelector as error:
         raise RequestFailed(400, str(error)) from None
     collection = _collection(client, request.resource, form)._replace(view=view)
-    return Scope(collection, request.namespace, options.label_selector, fields)
+    return Scope(collection, request.namespace, labels, fields)
 
 
 @lru_cache(1024)
