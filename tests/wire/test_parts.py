@@ -23,9 +23,10 @@ from yurttunnel.wire.credit import (
 )
 from yurttunnel.wire.frames import Violation
 from yurttunnel.wire.liveness import Liveness
+from yurttunnel.wire.pieces import JOIN_BELOW, Buffer
 from yurttunnel.wire.scheduler import FairQueue
 from yurttunnel.wire.send_log import SendLog
-from yurttunnel.wire.stream import FULL_ABOVE, JOIN_BELOW, Buffer, Stream, StreamState
+from yurttunnel.wire.stream import FULL_ABOVE, Stream, StreamState
 
 KIB = 1024
 PLENTY = 1 << 40

@@ -7,7 +7,7 @@ from zope.interface import implementer
 
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IExchange
-from yurttunnel.wire.stream import JOIN_BELOW
+from yurttunnel.wire.pieces import keep_piece
 
 
 class BodyTooLarge(Exception):
@@ -17,17 +17,6 @@ class BodyTooLarge(Exception):
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(f"the request body is longer than {max_bytes} bytes")
-
-
-def keep_piece(pieces: list[bytes], data: bytes) -> None:
-    """Keep ``data`` behind ``pieces``, joined with the last one where both are short.
-
-    Kept as they come, pieces of two bytes would take twenty times as much memory.
-    """
-    if pieces and len(pieces[-1]) + len(data) <= JOIN_BELOW:
-        pieces[-1] += data
-    else:
-        pieces.append(data)
 
 
 def read_body(exchange: IExchange, max_bytes: int) -> Deferred[bytes]:

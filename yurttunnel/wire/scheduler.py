@@ -8,7 +8,8 @@ bulk stream, while bulk streams share the rest evenly, quantum by quantum.
 
 from __future__ import annotations
 
-from yurttunnel.wire.stream import WRITABLE_BELOW, Buffer, Stream
+from yurttunnel.wire.pieces import Buffer
+from yurttunnel.wire.stream import WRITABLE_BELOW, Stream
 
 
 class FairQueue:

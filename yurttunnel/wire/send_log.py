@@ -5,7 +5,7 @@ from __future__ import annotations
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.frames import Violation
-from yurttunnel.wire.stream import JOIN_BELOW
+from yurttunnel.wire.pieces import keep_piece
 
 
 class SendLog:
@@ -34,11 +34,7 @@ class SendLog:
 
     def append(self, chunk: bytes) -> None:
         """Keep ``chunk``, which is being sent for the first time."""
-        chunks = self._chunks
-        if chunks and len(chunks[-1]) + len(chunk) <= JOIN_BELOW:
-            chunks[-1] += chunk
-        else:
-            chunks.append(chunk)
+        keep_piece(self._chunks, chunk)
         self.end += len(chunk)
         if self._budget is not None:
             self._budget.charge(len(chunk))

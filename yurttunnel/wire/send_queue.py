@@ -11,10 +11,10 @@ from typing import Final
 from yurttunnel.wire import frames
 from yurttunnel.wire.bdp_estimate import MAX_CHUNK, MAX_KEPT, BdpEstimate
 from yurttunnel.wire.credit import MemoryBudget
+from yurttunnel.wire.pieces import Buffer
 from yurttunnel.wire.round_trip import PROBE_AGAIN, Probe, RoundTrip
 from yurttunnel.wire.scheduler import FairQueue
 from yurttunnel.wire.send_log import SendLog
-from yurttunnel.wire.stream import Buffer
 
 MAX_CONTROL: Final = 64 * 1024
 """No stream is opened while this much of control frames waits to be sent, bytes. It also is

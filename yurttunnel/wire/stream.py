@@ -10,17 +10,15 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import ReceiveWindow
+from yurttunnel.wire.pieces import Buffer, keep_piece
 
 HEADER = frames.HEADER
 DATA = frames.DATA
-
-Buffer = bytes | memoryview
-"""What frames are joined from."""
 
 
 class StreamState(enum.Enum):
@@ -57,10 +55,6 @@ WRITABLE_BELOW = 32 * 1024
 
 FULL_ABOVE = 64 * 1024
 """A stream with more bytes than this waiting to be sent wants no more for now."""
-
-
-JOIN_BELOW: Final = 1024
-"""Pieces that wait are joined up to this size: each by itself would cost many times its bytes."""
 
 
 class Stream:
@@ -148,19 +142,11 @@ class Stream:
 
     def keep(self, piece: bytes) -> None:
         """Keep ``piece`` until the user is ready for it."""
-        backlog = self.backlog
-        if backlog and len(backlog[-1]) + len(piece) <= JOIN_BELOW:
-            backlog[-1] += piece
-        else:
-            backlog.append(piece)
+        keep_piece(self.backlog, piece)
 
     def push(self, data: bytes) -> None:
         """Queue ``data`` to be sent."""
-        pending = self.pending
-        if pending and len(pending[-1]) + len(data) <= JOIN_BELOW:
-            pending[-1] = b"".join((pending[-1], data))
-        else:
-            pending.append(data)
+        keep_piece(self.pending, data)
         self.pending_size += len(data)
         if self.pending_size > FULL_ABOVE:
             self.full = True

@@ -6,7 +6,7 @@ from zope.interface import implementer
 
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.interfaces import IBodySink, IExchange
-from yurttunnel.http.request_body import keep_piece
+from yurttunnel.wire.pieces import keep_piece
 
 
 @implementer(IBodySink)

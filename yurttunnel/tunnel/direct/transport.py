@@ -37,7 +37,7 @@ from zope.interface import implementer
 
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.interfaces import IHalfCloseableTransport
-from yurttunnel.wire.stream import JOIN_BELOW
+from yurttunnel.wire.pieces import keep_piece
 
 READ_SIZE = 128 * 1024 - 64
 """Bytes asked of the kernel at once. With the header of the object that is the most which malloc
@@ -288,11 +288,7 @@ class SocketTransport:
     # -- helpers -------------------------------------------------------------------------------
 
     def _keep(self, data: bytes | memoryview) -> None:
-        waiting = self._waiting
-        if waiting and len(waiting[-1]) + len(data) <= JOIN_BELOW:
-            waiting[-1] = b"".join((waiting[-1], data))
-        else:
-            waiting.append(data)
+        keep_piece(self._waiting, data)
         self._waiting_size += len(data)
         if (
             self._waiting_size > BUSY_ABOVE
