@@ -76,6 +76,21 @@ class BalancerTests(ReplicaTests):
         self.pass_time(1)
         self.assertEqual([], self.servers.sessions())
 
+    def test_stop_with_a_stream_in_a_session_of_before(self):
+        """When the last stream ends in a session that has been succeeded, all end, too."""
+        self.pass_time(5)
+        near, _ = self.replicas[0].stream()
+        self.claim = "host=edge-1&ipv4=192.0.2.7"
+        for _ in self.replicas:
+            self.servers.claim_anew()
+            self.pass_time(10)
+        self.servers.drain("the agent is about to stop")
+        self.pass_time(10)
+        self.assertEqual(4, len(self.servers.sessions()))
+        near.transport.abortConnection()
+        self.pass_time(1)
+        self.assertEqual([], self.servers.sessions())
+
     def test_one_fewer(self):
         """When one is gone for good the address is dialed less and less."""
         self.pass_time(5)

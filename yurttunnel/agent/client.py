@@ -400,7 +400,7 @@ class ServerClient(ReconnectingClientFactory):
         self._log.info("{server}: session ended: {text}", server=self.server, text=text)
         if current:
             self._lost_session()
-        elif not self.sessions():
+        else:
             self._group.changed()
 
     def _note_replacement(self) -> None:
