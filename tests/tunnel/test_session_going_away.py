@@ -64,6 +64,17 @@ class GoAwayTests(SessionTestCase):
         self.pair.pass_time(2 * GOAWAY_STEP)
         self.assertTrue(self.pair.agent.closed)
 
+    def test_again_for_the_sake_of_others(self):
+        """The others for whom it goes on are those of the last call."""
+        self.pair.agent.go_away("the agent begins anew", least=SUCCESSION)
+        self.pair.agent.go_away("the agent stops", lambda: False)
+        self.pair.pass_time(SUCCESSION + 1)
+        self.assertFalse(self.pair.agent.closed)
+        self.pair.agent.go_away("the agent stops")
+        self.pair.agent.end_if_idle()
+        self.pair.pass_time(1)
+        self.assertTrue(self.pair.agent.closed)
+
     def test_both_go_away(self):
         """One that waits for others keeps the other end from nothing."""
         self.pair.agent.go_away("the agent stops", lambda: False)

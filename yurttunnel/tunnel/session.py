@@ -356,8 +356,8 @@ class TunnelSession:
         """Ask for new streams elsewhere, serve until none is open, then end the session.
 
         ``may_end()`` says whether it need not go on for the sake of others; :meth:`end_if_idle`
-        asks again. It goes on for ``least`` seconds in any case. Who asks again for one that goes
-        away already says so anew, by which it can only be over sooner.
+        asks again. It goes on for ``least`` seconds in any case. Called again for one that goes
+        away already, ``may_end`` takes the place of the one before, and ``least`` can only shorten.
         """
         if self.closed:
             return
