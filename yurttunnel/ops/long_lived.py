@@ -17,7 +17,7 @@ LONGEST = 0.01
 pieces of a page (:data:`yurttunnel.ops.slices.SLICE_SECONDS`)."""
 
 GROWTH = 2
-"""How many times as much may be set aside as when all had been looked at."""
+"""How many times as much may have been set aside as when all had been looked at."""
 
 _FULL = 2
 """The generation of a full collection."""
@@ -27,15 +27,15 @@ class LongLived(Service):
     """Sets aside what a full collection has left that took long, so that the next ones do not.
 
     What is set aside goes when nobody refers to it any more; only what refers to itself, in a
-    circle, stays until all is looked at again. That comes when :data:`GROWTH` times as much is set
-    aside as there was the last time. ``elapsed()`` is a clock in seconds. Of several in a process,
-    as in the quickstart, the first one sees to that.
+    circle, stays until all is looked at again. That comes when :data:`GROWTH` times as much has
+    been set aside, what has gone since included, as there was the last time. ``elapsed()`` is a
+    clock in seconds. Of several in a process, as in the quickstart, the first one sees to that.
     """
 
     def __init__(self, elapsed: Callable[[], float] = time.perf_counter) -> None:
         self._elapsed = elapsed
         self._began: float | None = None
-        # How much is set aside; 0 where the next full collection looks at all.
+        # How much has been set aside; 0 where the next full collection looks at all.
         self._aside = self._most = 0
 
     def startService(self) -> None:
