@@ -197,6 +197,23 @@ class SlowDiskTests(TroubleTestCase):
         self.pass_time(31)
         self.assert_lacking()
 
+    def test_dropped_between_pages(self) -> None:
+        """What a late page lacks is known to its last one, though the newer list is forgotten."""
+        self.start_small()
+        self.writer.release()
+        tell_list(self.cache, [], 400, Scope(PODS, "", "app=web"))
+        tell_list(self.cache, [item("b", 90, labels={"app": "web"})], 300, next_token="more")
+        self.assertEqual({"a": "1"}, self.names())
+        self.writer.holds = True
+        self.tell_a_change()
+        self.drop_it()
+        self.writer.release()
+        self.assertFalse(self.read()[1])
+        tell_list(self.cache, [item("c", 90)], 300, token="more")
+        self.assertEqual(({"c": "90"}, False), (self.names(), self.read()[1]))
+        self.cache.see(ALL, "300", "400")
+        self.assertTrue(self.read()[1])
+
     def test_dropped_before_a_list_that_is_cut(self) -> None:
         """Nor does a list that is still being cut when more is told than waits for it."""
         listing = self.begin_to_cut()

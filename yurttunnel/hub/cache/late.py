@@ -7,7 +7,7 @@ selection.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from sqlite3 import Connection
 from typing import NamedTuple
 
@@ -66,16 +66,9 @@ def without_ended(
     ]
 
 
-def lacks_before(
-    connection: Connection,
-    row: int,
-    newer: Sequence[Newer],
-    scope: Scope,
-    names: Iterable[tuple[str, str]],
-) -> int:
-    """Return the version before which a list of a scope may lack one of its names, 0 for none.
+def lacks_before(newer: Sequence[Newer], scope: Scope) -> int:
+    """Return the version before which a list of a scope may lack what is not there, 0 for none.
 
-    One that has left the selection of another scope may be there still.
+    What has left the selection of another scope may be there still.
     """
-    lacking = max((each.lacking(scope) for each in newer), default=0)
-    return lacking if lacking and objects.absent(connection, row, names) else 0
+    return max((each.lacking(scope) for each in newer), default=0)

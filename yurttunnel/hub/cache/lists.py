@@ -37,7 +37,7 @@ PAGE_SECONDS = 900.0
 class Pages:
     """The pages of one list, one behind the other.
 
-    Before the version ``whole_from`` the last one, or one before, lacks something; 0 for none.
+    Before the version ``whole_from`` the last one lacks something; 0 for none.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Pages:
         self._names = names
         self._count: int = len(names) + (0 if before is None else before._count)
         self._is_broken = self._count > MOST_NAMES
-        self.whole_from: int = max(whole_from, 0 if before is None else before.whole_from)
+        self._whole_from = whole_from
         # The row of their collection, once they are written.
         self._row: int | None = None
 
@@ -55,6 +55,15 @@ class Pages:
     def is_broken(self) -> bool:
         """One of them was lost."""
         return any(each._is_broken for each in self._all())
+
+    @property
+    def whole_from(self) -> int:
+        """The version before which any of them lacks something, 0 for none."""
+        return max(each._whole_from for each in self._all())
+
+    def lack(self, version: int) -> None:
+        """Take it that the last one lacks something before that version, too; 0 for none."""
+        self._whole_from = max(self._whole_from, version)
 
     def lose(self) -> None:
         """Take it that the last one is lost."""
@@ -138,16 +147,25 @@ class Page:
         collection = objects.enter(connection, of, self._meta.type, version)
         newer = late.newer_scopes(connection, collection, of, version)
         items = late.without_ended(connection, collection, newer, self._items)
+        lacks = late.lacks_before(newer, self._scope)
         written = objects.put(connection, collection, items)
         if self._pages is not None:
             self._pages.written(collection)
+            if len(items) < len(self._items):
+                # When the last page comes it may not be known any more what was newer.
+                self._pages.lack(lacks)
         if not self._meta.continue_token and self._pages is not None and not self._pages.is_broken:
             names = list(self._pages.names())
             objects.keep_only(connection, collection, self._scope, names, version)
-            lacks = late.lacks_before(connection, collection, newer, self._scope, names)
-            whole_from = max(lacks, self._pages.whole_from)
+            if lacks and objects.absent(connection, collection, names):
+                self._pages.lack(lacks)
             objects.mark_listed(
-                connection, collection, self._scope, self._meta.columns, version, whole_from
+                connection,
+                collection,
+                self._scope,
+                self._meta.columns,
+                version,
+                self._pages.whole_from,
             )
         return Done(written, len(self._items) - written)
 
@@ -228,7 +246,7 @@ class Listing:
             self._continued.expect(self._scope, meta.continue_token, pages)
         elif pages is not None:
             since = _left_since(gone, self._scope, version_of(meta.version), pages)
-            pages.whole_from = max(pages.whole_from, since)
+            pages.lack(since)
         self._queue.put_at_once(Page(self._scope, meta, items, size, pages))
 
     def abandon(self) -> None:
