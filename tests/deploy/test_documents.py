@@ -75,7 +75,7 @@ OTHER_PROGRAMS = {
     *("image", "raw", "retries", "show-labels", "now", "bind"),
     *("rm", "network", "user", "cap-drop", "cap-add", "mount"),
     *("for", "timeout", "type"),
-    *("set", "push", "platform"),
+    *("set", "push", "platform", "bump-revision", "mark-compacted"),
     "directory",
     *("cacert", "cert", "key", "connect-to", "insecure", "resolve", "unix-socket"),
     *("proxy", "proxytunnel", "proxy-cacert", "proxy-cert", "proxy-key"),

@@ -371,6 +371,18 @@ class CacheContract:
         self.take_list(500, pod("a", 90), pod("b", 450), scope=here)
         self.assertEqual(Read(["a", "b"], "500", True), await self.read(here))
 
+    async def test_a_list_after_a_restore(self):
+        """As etcd was restored from a backup, objects are older; a list that is newer has them."""
+        self.take_list(400, pod("a", 90), pod("b", 350), pod("c", 360))
+        old = pod("b", 80, app="old")
+        self.take_list(359, pod("a", 90), old, pod("c", 70))
+        self.assertEqual("80", (await self.cache.get(PODS, "n", "b")).item.version)
+        self.assertEqual("360", (await self.cache.get(PODS, "n", "c")).item.version)
+        self.take_list(401, pod("a", 90), old, pod("c", 70), pod("d", 75))
+        self.assertEqual(Read(["a", "b", "c", "d"], "401", True), await self.read())
+        for one in (old, pod("c", 70)):
+            self.assertEqual(one, (await self.cache.get(PODS, "n", one.name)).item)
+
     async def test_a_late_list_of_what_has_left(self):
         """What has left a newer list's selector may be there: the late one lacks it until then."""
         web, other = Scope(PODS, "", "app=web"), Scope(PODS, "m")

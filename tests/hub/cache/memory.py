@@ -37,12 +37,12 @@ class Objects:
     version: int = 0
     columns: bytes = b""
 
-    def put(self, item):
-        """Take an item, unless what is there is newer."""
+    def put(self, item, listed=0):
+        """Take an item, unless what is there is newer, and than a list of it, too."""
         key = item.namespace, item.name
         self.version = max(self.version, int(item.version))
         old = self.items.get(key)
-        if old is None or int(old.version) <= int(item.version):
+        if old is None or int(old.version) <= max(int(item.version), listed):
             self.items[key] = item
 
     def known(self, scope):
@@ -161,7 +161,7 @@ class MemoryCache:
         newer = objects.newer(int(meta.version))
         for item in items:
             if not objects.has_ended(item, newer):
-                objects.put(item)
+                objects.put(item, int(meta.version))
         if before is None:
             return
         keys = before | {(item.namespace, item.name) for item in items}

@@ -148,7 +148,7 @@ class Page:
         newer = late.newer_scopes(connection, collection, of, version)
         items = late.without_ended(connection, collection, newer, self._items)
         lacks = late.lacks_before(newer, self._scope)
-        written = objects.put(connection, collection, items)
+        written = objects.put(connection, collection, items, version)
         if self._pages is not None:
             self._pages.written(collection)
             if len(items) < len(self._items):

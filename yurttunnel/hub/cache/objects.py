@@ -95,12 +95,17 @@ def see_scope(
     )
 
 
-def put(connection: Connection, collection: int, items: Sequence[Item]) -> int:
+def put(
+    connection: Connection, collection: int, items: Sequence[Item], listed: Version = ""
+) -> int:
     """Take objects; return how many of them were not there, or in another version.
 
-    What is not newer than what is there changes nothing, and writes nothing.
+    What is not newer than what is there changes nothing, and writes nothing. But a list of the
+    version ``listed`` has the newest there was then: what is there and from before it, and newer
+    than the list has it, is from before etcd was restored from a backup.
     """
     written = 0
+    known = listed if isinstance(listed, int) else -1
     for first in range(0, len(items), _ROWS):
         some = items[first : first + _ROWS]
         values: list[Any] = []
@@ -115,7 +120,7 @@ def put(connection: Connection, collection: int, items: Sequence[Item]) -> int:
                 len(item.body),
                 item.body,
             )
-        written += connection.execute(_put(len(some)), values).rowcount
+        written += connection.execute(_put(len(some)), [*values, known]).rowcount
     return written
 
 
@@ -131,6 +136,7 @@ def _put(rows: int) -> str:
         " OR (typeof(version) = 'text' AND excluded.version <> version)"
         # Metrics and the like have no version.
         " OR (excluded.version = '' AND excluded.body <> body)"
+        " OR (excluded.version < version AND version <= ?)"
     )
 
 
