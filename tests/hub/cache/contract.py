@@ -370,6 +370,11 @@ class CacheContract:
         # What is newer than the list is not known to have gone.
         self.take_list(500, pod("a", 90), pod("b", 450), scope=here)
         self.assertEqual(Read(["a", "b"], "500", True), await self.read(here))
+        # Nor does it lack what has left a selection of another namespace.
+        self.take_list(550, scope=Scope(PODS, "n", "", "metadata.name=b"))
+        self.take_list(600, scope=Scope(PODS, "m", "app=web"))
+        self.take_list(520, pod("a", 90), pod("b", 450), scope=here)
+        self.assertEqual(Read(["a"], "520", True), await self.read(here))
 
     async def test_a_list_after_a_restore(self):
         """As etcd was restored from a backup, objects are older; a list that is newer has them."""

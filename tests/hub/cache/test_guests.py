@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 from twisted.internet.defer import Deferred
 
 from tests.hub.cache.caches import (
@@ -15,7 +17,7 @@ from tests.hub.cache.caches import (
     tell_list,
 )
 from tests.hub.cache.test_trouble import BODY, TroubleTestCase
-from yurttunnel.hub.cache import clients, queue, store
+from yurttunnel.hub.cache import clients, objects, queue, schema, store
 from yurttunnel.hub.cache.clients import HOUR, MOST_HOURS
 from yurttunnel.hub.cache.interfaces import KeptDocument, Scope
 from yurttunnel.hub.cache.lists import MOST_LISTS
@@ -137,6 +139,18 @@ class RoomTests(GuestTestCase):
                 self.clock.advance(COLLECTED)
             self.assertEqual(0, self.number(f"app {owner}"))
             self.assertGreater(self.cache.stats.forgotten, before)
+
+    def test_selectors_that_go(self) -> None:
+        """Each gives back what it has taken."""
+        connection = sqlite3.connect(":memory:")
+        self.addCleanup(connection.close)
+        connection.executescript(schema.TABLES)
+        row = objects.enter(connection, pods_of("app a").collection, POD, 5)
+        for labels, fields in (("a=1", ""), ("", "metadata.name=\U0001f600"), ("ä", "ö")):
+            scope = pods_of("app a")._replace(label_selector=labels, field_selector=fields)
+            objects.mark_listed(connection, row, scope, b"", 5, 0)
+        connection.execute("DELETE FROM scopes")
+        self.assertEqual([(0,)], connection.execute("SELECT bytes FROM collections").fetchall())
 
     def test_many_collections(self) -> None:
         """Guests have so many collections, of whatever size: of the owner goes who has most."""

@@ -91,6 +91,8 @@ class ReplaceTests(CacheTestCase):
         self.restart()
         tell_list(self.cache, [one, item("b")], 3, here)
         self.assertEqual(({"b": "1"}, False), (self.names(here), self.read(here)[1]))
+        self.cache.see(here, "3", "5")
+        self.assertFalse(self.read(here)[1])
         self.cache.see(here, "3", "6")
         self.assertTrue(self.read(here)[1])
 
