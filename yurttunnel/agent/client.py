@@ -26,12 +26,7 @@ from yurttunnel.agent.routes import Answer
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.problems import problem_with_server
 from yurttunnel.tunnel.connection import SessionConnection
-from yurttunnel.tunnel.session import (
-    SUCCESSION,
-    PeerDescription,
-    SessionContext,
-    TunnelSession,
-)
+from yurttunnel.tunnel.session import SUCCESSION, PeerDescription, SessionContext, TunnelSession
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import Violation
 from yurttunnel.wire.hello import Hello, Refused
@@ -151,7 +146,8 @@ class ServerClient(ReconnectingClientFactory):
     def begin_anew(self, text: str) -> None:
         """Let a connected session end with its last stream, and begin another one.
 
-        Until that is there the old one serves, also without a stream: it may be the only way.
+        The old one serves for :data:`SUCCESSION` at least, also without a stream: until the new one
+        is there it may be the only way.
         """
         session = self._session
         if session is not None and session.connected and not self._draining:

@@ -20,7 +20,7 @@ from yurttunnel.http.fields import (
 )
 from yurttunnel.http.framing import BodyKind, Framing
 
-# Found once, as a look into an enumeration costs as much as a call.
+# Found once, in their order, as a look into an enumeration costs as much as a call.
 _NONE, _LENGTH, _CHUNKED, _UNTIL_CLOSE = BodyKind
 
 # RFC 9112 section 7.1, with less freedom: at most 15 digits, which no chunk of any size needs,

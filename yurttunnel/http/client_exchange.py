@@ -39,7 +39,7 @@ class _State(enum.Enum):
     """It is complete, or has failed."""
 
 
-# Found once, as a look into an enumeration costs as much as a call.
+# Found once, in their order, as a look into an enumeration costs as much as a call.
 _WAITING, _UNWANTED, _READING, _SWITCHED, _ENDED = _State
 
 

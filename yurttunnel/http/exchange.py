@@ -35,7 +35,7 @@ class _State(enum.Enum):
     """The response is complete, or nobody waits for it any more."""
 
 
-# Found once, as a look into an enumeration costs as much as a call.
+# Found once, in their order, as a look into an enumeration costs as much as a call.
 _WAITING, _BODY, _SWITCHED, _ENDED = _State
 
 

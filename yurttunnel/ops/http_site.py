@@ -176,7 +176,8 @@ class LimitedSite(HTTPFactory):
         )
         self.pages: Pages = {"/*": missing, **pages}
         # The nearest first; a path may have thousands of segments that it could be looked for at.
-        self._below = sorted((path for path in self.pages if path.endswith("/*")), key=len)[::-1]
+        below = (path for path in self.pages if path.endswith("/*"))
+        self._below = sorted(below, key=len, reverse=True)
         self.serves_probes_alone = serves_probes_alone
         self.slices = Slices(clock)
         self.asked: EvictingSet[Any] = EvictingSet(
