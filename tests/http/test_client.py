@@ -20,6 +20,7 @@ from yurttunnel.http.interfaces import ExchangeFailed, IClientExchange
 
 HOST = (b"Host", b"node")
 UPGRADE = ((b"Connection", b"Upgrade"), (b"Upgrade", b"spdy/3.1"))
+SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: spdy/3.1\r\n\r\n"
 
 
 class ClientTestCase(SynchronousTestCase):
@@ -225,6 +226,43 @@ class ResponseTests(ClientTestCase):
             self.assertFalse(receiver.exchange.has_body)
             self.assertTrue(self.connection.reusable)
 
+    def test_take_whole(self):
+        """A body that has come with the head is taken at once: the connection is free again."""
+        for length, data in ((b"2", b"ab"), (b"0", b"")):
+            receiver = self.ask(waits=True)
+            self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: " + length + b"\r\n\r\n" + data)
+            self.assertFalse(self.connection.reusable)
+            self.assertEqual(data, receiver.exchange.take_whole())
+            self.assertTrue(self.connection.reusable)
+            self.assertEqual([self.connection], self.idle)
+            self.idle.clear()
+            receiver.exchange.deliver_body(receiver.sink)
+            self.assertIsNone(receiver.exchange.take_whole())
+            self.assertEqual(([], None), (receiver.ends, receiver.sink.trailers))
+
+    def test_take_whole_with_more_behind_it(self):
+        """A connection on which more comes than was asked for is not used again."""
+        receiver = self.ask(waits=True)
+        self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nabc")
+        self.assertEqual(b"a", receiver.exchange.take_whole())
+        self.settle()
+        self.assertEqual(([], [self.connection]), (self.idle, self.lost))
+
+    def test_nothing_whole_to_take(self):
+        """What has not come to its end, or whose end is told otherwise, is to be delivered."""
+        for fields, data, rest in (
+            (b"Content-Length: 3\r\n", b"ab", b"c"),
+            (b"Transfer-Encoding: chunked\r\n", b"3\r\nabc\r\n0\r\n\r\n", b""),
+        ):
+            receiver = self.ask(waits=True)
+            self.assertIsNone(receiver.exchange.take_whole())
+            self.answer(b"HTTP/1.1 200 OK\r\n" + fields + b"\r\n" + data)
+            self.assertIsNone(receiver.exchange.take_whole())
+            receiver.exchange.deliver_body(receiver.sink)
+            self.assertIsNone(receiver.exchange.take_whole())
+            self.answer(rest)
+            self.assert_complete(receiver, b"abc")
+
     def test_interim_responses(self):
         """Interim responses are told one by one, before the final one."""
         receiver = self.ask()
@@ -281,19 +319,24 @@ class ResponseTests(ClientTestCase):
             self.assertRaises(ValueError, written.with_field, name, value)
 
     def test_on_answer(self):
-        """Whoever keeps the connection is told of the final head, before anything comes of it."""
-        receiver = self.ask()
+        """Whoever keeps the connection is told of a final head, unless the answer is over."""
+        self.ask()
         self.answer(b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Len")
         self.assertEqual([], self.answers)
-        receiver.response_received = lambda head: self.assertEqual(1, len(self.answers))
         self.answer(b"gth: 1\r\n\r\n")
         self.assertEqual([(self.connection, False)], self.answers)
+        self.answer(b"a")
+        self.ask()
+        self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na")
+        self.ask(waits=True)
+        self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na")
+        self.assertEqual([(self.connection, False)] * 2, self.answers)
 
     def test_ended_by_who_is_told_of_the_answer(self):
-        """An exchange that has failed just before its answer was passed on gets none."""
-        receiver = self.ask()
+        """A connection that is to be handed over is not, if that is what it is closed by."""
+        receiver = self.ask(b"GET", *UPGRADE, upgrade=True)
         self.connection.on_answer = lambda connection, switches: connection.close()
-        self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na")
+        self.answer(SWITCHING)
         self.assertIsNone(receiver.head)
         self.assert_failed(receiver, "the connection was closed", unanswered=False)
 
@@ -567,10 +610,6 @@ class FailureTests(ClientTestCase):
 class SwitchTests(ClientTestCase):
     """Handing the connection over."""
 
-    SWITCHING = (
-        b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: spdy/3.1\r\n\r\n"
-    )
-
     def ask_and_switch(self, answer=SWITCHING, method=b"GET", **arguments):
         """Ask for an upgrade and take it when it is granted."""
         protocol = Recorder()
@@ -589,7 +628,7 @@ class SwitchTests(ClientTestCase):
 
     def test_switch(self):
         """After a 101 the bytes are the protocol's, beginning with those behind the head."""
-        receiver, protocol = self.ask_and_switch(self.SWITCHING + b"early", upgrade=True)
+        receiver, protocol = self.ask_and_switch(SWITCHING + b"early", upgrade=True)
         self.answer(b" and late")
         self.assertEqual(b"early and late", protocol.received)
         self.assertEqual([(self.connection, True)], self.answers)
@@ -627,26 +666,27 @@ class SwitchTests(ClientTestCase):
     def test_unasked(self):
         """A 101 that was not asked for is an error."""
         receiver = self.ask()
-        self.answer(self.SWITCHING)
+        self.answer(SWITCHING)
         self.assert_failed(receiver, "unasked", False)
         self.assertEqual([], self.answers)
 
     def test_request_incomplete(self):
         """So is one that comes before the request is complete."""
         receiver = self.ask(b"POST", *UPGRADE, has_body=True, upgrade=True)
-        self.answer(self.SWITCHING)
+        self.answer(SWITCHING)
         self.assert_failed(receiver, "unasked", False)
 
     def test_not_taken(self):
         """A 101 that nobody takes ends the exchange."""
         receiver = self.ask(b"GET", *UPGRADE, waits=True, upgrade=True)
-        self.answer(self.SWITCHING)
+        self.answer(SWITCHING)
         self.assert_failed(receiver, "aborted", False)
 
     def test_refused(self):
         """A refusal has a body, and the connection is used again."""
         receiver = self.ask(b"GET", *UPGRADE, upgrade=True)
-        self.answer(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")
+        self.answer(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nn")
+        self.answer(b"o")
         self.assertEqual((b"no", [None]), (receiver.sink.body, receiver.ends))
         self.assertEqual([(self.connection, False)], self.answers)
         self.assertTrue(self.connection.reusable)

@@ -47,7 +47,7 @@ class SwitchTests(ServerTestCase):
     def test_it_is_the_response(self):
         """There is no other after it."""
         self.switch(User())
-        self.assertRaises(RuntimeError, self.exchange.respond, 200, b"late")
+        self.assertRaises(RuntimeError, self.exchange.respond, 200, (), b"late")
         self.assertRaises(RuntimeError, self.exchange.switch, 101, b"", self.FIELDS, User())
 
     def test_early_bytes(self):

@@ -18,7 +18,7 @@ from yurttunnel.http.fields import (
     check_field,
     format_fields,
 )
-from yurttunnel.http.framing import BodyKind, Framing
+from yurttunnel.http.framing import NO_BODY, BodyKind, Framing
 
 # Found once, in their order, as a look into an enumeration costs as much as a call.
 _NONE, _LENGTH, _CHUNKED, _UNTIL_CLOSE = BodyKind
@@ -145,6 +145,8 @@ class BodyWriter:
         """
         if self._kind is _LENGTH and self._remaining:
             raise BodyError(f"{self._remaining} bytes of the body are missing")
+        if self._kind is _NONE:
+            return b""
         if self._finished or self._kind is not _CHUNKED:
             self._finished = True
             return b""
@@ -156,6 +158,11 @@ class BodyWriter:
         lines = format_fields(sent)
         self._finished = True
         return b"%b%b\r\n" % (_LAST_CHUNK, lines)
+
+
+NO_BODY_READER = BodyReader(NO_BODY)
+NO_BODY_WRITER = BodyWriter(NO_BODY)
+"""Those of all messages without a body: they have no state."""
 
 
 class _ChunkState(enum.Enum):

@@ -101,10 +101,10 @@ class ClientConnection(HTTPConnection):
     """A connection to one origin, over any transport.
 
     ``limits`` are for the heads of responses. Whoever keeps connections sets these: ``on_answer``
-    is called with the connection when the head of a final response has come, and with whether that
-    hands the connection over (a 101 that was asked for), ``on_idle`` each time the connection can
-    be used again, ``on_lost`` when it has ended. Timing out is the business of whoever asks, except
-    for ``linger`` (see :data:`LINGER`).
+    is called with the connection when a final response has begun that is not over at once, and with
+    whether that hands the connection over (a 101 that was asked for; then it is called before),
+    ``on_idle`` each time the connection can be used again, ``on_lost`` when it has ended. Timing
+    out is the business of whoever asks, except for ``linger`` (see :data:`LINGER`).
     """
 
     on_answer: Callable[[ClientConnection, bool], object] | None = None
@@ -241,13 +241,18 @@ class ClientConnection(HTTPConnection):
         if head.status == 101 and not switches:
             self.fail("the protocol was changed unasked")
             return
-        if self.on_answer is not None:
-            self.on_answer(self, switches)
+        if switches and self.on_answer is not None:
+            self.on_answer(self, True)
             if self._exchange is not exchange:
                 # Ended by what others do who got room by it.
                 return
         exchange.response_began(head, framing)
-        if switches and self._exchange is exchange and self._user is None:
+        if self._exchange is not exchange:
+            return
+        if not switches:
+            if self.on_answer is not None:
+                self.on_answer(self, False)
+        elif self._user is None:
             # Neither switched nor aborted.
             exchange.abort()
 
@@ -276,6 +281,15 @@ class ClientConnection(HTTPConnection):
         if self._take is not None:
             self._apply_end()
 
+    def take_whole(self, exchange: ClientExchange, length: int) -> bytes | None:
+        """Return a body of ``length`` bytes if it has come, and release the connection."""
+        held = self._held
+        if len(held) < length:
+            return None
+        self._held = held[length:]
+        self._release(exchange)
+        return held[:length]
+
     def _take_body(self, data: bytes) -> None:
         exchange = self._exchange
         assert exchange is not None
@@ -295,8 +309,15 @@ class ClientConnection(HTTPConnection):
         """Release the connection, then tell that the exchange is complete.
 
         In this order, so that whatever the response makes its reader ask for next finds the
-        connection free. The exchange has ended before: the connection may be that of another one
-        by the time that it is given up.
+        connection free.
+        """
+        self._release(exchange)
+        exchange.complete()
+
+    def _release(self, exchange: ClientExchange) -> None:
+        """End the exchange, then keep the connection or close it.
+
+        In this order, as the connection may be that of another one by the time that it is given up.
         """
         self._exchange = None
         exchange.end()
@@ -313,7 +334,6 @@ class ClientConnection(HTTPConnection):
             self.close()
         elif self.on_idle is not None:
             self.on_idle(self)
-        exchange.complete()
 
     # -- ends ----------------------------------------------------------------------------------
 

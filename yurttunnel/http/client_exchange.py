@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from yurttunnel.http.body import BodyError, BodyReader, BodyWriter
+from yurttunnel.http.body import NO_BODY_WRITER, BodyError, BodyReader, BodyWriter
 from yurttunnel.http.exchange_side import ExchangeConnection, ExchangeSide
 from yurttunnel.http.fields import Fields, keeps_alive
 from yurttunnel.http.framing import NO_BODY, BodyKind, Framing
@@ -49,6 +49,9 @@ class RequestingConnection(ExchangeConnection, Protocol):
     def take_body(self, deliver: Callable[[bytes], object]) -> None:
         """Read the body of the response; ``deliver`` gets each piece."""
 
+    def take_whole(self, exchange: ClientExchange, length: int) -> bytes | None:
+        """Return a body of ``length`` bytes if it has come, and release the connection."""
+
     def response_complete(self, exchange: ClientExchange) -> None:
         """Release the connection: the response to ``exchange`` has been read."""
 
@@ -82,7 +85,7 @@ class ClientExchange(ExchangeSide):
         self.reader: BodyReader
         self.request_complete = not framing.announces_body
         """The request has been handed to the transport to its end."""
-        self._writer = BodyWriter(framing)
+        self._writer = BodyWriter(framing) if framing.announces_body else NO_BODY_WRITER
         self._upgrade = upgrade
         self._framing = NO_BODY
         self._state = _WAITING
@@ -141,6 +144,13 @@ class ClientExchange(ExchangeSide):
             self._connection.response_complete(self)
         else:
             self._connection.take_body(sink.write)
+
+    def take_whole(self) -> bytes | None:
+        """See ``IClientExchange``."""
+        framing = self._framing
+        if self._state is not _UNWANTED or framing.kind is not BodyKind.LENGTH:
+            return None
+        return self._connection.take_whole(self, framing.length)
 
     def switch(self, protocol: IProtocol) -> None:
         """See ``IClientExchange``; also after a 2xx to CONNECT."""

@@ -31,6 +31,8 @@ _OF_ONE_CONNECTION = frozenset(
 """Fields that the connection adds by itself, or nobody (RFC 9110 section 7.6.1)."""
 
 _CHECKED = _OF_ONE_CONNECTION | {b"content-length"}
+# Few others have a name of one of these lengths.
+_LENGTHS = frozenset(map(len, _CHECKED))
 
 _OF_AN_UPGRADE = frozenset({b"connection", b"upgrade"})
 
@@ -43,8 +45,7 @@ def declared_length(fields: Fields, upgrade: bool = False) -> int | None:
     """
     length = None
     for name, value in fields:
-        lower = name.lower()
-        if lower not in _CHECKED:
+        if len(name) not in _LENGTHS or (lower := name.lower()) not in _CHECKED:
             continue
         if lower == b"content-length":
             if length is not None or not value.isdigit():

@@ -25,6 +25,8 @@ class Deadlines(Generic[T]):
 
     def __init__(self, clock: IReactorTime, seconds: float, expired: Callable[[T], object]) -> None:
         self._clock = clock
+        # Found once, as it is called for each item.
+        self._now = clock.seconds
         self._seconds = seconds
         self._expired = expired
         self._deadlines: dict[T, float] = {}
@@ -54,7 +56,7 @@ class Deadlines(Generic[T]):
         """Give ``item``, which must not be in, its time; after :meth:`stop` it has no end."""
         if self._stopped:
             return
-        self._deadlines[item] = self._clock.seconds() + self._seconds
+        self._deadlines[item] = self._now() + self._seconds
         if self._timer is None:
             self._timer = self._clock.callLater(self._seconds, self._check)
 
@@ -72,7 +74,7 @@ class Deadlines(Generic[T]):
 
     def _check(self) -> None:
         self._timer = None
-        now = self._clock.seconds()
+        now = self._now()
         late = []
         for item, deadline in self._deadlines.items():
             if deadline > now:

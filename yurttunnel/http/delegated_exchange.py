@@ -50,9 +50,11 @@ class DelegatedExchange:
         """See ``IExchange``."""
         self.exchange.send_head(status, fields, reason)
 
-    def respond(self, status: int, fields: Fields = (), body: bytes = b"") -> None:
+    def respond(
+        self, status: int, fields: Fields = (), body: bytes = b"", reason: bytes = b""
+    ) -> None:
         """See ``IExchange``."""
-        self.exchange.respond(status, fields, body)
+        self.exchange.respond(status, fields, body, reason)
 
     def respond_from(
         self, status: int, fields: Fields, source: IBodySource, reason: bytes = b""

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from http import HTTPStatus
 from typing import Protocol
 
 from twisted.internet.interfaces import IProtocol
 from zope.interface import implementer
 
-from yurttunnel.http.body import BodyError, BodyReader, BodyWriter
+from yurttunnel.http.body import NO_BODY_READER, BodyError, BodyReader, BodyWriter
 from yurttunnel.http.connection import declared_length
 from yurttunnel.http.errors import error_content
 from yurttunnel.http.exchange_side import ExchangeConnection, ExchangeSide
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.framing import CHUNKED, NO_BODY, UNTIL_CLOSE, Framing, of_length
-from yurttunnel.http.head import RequestHead, format_response_head
+from yurttunnel.http.head import REASONS, RequestHead, format_response_head
 from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IBodySource, IExchange
-
-_REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
 
 
 class _State(enum.Enum):
@@ -98,8 +95,8 @@ class ServerExchange(ExchangeSide):
         self.head = head
         self.secure: bool = connection.secure
         self.transport = connection.transport
-        self._reader = BodyReader(framing)
-        self.has_body = not self._reader.ended
+        self.has_body = framing.announces_body
+        self._reader = BodyReader(framing) if framing.announces_body else NO_BODY_READER
         self.head_sent = False
         self.status = 0
         self.bytes_sent = 0
@@ -122,7 +119,7 @@ class ServerExchange(ExchangeSide):
         if not 100 <= status <= 199 or status == 101:
             raise ValueError(f"{status} is not the status of an interim response")
         if self._state is _WAITING and self.head.version == "1.1":
-            head = format_response_head(status, _REASONS.get(status, b""), _without_length(fields))
+            head = format_response_head(status, REASONS.get(status, b""), _without_length(fields))
             self._connection_writer.write(head)
             if status == 100:
                 self._go_on()
@@ -135,12 +132,20 @@ class ServerExchange(ExchangeSide):
 
     def _begin(self, status: int, fields: Fields, reason: bytes, reads_on: bool) -> None:
         """Send the head; ``reads_on`` tells that a body that is incomplete will be read."""
+        framing = self._framing(status, declared_length(fields))
+        head = self._written_head(status, fields, reason, framing, reads_on)
+        self._writer = BodyWriter(framing)
+        self._connection_writer.write(head)
+
+    def _written_head(
+        self, status: int, fields: Fields, reason: bytes, framing: Framing, reads_on: bool
+    ) -> bytes:
+        """Return the head, with which the response begins."""
         self._check_waiting()
         if not 200 <= status <= 599:
             raise ValueError(f"{status} is not the status of a final response")
         if self.head.method == b"CONNECT" and status <= 299:
             raise ValueError("a CONNECT that succeeds is answered with switch")
-        framing = self._framing(status, fields)
         persistent = (
             framing is not UNTIL_CLOSE
             and (self._reader.ended or reads_on)
@@ -153,14 +158,13 @@ class ServerExchange(ExchangeSide):
             sent.append((b"Connection", b"close"))
         elif self.head.version == "1.0":
             sent.append((b"Connection", b"keep-alive"))
-        head = format_response_head(status, reason or _REASONS.get(status, b""), sent)
+        head = format_response_head(status, reason or REASONS.get(status, b""), sent)
         self.status = status
         self.head_sent = True
         self._state = _BODY
         self._persistent = persistent
         self._bodiless = framing is NO_BODY
-        self._writer = BodyWriter(framing)
-        self._connection_writer.write(head)
+        return head
 
     def write(self, data: bytes) -> None:
         """See ``IBodySink``."""
@@ -180,22 +184,31 @@ class ServerExchange(ExchangeSide):
         if not self._send_last(trailers):
             return
         self._connection_writer.uncork()
+        self._complete()
+
+    def _complete(self) -> None:
         self.end(None)
         self._connection.exchange_complete(self, self._persistent)
 
-    def respond(self, status: int, fields: Fields = (), body: bytes = b"") -> None:
+    def respond(
+        self, status: int, fields: Fields = (), body: bytes = b"", reason: bytes = b""
+    ) -> None:
         """See ``IExchange``."""
         if self._state is _ENDED:
             return
-        if status not in (204, 304):
-            fields = [*fields, (b"Content-Length", b"%d" % len(body))]
-        self._connection_writer.cork()
-        try:
-            self._begin(status, fields, b"", False)
-            self.write(body)
-            self.finish()
-        finally:
-            self._connection_writer.uncork()
+        length = declared_length(fields)
+        if length is None and status not in (204, 304):
+            length = len(body)
+            fields = [*fields, (b"Content-Length", b"%d" % length)]
+        framing = self._framing(status, length)
+        if framing is not NO_BODY and length != len(body):
+            raise ValueError(f"the body has {len(body)} bytes, and Content-Length says {length}")
+        head = self._written_head(status, fields, reason, framing, False)
+        if framing is not NO_BODY:
+            self.bytes_sent = len(body)
+            head += body
+        self._connection_writer.write(head)
+        self._complete()
 
     def respond_from(
         self, status: int, fields: Fields, source: IBodySource, reason: bytes = b""
@@ -244,7 +257,7 @@ class ServerExchange(ExchangeSide):
         if not self._reader.ended:
             raise ValueError("the protocol cannot change before the request's body has been read")
         fields = _without_length(fields) if fields else ()
-        answer = format_response_head(status, reason or _REASONS.get(status, b""), fields)
+        answer = format_response_head(status, reason or REASONS.get(status, b""), fields)
         self.status = status
         self.head_sent = True
         self._state = _SWITCHED
@@ -323,9 +336,8 @@ class ServerExchange(ExchangeSide):
         if self._state is _WAITING:
             raise RuntimeError("a response begins with send_head")
 
-    def _framing(self, status: int, fields: Fields) -> Framing:
-        """Check ``fields``, and choose how the response's body is framed."""
-        length = declared_length(fields)
+    def _framing(self, status: int, length: int | None) -> Framing:
+        """Return how the response's body is framed; ``length`` is that of its fields, if any."""
         if status in (204, 304) or self.head.method == b"HEAD":
             return NO_BODY
         if length is not None:

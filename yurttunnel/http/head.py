@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from http import HTTPStatus
 
 import httptools
 
@@ -30,6 +31,10 @@ _TARGET = re.compile(rb"[\x21-\x7e]+")
 # internal names often carry. Whether it names something is for others to judge.
 _HOST = re.compile(rb"[A-Za-z0-9._~%:\[\]-]*")
 _VERSIONS = {b"1.0": "1.0", b"1.1": "1.1"}
+
+REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
+"""The usual phrase of each status."""
+
 _END = b"\r\n\r\n"
 
 LONG_HEAD = 8 * 1024
@@ -292,8 +297,9 @@ def format_response_head(status: int, reason: bytes, fields: Fields) -> bytes:
     """
     if not 100 <= status <= 599:
         raise ValueError(f"{status} is not the status of a response")
-    # A reason has the characters of a value (RFC 9112 section 4).
-    check_field(b"Reason", reason)
+    if reason != REASONS.get(status):
+        # A reason has the characters of a value (RFC 9112 section 4).
+        check_field(b"Reason", reason)
     return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, format_fields(fields))
 
 

@@ -98,8 +98,12 @@ class IExchange(IBodySink, IConsumer, IBodySource):
         safely.
         """
 
-    def respond(status: int, fields: Fields = (), body: bytes = b"") -> None:
-        """Send a whole response, with its ``Content-Length``."""
+    def respond(status: int, fields: Fields = (), body: bytes = b"", reason: bytes = b"") -> None:
+        """Send a whole response in one write.
+
+        Its ``Content-Length`` is added unless ``fields`` have it; raises ``ValueError`` as
+        :meth:`send_head` does, and for another length than the body has.
+        """
 
     def respond_from(status: int, fields: Fields, source: IBodySource, reason: bytes = b"") -> None:
         """Begin the final response, and have ``source`` fill it, paused as a producer is.
@@ -177,6 +181,13 @@ class IClientExchange(IBodySink, IConsumer, IBodySource):
     As a sink and consumer it takes the request's body, as a body source it gives the response's.
     Requests without a body are finished with an empty one.
     """
+
+    def take_whole() -> bytes | None:
+        """Return the body where all of it has come already, else ``None``.
+
+        Called in place of ``deliver_body``, when the response begins. With what is returned the
+        exchange is complete, of which nobody is told, and the connection is free again.
+        """
 
     def switch(protocol: IProtocol) -> None:
         """Hand the connection over to ``protocol`` after a 101, with what came behind its head."""

@@ -157,7 +157,8 @@ class ConnectionPool(Generic[Key]):
             use = _Use.UPGRADE
         elif lasting:
             use = _Use.LONG
-        return origin.take(_Wish(use, fresh, caller))
+        usual = not fresh and caller is None
+        return origin.take(_USUAL_WISHES[use] if usual else _Wish(use, fresh, caller))
 
     def unused(self) -> list[ClientConnection]:
         """Return the connections that are kept for the next request."""
@@ -238,6 +239,10 @@ class _Wish(NamedTuple):
     use: _Use
     fresh: bool
     caller: Hashable
+
+
+_USUAL_WISHES = {use: _Wish(use, False, None) for use in _Use}
+"""Those that share with nobody and take what is kept, made once."""
 
 
 class _SharedPlaces(Places):

@@ -80,7 +80,8 @@ class Hub:
         try:
             # Most clients send one head again and again, of which that is found once.
             asked = exchange.head.derived(_asked_here if local else _asked_by_pod)
-            call = HubCall(exchange, *asked)
+            holder = None if local else getattr(exchange.transport.getPeer(), "host", "")
+            call = HubCall(exchange, *asked, holder)
         except RequestFailed as error:
             tell(exchange, error)
             return

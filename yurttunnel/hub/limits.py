@@ -15,7 +15,6 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.http.errors import ApiFailure
 from yurttunnel.http.places import Places
-from yurttunnel.hub.forwarding.forwarding import lasts
 from yurttunnel.hub.request.requests import HubCall
 from yurttunnel.metrics import Durations, Metric, counter, gauge, histogram
 
@@ -55,13 +54,13 @@ class Limits:
 
     def take(self, call: HubCall) -> bool:
         """Count a request until it ends; return whether there was room."""
-        lasting = lasts(call)
+        request = call.request
+        lasting, verb = request.lasts, request.verb
         places = self._places[lasting, call.caller.local]
         holder = call.holder
         if not places.has_one_for(holder):
             self.rejected += 1
             return False
-        verb = call.request.verb
         places.count(holder, 1)
         self.in_hand[verb] += 1
         began = self._clock.seconds()

@@ -122,9 +122,8 @@ class OfflineTestCase(SynchronousTestCase):
     def answer(self, exchange):
         """Answer a request as the hub's listeners have it answered."""
         head = exchange.head
-        call = HubCall(
-            exchange, parse_request(head), caller_of(head, self.local), forms_of(head), self.body
-        )
+        request, caller = parse_request(head), caller_of(head, self.local)
+        call = HubCall(exchange, request, caller, forms_of(head), body=self.body)
         if self.if_kept:
             self.offline.answer_if_kept(call).addCallback(self.found.append)
         else:

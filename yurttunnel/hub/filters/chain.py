@@ -111,7 +111,7 @@ class Filters:
         return [each for each in self._members if each.applies(request)]
 
     def _applying(self, request: ApiRequest) -> list[_Member]:
-        find = self._remembered if _length(request) <= _LONGEST_REMEMBERED else self._find_applying
+        find = self._remembered if request.size <= _LONGEST_REMEMBERED else self._find_applying
         return find(request)
 
     def change_for(self, caller: Caller, request: ApiRequest) -> Change | None:
@@ -202,19 +202,6 @@ class _Member:
     def _changed(self) -> None:
         self.version += 1
         self._review()
-
-
-def _length(request: ApiRequest) -> int:
-    """Return how many characters of a request its client chooses."""
-    options = request.options
-    return (
-        len(request.path)
-        + len(options.label_selector)
-        + len(options.field_selector)
-        + len(options.continue_token)
-        + len(options.resource_version)
-        + len(options.resource_version_match)
-    )
 
 
 def _nothing() -> None:

@@ -61,6 +61,30 @@ class _Passed:
         self._source.stopProducing()
 
 
+@implementer(IBodySource)
+class WholeBody:
+    """A body that is there."""
+
+    has_body = True
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def deliver_body(self, sink: IBodySink) -> None:
+        """See ``IBodySource``."""
+        sink.write(self._body)
+        sink.finish()
+
+    def pauseProducing(self) -> None:
+        """See ``IPushProducer``; nothing else comes."""
+
+    def resumeProducing(self) -> None:
+        """See ``IPushProducer``."""
+
+    def stopProducing(self) -> None:
+        """See ``IPushProducer``."""
+
+
 class PassedBody(_Passed):
     """The body of ``source``, which goes through what ``between`` puts before its sink."""
 

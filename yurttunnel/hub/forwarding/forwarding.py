@@ -39,6 +39,7 @@ from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IBodySource
 from yurttunnel.http.relay import ForwardedRequest, Relay, RelaySettings
 from yurttunnel.hub.filters.interfaces import Change
 from yurttunnel.hub.forwarding.answers import Answers, Plan
+from yurttunnel.hub.forwarding.bodies import WholeBody
 from yurttunnel.hub.forwarding.kept_answer import KeptAnswer
 from yurttunnel.hub.forwarding.kept_watches import KeptWatches
 from yurttunnel.hub.forwarding.repeatable_body import RepeatableBody
@@ -70,7 +71,6 @@ MOST_REPEATED = 256 * 1024
 _SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
 _NOT_PASSED_ON = frozenset({b"host", b"edge-cache"})
 _KEPT_VERBS = frozenset({"get", "list"})
-_LASTING_SUBRESOURCES = frozenset({"log", "exec", "attach", "portforward", "proxy"})
 _READING = frozenset({"get", "list", "watch"})
 _TIMEOUT = re.compile(rb"[?&]timeout=([0-9.a-z]{1,32})(?:&|$)")
 
@@ -150,7 +150,7 @@ class Forwarding(DelegatedExchange):
         self._call = call
         self._plan: Plan | None = forwarder.answers.plan(call, change, owner)
         self._changes = change is not None
-        self._lasting = lasts(call)
+        self._lasting = call.request.lasts
         self._body: RepeatableBody | None = None
         if self.has_body:
             self._body = RepeatableBody(call.exchange, MOST_REPEATED)
@@ -308,16 +308,25 @@ class Forwarding(DelegatedExchange):
         if self._call.caller.token and status:
             _tell_of_token(self._forwarder.tokens, self._call, status)
 
+    def respond(
+        self, status: int, fields: Fields = (), body: bytes = b"", reason: bytes = b""
+    ) -> None:
+        """See ``IExchange``: all of the answer has come."""
+        plan = self._plan
+        if plan is not None and plan.reads_along:
+            self.respond_from(status, fields, WholeBody(body), reason)
+            return
+        self._api_answers(status)
+        if plan is not None:
+            self._forwarder.answers.read_whole(plan, status, fields, body)
+        self.exchange.respond(status, fields, body, reason)
+
     def respond_from(
         self, status: int, fields: Fields, source: IBodySource, reason: bytes = b""
     ) -> None:
         """See ``IExchange``: the answer has come."""
-        self._answer_begins(status)
-        if status >= 502 and self._server is not None:
-            self._forwarder.health.suspect(self._server)
+        self._api_answers(status)
         if self._plan is not None:
-            if self._is_dry_deletion():
-                self._plan.client = ""
             fields, source = self._forwarder.answers.body(
                 self._plan, status, fields, source, self.exchange.abort
             )
@@ -325,9 +334,18 @@ class Forwarding(DelegatedExchange):
             self._is_watch = status < 400 and declared_length(fields) is None
         self.exchange.respond_from(status, fields, source, reason)
 
+    def _api_answers(self, status: int) -> None:
+        """Note an answer of the API itself, or of what is before it."""
+        self._answer_begins(status)
+        if status >= 502 and self._server is not None:
+            self._forwarder.health.suspect(self._server)
+        if self._call.request.verb == "delete" and self._is_dry_deletion():
+            assert self._plan is not None
+            self._plan.client = ""
+
     def _is_dry_deletion(self) -> bool:
         """Whether nothing may have been deleted; clients say so in the body of a DELETE."""
-        if self._call.request.verb != "delete" or self._body is None:
+        if self._plan is None or self._body is None:
             return False
         options = self._body.whole
         return options is None or may_be_dry_run(options)
@@ -416,12 +434,6 @@ class Forwarding(DelegatedExchange):
                 return
             call = replace(call, body=body)
         self._forwarder.offline.answer(call)
-
-
-def lasts(call: HubCall) -> bool:
-    """Return whether a request lasts as long as somebody wants it to."""
-    request = call.request
-    return request.verb == "watch" or request.subresource in _LASTING_SUBRESOURCES
 
 
 def _tell_of_token(tokens: SeenTokens, call: HubCall, status: int) -> None:

@@ -30,10 +30,12 @@ class KeptAnswer(DelegatedExchange):
         self._check()
         super().send_head(status, fields, reason)
 
-    def respond(self, status: int, fields: Fields = (), body: bytes = b"") -> None:
+    def respond(
+        self, status: int, fields: Fields = (), body: bytes = b"", reason: bytes = b""
+    ) -> None:
         """See ``IExchange``."""
         self._check()
-        super().respond(status, fields, body)
+        super().respond(status, fields, body, reason)
 
     def _check(self) -> None:
         if not self._begin():

@@ -39,15 +39,15 @@ class KeptWatches:
         :func:`~yurttunnel.hub.filters.relist.end_when_changed`.
         """
         caller, request = call.caller, call.request
-        if not self._policy.is_configured(caller):
+        if request.verb not in ("list", "watch") or not self._policy.is_configured(caller):
             return True
         if request.verb == "list":
             self._watches.listed(caller, request, self._state(caller, request))
-        elif request.verb == "watch":
-            if self._watches.is_outdated(caller, request, self._state(caller, request)):
-                tell(call.exchange, EXPIRED)
-                return False
-            end_when_changed(self, call, changed)
+            return True
+        if self._watches.is_outdated(caller, request, self._state(caller, request)):
+            tell(call.exchange, EXPIRED)
+            return False
+        end_when_changed(self, call, changed)
         return True
 
     def follow(

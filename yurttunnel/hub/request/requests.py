@@ -35,6 +35,9 @@ class ListOptions:
     allow_watch_bookmarks: bool = False
 
 
+_LASTING_SUBRESOURCES = frozenset({"log", "exec", "attach", "portforward", "proxy"})
+
+
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
     """What is asked for.
@@ -52,6 +55,25 @@ class ApiRequest:
     name: str = ""
     subresource: str = ""
     options: ListOptions = ListOptions()
+    lasts: bool = field(init=False, compare=False, repr=False)
+    """Whether the answer lasts as long as somebody wants it to."""
+    size: int = field(init=False, compare=False, repr=False)
+    """How many characters of it its client chooses."""
+
+    def __post_init__(self) -> None:
+        """Look once: most requests come again and again."""
+        lasts = self.verb == "watch" or self.subresource in _LASTING_SUBRESOURCES
+        object.__setattr__(self, "lasts", lasts)
+        options = self.options
+        chosen = (
+            self.path,
+            options.label_selector,
+            options.field_selector,
+            options.continue_token,
+            options.resource_version,
+            options.resource_version_match,
+        )
+        object.__setattr__(self, "size", sum(map(len, chosen)))
 
     def __hash__(self) -> int:
         """Return what tells most requests apart, since the whole would take as long as all else."""
@@ -90,26 +112,22 @@ class Form(NamedTuple):
         return f"{self.media}:{self.transform}.{self.version}" if self.transform else self.media
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HubCall:
     """One request on its way through the hub; ``forms`` are those accepted, the best first.
 
-    ``body`` is that of the request where it has been read already, else it is still to come.
+    ``holder`` is whose share it takes of what all pods have together: that of an address. ``None``
+    is for clients in the node's network, who share nothing with those. Not by networks, as
+    elsewhere: all pods of a node may be in one. ``body`` is that of the request where it has been
+    read already, else it is still to come.
+
+    Nothing of it is changed. It is not frozen, as to make it then takes three times as long, which
+    each request would.
     """
 
     exchange: IExchange
     request: ApiRequest
     caller: Caller
     forms: tuple[Form, ...]
+    holder: str | None = None
     body: bytes | None = None
-
-    @property
-    def holder(self) -> str | None:
-        """Whose share it takes of what all pods have together: that of an address.
-
-        ``None`` is for clients in the node's network, who share nothing with those. Not by
-        networks, as elsewhere: all pods of a node may be in one.
-        """
-        if self.caller.local:
-            return None
-        return getattr(self.exchange.transport.getPeer(), "host", "")
