@@ -105,8 +105,8 @@ class LookupTests(TestCase):
         await other.complete
         self.assertEqual(
             {
-                ("api.test", 6443, socket.AF_UNSPEC, socket.SOCK_STREAM),
-                ("api.test", 6443, socket.AF_INET, socket.SOCK_DGRAM),
+                (b"api.test", 6443, socket.AF_UNSPEC, socket.SOCK_STREAM),
+                (b"api.test", 6443, socket.AF_INET, socket.SOCK_DGRAM),
             },
             set(self.asked),
         )
@@ -139,7 +139,7 @@ class LookupTests(TestCase):
         for other in others:
             await other.complete
         await self.look_up().complete
-        self.assertIn("api.test", {question[0] for question in self.asked})
+        self.assertIn(b"api.test", {question[0] for question in self.asked})
 
     def test_no_thread(self) -> None:
         """Without a thread a name has no addresses."""

@@ -45,6 +45,7 @@ from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.pki.identity import Identifiers, format_identifiers
 from yurttunnel.steering.page import steering_page
 from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.host_names import in_ascii
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.session import SessionContext
 from yurttunnel.tunnel.sockets import TunedEndpoint, tune_session_socket
@@ -256,7 +257,7 @@ def destination_section(destinations: Sequence[str]) -> Section:
 def server_endpoint(reactor: IReactor, host: str, port: int) -> EndpointWithDeadline:
     """Make the way to a server, without TLS; raises ``ValueError`` for a name that is none."""
     endpoint = HostnameEndpoint(
-        reactor, host.encode("idna"), port, timeout=CONNECT_TIMEOUT, attemptDelay=0.25
+        reactor, in_ascii(host), port, timeout=CONNECT_TIMEOUT, attemptDelay=0.25
     )
     tuned = TunedEndpoint(endpoint, tune_session_socket)
     return EndpointWithDeadline(reactor, tuned, CONNECT_TIMEOUT, join_authority(host, port))

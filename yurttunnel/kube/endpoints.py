@@ -25,6 +25,7 @@ from yurttunnel.http.authority import join_authority
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import Credentials, CredentialsUnavailable
 from yurttunnel.kube.responses import described
+from yurttunnel.tunnel.host_names import in_ascii
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import TunedEndpoint, tune_api_socket
 
@@ -45,7 +46,7 @@ def host_field(url: str) -> bytes:
     """
     parts = urlsplit(url)
     # The name alone: with a port behind it the last label would be another one.
-    host = (parts.hostname or "").encode("idna").decode("ascii")
+    host = in_ascii(parts.hostname or "").decode("ascii")
     if parts.port is not None:
         return join_authority(host, parts.port).encode("ascii")
     return (f"[{host}]" if ":" in host else host).encode("ascii")

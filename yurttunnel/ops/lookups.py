@@ -23,6 +23,7 @@ from zope.interface import implementer
 
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.threads import in_own_thread
+from yurttunnel.tunnel.host_names import in_ascii
 from yurttunnel.tunnel.reactor import IReactor
 
 MOST_LOOKUPS = 64
@@ -110,4 +111,5 @@ class Lookups:
 
 
 def _look_up(question: _Question) -> _Found:
-    return socket.getaddrinfo(*question)
+    name, *rest = question
+    return socket.getaddrinfo(in_ascii(name), *rest)

@@ -42,6 +42,7 @@ from yurttunnel.pki.credentials import BadCredentials, Credentials, is_issued_by
 from yurttunnel.pki.identity import host_is_address
 from yurttunnel.pki.problems import certificate_problem, refusal
 from yurttunnel.pki.rejection import set_verification
+from yurttunnel.tunnel.host_names import in_ascii
 from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL
 
 ENROLMENT_PROTOCOL = b"yurttunnel-enroll/1"
@@ -394,7 +395,7 @@ def _expect_server(
     """Have the handshake verify that the server is ``server_name``."""
     if not host_is_address(server_name):
         # Addresses are not permitted as server names (RFC 6066 section 3).
-        connection.set_tlsext_host_name(server_name.encode("idna"))
+        connection.set_tlsext_host_name(in_ascii(server_name))
     verify = _server_verification(server_name, where, expected, refused)
     set_verification(connection, PEER_MUST_PRESENT, verify)
 

@@ -42,6 +42,7 @@ from yurttunnel.pki.credentials import (
     pin_of,
 )
 from yurttunnel.pki.identity import host_is_address
+from yurttunnel.tunnel.host_names import in_ascii
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.tls import TLSEndpoint
 
@@ -227,5 +228,5 @@ class _Unverified:
         """Make the TLS state of a connection whose transport is ``tlsProtocol``."""
         connection = SSL.Connection(pinning_context(b"http/1.1"), None)
         if not host_is_address(self._host):
-            connection.set_tlsext_host_name(self._host.encode("idna"))
+            connection.set_tlsext_host_name(in_ascii(self._host))
         return connection

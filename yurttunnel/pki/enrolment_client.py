@@ -64,6 +64,7 @@ from yurttunnel.pki.issuer import Chain, NotIssued
 from yurttunnel.pki.problems import problem_with_server
 from yurttunnel.pki.token import JoinToken
 from yurttunnel.pki.wrong_clock import Misdated
+from yurttunnel.tunnel.host_names import in_ascii
 
 EXCHANGE_DEADLINE = 15.0
 """Seconds for one exchange, from dialing to the answer."""
@@ -174,7 +175,7 @@ class _PinnedServer:
         """Make a connection that verifies nothing yet."""
         connection = SSL.Connection(pinning_context(ENROLMENT_PROTOCOL), None)
         if not host_is_address(self._name):
-            connection.set_tlsext_host_name(self._name.encode("idna"))
+            connection.set_tlsext_host_name(in_ascii(self._name))
         return connection
 
     def check(self, connection: SSL.Connection) -> None:
