@@ -9,12 +9,12 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.adversarial.certificates import CLIENT, HOUR, SERVER, Wish, attack, attacker
 from tests.pki.support import Issuer, handshake
-from yurttunnel.pki.authority import CALLER_NAME
 from yurttunnel.pki.callers import HTTP_PROTOCOL, CallerContexts
 from yurttunnel.pki.contexts import ClientContexts, ServerContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.interception import InterceptionContexts
 from yurttunnel.pki.kubelets import KubeletContexts, KubeletVerification
+from yurttunnel.pki.names import CALLER_NAME
 from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL
 
 VERSIONS = (SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION)

@@ -30,7 +30,7 @@ from tests.apiserver.signing import (
 from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotFound
 from yurttunnel.kube.interfaces import IInformers, IKubeClient, InformerSpec
 from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS, Object
-from yurttunnel.pki.authority import utc_now
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.credentials import certificates_to_pem
 
 RETRY_SECONDS = (1.0, 30.0)

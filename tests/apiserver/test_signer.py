@@ -19,7 +19,7 @@ from tests.kube.fakes import FakeKubeClient
 from yurttunnel.kube.errors import ApiUnreachable, Conflict
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS as CSRS
-from yurttunnel.pki.authority import utc_now
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.credentials import new_key
 
 NOW = 1_750_000_000

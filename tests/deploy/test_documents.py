@@ -31,8 +31,7 @@ from yurttunnel.cluster.proxy_ports import CONFIG_MAP as PROXY_PORTS
 from yurttunnel.cluster.proxy_ports import KEYS
 from yurttunnel.cluster.services import INTERNAL_SERVICE
 from yurttunnel.hub.options import Options as HubOptions
-from yurttunnel.pki.cluster_identity import check_cluster_node_name
-from yurttunnel.pki.identity import BadIdentity, check_node_name
+from yurttunnel.pki.names import BadIdentity, check_cluster_node_name, check_node_name
 from yurttunnel.proxy.options import Options as ProxyOptions
 from yurttunnel.quickstart.options import Options as QuickstartOptions
 from yurttunnel.server.options import Options as ServerOptions

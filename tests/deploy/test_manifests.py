@@ -28,7 +28,7 @@ from yurttunnel.cluster.services import SERVICE as AGENTS_SERVICE
 from yurttunnel.hub.configuration import CONFIG_MAP as HUB_CONFIG_MAP
 from yurttunnel.pki.approval import AGENT_ACCOUNT, SERVER_ACCOUNT
 from yurttunnel.pki.approval_requests import SIGNERS
-from yurttunnel.pki.authority import KUBELET_CLIENT_NAME
+from yurttunnel.pki.names import KUBELET_CLIENT_NAME
 from yurttunnel.server.in_cluster import APPROVER_LEASE
 from yurttunnel.steering.dns.controller import LEASE as DNS_LEASE
 from yurttunnel.steering.dns.records import CONFIG_MAP as RECORDS

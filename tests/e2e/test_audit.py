@@ -16,7 +16,7 @@ from tests.e2e.interception import InterceptionTestCase
 from tests.e2e.kubelets import Request
 from tests.e2e.programs import STOP_SECONDS, Server
 from tests.e2e.test_interception_upgrades import SWITCH, TwoWay
-from yurttunnel.pki.authority import CALLER_NAME
+from yurttunnel.pki.names import CALLER_NAME
 from yurttunnel.server.audit_log import CLOSE_TIMEOUT
 
 UPLOAD = 3_000_001

@@ -17,16 +17,14 @@ from yurttunnel.pki.authority import BadRequest, key_of_request
 from yurttunnel.pki.enrolment_messages import BadMessage, EnrolmentRequest
 from yurttunnel.pki.identity import (
     MAX_IDENTIFIERS,
-    NODE_ORGANIZATION,
     BadIdentifiers,
-    BadIdentity,
     Identifiers,
-    check_node_name,
     format_identifiers,
     identity_from_certificate,
     parse_identifiers,
     subject_alternative_names,
 )
+from yurttunnel.pki.names import NODE_ORGANIZATION, BadIdentity, check_node_name
 
 
 def check_request(case: bytes) -> bool:

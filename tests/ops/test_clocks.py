@@ -9,9 +9,8 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.clocks import make_steady, time_of_day
+from yurttunnel.ops.clocks import make_steady, time_of_day, utc_now
 from yurttunnel.ops.status import words
-from yurttunnel.pki.authority import utc_now
 from yurttunnel.tunnel.direct.reactor import with_transports
 
 HOUR = 3600.0

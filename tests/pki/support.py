@@ -23,11 +23,12 @@ from twisted.test.iosim import FakeTransport, IOPump
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
-from yurttunnel.pki.authority import CALLER_NAME, KUBELET_CLIENT_NAME, Authority
+from yurttunnel.pki.authority import Authority
 from yurttunnel.pki.contexts import ClientContexts, ServerContexts
 from yurttunnel.pki.credentials import Credentials, new_key
 from yurttunnel.pki.directory import StateDirectory
-from yurttunnel.pki.identity import NODE_ORGANIZATION, Identifiers, parse_identifiers
+from yurttunnel.pki.identity import Identifiers, parse_identifiers
+from yurttunnel.pki.names import CALLER_NAME, KUBELET_CLIENT_NAME, NODE_ORGANIZATION
 
 EDGE_1 = parse_identifiers("host=edge-1&ipv4=192.0.2.7")
 

@@ -10,13 +10,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 
 from tests.pki.support import EDGE_1
 from tests.pki.world import ADDRESS, World
-from yurttunnel.pki.authority import CALLER_NAME, request_certificate
+from yurttunnel.pki.authority import request_certificate
 from yurttunnel.pki.credentials import certificates_from_pem, new_key
 from yurttunnel.pki.enrolment_messages import (
     EnrolmentRefused,
     EnrolmentRequest,
     Refusal,
 )
+from yurttunnel.pki.names import CALLER_NAME
 from yurttunnel.pki.records import NodeRecord
 from yurttunnel.pki.revocation import revoke_node
 from yurttunnel.pki.token import JoinToken

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from yurttunnel.pki.agent_template import agent_template
 from yurttunnel.pki.approval import decide, lookups
 from yurttunnel.pki.approval_decision import MOST_FURTHER_NAMES, Facts, Lookups, Reason
 from yurttunnel.pki.approval_requests import Kind, is_decided, is_for_tunnel, recognize
 from yurttunnel.pki.certificate_template import (
-    agent_template,
     proxy_client_template,
     serving_template,
 )

@@ -13,17 +13,17 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from twisted.trial.unittest import TestCase
 
 from tests.pki.support import EDGE_1, Issuer, clock_now, state_directory
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.authority import (
-    CALLER_NAME,
     Authority,
     BadRequest,
     key_of_request,
     request_certificate,
-    utc_now,
 )
 from yurttunnel.pki.credentials import is_issued_by, key_to_pem, new_key, pin_of
 from yurttunnel.pki.directory import StateError
-from yurttunnel.pki.identity import BadIdentity, identity_from_certificate
+from yurttunnel.pki.identity import identity_from_certificate
+from yurttunnel.pki.names import CALLER_NAME, BadIdentity
 
 
 class AuthorityStateTests(TestCase):

@@ -10,10 +10,11 @@ from twisted.trial.unittest import TestCase
 from zope.interface.verify import verifyObject
 
 from tests.pki.support import Issuer, client_context, handshake, peer_serial
-from yurttunnel.pki.authority import CALLER_NAME, utc_now
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.callers import CallerContexts, OptionalCallerContexts
 from yurttunnel.pki.credentials import BadCredentials, Credentials
 from yurttunnel.pki.identity import parse_identifiers
+from yurttunnel.pki.names import CALLER_NAME
 
 VERSIONS = (SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION)
 

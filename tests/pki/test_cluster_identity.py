@@ -10,18 +10,19 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.pki.signing import issue
 from tests.pki.support import EDGE_1, Issuer, clock_now
-from yurttunnel.pki.certificate_template import agent_template, proxy_client_template
+from yurttunnel.pki.agent_template import agent_template
+from yurttunnel.pki.certificate_template import proxy_client_template
 from yurttunnel.pki.cluster_identity import (
     MAX_NODES,
     WARNING_INTERVAL,
     NodeIdentification,
-    check_cluster_node_name,
     check_sibling,
     cluster_identity,
     common_name_of,
     node_named_by,
 )
-from yurttunnel.pki.identity import BadIdentity, identity_from_certificate, parse_identifiers
+from yurttunnel.pki.identity import identity_from_certificate, parse_identifiers
+from yurttunnel.pki.names import BadIdentity, check_cluster_node_name
 
 LONG = "-".join(["node"] * 12) + ".edge.example"
 COMMON = replace(agent_template("edge-1", EDGE_1), common_name="tunnel-agent-client")

@@ -26,11 +26,11 @@ from tests.pki.support import (
     peer_serial,
 )
 from tests.pki.test_authorities import bundle
+from yurttunnel.ops.clocks import utc_now
+from yurttunnel.pki.agent_template import agent_template
 from yurttunnel.pki.authorities import LOOK_INTERVAL, BadBundle
-from yurttunnel.pki.authority import utc_now
 from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.certificate_template import (
-    agent_template,
     proxy_client_template,
     serving_template,
 )
@@ -38,9 +38,9 @@ from yurttunnel.pki.cluster_identity import check_sibling
 from yurttunnel.pki.contexts import ClientContexts, ServerNotTrusted
 from yurttunnel.pki.credentials import BadCredentials
 from yurttunnel.pki.directory import StateError
-from yurttunnel.pki.identity import BadIdentity
 from yurttunnel.pki.issuer import CertificateTemplate
 from yurttunnel.pki.kubelets import CLUSTER_AUTHORITY, KubeletVerification, Verdict
+from yurttunnel.pki.names import BadIdentity
 from yurttunnel.server.cluster_trust import ClusterServerTrust
 from yurttunnel.server.trust import TrustSettings
 from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL

@@ -37,7 +37,7 @@ from yurttunnel.pki.contexts import (
     ServerNotTrusted,
 )
 from yurttunnel.pki.credentials import BadCredentials, Credentials, new_key
-from yurttunnel.pki.identity import host_is_address
+from yurttunnel.pki.names import host_is_address
 from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL
 
 VERSIONS = {"TLS 1.2": SSL.TLS1_2_VERSION, "TLS 1.3": SSL.TLS1_3_VERSION}

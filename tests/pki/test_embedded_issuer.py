@@ -11,13 +11,13 @@ from twisted.trial.unittest import TestCase
 
 from tests.pki.support import Issuer, clock_now, state_directory
 from yurttunnel.ops.own_addresses import own_addresses
-from yurttunnel.pki.authority import CALLER_NAME
 from yurttunnel.pki.certificate_store import CertificateStore, PairStore
 from yurttunnel.pki.contexts import names_in
 from yurttunnel.pki.credentials import certificates_from_pem, key_from_pem
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.embedded_issuer import own_certificate
 from yurttunnel.pki.issuer import CertificateTemplate
+from yurttunnel.pki.names import CALLER_NAME
 from yurttunnel.server.standalone_trust import server_template
 
 DAY = 86400

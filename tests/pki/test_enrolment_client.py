@@ -15,7 +15,8 @@ from twisted.trial.unittest import TestCase
 
 from tests.pki.support import EDGE_1, Issuer, MemoryServer
 from tests.pki.world import World
-from yurttunnel.pki.authority import CALLER_NAME, request_certificate, utc_now
+from yurttunnel.ops.clocks import utc_now
+from yurttunnel.pki.authority import request_certificate
 from yurttunnel.pki.contexts import (
     ENROLMENT_PROTOCOL,
     ServerContexts,
@@ -43,6 +44,7 @@ from yurttunnel.pki.identity import (
     parse_identifiers,
 )
 from yurttunnel.pki.issuer import Chain
+from yurttunnel.pki.names import CALLER_NAME
 from yurttunnel.pki.token import JoinToken
 
 

@@ -12,18 +12,16 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.pki.support import Issuer
-from yurttunnel.pki.authority import CALLER_NAME
 from yurttunnel.pki.credentials import new_key
 from yurttunnel.pki.identity import (
     BadIdentifiers,
-    BadIdentity,
     Identifiers,
-    check_node_name,
     format_identifiers,
     identity_from_certificate,
     parse_identifiers,
     uncovered,
 )
+from yurttunnel.pki.names import CALLER_NAME, BadIdentity, check_node_name
 
 EVERYTHING = (
     "host=camera&host=edge-1&ipv4=192.0.2.7&ipv6=2001:db8::7&cidr=10.0.0.0/8&cidr=fd00::/8"

@@ -10,9 +10,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.pki.support import Issuer, SteppedClock, client_context, exchange, handshake
-from yurttunnel.pki.authority import CALLER_NAME
 from yurttunnel.pki.contexts import names_in
 from yurttunnel.pki.interception import InterceptionContexts
+from yurttunnel.pki.names import CALLER_NAME
 
 VERSIONS = (SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION)
 DAY = 86400

@@ -15,7 +15,6 @@ from zope.interface.verify import verifyObject
 
 from tests.pki.support import Issuer, handshake, peer_serial
 from tests.tunnel.certificates import ThrowAwayAuthority
-from yurttunnel.pki.authority import CALLER_NAME, KUBELET_CLIENT_NAME
 from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.credentials import BadCredentials, Credentials, new_key
 from yurttunnel.pki.kubelets import (
@@ -24,6 +23,7 @@ from yurttunnel.pki.kubelets import (
     KubeletVerification,
     Verdict,
 )
+from yurttunnel.pki.names import CALLER_NAME, KUBELET_CLIENT_NAME
 
 VERSIONS = (SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION)
 AUTO, CA, SKIP = KubeletVerification.AUTO, KubeletVerification.CA, KubeletVerification.SKIP

@@ -9,7 +9,8 @@ from twisted.logger import formatEvent, globalLogPublisher
 
 from tests.fakes import FakeSession
 from tests.pki.world import World
-from yurttunnel.pki.identity import BadIdentity, Identifiers, parse_identifiers
+from yurttunnel.pki.identity import Identifiers, parse_identifiers
+from yurttunnel.pki.names import BadIdentity
 from yurttunnel.pki.records import NODES_DIRECTORY
 from yurttunnel.pki.revocation import revoke_node
 from yurttunnel.server.registry import AmbiguousAddress, NodeNotConnected, SessionRegistry

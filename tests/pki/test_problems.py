@@ -12,8 +12,7 @@ from yurttunnel.pki.contexts import ServerContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.problems import problem_with_peer, problem_with_server, refusal
 from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL
-from yurttunnel.wire.codes import Code
-from yurttunnel.wire.hello import Refused
+from yurttunnel.wire.codes import Code, Refused
 
 VERSIONS = (SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION)
 

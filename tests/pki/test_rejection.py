@@ -9,10 +9,10 @@ from OpenSSL import SSL
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.pki.support import Issuer, accept, client_context, dial
-from yurttunnel.pki.authority import CALLER_NAME
 from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.contexts import ClientContexts, ServerContexts, server_context
 from yurttunnel.pki.kubelets import KubeletContexts, KubeletVerification
+from yurttunnel.pki.names import CALLER_NAME
 from yurttunnel.tunnel.tls import ALPN
 
 VERSIONS = (SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.pki.renewing import LIFE, Kept
-from yurttunnel.pki.authority import utc_now
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.certificate_store import open_certificate_directory
 from yurttunnel.pki.certificate_template import serving_template
 from yurttunnel.pki.desired_template import SETTLE_TIME

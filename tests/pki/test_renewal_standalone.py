@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.pki.renewing import LIFE
 from tests.pki.support import Issuer, SteppedClock, clock_now
-from yurttunnel.pki.authority import utc_now
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.credentials import new_key
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.embedded_issuer import EmbeddedIssuer

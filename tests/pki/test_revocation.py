@@ -11,7 +11,8 @@ from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import TestCase
 
 from tests.pki.support import EDGE_1, Issuer, clock_now, state_directory
-from yurttunnel.pki.authority import BACKDATED, utc_now
+from yurttunnel.ops.clocks import utc_now
+from yurttunnel.pki.credentials import BACKDATED
 from yurttunnel.pki.directory import RESERVE, StateError
 from yurttunnel.pki.identity import NodeIdentity, identity_from_certificate, parse_identifiers
 from yurttunnel.pki.records import NodeRecord, NodeRecords

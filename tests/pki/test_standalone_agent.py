@@ -32,8 +32,9 @@ from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.enrolment_client import ServerAddress
 from yurttunnel.pki.enrolment_issuer import NodeStore, _first_answer
 from yurttunnel.pki.enrolment_messages import EnrolmentRefused, Refusal
-from yurttunnel.pki.identity import BadIdentity, identity_from_certificate, parse_identifiers
+from yurttunnel.pki.identity import identity_from_certificate, parse_identifiers
 from yurttunnel.pki.issuer import Chain
+from yurttunnel.pki.names import BadIdentity
 from yurttunnel.pki.revocation import revoke_node
 from yurttunnel.pki.token import BadToken, JoinToken
 from yurttunnel.server.standalone_trust import StandaloneServerTrust

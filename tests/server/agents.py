@@ -23,8 +23,8 @@ from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRe
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.connection import CLOSE_TIMEOUT, SessionConnection
 from yurttunnel.tunnel.session import PeerDescription, TunnelSession
-from yurttunnel.wire.codes import Code
-from yurttunnel.wire.hello import NO_SESSION, Hello, Limits, Refused
+from yurttunnel.wire.codes import Code, Refused
+from yurttunnel.wire.hello import NO_SESSION, Hello, Limits
 from yurttunnel.wire.session import Side
 
 GRACE = 0.8

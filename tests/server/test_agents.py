@@ -14,7 +14,8 @@ from twisted.python.failure import Failure
 from tests.server.agents import ListenerTests
 from tests.tunnel.memory import HalfCloseUser
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL, ClientContexts
-from yurttunnel.pki.identity import BadIdentity, identity_from_certificate
+from yurttunnel.pki.identity import identity_from_certificate
+from yurttunnel.pki.names import BadIdentity
 from yurttunnel.pki.problems import refusal
 from yurttunnel.server import agents
 from yurttunnel.server.registry import NodeNotConnected

@@ -41,11 +41,10 @@ from yurttunnel.pki.approval_requests import recognize
 from yurttunnel.pki.enrolment_messages import EnrolmentRefused
 from yurttunnel.pki.identity import (
     BadIdentifiers,
-    BadIdentity,
-    check_node_name,
     identity_from_certificate,
     parse_identifiers,
 )
+from yurttunnel.pki.names import BadIdentity, check_node_name
 from yurttunnel.pki.revocation import RevocationFailed, revoke_node
 from yurttunnel.server.audit import Audit
 from yurttunnel.server.audit_peers import peer_behind

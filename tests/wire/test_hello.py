@@ -12,13 +12,12 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.wire.conformance import conformance
 from tests.wire.harness import limits
 from yurttunnel.wire import frames
-from yurttunnel.wire.codes import Code
+from yurttunnel.wire.codes import Code, Refused
 from yurttunnel.wire.frames import Violation
 from yurttunnel.wire.hello import (
     Hello,
     HelloReader,
     Limits,
-    Refused,
     decode_hello,
     held_processes,
 )

@@ -27,9 +27,9 @@ from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.problems import problem_with_server
 from yurttunnel.tunnel.connection import SessionConnection
 from yurttunnel.tunnel.session import SUCCESSION, PeerDescription, SessionContext, TunnelSession
-from yurttunnel.wire.codes import Code
+from yurttunnel.wire.codes import Code, Refused
 from yurttunnel.wire.frames import Violation
-from yurttunnel.wire.hello import Hello, Refused
+from yurttunnel.wire.hello import Hello
 from yurttunnel.wire.stream_table import Side
 
 REPLACED_WARNINGS = 600.0

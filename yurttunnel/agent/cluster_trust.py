@@ -11,16 +11,17 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.agent.trust import AgentTrust
 from yurttunnel.kube.interfaces import IKubeClient
+from yurttunnel.pki.agent_template import AGENT_PREFIX, agent_template
 from yurttunnel.pki.authorities import AuthorityBundle
 from yurttunnel.pki.certificate_store import (
     DatedStore,
     open_certificate_directory,
 )
-from yurttunnel.pki.certificate_template import AGENT_PREFIX, agent_template
 from yurttunnel.pki.cluster_identity import cluster_identity
 from yurttunnel.pki.cluster_issuer import ClusterIssuer
-from yurttunnel.pki.identity import BadIdentity, Identifiers
+from yurttunnel.pki.identity import Identifiers
 from yurttunnel.pki.metrics import ClusterTrustStats
+from yurttunnel.pki.names import BadIdentity
 from yurttunnel.pki.renewal import CertificateRenewal
 from yurttunnel.pki.renewal_schedule import CLUSTER_SCHEDULE
 

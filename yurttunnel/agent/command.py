@@ -13,7 +13,7 @@ from yurttunnel.ops.configuration.following import Following, follow_file
 from yurttunnel.ops.diagnose.subject import Subject
 from yurttunnel.ops.log import forward_standard_logging
 from yurttunnel.pki.directory import StateError
-from yurttunnel.pki.identity import BadIdentity
+from yurttunnel.pki.names import BadIdentity
 from yurttunnel.pki.token import BadToken
 from yurttunnel.tunnel.direct.reactor import with_transports
 from yurttunnel.tunnel.reactor import IReactor

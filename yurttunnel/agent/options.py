@@ -22,13 +22,11 @@ from yurttunnel.ops.options import CONFIG, USE_LOG_FILE, USE_LOG_LEVEL, CommandO
 from yurttunnel.ops.own_addresses import listed, outgoing_address, own_addresses
 from yurttunnel.ops.tunnel_flags import DRAIN_TIMEOUT, TRANSPORT
 from yurttunnel.ops.usual_directories import state_directory
-from yurttunnel.pki.cluster_identity import check_cluster_node_name
 from yurttunnel.pki.identity import (
-    BadIdentity,
     Identifiers,
-    check_node_name,
     parse_identifiers,
 )
+from yurttunnel.pki.names import BadIdentity, check_cluster_node_name, check_node_name
 from yurttunnel.pki.token import JoinToken
 
 __all__ = ["Options", "Settings"]

@@ -25,7 +25,8 @@ from yurttunnel.pki.enrolment_issuer import (
     EnrolmentIssuer,
     NodeStore,
 )
-from yurttunnel.pki.identity import Identifiers, check_node_name
+from yurttunnel.pki.identity import Identifiers
+from yurttunnel.pki.names import check_node_name
 from yurttunnel.pki.renewal import CertificateRenewal
 from yurttunnel.pki.renewal_schedule import STANDALONE_SCHEDULE
 from yurttunnel.pki.token import JoinToken

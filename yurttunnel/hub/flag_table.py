@@ -12,8 +12,8 @@ from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated
 from yurttunnel.ops.options import CONFIG
 from yurttunnel.pki.certificate_template import HUB_ADDRESS, HUB_ADDRESS_6
-from yurttunnel.pki.cluster_identity import check_cluster_node_name
 from yurttunnel.pki.discovery import BootstrapToken, parse_pin
+from yurttunnel.pki.names import check_cluster_node_name
 
 LONGEST_INTERFACE_NAME = 15
 """Bytes (``IFNAMSIZ`` of linux/if.h, without the final NUL)."""

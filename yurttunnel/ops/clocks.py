@@ -31,6 +31,11 @@ def time_of_day(clock: IReactorTime) -> float:
     return float(tell())
 
 
+def utc_now(clock: IReactorTime) -> datetime.datetime:
+    """Return the date and the time of day, as ``clock`` tells it."""
+    return datetime.datetime.fromtimestamp(time_of_day(clock), datetime.UTC)
+
+
 def timestamp(seconds: float) -> str:
     """Return a time, in seconds since 1970, as ``metav1.Time`` has it: RFC 3339, in UTC."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -10,16 +10,14 @@ from cryptography import x509
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.authority import (
-    CALLER_NAME,
     DEFAULT_NODE_LIFETIME,
-    KUBELET_CLIENT_NAME,
     Authority,
     AuthorityEnded,
     BadRequest,
     PublicKey,
     key_of_request,
-    utc_now,
 )
 from yurttunnel.pki.credentials import certificates_to_pem, pin_of
 from yurttunnel.pki.enrolment_messages import (
@@ -30,15 +28,14 @@ from yurttunnel.pki.enrolment_messages import (
 )
 from yurttunnel.pki.identity import (
     BadIdentifiers,
-    BadIdentity,
     Identifiers,
     NodeIdentity,
-    check_node_name,
     identity_from_certificate,
     parse_identifiers,
     subject_alternative_names,
     uncovered,
 )
+from yurttunnel.pki.names import CALLER_NAME, KUBELET_CLIENT_NAME, BadIdentity, check_node_name
 from yurttunnel.pki.ownership import Ownership
 from yurttunnel.pki.records import NodeRecord, NodeRecords
 from yurttunnel.pki.revocation import Revocations

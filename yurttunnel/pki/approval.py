@@ -25,9 +25,9 @@ from yurttunnel.pki.approval_decision import (
 )
 from yurttunnel.pki.approval_requests import Kind, Request
 from yurttunnel.pki.certificate_template import NODES_ORGANIZATION
-from yurttunnel.pki.cluster_identity import check_cluster_node_name, node_named_by
+from yurttunnel.pki.cluster_identity import node_named_by
 from yurttunnel.pki.hub_approval import KINDS, decide_hub, hub_lookups, organization_fault
-from yurttunnel.pki.identity import NODE_ORGANIZATION, BadIdentity
+from yurttunnel.pki.names import NODE_ORGANIZATION, BadIdentity, check_cluster_node_name
 
 SERVER_ACCOUNT = "yurt-tunnel-server"
 AGENT_ACCOUNT = "yurt-tunnel-agent"

@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 
 from yurttunnel.http.authority import Address, canonical_address
 from yurttunnel.kube.resources import Object
-from yurttunnel.pki.authority import KUBELET_CLIENT_NAME, BadRequest, key_of_request
+from yurttunnel.pki.authority import BadRequest, key_of_request
 from yurttunnel.pki.certificate_template import (
     CLIENT_SIGNER,
     HUB_NAMES,
@@ -33,6 +33,7 @@ from yurttunnel.pki.certificate_template import (
     SERVING_SIGNER,
 )
 from yurttunnel.pki.cluster_identity import AGENT_NAME_PREFIX
+from yurttunnel.pki.names import KUBELET_CLIENT_NAME
 
 SIGNERS = (SERVING_SIGNER, CLIENT_SIGNER)
 """The signers that the tunnel's certificates come from."""

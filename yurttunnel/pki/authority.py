@@ -17,8 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from twisted.internet.interfaces import IReactorTime
 
-from yurttunnel.ops.clocks import time_of_day
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.credentials import (
+    BACKDATED,
     Credentials,
     PrivateKey,
     certificates_to_pem,
@@ -29,17 +30,11 @@ from yurttunnel.pki.credentials import (
     pin_of,
 )
 from yurttunnel.pki.directory import StateDirectory, StateError
-from yurttunnel.pki.identity import NODE_ORGANIZATION, Identifiers, subject_alternative_names
+from yurttunnel.pki.identity import Identifiers, subject_alternative_names
+from yurttunnel.pki.names import NODE_ORGANIZATION
 
 AUTHORITY_CERTIFICATE = "ca.crt"
 AUTHORITY_KEY = "ca.key"
-
-CALLER_NAME = "kube-apiserver-kubelet-client"
-"""The common name of who may use the interception ports, as clusters made by kubeadm have it."""
-
-KUBELET_CLIENT_NAME = "tunnel-proxy-client"
-"""The common name by which kubelets know the server, the same as in yurttunnel 1.2; with the
-organization of the project. Kubelets that authorize callers bind a role to either."""
 
 SERVER_COMMON_NAME = "yurttunnel-server"
 
@@ -49,9 +44,6 @@ DEFAULT_NODE_LIFETIME = 30 * DAY
 SERVER_LIFETIME = 90 * DAY
 CALLER_LIFETIME = 365 * DAY
 _AUTHORITY_LIFETIME = 10 * 365 * DAY
-BACKDATED = datetime.timedelta(minutes=5)
-"""How long before its issue a certificate is valid: how far two machines' clocks may differ."""
-
 _NEVER_BEFORE = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 """This program was made later: a clock that says less has never been set, and an authority that
 lives ten years from 1970 on would have ended once it is."""
@@ -72,11 +64,6 @@ class AuthorityEnded(Exception):
 
     Whatever it would sign had ended, too.
     """
-
-
-def utc_now(clock: IReactorTime) -> datetime.datetime:
-    """Return the date and the time of day, as ``clock`` tells it."""
-    return datetime.datetime.fromtimestamp(time_of_day(clock), datetime.UTC)
 
 
 def key_of_request(pem: str) -> PublicKey:

@@ -16,10 +16,9 @@ from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from zope.interface import implementer
 
-from yurttunnel.pki.authority import KUBELET_CLIENT_NAME
 from yurttunnel.pki.contexts import PEER_MUST_PRESENT, RotatingContexts, server_context
 from yurttunnel.pki.credentials import Credentials
-from yurttunnel.pki.identity import NODE_ORGANIZATION
+from yurttunnel.pki.names import KUBELET_CLIENT_NAME, NODE_ORGANIZATION
 from yurttunnel.pki.problems import certificate_problem, refusal
 from yurttunnel.pki.rejection import set_verification
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from cryptography import x509
 from twisted.internet.interfaces import IReactorTime
 
-from yurttunnel.pki.authority import BACKDATED, utc_now
+from yurttunnel.ops.clocks import utc_now
+from yurttunnel.pki.credentials import BACKDATED
 from yurttunnel.pki.issuer import IssuedCertificate, Template
 from yurttunnel.pki.renewal_schedule import Schedule
 

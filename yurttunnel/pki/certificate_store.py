@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives import serialization
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from yurttunnel.pki.authority import utc_now
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.credentials import (
     BadCredentials,
     PrivateKey,

@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from ipaddress import IPv4Address, IPv6Address
 
-from cryptography import x509
-
-from yurttunnel.pki.authority import KUBELET_CLIENT_NAME
-from yurttunnel.pki.cluster_identity import common_name_of
-from yurttunnel.pki.identity import (
-    MAX_HOST_LENGTH,
-    NODE_ORGANIZATION,
-    Identifiers,
-    subject_alternative_names,
-)
 from yurttunnel.pki.issuer import CLIENT_AUTH, SERVER_AUTH, Address, CertificateTemplate
+from yurttunnel.pki.names import KUBELET_CLIENT_NAME, NODE_ORGANIZATION
 
 SERVING_SIGNER = "kubernetes.io/kubelet-serving"
 CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client"
@@ -40,7 +31,6 @@ HUB_NAMES = (
 """The names by which pods ask the API, and so the hub that stands in for it on their node."""
 
 PROXY_CLIENT_PREFIX = "yurttunnel-server-proxy-client"
-AGENT_PREFIX = "yurttunnel-agent"
 HUB_PREFIX = "yurthub"
 HUB_SERVER_PREFIX = "yurthub-server"
 """What the names of the files begin with in which they are kept."""
@@ -87,25 +77,6 @@ def hub_serving_template(node: str, addresses: Collection[Address]) -> Certifica
         HUB_NAMES,
         _in_order(addresses),
         signer=SERVING_SIGNER,
-    )
-
-
-def agent_template(node: str, identifiers: Identifiers) -> CertificateTemplate:
-    """Describe the certificate of a node; raises ``BadIdentity`` for what none can have."""
-    names = subject_alternative_names(node, identifiers, longest=MAX_HOST_LENGTH)
-    return CertificateTemplate(
-        common_name_of(node),
-        (NODE_ORGANIZATION,),
-        CLIENT_AUTH,
-        tuple(name.value for name in names if isinstance(name, x509.DNSName)),
-        tuple(
-            name.value
-            for name in names
-            if isinstance(name, x509.IPAddress)
-            and isinstance(name.value, IPv4Address | IPv6Address)
-        ),
-        tuple(name.value for name in names if isinstance(name, x509.UniformResourceIdentifier)),
-        signer=CLIENT_SIGNER,
     )
 
 

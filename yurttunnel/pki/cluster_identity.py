@@ -23,16 +23,17 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from yurttunnel.pki.authority import KUBELET_CLIENT_NAME
 from yurttunnel.pki.identity import (
-    MAX_HOST_LENGTH,
-    NODE_ORGANIZATION,
-    BadIdentity,
     NodeIdentity,
-    check_node_name,
     read_identity,
 )
 from yurttunnel.pki.metrics import CommonCertificateCounters
+from yurttunnel.pki.names import (
+    KUBELET_CLIENT_NAME,
+    NODE_ORGANIZATION,
+    BadIdentity,
+    check_cluster_node_name,
+)
 
 COMMON_AGENT_NAME = "tunnel-agent-client"
 """The common name that all agents of yurttunnel 1.2 have."""
@@ -48,14 +49,6 @@ MAX_NODES = 4096
 _MAX_COMMON_NAME_LENGTH = 64
 _KEPT_OF_LONG_NAMES = 30
 _DIGITS_OF_LONG_NAMES = 20
-
-
-def check_cluster_node_name(name: str) -> str:
-    """Return ``name`` if a node of a cluster can have it, with at most 253 characters.
-
-    Raises :class:`BadIdentity` otherwise.
-    """
-    return check_node_name(name, MAX_HOST_LENGTH)
 
 
 def common_name_of(node: str) -> str:

@@ -36,10 +36,10 @@ from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.authorities import Authorities
-from yurttunnel.pki.authority import utc_now
 from yurttunnel.pki.credentials import BadCredentials, Credentials, is_issued_by
-from yurttunnel.pki.identity import host_is_address
+from yurttunnel.pki.names import host_is_address
 from yurttunnel.pki.problems import certificate_problem, refusal
 from yurttunnel.pki.rejection import set_verification
 from yurttunnel.tunnel.host_names import in_ascii

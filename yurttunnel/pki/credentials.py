@@ -14,6 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from yurttunnel.pki.directory import StateDirectory, StateError
 
+BACKDATED = datetime.timedelta(minutes=5)
+"""How long before its issue a certificate is valid: how far two machines' clocks may differ."""
+
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 

@@ -41,7 +41,7 @@ from yurttunnel.pki.credentials import (
     certificates_to_pem,
     pin_of,
 )
-from yurttunnel.pki.identity import host_is_address
+from yurttunnel.pki.names import host_is_address
 from yurttunnel.tunnel.host_names import in_ascii
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.tls import TLSEndpoint

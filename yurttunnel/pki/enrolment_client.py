@@ -28,7 +28,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.http.authority import join_authority
-from yurttunnel.pki.authority import BACKDATED, utc_now
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.contexts import (
     ENROLMENT_PROTOCOL,
     ClientContexts,
@@ -37,6 +37,7 @@ from yurttunnel.pki.contexts import (
     pinning_context,
 )
 from yurttunnel.pki.credentials import (
+    BACKDATED,
     BadCredentials,
     Credentials,
     certificates_from_pem,
@@ -53,14 +54,13 @@ from yurttunnel.pki.enrolment_messages import (
     decode_time,
 )
 from yurttunnel.pki.identity import (
-    BadIdentity,
     Identifiers,
     format_identifiers,
-    host_is_address,
     identity_from_certificate,
     uncovered,
 )
 from yurttunnel.pki.issuer import Chain, NotIssued
+from yurttunnel.pki.names import BadIdentity, host_is_address
 from yurttunnel.pki.problems import problem_with_server
 from yurttunnel.pki.token import JoinToken
 from yurttunnel.pki.wrong_clock import Misdated

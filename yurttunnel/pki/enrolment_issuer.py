@@ -9,7 +9,8 @@ from functools import partial
 from cryptography import x509
 from twisted.internet.interfaces import IReactorTime
 
-from yurttunnel.pki.authority import request_certificate, utc_now
+from yurttunnel.ops.clocks import utc_now
+from yurttunnel.pki.authority import request_certificate
 from yurttunnel.pki.certificate_store import CertificateStore
 from yurttunnel.pki.contexts import ServerNotTrusted
 from yurttunnel.pki.credentials import (
@@ -29,12 +30,12 @@ from yurttunnel.pki.enrolment_client import (
 )
 from yurttunnel.pki.enrolment_messages import EnrolmentRefused, Refusal
 from yurttunnel.pki.identity import (
-    BadIdentity,
     Identifiers,
     identity_from_certificate,
     uncovered,
 )
 from yurttunnel.pki.issuer import Chain, IssuedCertificate, Template
+from yurttunnel.pki.names import BadIdentity
 from yurttunnel.pki.token import JoinToken
 
 NODE_FILE = "node.pem"

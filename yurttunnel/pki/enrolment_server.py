@@ -10,9 +10,9 @@ from twisted.python.failure import Failure
 
 from yurttunnel.http.authority import known_host
 from yurttunnel.http.evicting_set import EvictingSet
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.admission import Admission
-from yurttunnel.pki.authority import utc_now
 from yurttunnel.pki.contexts import peer_certificate
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.enrolment_messages import (

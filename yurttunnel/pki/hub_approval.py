@@ -22,8 +22,7 @@ from yurttunnel.pki.certificate_template import (
     NODE_USER_PREFIX,
     NODES_ORGANIZATION,
 )
-from yurttunnel.pki.cluster_identity import check_cluster_node_name
-from yurttunnel.pki.identity import BadIdentity
+from yurttunnel.pki.names import BadIdentity, check_cluster_node_name
 
 KINDS = (Kind.HUB, Kind.HUB_SERVING)
 

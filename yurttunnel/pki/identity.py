@@ -36,32 +36,24 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from yurttunnel.http.authority import (
     Address,
-    BadAuthority,
     Network,
     canonical_host,
-    means_every_machine,
     parse_network,
+)
+from yurttunnel.pki.names import (
+    MAX_NODE_NAME_LENGTH,
+    NODE_ORGANIZATION,
+    BadIdentity,
+    check_host,
+    check_node_name,
 )
 from yurttunnel.wire.hello import HELLO_LIMIT
 
-NODE_ORGANIZATION = "openyurt:yurttunnel"
-"""The organization in every node certificate, the same in all versions of yurttunnel."""
-
-MAX_NODE_NAME_LENGTH = 64
-"""Characters: what a certificate's common name can hold (X.520, ub-common-name)."""
-MAX_HOST_LENGTH = 253
-"""Characters (RFC 1123)."""
 MAX_IDENTIFIERS = 256
 """How many identifiers one node can have."""
 
 _URI_SCHEME = "yurttunnel:"
-_LABEL = "[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
-_SUBDOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _ENROLMENT = re.compile("[0-9a-f]{1,64}")
-
-
-class BadIdentity(ValueError):
-    """A name that no node can have, or a certificate that does not name a node."""
 
 
 class BadIdentifiers(ValueError):
@@ -97,27 +89,6 @@ class NodeIdentity:
     not_before: datetime.datetime
     not_after: datetime.datetime
     enrolment: str = ""
-
-
-def check_node_name(name: str, longest: int = MAX_NODE_NAME_LENGTH) -> str:
-    """Return ``name`` if a node can have it.
-
-    Node names are lower case RFC 1123 subdomains of at most ``longest`` characters, by default
-    those that a common name can hold. Everything else, such as line ends, slashes or NUL,
-    raises :class:`BadIdentity`, and so does a name that each machine has for itself
-    (``localhost``, ``127.0.0.1``).
-    """
-    if len(name) > longest:
-        raise BadIdentity(
-            f"{name[:longest]!r}... is longer than the"
-            f" {longest} characters that a node's name can have"
-        )
-    if not _SUBDOMAIN.fullmatch(name):
-        raise BadIdentity(
-            f"{name!r} is not a node's name: use lower case letters, digits, '-' and '.',"
-            " beginning and ending with a letter or digit, at most 63 from '.' to '.'"
-        )
-    return _told_apart(name)
 
 
 def parse_identifiers(text: str, warn: Callable[[str], None] | None = None) -> Identifiers:
@@ -171,7 +142,7 @@ def subject_alternative_names(
     check_node_name(node, longest)
     hosts = sorted(identifiers.hosts - {node})
     for host in hosts:
-        _check_host(host)
+        check_host(host)
     items = _network_items(identifiers)
     if len(hosts) + len(identifiers.addresses) + len(items) >= MAX_IDENTIFIERS:
         raise BadIdentity(f"{node} has more than {MAX_IDENTIFIERS} identifiers")
@@ -277,7 +248,7 @@ class _Collected:
         try:
             match key:
                 case "host":
-                    self.hosts.add(_check_host(value))
+                    self.hosts.add(check_host(value))
                 case "ipv4" | "ipv6":
                     self.addresses.add(_address(key, value))
                 case "cidr":
@@ -347,26 +318,6 @@ def _split_uri(uri: str) -> tuple[bool, str, str]:
     return uri.startswith(_URI_SCHEME), key, value
 
 
-def _check_host(host: str) -> str:
-    if len(host) > MAX_HOST_LENGTH or not _SUBDOMAIN.fullmatch(host):
-        raise BadIdentity("not a host name in lower case (RFC 1123)")
-    return _told_apart(host)
-
-
-def _told_apart(name: str) -> str:
-    """Return ``name``, which tells one machine from others; raises :class:`BadIdentity`."""
-    try:
-        host = canonical_host(name)
-    except BadAuthority:
-        raise BadIdentity(
-            f"{name!r} has numbers only, and inet_aton reads it as an IPv4 address: choose a name"
-            " with a letter, or the whole address"
-        ) from None
-    if means_every_machine(host):
-        raise BadIdentity(f"{name!r} is what every machine calls itself: choose another name")
-    return name
-
-
 def _address(key: str, text: str) -> Address:
     """Read what ``ipv4`` or ``ipv6`` says; an IPv4-mapped address is the IPv4 address.
 
@@ -414,12 +365,3 @@ def _in_order(
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
-
-
-def host_is_address(host: str) -> bool:
-    """Return whether ``host`` is an address literal rather than a name."""
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -20,11 +20,12 @@ from twisted.logger import Logger
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 
 from yurttunnel.http.authority import BadAuthority, canonical_host
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.pki.authority import Authority, AuthorityEnded, utc_now
+from yurttunnel.pki.authority import Authority, AuthorityEnded
 from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.credentials import Credentials, new_key
-from yurttunnel.pki.identity import host_is_address
+from yurttunnel.pki.names import host_is_address
 
 MAX_CERTIFICATES = 1024
 """How many certificates are kept, a few KiB each; others are issued again when asked for."""

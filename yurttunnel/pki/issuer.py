@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from twisted.internet.interfaces import IReactorTime
 
-from yurttunnel.pki.authority import utc_now
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.credentials import Credentials, PrivateKey, is_issued_by
 
 SERVER_AUTH = "server auth"

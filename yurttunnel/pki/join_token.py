@@ -7,8 +7,9 @@ import datetime
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.ops.reconciler import Reconciler
-from yurttunnel.pki.authority import BACKDATED, utc_now
+from yurttunnel.pki.credentials import BACKDATED
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.revocation import Revocations
 from yurttunnel.pki.token import (

@@ -20,8 +20,8 @@ from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.pki.authority import utc_now
 from yurttunnel.pki.callers import HTTP_PROTOCOL
 from yurttunnel.pki.contexts import (
     PEER_MUST_PRESENT,
@@ -31,7 +31,7 @@ from yurttunnel.pki.contexts import (
     names_in,
 )
 from yurttunnel.pki.credentials import Credentials
-from yurttunnel.pki.identity import host_is_address
+from yurttunnel.pki.names import host_is_address
 from yurttunnel.pki.problems import certificate_problem
 from yurttunnel.pki.rejection import set_verification
 

@@ -13,8 +13,7 @@ from cryptography import x509
 from OpenSSL import SSL
 from twisted.python.failure import Failure
 
-from yurttunnel.wire.codes import Code
-from yurttunnel.wire.hello import Refused
+from yurttunnel.wire.codes import Code, Refused
 
 _OURS = "yurttunnel"
 """Stands in our own TLS errors where OpenSSL names its library."""

@@ -13,12 +13,11 @@ from twisted.logger import Logger
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.identity import (
     BadIdentifiers,
-    BadIdentity,
     Identifiers,
-    check_node_name,
     format_identifiers,
     parse_identifiers,
 )
+from yurttunnel.pki.names import BadIdentity, check_node_name
 
 NODES_DIRECTORY = "nodes"
 

@@ -17,8 +17,8 @@ from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.ops.reconciler import Reconciler
-from yurttunnel.pki.authority import utc_now
 from yurttunnel.pki.certificate_in_use import CertificateInUse
 from yurttunnel.pki.certificate_store import CertificateStore
 from yurttunnel.pki.credentials import Credentials, PrivateKey, new_key

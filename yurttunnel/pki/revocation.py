@@ -25,10 +25,12 @@ from pathlib import Path
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.ops.reconciler import Reconciler
-from yurttunnel.pki.authority import BACKDATED, utc_now
+from yurttunnel.pki.credentials import BACKDATED
 from yurttunnel.pki.directory import StateDirectory, StateError
-from yurttunnel.pki.identity import BadIdentity, NodeIdentity, check_node_name
+from yurttunnel.pki.identity import NodeIdentity
+from yurttunnel.pki.names import BadIdentity, check_node_name
 from yurttunnel.pki.records import NodeRecords, read_record
 from yurttunnel.pki.token import newest_token
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from twisted.internet.interfaces import IReactorTime
 
-from yurttunnel.pki.authority import utc_now
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.directory import StateDirectory, StateError
 
 JOIN_TOKEN_FILE = "join-token"

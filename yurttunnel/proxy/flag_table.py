@@ -10,7 +10,7 @@ from yurttunnel.ops import flags
 from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Switch
 from yurttunnel.ops.options import CONFIG
-from yurttunnel.pki.cluster_identity import check_cluster_node_name
+from yurttunnel.pki.names import check_cluster_node_name
 from yurttunnel.proxy.settings import BackEnd, Mode
 from yurttunnel.proxy.state.virtual_services import Network
 

@@ -14,7 +14,7 @@ from yurttunnel.ops import flags
 from yurttunnel.ops.flag_table import Flag, Group, Switch
 from yurttunnel.ops.help import Example
 from yurttunnel.ops.options import CommandOptions
-from yurttunnel.pki.identity import check_node_name
+from yurttunnel.pki.names import check_node_name
 
 ADDRESS = "127.0.0.1"
 """Where everything listens: whoever reaches the API runs programs as the user who started it."""

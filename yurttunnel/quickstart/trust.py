@@ -13,8 +13,6 @@ from yurttunnel.hub.identity.authorities import CA_FILE
 from yurttunnel.hub.identity.identity import PKI_DIRECTORY
 from yurttunnel.pki.authority import (
     CALLER_LIFETIME,
-    CALLER_NAME,
-    KUBELET_CLIENT_NAME,
     Authority,
 )
 from yurttunnel.pki.callers import HTTP_PROTOCOL, CallerContexts, OptionalCallerContexts
@@ -34,6 +32,7 @@ from yurttunnel.pki.credentials import (
 )
 from yurttunnel.pki.directory import StateDirectory
 from yurttunnel.pki.embedded_issuer import own_certificate
+from yurttunnel.pki.names import CALLER_NAME, KUBELET_CLIENT_NAME
 from yurttunnel.quickstart.options import ADDRESS
 
 _ADMIN = "quickstart-admin"

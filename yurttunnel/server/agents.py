@@ -18,11 +18,11 @@ from zope.interface import implementer
 from yurttunnel.http.evicting_set import EvictingSet
 from yurttunnel.metrics import Metric, counter, counts_of
 from yurttunnel.pki.identity import (
-    BadIdentity,
     Identifiers,
     NodeIdentity,
     identity_from_certificate,
 )
+from yurttunnel.pki.names import BadIdentity
 from yurttunnel.server.node_session import RESTARTED, NodeSession, granted_identifiers
 from yurttunnel.server.refused_peers import RefusedPeers, authority_behind
 from yurttunnel.server.registry import INodeSession, SessionRegistry

@@ -9,8 +9,8 @@ from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
 from yurttunnel.ops.options import CONFIG
 from yurttunnel.ops.tunnel_flags import DRAIN_TIMEOUT, TRANSPORT
-from yurttunnel.pki.identity import BadIdentity, check_node_name
 from yurttunnel.pki.kubelets import KubeletVerification
+from yurttunnel.pki.names import BadIdentity, check_node_name
 from yurttunnel.server.audit_options import AUDIT_TABLE
 from yurttunnel.server.endpoints import Endpoint, parse_endpoint
 from yurttunnel.server.frontends.admission import parse_permission

@@ -14,9 +14,7 @@ from yurttunnel.ops.own_addresses import own_addresses
 from yurttunnel.pki.admission import Admission
 from yurttunnel.pki.authority import (
     CALLER_LIFETIME,
-    CALLER_NAME,
     DEFAULT_NODE_LIFETIME,
-    KUBELET_CLIENT_NAME,
     SERVER_COMMON_NAME,
     SERVER_LIFETIME,
     Authority,
@@ -28,16 +26,20 @@ from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.embedded_issuer import own_certificate
 from yurttunnel.pki.enrolment_server import EnrolmentFactory
 from yurttunnel.pki.identity import (
-    NODE_ORGANIZATION,
-    BadIdentity,
     NodeIdentity,
-    host_is_address,
     identity_from_certificate,
 )
 from yurttunnel.pki.interception import InterceptionContexts
 from yurttunnel.pki.issuer import CLIENT_AUTH, SERVER_AUTH, CertificateTemplate, Template
 from yurttunnel.pki.join_token import JoinTokenFile
 from yurttunnel.pki.kubelets import EMBEDDED_AUTHORITY, KubeletVerification
+from yurttunnel.pki.names import (
+    CALLER_NAME,
+    KUBELET_CLIENT_NAME,
+    NODE_ORGANIZATION,
+    BadIdentity,
+    host_is_address,
+)
 from yurttunnel.pki.ownership import Ownership
 from yurttunnel.pki.records import NodeRecords
 from yurttunnel.pki.revocation import Revocations

@@ -21,9 +21,9 @@ from zope.interface import implementer
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.tunnel.tls import ALPN
 from yurttunnel.wire import frames
-from yurttunnel.wire.codes import Code
+from yurttunnel.wire.codes import Code, Refused
 from yurttunnel.wire.frames import Violation
-from yurttunnel.wire.hello import Hello, HelloReader, Refused
+from yurttunnel.wire.hello import Hello, HelloReader
 
 HELLO_TIMEOUT = 10.0
 """Seconds from the TCP connection to the peer's complete HELLO, TLS handshake included."""

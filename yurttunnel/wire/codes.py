@@ -23,6 +23,10 @@ class CodedError(Exception):
         return f"{self.text} ({self.code.name})"
 
 
+class Refused(CodedError):
+    """The peer answered the HELLO with CLOSE: ``code`` says why, ``text`` in a sentence."""
+
+
 class Code(enum.IntEnum):
     """A reason, as 16 bits on the wire."""
 

@@ -12,7 +12,7 @@ from struct import Struct
 from typing import Final
 
 from yurttunnel.wire import frames
-from yurttunnel.wire.codes import Code, CodedError
+from yurttunnel.wire.codes import Code, Refused
 from yurttunnel.wire.frames import Violation
 
 VERSION: Final = 1
@@ -229,7 +229,3 @@ class HelloReader:
         end = frames.HEADER_SIZE + length
         if len(self._buffer) >= end:
             raise Refused(*frames.decode_coded(self._buffer[frames.HEADER_SIZE : end]))
-
-
-class Refused(CodedError):
-    """The peer answered the HELLO with CLOSE: ``code`` says why, ``text`` in a sentence."""

@@ -12,9 +12,9 @@ from benchmarks.ports import free_ports
 from tests.apiserver.api import ClusterAPI
 from yurtlab.api.store import Store
 from yurttunnel.http.server import HTTPFactory
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.services import PortService
-from yurttunnel.pki.authority import utc_now
 from yurttunnel.pki.callers import HTTP_PROTOCOL, OptionalCallerContexts
 from yurttunnel.pki.contexts import RotatingContexts, client_context
 from yurttunnel.quickstart.composition import HTTP_SETTINGS

@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from tests.apiserver.signing import SigningAuthority
-from yurttunnel.pki.authority import CALLER_NAME, Authority
+from yurttunnel.pki.authority import Authority
 from yurttunnel.pki.credentials import (
     Credentials,
     certificates_to_pem,
@@ -21,6 +21,7 @@ from yurttunnel.pki.credentials import (
     new_key,
 )
 from yurttunnel.pki.directory import StateDirectory
+from yurttunnel.pki.names import CALLER_NAME
 
 
 class Identities:

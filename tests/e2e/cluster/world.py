@@ -41,14 +41,15 @@ from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotFound
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.loading import load_configuration
 from yurttunnel.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, PODS, SERVICES
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn
-from yurttunnel.pki.authority import CALLER_NAME, KUBELET_CLIENT_NAME, utc_now
 from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.cluster_issuer import ClusterIssuer
 from yurttunnel.pki.contexts import RotatingContexts
 from yurttunnel.pki.credentials import Credentials, new_key
 from yurttunnel.pki.issuer import CertificateTemplate, Chain
+from yurttunnel.pki.names import CALLER_NAME, KUBELET_CLIENT_NAME
 from yurttunnel.quickstart.composition import HTTP_SETTINGS
 from yurttunnel.tunnel import tls
 

@@ -22,8 +22,8 @@ from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.loading import load_configuration
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn
-from yurttunnel.pki.authority import CALLER_NAME, KUBELET_CLIENT_NAME
 from yurttunnel.pki.callers import CallerContexts
+from yurttunnel.pki.names import CALLER_NAME, KUBELET_CLIENT_NAME
 from yurttunnel.quickstart.composition import HTTP_SETTINGS
 from yurttunnel.tunnel import tls
 

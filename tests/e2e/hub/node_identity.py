@@ -13,7 +13,7 @@ from tests.apiserver.kinds import CERTIFICATE_SIGNING_REQUESTS
 from tests.apiserver.signing import check_request
 from tests.e2e.cluster.identities import Identities
 from yurtlab.api.store import ADDED, Event, Store
-from yurttunnel.pki.authority import utc_now
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.certificate_store import DatedStore
 from yurttunnel.pki.certificate_template import (
     HUB_PREFIX,

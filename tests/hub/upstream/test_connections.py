@@ -22,7 +22,7 @@ from yurttunnel.hub.interfaces import IIdentity
 from yurttunnel.hub.upstream import connections
 from yurttunnel.hub.upstream.connections import Connections
 from yurttunnel.hub.upstream.servers import Server
-from yurttunnel.pki.authority import utc_now
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.callers import HTTP_PROTOCOL, OptionalCallerContexts
 from yurttunnel.pki.contexts import ClientContexts, peer_certificate
 from yurttunnel.tunnel import tls

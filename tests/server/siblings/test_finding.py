@@ -17,8 +17,8 @@ from yurttunnel.server.siblings.service import LISTED_SECONDS
 from yurttunnel.server.siblings.settings import SIBLING_LIMITS
 from yurttunnel.tunnel.connection import HELLO_TIMEOUT, SessionConnection
 from yurttunnel.tunnel.tls import SIBLING_ALPN
-from yurttunnel.wire.codes import Code
-from yurttunnel.wire.hello import NO_SESSION, Hello, Limits, Refused
+from yurttunnel.wire.codes import Code, Refused
+from yurttunnel.wire.hello import NO_SESSION, Hello, Limits
 
 OTHER_PROCESS = b"b" * 16
 WINDOW = SIBLING_LIMITS.resume_window / 1000

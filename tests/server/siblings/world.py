@@ -19,10 +19,9 @@ from tests.tunnel.memory import HalfCloseUser
 from tests.tunnel.test_connection import Link
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.resources import ENDPOINT_SLICES
-from yurttunnel.pki.authority import KUBELET_CLIENT_NAME
 from yurttunnel.pki.contexts import ClientContexts, ServerContexts
 from yurttunnel.pki.credentials import new_key
-from yurttunnel.pki.identity import NODE_ORGANIZATION
+from yurttunnel.pki.names import KUBELET_CLIENT_NAME, NODE_ORGANIZATION
 from yurttunnel.server.agents import AgentListener, AgentListenerSettings, RefuseStreams
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.server.siblings.replicas import replica_slices, server_name

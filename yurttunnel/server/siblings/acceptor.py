@@ -13,7 +13,7 @@ from zope.interface import implementer
 
 from yurttunnel.http.evicting_set import EvictingSet
 from yurttunnel.pki.cluster_identity import check_sibling
-from yurttunnel.pki.identity import BadIdentity
+from yurttunnel.pki.names import BadIdentity
 from yurttunnel.server.refused_peers import RefusedPeers, authority_behind
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.siblings.feed import FEED_HOST, FeedWriter

@@ -20,9 +20,9 @@ from yurttunnel.server.siblings.session import SiblingContext, SiblingSession
 from yurttunnel.tunnel.connection import SessionConnection
 from yurttunnel.tunnel.session import PeerDescription, TunnelSession
 from yurttunnel.tunnel.tls import SIBLING_ALPN
-from yurttunnel.wire.codes import Code
+from yurttunnel.wire.codes import Code, Refused
 from yurttunnel.wire.frames import Violation
-from yurttunnel.wire.hello import NO_SESSION, Hello, Refused
+from yurttunnel.wire.hello import NO_SESSION, Hello
 from yurttunnel.wire.stream_table import Side
 
 FIRST_DELAY = 0.2

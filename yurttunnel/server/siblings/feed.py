@@ -19,13 +19,11 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.pki.identity import (
-    MAX_HOST_LENGTH,
-    BadIdentity,
     Identifiers,
-    check_node_name,
     format_identifiers,
     parse_identifiers,
 )
+from yurttunnel.pki.names import MAX_HOST_LENGTH, BadIdentity, check_node_name
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.wire.codes import Code

@@ -7,7 +7,7 @@ from zope.interface import implementer
 from tests.fakes import Recorder
 from tests.pki.support import Issuer
 from tests.server.frontends.kubelet.world import RESPONSE_TIMEOUT, World
-from yurttunnel.pki.authority import CALLER_NAME
+from yurttunnel.pki.names import CALLER_NAME
 from yurttunnel.server.frontends.kubelet.destination import Destination
 from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
 from yurttunnel.wire.codes import Code

@@ -14,12 +14,12 @@ from tests.tunnel.test_connection import Link
 from yurttunnel.http.head import HeadLimits
 from yurttunnel.http.interfaces import IRequestHandler
 from yurttunnel.http.server import HTTPFactory, ServerSettings
-from yurttunnel.pki.authority import CALLER_NAME
 from yurttunnel.pki.callers import HTTP_PROTOCOL, CallerContexts
 from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.pki.identity import Identifiers
 from yurttunnel.pki.interception import InterceptionContexts
 from yurttunnel.pki.kubelets import KubeletContexts, KubeletVerification
+from yurttunnel.pki.names import CALLER_NAME
 from yurttunnel.server.frontends.kubelet.listeners import SETTINGS, Interception
 from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.tunnel import tls

@@ -13,7 +13,7 @@ from twisted.internet.interfaces import ITransport
 from yurttunnel.http.authority import address_in
 from yurttunnel.http.head import RequestHead
 from yurttunnel.pki.contexts import peer_certificate
-from yurttunnel.pki.identity import NODE_ORGANIZATION
+from yurttunnel.pki.names import NODE_ORGANIZATION
 from yurttunnel.server.frontends.kubelet.reviews import User
 from yurttunnel.tunnel.shares import caller_at
 

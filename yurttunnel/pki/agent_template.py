@@ -1,0 +1,35 @@
+"""What the certificate of an agent in a cluster is like, and where it is kept."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address
+
+from cryptography import x509
+
+from yurttunnel.pki.certificate_template import CLIENT_SIGNER
+from yurttunnel.pki.cluster_identity import common_name_of
+from yurttunnel.pki.identity import Identifiers, subject_alternative_names
+from yurttunnel.pki.issuer import CLIENT_AUTH, CertificateTemplate
+from yurttunnel.pki.names import MAX_HOST_LENGTH, NODE_ORGANIZATION
+
+AGENT_PREFIX = "yurttunnel-agent"
+"""What the name of the file begins with in which it is kept."""
+
+
+def agent_template(node: str, identifiers: Identifiers) -> CertificateTemplate:
+    """Describe the certificate of a node; raises ``BadIdentity`` for what none can have."""
+    names = subject_alternative_names(node, identifiers, longest=MAX_HOST_LENGTH)
+    return CertificateTemplate(
+        common_name_of(node),
+        (NODE_ORGANIZATION,),
+        CLIENT_AUTH,
+        tuple(name.value for name in names if isinstance(name, x509.DNSName)),
+        tuple(
+            name.value
+            for name in names
+            if isinstance(name, x509.IPAddress)
+            and isinstance(name.value, IPv4Address | IPv6Address)
+        ),
+        tuple(name.value for name in names if isinstance(name, x509.UniformResourceIdentifier)),
+        signer=CLIENT_SIGNER,
+    )

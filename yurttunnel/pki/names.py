@@ -1,0 +1,89 @@
+"""Names that nodes, hosts, and those who have certificates may have."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+
+from yurttunnel.http.authority import BadAuthority, canonical_host, means_every_machine
+
+NODE_ORGANIZATION = "openyurt:yurttunnel"
+"""The organization in every node certificate, the same in all versions of yurttunnel."""
+
+MAX_NODE_NAME_LENGTH = 64
+"""Characters: what a certificate's common name can hold (X.520, ub-common-name)."""
+MAX_HOST_LENGTH = 253
+"""Characters (RFC 1123)."""
+
+CALLER_NAME = "kube-apiserver-kubelet-client"
+"""The common name of who may use the interception ports, as clusters made by kubeadm have it."""
+
+KUBELET_CLIENT_NAME = "tunnel-proxy-client"
+"""The common name by which kubelets know the server, the same as in yurttunnel 1.2; with the
+organization of the project. Kubelets that authorize callers bind a role to either."""
+
+_LABEL = "[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+_SUBDOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+
+
+class BadIdentity(ValueError):
+    """A name that no node can have, or a certificate that does not name a node."""
+
+
+def check_node_name(name: str, longest: int = MAX_NODE_NAME_LENGTH) -> str:
+    """Return ``name`` if a node can have it.
+
+    Node names are lower case RFC 1123 subdomains of at most ``longest`` characters, by default
+    those that a common name can hold. Everything else, such as line ends, slashes or NUL,
+    raises :class:`BadIdentity`, and so does a name that each machine has for itself
+    (``localhost``, ``127.0.0.1``).
+    """
+    if len(name) > longest:
+        raise BadIdentity(
+            f"{name[:longest]!r}... is longer than the"
+            f" {longest} characters that a node's name can have"
+        )
+    if not _SUBDOMAIN.fullmatch(name):
+        raise BadIdentity(
+            f"{name!r} is not a node's name: use lower case letters, digits, '-' and '.',"
+            " beginning and ending with a letter or digit, at most 63 from '.' to '.'"
+        )
+    return _told_apart(name)
+
+
+def check_cluster_node_name(name: str) -> str:
+    """Return ``name`` if a node of a cluster can have it, with at most 253 characters.
+
+    Raises :class:`BadIdentity` otherwise.
+    """
+    return check_node_name(name, MAX_HOST_LENGTH)
+
+
+def check_host(host: str) -> str:
+    """Return ``host`` if it is the name of one; raises :class:`BadIdentity`."""
+    if len(host) > MAX_HOST_LENGTH or not _SUBDOMAIN.fullmatch(host):
+        raise BadIdentity("not a host name in lower case (RFC 1123)")
+    return _told_apart(host)
+
+
+def _told_apart(name: str) -> str:
+    """Return ``name``, which tells one machine from others; raises :class:`BadIdentity`."""
+    try:
+        host = canonical_host(name)
+    except BadAuthority:
+        raise BadIdentity(
+            f"{name!r} has numbers only, and inet_aton reads it as an IPv4 address: choose a name"
+            " with a letter, or the whole address"
+        ) from None
+    if means_every_machine(host):
+        raise BadIdentity(f"{name!r} is what every machine calls itself: choose another name")
+    return name
+
+
+def host_is_address(host: str) -> bool:
+    """Return whether ``host`` is an address literal rather than a name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
