@@ -4,7 +4,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.fakes import MemoryConnection
-from yurttunnel.tunnel.interfaces import IHalfCloseableTransport
+from yurttunnel.tunnel.transports import IHalfCloseableTransport
 
 
 class MemoryConnectionTests(SynchronousTestCase):

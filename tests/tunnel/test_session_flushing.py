@@ -8,8 +8,8 @@ from zope.interface import implementer
 
 from tests.tunnel.memory import HalfCloseUser, SessionPair, User
 from tests.tunnel.sessions import SessionTestCase
-from yurttunnel.tunnel.interfaces import IRounds
 from yurttunnel.tunnel.session import BURST
+from yurttunnel.tunnel.transports import IRounds
 from yurttunnel.wire.codes import Code
 
 

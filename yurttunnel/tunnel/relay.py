@@ -8,7 +8,8 @@ from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from yurttunnel.tunnel.interfaces import IHalfCloseableTransport, IStream
+from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.transports import IHalfCloseableTransport
 from yurttunnel.wire.codes import Code
 
 

@@ -17,10 +17,11 @@ from zope.interface import implementer
 
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.given_up import GivenUpDials
-from yurttunnel.tunnel.interfaces import IRounds, IStream, IStreamAcceptor, IStreamOpener
+from yurttunnel.tunnel.interfaces import IStream, IStreamAcceptor, IStreamOpener
 from yurttunnel.tunnel.shares import OTHER, Holder, Shares, ShareUsedUp
 from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
 from yurttunnel.tunnel.stream import StreamRequest, TunnelStream
+from yurttunnel.tunnel.transports import IRounds
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.frames import OpenRequest

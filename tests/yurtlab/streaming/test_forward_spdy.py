@@ -24,7 +24,7 @@ from yurtlab.node.interfaces import IForwardedConnection
 from yurtlab.node.streaming import connection as shared
 from yurtlab.node.streaming.connection import MAX_KEPT
 from yurtlab.node.streaming.forward_channels import WebSocketTunnel
-from yurttunnel.tunnel.interfaces import IHalfCloseableTransport
+from yurttunnel.tunnel.transports import IHalfCloseableTransport
 
 
 class ForwardCase(SynchronousTestCase):

@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurtlab.timers import cancel
-from yurttunnel.tunnel.interfaces import IHalfCloseableTransport
+from yurttunnel.tunnel.transports import IHalfCloseableTransport
 
 MAX_KEPT: Final = 256 * 1024
 """Bytes of input that a connection keeps for streams which do not want them now; one more read of

@@ -35,7 +35,7 @@ from yurtlab.node.streaming.forwarded_connection import DATA, ERROR, ForwardedCo
 from yurtlab.node.streaming.spdy_connection import SPDYConnection, SPDYStream
 from yurtlab.node.streaming.websocket import ChannelConnection, ChannelStream, WebSocketConnection
 from yurttunnel.http.deadlines import Deadlines
-from yurttunnel.tunnel.interfaces import IHalfCloseableTransport
+from yurttunnel.tunnel.transports import IHalfCloseableTransport
 
 _LONGEST_REQUEST_ID: Final = 64
 

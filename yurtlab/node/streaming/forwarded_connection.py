@@ -18,7 +18,8 @@ from zope.interface import implementer
 
 from yurtlab.node.interfaces import IForwardedConnection
 from yurtlab.node.streaming.connection import InputGate, Stream, StreamingConnection, ignore
-from yurttunnel.tunnel.interfaces import IHalfCloseableTransport, IStream
+from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.transports import IHalfCloseableTransport
 
 DATA: Final = b"data"
 ERROR: Final = b"error"

@@ -19,8 +19,8 @@ from zope.interface import implementer
 from yurttunnel.tunnel.direct.connector import SocketConnector
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.direct.ports import take_over
-from yurttunnel.tunnel.interfaces import IRounds
 from yurttunnel.tunnel.reactor import IReactor
+from yurttunnel.tunnel.transports import IRounds
 
 TRANSPORTS = ("direct", "twisted")
 

@@ -28,7 +28,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.tunnel.direct.openssl import RECORD, TLSState, state_of
-from yurttunnel.tunnel.interfaces import IHalfCloseableTransport
+from yurttunnel.tunnel.transports import IHalfCloseableTransport
 
 HEADER = 5
 """Type, version and length of a record, bytes (RFC 8446 section 5.1)."""

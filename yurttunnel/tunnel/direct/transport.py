@@ -36,7 +36,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
-from yurttunnel.tunnel.interfaces import IHalfCloseableTransport
+from yurttunnel.tunnel.transports import IHalfCloseableTransport
 from yurttunnel.wire.pieces import keep_piece
 
 READ_SIZE = 128 * 1024 - 64
