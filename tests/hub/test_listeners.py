@@ -15,7 +15,7 @@ from yurttunnel.hub.listeners import DRAIN_SECONDS, HubListeners
 from yurttunnel.hub.network.interface import INTERVAL, NodeInterface
 from yurttunnel.hub.settings import InterfaceSettings, ListenerSettings
 from yurttunnel.ops.listen import CannotListen
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 
 INTERFACE = InterfaceSettings("yurthub-dummy0", ip_address("169.254.2.1"))
 SETTINGS = ListenerSettings("127.0.0.1", 10267, "127.0.0.1", 10261, 10268, INTERFACE)

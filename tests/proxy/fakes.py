@@ -18,7 +18,8 @@ from yurttunnel.proxy.interfaces import (
 )
 from yurttunnel.proxy.placement import IKernel
 from yurttunnel.proxy.state.virtual_services import DesiredState, Problem, Protocol
-from yurttunnel.steering.interfaces import VERSIONS, Applied, SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
+from yurttunnel.steering.interfaces import VERSIONS, Applied
 
 
 @implementer(IDesiredStateSource)

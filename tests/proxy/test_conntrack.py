@@ -13,7 +13,7 @@ from tests.steering.netlink.support import KernelTestCase, command, run_at_once
 from yurttunnel.proxy.conntrack import Conntrack
 from yurttunnel.proxy.interfaces import IConntrack, StaleFlows
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink.conversation import KernelRefused
 from yurttunnel.steering.netlink.flow_table import FlowTable
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
+from yurttunnel.steering.failures import SetsRefused
 from yurttunnel.steering.interception import Match
-from yurttunnel.steering.interfaces import Applied, IFirewall, SetsRefused
+from yurttunnel.steering.interfaces import Applied, IFirewall
 
 
 @implementer(IFirewall)

@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection
 from twisted.internet.defer import Deferred, fail, succeed
 from zope.interface import implementer
 
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interception import Address
-from yurttunnel.steering.interfaces import Flow, IAddressSets, IFlows, SteeringFailed
+from yurttunnel.steering.interfaces import Flow, IAddressSets, IFlows
 
 
 @implementer(IAddressSets)

@@ -18,8 +18,9 @@ from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.resources import CONFIG_MAPS, NODES
 from yurttunnel.steering.desired_state import Listeners, SteeringSettings
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interception import Target
-from yurttunnel.steering.interfaces import Firewalls, Flow, SteeringFailed
+from yurttunnel.steering.interfaces import Firewalls, Flow
 from yurttunnel.steering.manager import SETTLE_SECONDS, SteeringManager
 
 PERIOD = 60.0

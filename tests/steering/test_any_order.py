@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred
 
 from tests.cluster.fakes import CLOUD, EDGE
 from tests.steering.steered import EDGE4, PERIOD, SteeredTestCase
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.manager import LOOK_SECONDS
 from yurttunnel.steering.probe_schedule import BLIND_PAUSE, LEAST_PAUSE
 

@@ -12,10 +12,10 @@ from tests.steering.fakes import FakeAddressSets
 from tests.steering.firewall.machines import RealMachine
 from tests.steering.netlink.support import run_at_once
 from tests.steering.steered import EDGE4, INSECURE, SECURE, addresses
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.iptables import Iptables
 from yurttunnel.steering.firewall.tables import BackEnd
 from yurttunnel.steering.interception import Interception, Match
-from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.netlink.address_sets import AddressSets
 
 CLOUD_RETURN = Interception(

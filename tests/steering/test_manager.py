@@ -21,8 +21,8 @@ from tests.steering.steered import (
 )
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.resources import CONFIG_MAPS, NODES, SERVICES
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interception import Match
-from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.manager import LOOK_SECONDS
 
 

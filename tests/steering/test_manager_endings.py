@@ -15,7 +15,7 @@ from tests.steering.steered import (
     SteeredTestCase,
     flow,
 )
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.manager import (
     FINISH_SECONDS,
     LISTENERS_PATIENCE,

@@ -15,8 +15,8 @@ from tests.steering.steered import (
     flow,
 )
 from yurttunnel.kube.resources import NODES
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interception import Match, Target
-from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.manager import LOOK_SECONDS, SETTLE_SECONDS, SYNC_SECONDS
 
 

@@ -44,7 +44,7 @@ def _cleanup(reactor: IReactor) -> IService:
     from yurttunnel.proxy.rules.choice import remove_everything
     from yurttunnel.proxy.rules.iptables.rules import IptablesRules
     from yurttunnel.proxy.rules.nftables.rules import Nftables
-    from yurttunnel.steering.interfaces import SteeringFailed
+    from yurttunnel.steering.failures import SteeringFailed
     from yurttunnel.steering.programs import Programs
 
     programs = Programs(reactor)

@@ -16,7 +16,8 @@ from yurttunnel.proxy.state.virtual_services import (
     Protocol,
     VirtualService,
 )
-from yurttunnel.steering.interfaces import VERSIONS, Applied, SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
+from yurttunnel.steering.interfaces import VERSIONS, Applied
 
 
 class IDesiredStateSource(Interface):

@@ -15,8 +15,9 @@ from yurttunnel.kube.interfaces import IInformers, InformerSpec
 from yurttunnel.kube.resources import NODES, Object
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.proxy.state.virtual_services import Address, Network, NodeFacts
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.detection import has_family
-from yurttunnel.steering.interfaces import VERSIONS, SteeringFailed
+from yurttunnel.steering.interfaces import VERSIONS
 from yurttunnel.steering.netlink.conversation import Conversation
 from yurttunnel.steering.netlink.flow_table import own_addresses
 from yurttunnel.steering.netlink.refusals import as_steering_failed

@@ -36,7 +36,8 @@ from yurttunnel.proxy.state.virtual_services import (
     Problem,
     Protocol,
 )
-from yurttunnel.steering.interfaces import VERSIONS, SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
+from yurttunnel.steering.interfaces import VERSIONS
 
 LOOK_SECONDS = 5.0
 """How often the kernel is asked whether somebody has changed rules."""

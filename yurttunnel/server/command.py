@@ -47,8 +47,8 @@ def _cleanup(reactor: IReactor) -> IService:
     """Remove what servers have left in this machine's firewall, and exit."""
     # What speaks to the kernel takes time and memory to import.
     from yurttunnel.ops.errand import Errand
+    from yurttunnel.steering.failures import SteeringFailed
     from yurttunnel.steering.firewall.tunnel import remove_everything
-    from yurttunnel.steering.interfaces import SteeringFailed
     from yurttunnel.steering.netlink.address_sets import AddressSets
     from yurttunnel.steering.netlink.worker import KernelWorker
     from yurttunnel.steering.programs import Programs

@@ -23,7 +23,8 @@ from yurttunnel.server.steered import listeners, listening_ports
 from yurttunnel.steering.desired_state import SteeringSettings
 from yurttunnel.steering.dns.controller import LEASE, DnsController
 from yurttunnel.steering.dns.service_ports import ServerPorts
-from yurttunnel.steering.interfaces import Firewalls, SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
+from yurttunnel.steering.interfaces import Firewalls
 from yurttunnel.steering.report import (
     DNS_METRICS,
     PASSTHROUGH_METRICS,

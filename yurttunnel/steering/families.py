@@ -10,9 +10,10 @@ from twisted.logger import Logger
 
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.steering.desired_state import SteeringSettings
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.family import Family
 from yurttunnel.steering.interception import Interception, Match
-from yurttunnel.steering.interfaces import Firewalls, IAddressSets, IFlows, SteeringFailed
+from yurttunnel.steering.interfaces import Firewalls, IAddressSets, IFlows
 from yurttunnel.steering.probe_schedule import ProbeSchedule
 from yurttunnel.steering.report import FamilyReport
 

@@ -9,14 +9,13 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.steering.desired_state import SteeringSettings, left_out
+from yurttunnel.steering.failures import SetsRefused, SteeringFailed
 from yurttunnel.steering.interception import SET_NAMES, Address, Interception, Match, Target
 from yurttunnel.steering.interfaces import (
     Flow,
     IAddressSets,
     IFirewall,
     IFlows,
-    SetsRefused,
-    SteeringFailed,
 )
 from yurttunnel.steering.record import Record
 from yurttunnel.steering.report import FamilyReport

@@ -14,20 +14,6 @@ VERSIONS = (4, 6)
 """Of IP: the families that there may be rules of."""
 
 
-class SteeringFailed(Exception):
-    """The kernel, or the program that speaks to it, has refused.
-
-    The text says what was tried, what was said to that, and what to do; it is one line.
-    """
-
-
-class SetsRefused(SteeringFailed):
-    """The firewall has no rules that refer to sets of addresses, now or ever.
-
-    Only where its program names that as the cause: never for what may pass, such as a lock.
-    """
-
-
 @dataclass(frozen=True, slots=True)
 class Applied:
     """What it took to make the rules those that are wanted.

@@ -19,9 +19,10 @@ from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.reconciler import Phase, Reconciler
 from yurttunnel.ops.waiting import ended_within
 from yurttunnel.steering.desired_state import SteeringSettings, desired
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.families import Families
 from yurttunnel.steering.interception import Interception, Match
-from yurttunnel.steering.interfaces import Firewalls, IAddressSets, IFlows, SteeringFailed
+from yurttunnel.steering.interfaces import Firewalls, IAddressSets, IFlows
 from yurttunnel.steering.report import RulesReport
 
 LOOK_SECONDS = 0.5

@@ -10,8 +10,8 @@ from twisted.logger import Logger
 
 from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interception import Address, Interception, Match, Target
-from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.report import (
     CHANGED,
     FAILED,

@@ -18,7 +18,7 @@ from yurttunnel.hub.network import interface
 from yurttunnel.hub.network.interface import ALIAS, INTERVAL, NodeInterface, ensure, remove
 from yurttunnel.hub.network.links import Link, Links
 from yurttunnel.hub.settings import InterfaceSettings
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink.conversation import KernelRefused
 from yurttunnel.steering.netlink.worker import KernelWorker
 

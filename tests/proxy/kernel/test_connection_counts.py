@@ -19,7 +19,7 @@ from yurttunnel.proxy.kernel.connection_counts import (
 )
 from yurttunnel.proxy.kernel.parts import counter_name
 from yurttunnel.proxy.state.virtual_services import Protocol
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 
 WEB, DNS = key("web"), key("dns", Protocol.UDP)
 

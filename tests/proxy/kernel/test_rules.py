@@ -23,7 +23,7 @@ from yurttunnel.proxy.kernel.targets import Target
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
 from yurttunnel.proxy.state.virtual_services import Portal, PortalKind, Protocol, Scope
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.programs import Finished
 
 ONE, TWO, THREE = (Target(Protocol.TCP, endpoint(number)) for number in (1, 2, 3))

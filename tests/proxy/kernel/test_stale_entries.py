@@ -16,7 +16,7 @@ from yurttunnel.proxy.kernel.stale_entries import MOST_WAITING, StaleEntries
 from yurttunnel.proxy.kernel.suspicion import ANSWER, RECENT, Suspicion
 from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Protocol
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 
 ONE, TWO = (Target(Protocol.TCP, endpoint(number)) for number in (1, 2))
 CLIENT = ip_address("10.5.0.2")

@@ -15,7 +15,7 @@ from yurttunnel.proxy.kernel.prober import SECONDS, Outcome
 from yurttunnel.proxy.kernel.suspicion import ANSWER, MOST_SIBLINGS, Suspicion
 from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Protocol
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 
 ONE, TWO, THREE = (Target(Protocol.TCP, endpoint(number)) for number in (1, 2, 3))
 FIRST_RETRANSMISSION = 1.0

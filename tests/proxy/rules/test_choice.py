@@ -17,7 +17,8 @@ from yurttunnel.proxy.rules.iptables.rules import IptablesRules
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import BackEnd
-from yurttunnel.steering.interfaces import VERSIONS, Applied, SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
+from yurttunnel.steering.interfaces import VERSIONS, Applied
 from yurttunnel.steering.programs import Finished
 
 

@@ -25,7 +25,7 @@ from yurttunnel.proxy.state.virtual_services import (
     Protocol,
     Scope,
 )
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.programs import Finished, Programs
 
 HOSTS = {4: ip_address("10.0.0.1"), 6: ip_address("fd00::1")}

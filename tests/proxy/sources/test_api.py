@@ -8,7 +8,7 @@ from tests.proxy.objects import endpoint, endpoint_slice, service
 from tests.proxy.sources.world import OWN, WorldCase
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.resources import ENDPOINT_SLICES, NODES, SERVICES
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 
 AWAY = ApiUnreachable("connection refused")
 

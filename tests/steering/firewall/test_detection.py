@@ -14,13 +14,13 @@ from tests.e2e.cluster.network import OwnNetwork
 from tests.steering.fakes import FakeAddressSets
 from tests.steering.firewall.fakes import FakePrograms, FakeTable, play_iptables
 from tests.steering.firewall.machines import execute, use_own_lock
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.tunnel import (
     find_firewalls,
     remove_everything,
     remove_leftovers_elsewhere,
 )
 from yurttunnel.steering.interception import Interception, Match, Target
-from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.programs import Finished, Programs
 
 LEFTOVER = "*nat\n:TUNNEL-PORT - [0:0]\n-I OUTPUT 1 -p tcp -j TUNNEL-PORT\nCOMMIT\n"

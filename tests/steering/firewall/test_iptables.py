@@ -12,13 +12,14 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.steering.firewall.fakes import FakePrograms
 from tests.steering.firewall.machines import MemoryMachine, RealMachine, use_own_lock
+from yurttunnel.steering.failures import SetsRefused, SteeringFailed
 from yurttunnel.steering.firewall import rules as rules_module
 from yurttunnel.steering.firewall import tables as tables_module
 from yurttunnel.steering.firewall.iptables import Iptables
 from yurttunnel.steering.firewall.rules import TUNNEL
 from yurttunnel.steering.firewall.tables import BackEnd, Tables
 from yurttunnel.steering.interception import Interception, Match, Target
-from yurttunnel.steering.interfaces import Applied, SetsRefused, SteeringFailed
+from yurttunnel.steering.interfaces import Applied
 from yurttunnel.steering.programs import Finished, ProgramFailed
 
 ADDRESSES = {

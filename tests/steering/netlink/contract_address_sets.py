@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 
 NAME = "YURTTUNNEL-EDGE4"
 NAME_6 = "YURTTUNNEL-EDGE6"

@@ -21,7 +21,8 @@ from tests.steering.netlink.contract_address_sets import (
     some,
 )
 from tests.steering.netlink.support import KernelTestCase, command, run_at_once
-from yurttunnel.steering.interfaces import IAddressSets, SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
+from yurttunnel.steering.interfaces import IAddressSets
 from yurttunnel.steering.netlink.address_sets import AddressSets
 from yurttunnel.steering.netlink.conversation import Conversation, KernelRefused
 from yurttunnel.steering.netlink.set_table import MAXIMUM, SetTable

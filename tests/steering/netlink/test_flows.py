@@ -27,8 +27,9 @@ from tests.steering.netlink.contract_flows import (
     flow,
 )
 from tests.steering.netlink.support import KernelTestCase, command, run_at_once
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interception import Target
-from yurttunnel.steering.interfaces import IFlows, SteeringFailed
+from yurttunnel.steering.interfaces import IFlows
 from yurttunnel.steering.marks import OwnMark
 from yurttunnel.steering.netlink.address_sets import AddressSets
 from yurttunnel.steering.netlink.conversation import KernelRefused

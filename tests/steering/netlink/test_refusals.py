@@ -7,7 +7,7 @@ import os
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink.conversation import KernelRefused
 from yurttunnel.steering.netlink.refusals import as_steering_failed
 

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.e2e.network.namespaces import wait_for_ipv6
 from tests.steering.netlink.support import KernelTestCase, command, run_at_once
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink import expressions, own_table
 from yurttunnel.steering.netlink.tracking import TABLE, Tracking
 

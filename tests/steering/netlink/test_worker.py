@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.steering.netlink.contract_address_sets import NAME, some
 from tests.steering.netlink.support import KernelTestCase, command
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink.address_sets import AddressSets
 from yurttunnel.steering.netlink.flows import Flows
 from yurttunnel.steering.netlink.worker import DEADLINE, KernelWorker

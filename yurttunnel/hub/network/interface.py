@@ -20,7 +20,7 @@ from yurttunnel.hub.network.links import Link, Links, add_tap
 from yurttunnel.hub.settings import InterfaceSettings
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.ops.waiting import ended_within
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink.conversation import KernelRefused
 from yurttunnel.steering.netlink.worker import Run
 

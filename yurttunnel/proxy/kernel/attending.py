@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from yurttunnel.proxy.kernel.marks import ATTENDED, RETRIED
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink import expressions as nft
 from yurttunnel.steering.netlink.own_table import INPUT, POSTROUTING, OwnChain, OwnTable
 from yurttunnel.steering.netlink.worker import Run

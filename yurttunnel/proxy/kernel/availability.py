@@ -24,7 +24,7 @@ from yurttunnel.proxy.state.virtual_services import (
     ServicePortName,
     VirtualService,
 )
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.programs import IPrograms
 
 _ADDRESSES = {4: "192.0.2.1", 6: "2001:db8::1"}

@@ -25,7 +25,7 @@ from yurttunnel.proxy.kernel.active_connections import ActiveConnections, active
 from yurttunnel.proxy.kernel.parts import counted_protocol, counter_name
 from yurttunnel.proxy.rules.nftables.table import NAME
 from yurttunnel.proxy.state.virtual_services import Protocol, VirtualService
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink.generation import nft_generation
 from yurttunnel.steering.netlink.named_counters import counted_packets
 from yurttunnel.steering.netlink.worker import Run

@@ -29,7 +29,7 @@ from yurttunnel.proxy.rules.nftables.parts import Part
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
 from yurttunnel.proxy.state.virtual_services import Address, Protocol, has_node_ports
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink.worker import Run
 from yurttunnel.steering.programs import IPrograms
 from yurttunnel.tunnel.reactor import IReactor

@@ -28,7 +28,8 @@ from yurttunnel.proxy.state.virtual_services import (
     Protocol,
     ServicePortName,
 )
-from yurttunnel.steering.interfaces import VERSIONS, Applied, SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
+from yurttunnel.steering.interfaces import VERSIONS, Applied
 
 RETRY = 1.0
 """Seconds after which rules are tried again that were refused."""

@@ -21,7 +21,7 @@ from yurttunnel.proxy.kernel.prober import Outcome
 from yurttunnel.proxy.kernel.suspicion import RECENT, Suspicion
 from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Endpoint
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 
 MOST_WAITING = 128
 """Attempts at one endpoint that wait for its probe, whose clients are led by stale entries."""

@@ -20,7 +20,7 @@ from yurttunnel.proxy.kernel.ejections import Ejections
 from yurttunnel.proxy.kernel.prober import Outcome
 from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 
 ANSWER = 0.15
 """Seconds after which an attempt that has no answer is suspicious."""

@@ -12,8 +12,9 @@ from yurttunnel.proxy.interfaces import IRules, PartlyApplied, Placed
 from yurttunnel.proxy.rules.iptables.rules import IptablesRules
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import BackEnd
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.cleanup import told
-from yurttunnel.steering.interfaces import VERSIONS, Applied, SteeringFailed
+from yurttunnel.steering.interfaces import VERSIONS, Applied
 from yurttunnel.steering.programs import ProgramMissing
 
 

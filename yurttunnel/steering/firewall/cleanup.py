@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.detection import (
     PROC_NET,
     BackEnds,
@@ -13,7 +14,6 @@ from yurttunnel.steering.firewall.detection import (
 )
 from yurttunnel.steering.firewall.own_chains import Owner
 from yurttunnel.steering.firewall.tables import BackEnd, Refused, Tables
-from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.programs import IPrograms
 
 _NOT_IN_KERNEL = (

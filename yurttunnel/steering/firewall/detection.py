@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.own_chains import Owner
 from yurttunnel.steering.firewall.tables import BackEnd, Tables
-from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.programs import IPrograms, ProgramFailed
 
 BackEnds = Mapping[tuple[int, str], BackEnd]

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
+from yurttunnel.steering.failures import SetsRefused
 from yurttunnel.steering.firewall.own_chains import Rules
 from yurttunnel.steering.firewall.rules import TUNNEL, port_of, rules_of
 from yurttunnel.steering.firewall.tables import BackEnd, Refused, Tables
 from yurttunnel.steering.interception import Interception
-from yurttunnel.steering.interfaces import Applied, IFirewall, SetsRefused
+from yurttunnel.steering.interfaces import Applied, IFirewall
 from yurttunnel.steering.netlink.generation import nft_generation
 from yurttunnel.steering.programs import IPrograms
 

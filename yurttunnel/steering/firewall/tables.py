@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.own_chains import Owner, Rules
 from yurttunnel.steering.firewall.saved import Saved, read, table_of
 from yurttunnel.steering.firewall.transaction import transaction
-from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.programs import Finished, IPrograms, ProgramFailed
 
 LOCK_SECONDS = 5

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.cleanup import remove_chains, remove_chains_elsewhere, told
 from yurttunnel.steering.firewall.detection import PROC_NET, find_back_ends, installed
 from yurttunnel.steering.firewall.iptables import Iptables
 from yurttunnel.steering.firewall.rules import TUNNEL
 from yurttunnel.steering.interception import SET_NAMES
-from yurttunnel.steering.interfaces import Firewalls, IAddressSets, SteeringFailed
+from yurttunnel.steering.interfaces import Firewalls, IAddressSets
 from yurttunnel.steering.programs import IPrograms
 
 

@@ -20,8 +20,9 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from zope.interface import implementer
 
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interception import Address
-from yurttunnel.steering.interfaces import IAddressSets, SteeringFailed
+from yurttunnel.steering.interfaces import IAddressSets
 from yurttunnel.steering.netlink.conversation import Conversation, KernelRefused
 from yurttunnel.steering.netlink.refusals import as_steering_failed
 from yurttunnel.steering.netlink.set_table import MAXIMUM, SetTable

@@ -24,7 +24,7 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink.conversation import CHANGE, GET, Conversation
 from yurttunnel.steering.netlink.expressions import number
 from yurttunnel.steering.netlink.generation import NFNL_SUBSYS_NFTABLES

@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink import expressions
 from yurttunnel.steering.netlink.own_table import OUTPUT, OwnChain, OwnTable
 from yurttunnel.steering.netlink.sockets import wait_until_delivered

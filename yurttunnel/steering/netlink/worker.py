@@ -11,7 +11,7 @@ from twisted.internet.defer import CancelledError, Deferred, DeferredLock
 from twisted.python.failure import Failure
 
 from yurttunnel.ops.waiting import ended_within
-from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.tunnel.reactor import IReactor
 
 DEADLINE = 20.0

@@ -15,6 +15,7 @@ from yurttunnel.proxy.interfaces import IRules, PartlyApplied, Placed
 from yurttunnel.proxy.rules.iptables.chains import PROXY
 from yurttunnel.proxy.rules.iptables.portals import PortalRules
 from yurttunnel.proxy.state.virtual_services import Address, Network
+from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.cleanup import remove_chains, remove_chains_elsewhere, told
 from yurttunnel.steering.firewall.detection import (
     PROC_NET,
@@ -24,7 +25,7 @@ from yurttunnel.steering.firewall.detection import (
 )
 from yurttunnel.steering.firewall.own_chains import Rules
 from yurttunnel.steering.firewall.tables import BackEnd, Outcome, Refused, Tables
-from yurttunnel.steering.interfaces import VERSIONS, Applied, SteeringFailed
+from yurttunnel.steering.interfaces import VERSIONS, Applied
 from yurttunnel.steering.netlink.generation import nft_generation
 from yurttunnel.steering.programs import IPrograms
 

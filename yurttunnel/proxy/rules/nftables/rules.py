@@ -11,7 +11,8 @@ from yurttunnel.proxy.interfaces import IRules, Placed
 from yurttunnel.proxy.rules.nftables.listing import read
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, NAME, Table
 from yurttunnel.proxy.rules.nftables.transaction import transaction
-from yurttunnel.steering.interfaces import VERSIONS, Applied, SteeringFailed
+from yurttunnel.steering.failures import SteeringFailed
+from yurttunnel.steering.interfaces import VERSIONS, Applied
 from yurttunnel.steering.netlink.generation import nft_generation
 from yurttunnel.steering.programs import Finished, IPrograms, ProgramFailed
 
