@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
@@ -14,7 +15,6 @@ from yurttunnel.http.head import HeadLimits
 from yurttunnel.http.interfaces import IRequestHandler
 from yurttunnel.http.server import HTTPFactory, ServerSettings
 from yurttunnel.hub.identity.identity import HubIdentity
-from yurttunnel.hub.network.interface import NodeInterface
 from yurttunnel.hub.settings import ListenerSettings
 from yurttunnel.ops.listen import CannotListen, listen_tcp
 from yurttunnel.ops.reconciler import Reconciler
@@ -22,6 +22,9 @@ from yurttunnel.ops.services import PortService
 from yurttunnel.ops.waiting import within
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.reactor import IReactor
+
+if TYPE_CHECKING:
+    from yurttunnel.hub.network.interface import NodeInterface
 
 SETTINGS = ServerSettings(limits=HeadLimits(max_bytes=512 * 1024, max_fields=200))
 """The words of a command to execute are in the query, as ``kubectl exec`` has it, and one word can

@@ -35,7 +35,6 @@ from yurttunnel.hub.limits import METRICS as LIMIT_METRICS
 from yurttunnel.hub.limits import Limits
 from yurttunnel.hub.listeners import HubListeners
 from yurttunnel.hub.meta import hub_pages
-from yurttunnel.hub.network.interface import NodeInterface
 from yurttunnel.hub.offline.metrics import METRICS as OFFLINE_METRICS
 from yurttunnel.hub.offline.placeholder import SECRET_BYTES, PlaceholderTokens
 from yurttunnel.hub.offline.service import Offline, OfflineSettings
@@ -72,7 +71,6 @@ from yurttunnel.ops.threads import JobThread
 from yurttunnel.pki.desired_template import TemplateUnknown
 from yurttunnel.pki.directory import HeldDirectory, StateDirectory, StateError
 from yurttunnel.pki.metrics import cluster_trust_metrics
-from yurttunnel.steering.netlink.worker import KernelWorker
 from yurttunnel.tunnel.reactor import IReactor
 
 DATABASE = "yurthub.sqlite"
@@ -182,9 +180,13 @@ def build(
     limits = Limits(reactor, settings.max_requests, settings.max_watches)
     hub = Hub(reactor, health, forwarder, offline, filters, upstream.kubelet_lease, limits)
 
-    kernel = KernelWorker(reactor)
-    interface = None
+    kernel = interface = None
     if listeners.interface is not None:
+        # What only this needs takes time and memory to import.
+        from yurttunnel.hub.network.interface import NodeInterface
+        from yurttunnel.steering.netlink.worker import KernelWorker
+
+        kernel = KernelWorker(reactor)
         interface = NodeInterface(reactor, listeners.interface, kernel.run)
         readiness.add("interface for pods", interface.problem, required=False)
     ports = HubListeners(
