@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from twisted.python.components import proxyForInterface
-from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurtlab.api import errors
@@ -26,6 +24,7 @@ from yurtlab.api.pods import containers
 from yurtlab.api.resources import NODES, PODS, Target
 from yurtlab.api.store import Object, Store
 from yurttunnel.http.authority import join_authority
+from yurttunnel.http.delegated_exchange import DelegatedExchange
 from yurttunnel.http.fields import Fields, requested_upgrade
 from yurttunnel.http.interfaces import IBodySink, IBodySource, IExchange
 from yurttunnel.http.relay import Acquire, ForwardedRequest, Relay
@@ -237,41 +236,44 @@ class NodeProxy:
             exchange,
             self._connections(location.node, location.port),
             ForwardedRequest(head.method, location.target.encode("ascii"), fields),
-            lambda failure: _describe(failure, authority),
+            # As kube-apiserver says it.
+            lambda failure: (500, f"error dialing backend: {authority}: {failure.value}"),
             origin=f"node {location.node}",
         )
 
 
-def _describe(failure: Failure, authority: str) -> tuple[int, str]:
-    """Return why there is no connection, as kube-apiserver does."""
-    return 500, f"error dialing backend: {authority}: {failure.getErrorMessage()}"
-
-
-class _LogExchange(proxyForInterface(IExchange, "_exchange")):  # type: ignore[misc] # made at run time
+class _LogExchange(DelegatedExchange):
     """An exchange whose errors are told as a ``Status``: kubelets tell those of logs in text."""
 
-    _exchange: IExchange
+    def respond(
+        self, status: int, fields: Fields = (), body: bytes = b"", reason: bytes = b""
+    ) -> None:
+        """Answer with what the node answers, or with its error."""
+        if 200 <= status <= 206:
+            super().respond(status, fields, body, reason)
+        else:
+            self._tell(status, body[:_MAX_ERROR_BYTES])
 
     def respond_from(
         self, status: int, fields: Fields, source: IBodySource, reason: bytes = b""
     ) -> None:
-        """Answer with what the node answers, or with its error."""
+        """Do the same with an answer of which not all has come."""
         if 200 <= status <= 206:
-            self._exchange.respond_from(status, fields, source, reason)
+            super().respond_from(status, fields, source, reason)
         else:
             source.deliver_body(_ErrorText(lambda text: self._tell(status, text)))
 
-    def _tell(self, status: int, text: str) -> None:
-        error = _error(status, _message(text.strip()))
+    def _tell(self, status: int, text: bytes) -> None:
+        error = _error(status, _message(text.decode("utf-8", "replace").strip()))
         body = encode_json(error.as_status()) + b"\n"
-        self._exchange.respond(error.status, type_field(JSON), body)
+        super().respond(error.status, type_field(JSON), body)
 
 
 @implementer(IBodySink)
 class _ErrorText:
     """Collects the beginning of a text."""
 
-    def __init__(self, complete: Callable[[str], object]) -> None:
+    def __init__(self, complete: Callable[[bytes], object]) -> None:
         self._complete = complete
         self._text = bytearray()
 
@@ -279,7 +281,7 @@ class _ErrorText:
         self._text += data[: _MAX_ERROR_BYTES - len(self._text)]
 
     def finish(self, trailers: Any = ()) -> None:
-        self._complete(self._text.decode("utf-8", "replace"))
+        self._complete(bytes(self._text))
 
 
 def _message(text: str) -> str:
