@@ -14,7 +14,7 @@ class Turn(enum.Enum):
     """Who may run at the same time."""
 
     BESIDE = "any number of these"
-    QUIET = "these too: they measure, and hardly use the processors, but bear no other tests"
+    QUIET = "these too: they measure, and leave each other time, but bear no other tests"
     ALONE = "nobody"
 
 
