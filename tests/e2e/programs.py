@@ -80,12 +80,17 @@ class Program:
         self._reactor = reactor
         self._prefix = prefix
         self._module = "twisted"
+        self._environment: dict[str, str] = {}
         self._process: subprocess.Popen | Forked | None = None
         self._started = 0.0
 
     def begin_with(self, *prefix: str) -> None:
         """Put a program before it that becomes it, such as ``unshare``."""
         self._prefix = prefix
+
+    def find_programs_in(self, directory: Path) -> None:
+        """Have it look there first for the programs that it starts."""
+        self._environment["PATH"] = f"{directory}:{os.environ['PATH']}"
 
     def load_itself(self) -> None:
         """Have it import what it needs, and have its own command line, as a user's does."""
@@ -107,6 +112,7 @@ class Program:
             "PYTHONPATH": str(ROOT),
             "PYTHONWARNINGS": "default",
             "PYTHONFAULTHANDLER": "1",
+            **self._environment,
         }
         # Who installs it has its modules compiled by the second start.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import stat
@@ -145,7 +144,7 @@ class ProxyTestCase(EndToEndTestCase):
             script = directory / name
             script.write_text(f'#!/bin/sh\necho "{name} $*" >> {log}\nexec {which(name)} "$@"\n')
             script.chmod(script.stat().st_mode | stat.S_IXUSR)
-        proxy.begin_with("env", f"PATH={directory}:{os.environ['PATH']}")
+        proxy.find_programs_in(directory)
         return log
 
     def changing_since(self, began: str, log: Path) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +103,7 @@ class HealthTests(ProxyTestCase):
             fails = f'if [ -e {broken} ]; then echo "out of order" >&2; exit 4; fi'
             script.write_text(f'#!/bin/sh\n{fails}\nexec /usr/sbin/{name} "$@"\n')
             script.chmod(0o700)
-        proxy.begin_with("env", f"PATH={directory}:{os.environ['PATH']}")
+        proxy.find_programs_in(directory)
         return broken
 
 
