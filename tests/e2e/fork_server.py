@@ -25,6 +25,7 @@ import sys
 from contextlib import suppress
 
 from tests.e2e.network.namespaces import enter
+from tests.garbage import collect_as_usual
 
 _REQUEST_BYTES = 1 << 17
 """The longest request: arguments and environment."""
@@ -126,6 +127,7 @@ def _load() -> None:
             importlib.import_module(module.name)
     # Each program has the reactor of its own.
     assert "twisted.internet.reactor" not in sys.modules
+    collect_as_usual()
     gc.collect()
     gc.freeze()
 
