@@ -164,6 +164,21 @@ class ClientTests(World):
         self.successResultOf(self.enroll("fe80::1"))
         self.successResultOf(self.enroll("fe80::1%eth0"))
 
+    def test_by_a_name_with_an_underscore(self) -> None:
+        """A server that is dialed by such a name, as containers have, is verified by it."""
+        self.serve(self.issuer.server("my_server", "localhost"))
+        self.successResultOf(self.enroll("my_server"))
+        self.fails(ServerNotTrusted, "and not for your_server", self.enroll("your_server"))
+
+    def test_a_name_that_cannot_be_verified(self) -> None:
+        """A server whose certificate has no other name than such a one is not trusted."""
+        self.refuses_to_send(
+            self.issuer.server("my_server"),
+            "no name that can be verified",
+            self.token,
+            name="my_server",
+        )
+
     def test_refused(self) -> None:
         """The server's refusal arrives with its code and sentence."""
         token = JoinToken(self.token.token_id, "0" * 32, self.token.pin)
@@ -181,11 +196,12 @@ class ClientTests(World):
         words: str,
         token: JoinToken,
         expected: type[Exception] = ServerNotTrusted,
+        name: str = "server.test",
     ) -> None:
         """Assert that a server gets nothing of the token, because it is not trusted."""
         scripted = Scripted(b"")
         self.serve(credentials, lambda: scripted)
-        self.fails(expected, words, self.enroll(token=token))
+        self.fails(expected, words, self.enroll(name, token))
         asked = framed(TIME_QUESTION) if expected is ClockSeemsWrong else b""
         self.assertEqual(scripted.received, asked)
 

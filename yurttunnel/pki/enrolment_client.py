@@ -6,7 +6,6 @@ import datetime
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import ip_address
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -192,12 +191,12 @@ class _PinnedServer:
         self.authority = authority
 
     def _check_chain(self, leaf: x509.Certificate, authority: x509.Certificate) -> None:
-        subject = (
-            x509.IPAddress(ip_address(self._name.partition("%")[0]))
-            if host_is_address(self._name)
-            else x509.DNSName(self._name)
-        )
         policy = PolicyBuilder().store(Store([authority]))
+        subject = _verifiable_name(policy, leaf)
+        if subject is None:
+            raise ServerNotTrusted(
+                f"{self._where}: the server's certificate has no name that can be verified"
+            )
 
         def verify(time: datetime.datetime) -> None:
             policy.time(time).build_server_verifier(subject).verify(leaf, [])
@@ -213,6 +212,24 @@ class _PinnedServer:
             raise ServerNotTrusted(
                 f"{self._where}: the server's certificate is not good: {error}"
             ) from None
+
+
+def _verifiable_name(
+    policy: PolicyBuilder, leaf: x509.Certificate
+) -> x509.DNSName | x509.IPAddress | None:
+    """Return one of a certificate's names by which its chain can be verified.
+
+    Which one makes no difference to the chain. That which was dialed, and has been looked for
+    before, may be none to this library, unlike to TLS: one with an underscore, such as
+    containers have.
+    """
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    for name in names:
+        if isinstance(name, x509.DNSName | x509.IPAddress):
+            with suppress(ValueError):
+                policy.build_server_verifier(name)
+                return name
+    return None
 
 
 def _has_pin(certificate: x509.Certificate, pin: str) -> bool:
