@@ -36,6 +36,11 @@ class Process:
         self.children = False
         self.reason = None
         self.told = False
+        self.has_input = True
+
+    def closeStdin(self):
+        """Have nothing to read."""
+        self.has_input = False
 
     def signalProcess(self, signal):
         """Die of it."""
@@ -132,6 +137,13 @@ class ExecCredentialsTests(SynchronousTestCase):
         self.assertEqual(expected, info)
         self.answer({"token": "secret\n"})
         self.assertEqual("secret", self.successResultOf(asked).token)
+
+    def test_no_input(self):
+        """A program that asks for a password finds that there is nobody, and need not wait."""
+        asked = self.current()
+        self.assertFalse(self.process.has_input)
+        self.answer({"token": "x"})
+        self.successResultOf(asked)
 
     def test_cluster(self):
         """The program is told of the cluster if it is to be."""

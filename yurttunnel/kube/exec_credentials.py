@@ -131,6 +131,11 @@ class _Run(ProcessProtocol):
             # No descriptor, process or memory is left, or what is given to it has a NUL.
             self._end(f"it cannot be started: {error}")
 
+    def connectionMade(self) -> None:
+        """Leave it nothing to read: whoever would wait for a password sees that nobody is there."""
+        assert self.transport is not None  # it has just been set
+        self.transport.closeStdin()
+
     def outReceived(self, data: bytes) -> None:
         self._output += data
         if len(self._output) > MAX_OUTPUT:
