@@ -69,7 +69,7 @@ class Source:
         """Return them."""
         return succeed(Credentials(self.token)) if self.error is None else fail(self.error)
 
-    def forget(self):
+    def forget(self, refused):
         """Count, and change."""
         self.forgotten += 1
         self.token = self.after or self.token

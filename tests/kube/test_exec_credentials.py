@@ -187,10 +187,22 @@ class ExecCredentialsTests(SynchronousTestCase):
         """Credentials that the API did not accept are got anew."""
         asked = self.current()
         self.answer({"token": "x"})
-        self.successResultOf(asked)
-        self.source.forget()
+        self.source.forget(self.successResultOf(asked))
         self.assertNoResult(self.current())
         self.answer({"token": "y"})
+        self.assertEqual(2, len(self.reactor.processes))
+
+    def test_replaced_meanwhile(self):
+        """Those that came after the ones which the API did not accept are kept."""
+        asked = self.current()
+        self.answer({"token": "x"})
+        old = self.successResultOf(asked)
+        self.source.forget(old)
+        asked = self.current()
+        self.answer({"token": "y"})
+        self.successResultOf(asked)
+        self.source.forget(old)
+        self.assertEqual("y", self.successResultOf(self.current()).token)
         self.assertEqual(2, len(self.reactor.processes))
 
     def test_once_for_all(self):

@@ -25,7 +25,7 @@ from yurttunnel.http.https import HTTPSConnection, TLSFailed
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.pool import ConnectionPool, PoolBusy, PoolSettings
 from yurttunnel.kube.configuration import KubeConfiguration
-from yurttunnel.kube.credentials import CredentialsUnavailable
+from yurttunnel.kube.credentials import Credentials, CredentialsUnavailable
 from yurttunnel.kube.endpoints import ApiEndpoint, host_field
 from yurttunnel.kube.errors import ApiUnreachable, WatchCut
 from yurttunnel.kube.interfaces import IKubeClient
@@ -256,12 +256,15 @@ class KubeClient:
         An API that does not know us may not know yet, or no longer, what we have: that is
         renewed once.
         """
-        response = await self._request(method, target, body)
+        source = self._configuration.credentials
+        credentials = await source.current(self._reactor)
+        response = await self._request(method, target, body, credentials)
         if response.status == 401:
             await _whole(response)
-            self._configuration.credentials.forget()
+            source.forget(credentials)
             self._drop_connections()
-            response = await self._request(method, target, body)
+            credentials = await source.current(self._reactor)
+            response = await self._request(method, target, body, credentials)
         if 200 <= response.status <= 299:
             return response
         data = await _whole(response)
@@ -270,8 +273,9 @@ class KubeClient:
             raise ApiUnreachable(f"it is answered with {response.status}, which is no API's answer")
         raise answered_error(response.head, data)
 
-    async def _request(self, method: str, target: str, body: Object | None) -> Response:
-        credentials = await self._configuration.credentials.current(self._reactor)
+    async def _request(
+        self, method: str, target: str, body: Object | None, credentials: Credentials
+    ) -> Response:
         self._api.use(credentials)
         data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         try:

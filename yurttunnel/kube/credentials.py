@@ -26,8 +26,8 @@ class ICredentialsSource(Interface):
     def current(reactor: IReactor) -> Deferred[Credentials]:
         """Return those that are valid now; fails with ``OSError`` or ``CredentialsUnavailable``."""
 
-    def forget() -> None:
-        """Take it that the API does not accept the last ones."""
+    def forget(refused: Credentials) -> None:
+        """Take it that the API does not accept ``refused``, which may be others than the last."""
 
 
 class CredentialsUnavailable(Exception):
@@ -46,7 +46,7 @@ class FileCredentials:
     def current(self, reactor: IReactor) -> Deferred[Credentials]:
         return execute(self._read)
 
-    def forget(self) -> None:
+    def forget(self, refused: Credentials) -> None:
         """Do nothing: each call looks at the files."""
 
     def _read(self) -> Credentials:

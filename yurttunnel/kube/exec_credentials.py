@@ -71,8 +71,10 @@ class ExecCredentials:
             self._running = None if running.called else running
         return waiting
 
-    def forget(self) -> None:
-        self._known = None
+    def forget(self, refused: Credentials) -> None:
+        # Calls that were under way when these were replaced are refused one after the other.
+        if refused is self._known:
+            self._known = None
 
     def _stop_waiting(self, waiting: Deferred[Credentials]) -> None:
         self._waiting.remove(waiting)
