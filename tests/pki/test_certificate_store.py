@@ -235,6 +235,29 @@ class StoreTests(SynchronousTestCase):
         self.assertIn("read-only file system", str(error))
         self.assertEqual(self.loaded(), first.certificate)
 
+    def test_link_never_made(self):
+        """Where no link can be made, attempts leave nothing behind, and take nothing that is used.
+
+        A file that is mounted in the place of the link cannot be replaced, for one.
+        """
+        (self.path / CURRENT).mkdir(parents=True)
+        for _ in range(3):
+            self.clock.advance(60)
+            self.assertRaises(StateError, self.store.save, self.issue())
+        self.assertEqual([CURRENT], self.directory.names())
+
+    def test_link_not_made_again(self):
+        """A file that is written anew under the name that the link has is not taken from it."""
+        self.store.save(self.issue())
+
+        def read_only(*_):
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        self.patch(os, "symlink", read_only)
+        second = self.issue()
+        self.assertRaises(StateError, self.store.save, second)
+        self.assertEqual(self.loaded(), second.certificate)
+
 
 class DirectoryTests(SynchronousTestCase):
     """Who may have a hand in the directory."""

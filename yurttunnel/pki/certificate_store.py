@@ -149,6 +149,7 @@ class DatedStore(CertificateStore):
             os.symlink(name, path / self._updated)
             os.replace(path / self._updated, self.path)
         except OSError as error:
+            self._discard(name)
             reason = (error.strerror or "failed").lower()
             raise StateError(f"{self.path} cannot be replaced ({reason}): check it") from error
         self._directory.sync()
@@ -171,6 +172,13 @@ class DatedStore(CertificateStore):
         if content is None:
             raise StateError(f"{self.path} leads to {name}, which is missing")
         return content
+
+    def _discard(self, name: str) -> None:
+        """Remove a file that is not to be the current one: what comes next has another name."""
+        with contextlib.suppress(OSError, StateError):
+            if not self.path.is_symlink() or Path(os.readlink(self.path)).name != name:
+                self._directory.remove(self._updated)
+                self._directory.remove(name)
 
     def _prune(self, current: str) -> None:
         dated = [name for name in self._directory.names() if self._dated.fullmatch(name)]
