@@ -142,6 +142,14 @@ class GoneTests(SynchronousTestCase):
         said = "kubectl: pods s-1 not found; it is asked again\n"
         self.assertEqual(2 * said, self.beside.getvalue())
 
+    def test_one_that_is_never_asked(self) -> None:
+        """One of several servers that cannot be asked is told of once as long as that lasts."""
+        gone, both = [Told(), Told(NODE)], [Told(NODE), Told(NODE)]
+        self.looks = [gone, gone, gone, both, gone]
+        with self.assertRaises(KeyboardInterrupt):
+            self.run_command(NodesOptions(), nodes, "--watch")
+        self.assertEqual("not asked: kubectl: pods s-1 not found\n" * 2, self.beside.getvalue())
+
     def test_watched_by_a_program(self) -> None:
         """It gets an object in each line, of the nodes that are there and of those that change."""
         lost, other = {**NODE, "state": "lost"}, {**NODE, "node": "b"}

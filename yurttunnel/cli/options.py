@@ -130,6 +130,9 @@ class ClientOptions(CommandOptions[None]):
 
     needed = 1
 
+    _not_asked: Sequence[str] = ()
+    """What was told the last time of servers that could not be asked."""
+
     def make_settings(self) -> None:
         """Check all values, and that each has an effect; what asks for them converts them."""
         for entry in self.table:
@@ -237,8 +240,12 @@ class ClientOptions(CommandOptions[None]):
                 failed.append(error)
         if failed and not told:
             raise failed[-1]
-        for each in failed:
-            print(f"not asked: {each}", file=sys.stderr)
+        sentences = [str(each) for each in failed]
+        for sentence in sentences:
+            # Who asks again and again is told when that is news.
+            if sentence not in self._not_asked:
+                print(f"not asked: {sentence}", file=sys.stderr)
+        self._not_asked = sentences
         return told
 
     @property
