@@ -150,6 +150,14 @@ class GoneTests(SynchronousTestCase):
             self.run_command(NodesOptions(), nodes, "--watch")
         self.assertEqual("not asked: kubectl: pods s-1 not found\n" * 2, self.beside.getvalue())
 
+    def test_one_that_is_not_asked_once(self) -> None:
+        """The nodes of a server that was not asked at one look have not changed for that."""
+        other = {**NODE, "node": "b"}
+        self.looks = [[Told(NODE), Told(other)], [Told(), Told(other)], [Told(NODE), Told(other)]]
+        with self.assertRaises(KeyboardInterrupt):
+            self.run_command(NodesOptions(), nodes, "--watch")
+        self.assertEqual(2, self.shown.getvalue().count("connected"))
+
     def test_watched_by_a_program(self) -> None:
         """It gets an object in each line, of the nodes that are there and of those that change."""
         lost, other = {**NODE, "state": "lost"}, {**NODE, "node": "b"}

@@ -117,7 +117,8 @@ def _watch(before: list[Node], look: Callable[[], list[Node]], as_json: bool) ->
                 print(f"{problem}; it is asked again", file=sys.stderr)
             continue
         _print_changed(changed(before, known), as_json)
-        before = known
+        # Those of a server that was not asked this time are still as they were.
+        before = list({each["node"]: each for each in (*before, *known)}.values())
 
 
 def _print_changed(some: Iterable[Node], as_json: bool) -> None:
