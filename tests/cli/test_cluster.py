@@ -104,6 +104,22 @@ class ClusterTests(SynchronousTestCase):
         with self.assertRaisesRegex(CommandFailed, "kubectl is not installed"):
             servers(Kubectl(), "ns", 10265)
 
+    def test_no_list(self) -> None:
+        """What something between answers in place of the API is told, as by a page to sign in."""
+        for answer in ("<html>", "[]", "{}", '{"items": [1]}'):
+            self.raw[PODS] = answer
+            self.answers()
+            with self.assertRaisesRegex(CommandFailed, "is no list of pods"):
+                servers(Kubectl(), "ns", 10265)
+
+    def test_empty_list(self) -> None:
+        """Where there is no pod at all, none runs."""
+        for items in ("[]", "null"):
+            self.raw[PODS] = f'{{"items": {items}}}'
+            self.answers()
+            with self.assertRaisesRegex(CommandFailed, "no server runs in namespace ns"):
+                servers(Kubectl(), "ns", 10265)
+
     def test_proxy(self) -> None:
         """A meta port that the API reaches is asked through it."""
         self.raw["/api/v1/namespaces/ns/pods/s-1:10265/proxy/nodes"] = '{"nodes": []}'

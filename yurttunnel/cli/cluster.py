@@ -143,10 +143,15 @@ def servers(kubectl: Kubectl, namespace: str, port: int) -> list[Server]:
     ``port`` is their meta port.
     """
     path = f"/api/v1/namespaces/{namespace}/pods?labelSelector={quote(SELECTOR)}"
-    pods = json.loads(kubectl.run("get", "--raw", path))["items"]
-    names = sorted(
-        pod["metadata"]["name"] for pod in pods if pod.get("status", {}).get("phase") == "Running"
-    )
+    told = kubectl.run("get", "--raw", path)
+    try:
+        # Go writes an empty list as null.
+        pods = json.loads(told)["items"] or ()
+        running = [pod for pod in pods if pod.get("status", {}).get("phase") == "Running"]
+        names = sorted(pod["metadata"]["name"] for pod in running)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        # Something between, such as a page to sign in.
+        raise CommandFailed(f"kubectl: what the API gives for {path} is no list of pods") from None
     if not names:
         raise CommandFailed(
             f"no server runs in namespace {namespace} (pods with the label {SELECTOR}): name the"
