@@ -232,6 +232,21 @@ class StandaloneTests(SynchronousTestCase):
         self.pass_time(LIFE * 0.05)
         self.assertEqual((len(self.stored), self.service.warning()), (1, None))
 
+    def test_begun_near_the_end(self):
+        """One that ends soon after a start is asked for more than once before it does."""
+        self.service.stopService()
+        self.store.save(self.service.current)
+        self.clock.advance(LIFE - 30)
+        self.issuer.problem = NotIssued("the network is not there yet")
+        service = self.renewal()
+        service.startService()
+        self.addCleanup(service.stopService)
+        self.pass_time(20)
+        self.assertGreater(len(self.attempts), 1)
+        self.issuer.problem = None
+        self.pass_time(9)
+        self.assertGreater(service.not_after.timestamp(), self.clock.seconds() + LIFE / 2)
+
     def test_away_for_weeks(self):
         """However many attempts have failed, the next one keeps its distance."""
         self.issuer.problem = NotIssued("the server is away")

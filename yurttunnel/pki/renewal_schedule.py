@@ -34,7 +34,7 @@ class Schedule:
         """Return the pause after so many failures; none of the life is left without a good one."""
         first, longest = self.pauses
         if left > 0:
-            first = min(self.patient_pauses[0], life / 100)
+            first = min(self.patient_pauses[0], life / 100, left / 4)
             longest = max(first, min(self.patient_pauses[1], left / 8))
         return doubled(failures - 1, first, longest) * random.uniform(1.0, 1.0 + self.spread)
 
