@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 
@@ -46,6 +47,16 @@ class ConfigCheckTests(SynchronousTestCase):
         ended = self.assertRaises(SystemExit, command.run, arguments)
         expected = "yurttunnel config check: it is empty: write a path\n"
         self.assertEqual((expected, 64), (errors.getvalue(), ended.code))
+
+    def test_a_pipe(self):
+        """One that could be read once only is not said to be empty, which it is not."""
+        os.mkfifo(self.path)
+        errors = io.StringIO()
+        self.patch(sys, "stderr", errors)
+        command, arguments = all_commands().find(["config", "check", str(self.path)])
+        ended = self.assertRaises(SystemExit, command.run, arguments)
+        self.assertIn("is a pipe, and a file is read more than once", errors.getvalue())
+        self.assertEqual(1, ended.code)
 
     def test_nothing(self):
         """A comment alone is in order for each program; what one needs is told when it is named."""

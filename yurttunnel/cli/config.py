@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from yurttunnel.cli import output
+from yurttunnel.cli.client import CommandFailed
 from yurttunnel.cli.options import NAMES, ClientCommand, ClientOptions, Word
 from yurttunnel.cli.programs import PROGRAMS
 from yurttunnel.ops import flags
@@ -41,6 +42,11 @@ class ConfigCheckOptions(ClientOptions):
 def config_check(options: ConfigCheckOptions) -> None:
     """Check it, and say for which program it is in order."""
     path = Path(options.given[0])
+    if path.is_fifo():
+        # The second time it would be empty.
+        raise CommandFailed(
+            f"{path} is a pipe, and a file is read more than once: write it into one, and name that"
+        )
     programs = _programs()
     name = options.optional_value(PROGRAM, None)
     if name is None and not parse_file(path):
