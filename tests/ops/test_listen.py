@@ -6,13 +6,16 @@ import errno
 import os
 import socket
 import stat
+from contextlib import ExitStack
 from ipaddress import ip_address
 
+from twisted.internet import tcp
 from twisted.internet.error import CannotListenError
 from twisted.internet.protocol import ServerFactory
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.descriptors import no_descriptor_left
 from yurttunnel.ops import listen
 from yurttunnel.ops.listen import BACKLOG, CannotListen, listen_tcp, listen_unix
 
@@ -29,6 +32,21 @@ class RefusingReactor(MemoryReactorClock):
         raise CannotListenError(interface, port, self.reason)
 
 
+class ExhaustedReactor(MemoryReactorClock):
+    """A reactor whose next port takes the last descriptor, until ``afterwards`` is closed."""
+
+    def __init__(self):
+        super().__init__()
+        self.afterwards = ExitStack()
+
+    def listenTCP(self, port, factory, backlog=50, interface=""):  # Twisted's name
+        """Listen for real."""
+        listening = tcp.Port(port, factory, backlog, interface, self)
+        listening.startListening()
+        self.afterwards.enter_context(no_descriptor_left())
+        return listening
+
+
 class ListenTcpTests(SynchronousTestCase):
     """``listen_tcp`` binds a port, or says which and why not."""
 
@@ -37,6 +55,21 @@ class ListenTcpTests(SynchronousTestCase):
         reactor, factory = MemoryReactorClock(), ServerFactory()
         listen_tcp(reactor, "--meta-port", "127.0.0.1", 10265, factory)
         self.assertEqual(reactor.tcpServers, [(10265, factory, BACKLOG, "127.0.0.1")])
+
+    def test_the_last_descriptor(self):
+        """The port takes it, is set up as each is, and stays open."""
+        reactor, tuned = ExhaustedReactor(), []
+
+        def tune(listening):
+            tuned.append((listening.family, listening.getsockname()[1]))
+
+        with reactor.afterwards:
+            port = listen_tcp(reactor, "--meta-port", "127.0.0.1", 0, ServerFactory(), tune=tune)
+        self.assertEqual([(socket.AF_INET, port.getHost().port)], tuned)
+        self.assertEqual(tuned[0][1], port.socket.getsockname()[1])
+        stopped = port.stopListening()
+        reactor.advance(0)
+        self.assertIsNone(self.successResultOf(stopped))
 
     def test_failures(self):
         """One line names the flag, the address and the fix, and ends the process with it."""

@@ -85,8 +85,12 @@ def listen_tcp(
         where = join_authority(host, port)
         raise CannotListen(flag, f"cannot listen on {where}: {_hint(error)}") from None
     if IFileDescriptor.providedBy(listening):
-        with socket.socket(fileno=os.dup(listening.fileno())) as shared:
-            tune(shared)
+        # By its own descriptor: there may be no other one left.
+        lent = socket.socket(fileno=listening.fileno())
+        try:
+            tune(lent)
+        finally:
+            lent.detach()
     return listening
 
 
