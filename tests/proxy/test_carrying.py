@@ -24,7 +24,7 @@ from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import Mode
 from yurttunnel.proxy.sockets.ports import PortAllocator
 from yurttunnel.proxy.sockets.tcp import TcpContext
-from yurttunnel.proxy.state.virtual_services import Portal, PortalKind
+from yurttunnel.proxy.state.virtual_services import HealthCheckNodePort, Portal, PortalKind
 from yurttunnel.steering.netlink.tracking import Tracking
 
 
@@ -146,3 +146,10 @@ class NodePortTests(SynchronousTestCase):
         self.assertTrue(is_claimed(30080))
         source.set(service([1], portals=(Portal(PortalKind.NODE_PORT, None, 30081),)))
         self.assertEqual((False, True), (is_claimed(30080), is_claimed(30081)))
+
+    def test_a_port_for_load_balancers(self):
+        """A proxy socket there would keep it, and nothing could answer them."""
+        source = FakeSource()
+        is_claimed = NodePorts(source)
+        source.set(service([1]), checks=[HealthCheckNodePort(30082, "default", "shop", 1)])
+        self.assertEqual((True, False), (is_claimed(30082), is_claimed(30083)))

@@ -184,7 +184,9 @@ class _Kernel:
 
 
 class NodePorts:
-    """Returns which ports are node ports of Services, by the state that ``source`` has."""
+    """Returns which ports are node ports of Services, or such at which load balancers ask for
+    them, by the state that ``source`` has.
+    """
 
     def __init__(self, source: IDesiredStateSource) -> None:
         self._source = source
@@ -196,7 +198,7 @@ class NodePorts:
         state = self._source.state()
         if state is not None and state is not self._state:
             self._state = state
-            self._ports = frozenset(
+            self._ports = frozenset(state.health_checks).union(
                 portal.port
                 for service in state.services.values()
                 for portal in service.portals
