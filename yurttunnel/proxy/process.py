@@ -123,8 +123,12 @@ class ProxyProcess:
         self._settings = replace(self._settings, udp=settings.udp)
         if self._proxier is not None:
             self._proxier.settings = self._sync
+        self._remember_clients()
+
+    def _remember_clients(self) -> None:
+        """Have clients by UDP be remembered for as long as the settings say now."""
         if self._carrier is not None:
-            self._carrier.udp.remember(settings.udp.first, settings.udp.idle)
+            self._carrier.udp.remember(self._settings.udp.first, self._settings.udp.idle)
 
     def service(self) -> IService:
         """Return all parts as one."""
@@ -155,6 +159,8 @@ class ProxyProcess:
         self._carrier = await find_carrier(
             self._reactor, self._settings, self._worker.run, self._node, self._sources
         )
+        # They may have changed while that was found out.
+        self._remember_clients()
 
     def _make(self) -> IService:
         """Make what serves, by what was found."""

@@ -1,0 +1,59 @@
+"""The parts of the service proxy, put together."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.proxy.test_options import parse
+from yurttunnel.proxy import process
+from yurttunnel.proxy.carrying import Carrier
+from yurttunnel.proxy.process import ProxyProcess
+from yurttunnel.proxy.rules.none import NoRules
+from yurttunnel.proxy.settings import Mode
+
+FLAGS = ("--services-file=/services", "--proxy-backend=none")
+
+
+class NotedTable:
+    """Notes for how long clients by UDP are to be remembered."""
+
+    def __init__(self, settings):
+        self.seconds = settings.udp.first, settings.udp.idle
+
+    def remember(self, before_reply, after_reply):
+        """Note it."""
+        self.seconds = before_reply, after_reply
+
+
+class FileOfSettingsTests(SynchronousTestCase):
+    """What the file of the settings says while it is found out what this machine has."""
+
+    def setUp(self):
+        """Have that take its time."""
+        self.finding = Deferred()
+        self.table = None
+
+        async def find_carrier(reactor, settings, run, node, source):
+            self.table = NotedTable(settings)
+            await self.finding
+            nothing = NoRules()
+            return Carrier(Mode.USER, None, self.table, nothing, nothing, nothing)
+
+        self.patch(process, "find_carrier", find_carrier)
+        self.proxy = ProxyProcess(MemoryReactorClock(), parse(*FLAGS), None)
+        self.found = Deferred.fromCoroutine(self.proxy._find())
+
+    def use(self, *flags):
+        """Have the file say something else."""
+        self.proxy._use(parse(*FLAGS, *flags))
+
+    def test_times_of_udp(self):
+        """They count, as those do that come later."""
+        self.use("--udp-timeout=7m", "--udp-first-timeout=9s")
+        self.finding.callback(None)
+        self.assertIsNone(self.successResultOf(self.found))
+        self.assertEqual((9.0, 420.0), self.table.seconds)
+        self.use("--udp-timeout=8m")
+        self.assertEqual((5.0, 480.0), self.table.seconds)
