@@ -18,6 +18,7 @@ from tests.descriptors import no_descriptor_left
 from tests.proxy.sockets.lab import LOOPBACK, TcpLab, service_of
 from yurttunnel.proxy.sockets.dialer import TcpDialer
 from yurttunnel.proxy.sockets.dialing import MOST_REFUSALS, PLAN
+from yurttunnel.proxy.sockets.listener import REST
 from yurttunnel.proxy.sockets.pacing import pacing
 from yurttunnel.proxy.sockets.ports import PortAllocator
 from yurttunnel.proxy.sockets.relay import Relay
@@ -464,6 +465,22 @@ class PatienceTests(SynchronousTestCase):
         self.assertEqual(opened.stats().active, 2)
         told = events[-1]["log_format"].format(**events[-1])
         self.assertIn("2 clients of default/shop:http TCP IPv4 wait for endpoints", told)
+
+    def test_a_service_that_stays_full_is_told_of_once_in_a_minute(self) -> None:
+        """Though each client that leaves has another one accepted: that is up to clients."""
+        lab, alive, opened, _ = self.serve(most_of_service=4)
+        joined = [lab.join(opened, alive, source=f"127.0.{number}.1") for number in range(1, 5)]
+        with capturedLogs() as events:
+            for number in range(5, 15):
+                late = lab.client(opened, source=f"127.0.{number}.1")
+                lab.until(lambda: opened._listener not in lab.descriptors.readers())
+                for end in joined.pop(0):
+                    end.socket.close()
+                lab.until(lambda: opened.stats().active == 3)
+                lab.reactor.advance(REST)
+                joined.append((late, lab.accepted(alive)))
+        (told,) = [event for event in events if event["log_level"] is LogLevel.warn]
+        self.assertIn("the most of one service", told["log_format"].format(**told))
 
     def test_without_descriptors_it_rests_and_goes_on_when_there_are_some(self) -> None:
         """It neither spins nor ends, and the clients that waited are served."""

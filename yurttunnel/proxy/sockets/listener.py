@@ -7,10 +7,10 @@ import socket
 from collections.abc import Callable
 
 from twisted.internet.interfaces import IDelayedCall, IReadWriteDescriptor
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.proxy.sockets.listening import listen, refuse
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.direct.ports import MOST_ACCEPTED
@@ -25,10 +25,8 @@ class Listener:
 
     ``accepted`` is given each connection with the text and port of its peer, and must not fail.
     ``why_full`` tells in a sentence why there can be no more of them; ``None`` where there can.
-    While it is full, or the system has no descriptors, it rests.
+    While it is full, or the system has no descriptors, it rests, which ``limited`` tells.
     """
-
-    _log = Logger()
 
     def __init__(
         self,
@@ -36,11 +34,13 @@ class Listener:
         listening: socket.socket,
         accepted: Callable[[socket.socket, tuple[str, int]], None],
         why_full: Callable[[], str | None],
+        limited: RateLimitedLog,
     ) -> None:
         self._descriptors = descriptors
         self._socket = listening
         self._accepted = accepted
         self._why_full = why_full
+        self._limited = limited
         # As many as the last time, and more if there were that many: to ask in vain costs, too.
         self._expected = 1
         self._resting: IDelayedCall | None = None
@@ -121,7 +121,7 @@ class Listener:
     def _rest(self, why: str) -> None:
         if not self._has_told:
             self._has_told = True
-            self._log.warn(
+            self._limited.warn(
                 "Port {port} accepts no connections for now: {why}",
                 port=self._socket.getsockname()[1],
                 why=why,

@@ -106,7 +106,9 @@ class TcpProxySocket:
         self._total = self._failed = self._received = self._sent = 0
         self._draining: IDelayedCall | None = None
         self._stopped: Deferred[None] | None = None
-        self._listener = Listener(self.descriptors, listening, self._accepted, self._why_full)
+        self._listener = Listener(
+            self.descriptors, listening, self._accepted, self._why_full, self._limited
+        )
         self.update(service)
 
     # -- IProxySocket --------------------------------------------------------------------------
