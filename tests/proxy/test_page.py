@@ -120,6 +120,14 @@ class StatusTests(PageTestCase):
         self.assertEqual(["the kernel", "12 of 4,321", ""], known[3:])
         self.assertEqual(["the kernel", "4,321 in all", ""], unread[3:])
 
+    def test_without_a_socket(self):
+        """It gets one with its first endpoints."""
+        nothing = SocketStats(active=0, total=0, failed=0, received=0, sent=0)
+        self.carried = [Carried(service([]), None, (), nothing)]
+        (row,) = self.render().rows["services"]
+        self.assertEqual("none: clients are refused", row[2])
+        self.assertEqual(["none yet", "0 of 0"], row[3:5])
+
     def test_syncs(self):
         """When the last one went well, how long it took, and what waits for the next."""
 

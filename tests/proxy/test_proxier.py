@@ -200,6 +200,25 @@ class SocketTests(ProxierTestCase):
         self.assertEqual({key(): 40000}, self.rules.ports)
         self.assertEqual(1, len(self.sockets.opened))
 
+    def test_services_without_endpoints_are_shown(self):
+        """Whether or not they have ever had some: clients of both are refused."""
+
+        def shown():
+            return {
+                (each.service.key, each.port, len(each.service.endpoints))
+                for each in self.placement.carried()
+            }
+
+        never, sometimes = key("never"), key("sometimes")
+        self.set(service([], key=never), service([1], key=sometimes))
+        self.assertEqual({(never, None, 0), (sometimes, 40000, 1)}, shown())
+        self.clock.advance(1)
+        self.set(service([2], key=never), service([], key=sometimes))
+        self.assertEqual({(never, 40001, 1), (sometimes, 40000, 0)}, shown())
+        self.clock.advance(1)
+        self.set()
+        self.assertEqual(set(), shown())
+
     def test_a_removed_service_is_stopped_after_its_rules(self):
         """What is under way has its time; nothing was led to a port that nobody listens at."""
         self.set(service([1]))

@@ -22,7 +22,7 @@ from yurttunnel.ops.status.markup import (
 )
 from yurttunnel.ops.status.sections import NO_MATCH, MakeSection, Moment, Section, listing
 from yurttunnel.proxy.health import SyncHealth
-from yurttunnel.proxy.interfaces import EndpointStats, SocketStats
+from yurttunnel.proxy.interfaces import EndpointStats, KernelStats, SocketStats
 from yurttunnel.proxy.placement import Carried
 from yurttunnel.proxy.proxier import Proxier
 from yurttunnel.proxy.state.virtual_services import Endpoint, Problem
@@ -121,7 +121,7 @@ def _columns(now: float) -> list[Column[Carried]]:
         Column("Service", _name, "name"),
         Column("Addresses", lambda each: _lines(map(str, each.service.portals))),
         Column("Endpoints", lambda each: _endpoints(each, now)),
-        Column("Proxy port", lambda each: str(each.port or "the kernel"), "number"),
+        Column("Proxy port", _port, "number"),
         Column("Connections", _connections, "number", _activity),
         Column("Bytes", _bytes, "number", _received),
     ]
@@ -155,6 +155,12 @@ def _endpoint(endpoint: Endpoint, stats: EndpointStats | None, now: float) -> Co
         return joined(str(endpoint), element("small", told))
     left = words.duration(stats.ejected_until - now)
     return joined(str(endpoint), " ", mark("bad", f"left out for {left}"), element("small", told))
+
+
+def _port(each: Carried) -> str:
+    if each.port is not None:
+        return str(each.port)
+    return "the kernel" if isinstance(each.stats, KernelStats) else "none yet"
 
 
 def _connections(each: Carried) -> Content:

@@ -38,6 +38,9 @@ AT_ONCE = 32
 COUNTED = ("total", "failed", "received", "sent")
 """What of a socket's stats only grows."""
 
+_NOTHING = SocketStats(active=0, total=0, failed=0, received=0, sent=0)
+"""Of a virtual service that has had no socket yet."""
+
 Services = Mapping[Key, VirtualService]
 Unclaimed = Mapping[tuple[Key, Portal], str]
 
@@ -63,7 +66,10 @@ class IKernel(Interface):
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A virtual service as the page shows it; ``stats`` are those of who carries it."""
+    """A virtual service as the page shows it; ``stats`` are those of who carries it.
+
+    Without a ``port`` that is the kernel, or nobody since it has had no endpoints yet.
+    """
 
     service: VirtualService
     port: int | None
@@ -102,6 +108,8 @@ class Placement:
         self._kernel = kernel
         self._open: dict[Key, _Open] = {}
         self._by_kernel: dict[Key, VirtualService] = {}
+        # Those that need a socket once they have endpoints.
+        self._waiting: dict[Key, VirtualService] = {}
         self._failed: dict[Key, str] = {}
         # What waits for the end of what is under way, by what tells of that end.
         self._stopping: dict[Deferred[None], tuple[Key, IProxySocket]] = {}
@@ -166,7 +174,9 @@ class Placement:
         return Deferred.fromCoroutine(self._stop(drain))
 
     def carried(self) -> Iterable[Carried]:
-        """Yield what is carried now, or was when the first one was asked for."""
+        """Yield what is carried now, or was when the first one was asked for, and what would be if
+        it had endpoints.
+        """
         for each in list(self._open.values()):
             stats = each.socket.stats()
             yield Carried(each.service, each.socket.port, each.picker.endpoints(), stats)
@@ -174,6 +184,8 @@ class Placement:
             if self._kernel is not None:
                 known = self._kernel.endpoints(service)
                 yield Carried(service, None, known, self._kernel.stats(service))
+        for service in list(self._waiting.values()):
+            yield Carried(service, None, (), _NOTHING)
 
     def draining(self) -> Mapping[Protocol, int]:
         """Return by protocol how many connections there are to what is carried no more."""
@@ -206,13 +218,13 @@ class Placement:
             for key, service in services.items()
             if self._kernel is not None and self._kernel.carries(service)
         }
-        await self._open_all(
-            [
-                service
-                for key, service in services.items()
-                if service.endpoints and key not in self._open and key not in self._by_kernel
-            ]
-        )
+        missing = {
+            key: service
+            for key, service in services.items()
+            if key not in self._open and key not in self._by_kernel
+        }
+        self._waiting = {key: each for key, each in missing.items() if not each.endpoints}
+        await self._open_all([each for each in missing.values() if each.endpoints])
         lacking = {key for key, _ in unclaimed}
         return [
             self._placed(_without(service, unclaimed) if key in lacking else service)
