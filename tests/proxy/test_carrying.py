@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.proxy.fakes import FakeSource
-from tests.proxy.services import service
+from tests.proxy.services import key, service
 from tests.proxy.test_options import parse
 from yurttunnel.proxy import carrying
 from yurttunnel.proxy.carrying import NodePorts, find_carrier
@@ -65,6 +65,27 @@ class CarrierTests(SynchronousTestCase):
         self.assertIs(found.claims, found.rules)
         self.assertIs(found.conntrack, found.rules)
         self.assertEqual((self.shared,), found.services)
+
+    def test_where_proxy_sockets_listen(self):
+        """At the loopback address that is given, and at the one of the other family."""
+
+        def kept(reactor, settings, ports):
+            self.ports = ports
+            return None, None, self.shared
+
+        self.patch(carrying, "proxy_sockets", kept)
+        for flags, expected in (
+            ((), ["0.0.0.0", "::"]),
+            (("--bind-address=127.0.0.5",), ["127.0.0.5", "::1"]),
+            (("--bind-address=::1",), ["127.0.0.1", "::1"]),
+        ):
+            self.found("--proxy-backend=none", *flags)
+            hosts = []
+            for version in (4, 6):
+                opened = self.ports.open(key(version=version))
+                hosts.append(opened.getsockname()[0])
+                self.ports.close(opened)
+            self.assertEqual(expected, hosts)
 
     def test_the_kernel_where_it_can(self):
         """That has a service of its own, and says what ails it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import ip_address
 
 from twisted.application.service import IService
 from twisted.logger import Logger
@@ -87,8 +88,7 @@ async def find_carrier(
 
     ``run`` is where the kernel is waited for.
     """
-    addresses = LOOPBACKS if settings.serves_itself else WILDCARDS
-    ports = PortAllocator(settings.proxy_ports, NodePorts(source), addresses)
+    ports = PortAllocator(settings.proxy_ports, NodePorts(source), _bind_addresses(settings))
     sockets, udp, shared = proxy_sockets(reactor, settings, ports)
     if settings.back_end is BackEnd.NONE:
         nothing = NoRules()
@@ -131,6 +131,14 @@ async def find_carrier(
         rules=choose(settings.back_end, False, iptables, nftables),
         services=(shared, tracking),
     )
+
+
+def _bind_addresses(settings: Settings) -> Mapping[int, str]:
+    """Return the addresses of proxy sockets: a loopback address is the one of its family."""
+    if not settings.serves_itself:
+        return WILDCARDS
+    given = ip_address(settings.bind_address)
+    return {**LOOPBACKS, given.version: str(given)}
 
 
 async def _kernel_carries(
