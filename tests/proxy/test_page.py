@@ -261,3 +261,5 @@ class MetricTests(SynchronousTestCase):
         self.assertIn('yurtproxy_connections{protocol="TCP"} 13', exposition(registry).decode())
         carried.append(UNREAD)
         self.assertNotIn("yurtproxy_connections{", exposition(registry).decode())
+        health.last_synced = None
+        self.assertNotIn("\nyurtproxy_services_without", exposition(registry).decode())

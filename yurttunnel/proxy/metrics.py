@@ -38,6 +38,15 @@ class ProxyStats:
         every, own = len(self.proxier.problems), self.proxier.own_problems
         return [("objects", every - own), ("node", own)]
 
+    def without_endpoints(self) -> int | None:
+        """Return how many services have none; ``None`` while it is not known what there is.
+
+        As none at all at a start all of them would seem to have just lost theirs.
+        """
+        if self.health.last_synced is None:
+            return None
+        return sum(not each.service.endpoints for each in self.carried)
+
     def active(self) -> Iterable[tuple[str, int]]:
         """Return by protocol how many connections there are; nothing where that is not known."""
         found = {protocol: self.draining.get(protocol, 0) for protocol in Protocol}
@@ -99,8 +108,8 @@ METRICS: tuple[Metric[ProxyStats], ...] = (
     ),
     gauge(
         "yurtproxy_services_without_endpoints",
-        "Those that have none now: their clients are refused.",
-        lambda stats: sum(not each.service.endpoints for each in stats.carried),
+        "Those that have none now: their clients are refused. Absent before the first sync.",
+        lambda stats: stats.without_endpoints(),
     ),
     gauge(
         "yurtproxy_ejected_endpoints",
