@@ -136,6 +136,13 @@ class EventTests(OfflineTestCase):
         self.assertEqual(PROTOBUF.partition(b": ")[2], fields[b"content-type"])
         self.assertEqual(body, self.kept()[0].body)
 
+    def test_parameters_of_content_types(self):
+        """Parameters of its ``Content-Type``, which nobody counts, take no room."""
+        for said in (b"application/json;x=" + b"y" * 4000, b"Application/JSON; charset=utf-8"):
+            status, fields, _ = self.create({"metadata": {"name": "e"}}, b"Content-Type: " + said)
+            self.assertEqual((201, b"application/json"), (status, fields[b"content-type"]))
+            self.assertEqual("application/json", self.kept()[-1].content_type)
+
     def test_what_is_no_event(self):
         """What cannot be read is refused, and not kept."""
         nameless = envelope(EVENT, b"")

@@ -73,8 +73,7 @@ class KeptEvents:
         problem = self._problem(call, owner, size)
         if problem is not None:
             raise self._refusals.unavailable(f"an Event cannot be kept until then: {problem}")
-        content_type = b"".join(call.exchange.head.values(b"content-type")[:1]) or _JSON
-        kind = media_of(content_type)
+        kind = media_of(b"".join(call.exchange.head.values(b"content-type")[:1]) or _JSON)
         media = media_for(Form(kind))
         if media is None:
             raise RequestFailed(415, "an Event is taken in JSON or in Kubernetes protobuf")
@@ -85,6 +84,8 @@ class KeptEvents:
                 raise BadBody("it has no name")
         except BadBody as error:
             raise RequestFailed(400, f"the body is no Event: {error}") from None
+        # As the hub writes it: parameters say nothing of an Event, and may be as long as a head.
+        content_type = media.content_type
         self._cache.keep_event(
             call.request.path, content_type.decode("latin-1"), body, call.caller.token, owner
         )
