@@ -7,9 +7,11 @@ from collections import Counter
 
 from tests.hub.offline.world import OfflineTestCase, item
 from tests.hub.request.tokens import jwt, service_account_token
+from yurttunnel.http.bearer import LONGEST_TOKEN
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.media.protobuf_objects import envelope
 from yurttunnel.hub.offline.writes import LONGEST_BODY
+from yurttunnel.hub.request.callers import read_token
 from yurttunnel.kube.protobuf_fields import bytes_form
 
 POD = "/api/v1/namespaces/n/pods/p"
@@ -296,6 +298,13 @@ class TokenReviewTests(OfflineTestCase):
             found = self.review(spec)
             self.assertFalse(found["authenticated"], spec)
             self.assertNotIn("user", found)
+
+    def test_long_tokens(self):
+        """Who sends kubelet tokens that are longer than any may be takes no memory by them."""
+        read_token.cache_clear()
+        for length in (LONGEST_TOKEN, LONGEST_TOKEN + 1, 1_000_000):
+            self.assertFalse(self.review({"token": "x" * length})["authenticated"])
+        self.assertEqual(1, read_token.cache_info().currsize)
 
     def test_nonsense(self):
         """What is no review is refused."""

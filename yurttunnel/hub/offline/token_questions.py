@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from twisted.internet.interfaces import IReactorTime
 
+from yurttunnel.http.bearer import LONGEST_TOKEN
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.hub.cache.interfaces import Collection, ICache
 from yurttunnel.hub.cache.selectors import PODS
@@ -67,7 +68,9 @@ class TokenQuestions:
             question = token_review(_content_type(call), body)
         except BadBody as error:
             _refuse("TokenReview", error)
-        owner = await self._owners.accepted(question.token) if question.token else None
+        # One that is longer has never come to anything here, and is nothing to remember.
+        can_be_known = 0 < len(question.token) <= LONGEST_TOKEN
+        owner = await self._owners.accepted(question.token) if can_be_known else None
         if owner is None or not owner.startswith(SERVICE_ACCOUNT) or question.audiences:
             status: dict[str, object] = {
                 "authenticated": False,
