@@ -23,7 +23,7 @@ from yurttunnel.hub.cache import (
 from yurttunnel.hub.filters import chain, watches
 from yurttunnel.hub.forwarding import answers, forwarding, keeping, seen_tokens
 from yurttunnel.hub.offline import writes
-from yurttunnel.hub.request import callers, parsing
+from yurttunnel.hub.request import callers, parsing, requests
 from yurttunnel.hub.upstream import connections
 from yurttunnel.proxy import health, page, proxier
 from yurttunnel.proxy.balancing import affinity, ejections
@@ -210,6 +210,7 @@ class HubTests(Limits, unittest.SynchronousTestCase):
             store.MOST_WAITING / 2 / MEBIBYTE,
         ),
         ("selections of one collection", objects.MOST_SCOPES),
+        ("selectors of labels", requests.LONGEST_SELECTORS / KIBIBYTE),
         ("what of a field selector", answers.LONGEST_VIEW),
         ("collections that are known", store.MOST_USED, queue.MOST_LACKING),
         ("requests of which it is remembered", chain._REMEMBERED, chain._LONGEST_REMEMBERED),

@@ -8,7 +8,13 @@ from yurttunnel.http.errors import RequestFailed
 from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.cache.selectors import scope_of, selector, split_fields
 from yurttunnel.hub.media.interfaces import Item
-from yurttunnel.hub.request.requests import ApiRequest, Form, ListOptions, ResourceType
+from yurttunnel.hub.request.requests import (
+    LONGEST_SELECTORS,
+    ApiRequest,
+    Form,
+    ListOptions,
+    ResourceType,
+)
 
 PODS = ResourceType("", "v1", "pods")
 COLLECTION = Collection("kubelet", "pods.v1.core", "json")
@@ -66,6 +72,19 @@ class ScopeTests(SynchronousTestCase):
         """What would count as shorter than it is selects nothing, and is not kept."""
         for options in ({"field_selector": "reason=\0x"}, {"label_selector": "a in (\0x)"}):
             self.assertEqual(400, self.assertRaises(RequestFailed, self.scope, **options).status)
+
+    def test_long_ones(self):
+        """What is very long together is not read, which would hold up all others for a second."""
+        labels, nonsense = "a=1,b=2", "=" * LONGEST_SELECTORS
+        fields = "metadata.name=p".ljust(LONGEST_SELECTORS - len(labels), ",")
+        found = self.scope(label_selector=labels, field_selector=fields)
+        self.assertEqual((labels, "metadata.name=p"), found[2:])
+        for options in (
+            {"label_selector": labels, "field_selector": fields + ","},
+            {"field_selector": nonsense + "="},
+            {"label_selector": nonsense + "="},
+        ):
+            self.assertEqual(503, self.assertRaises(RequestFailed, self.scope, **options).status)
 
     def test_nodes_of_other_things(self):
         """spec.nodeName is known of pods only."""

@@ -24,6 +24,7 @@ from tests.hub.request.tokens import service_account_token
 from yurttunnel.hub.forwarding.answers import LONGEST_VIEW
 from yurttunnel.hub.forwarding.behind import SLICE
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
+from yurttunnel.hub.request.requests import LONGEST_SELECTORS
 
 ACCOUNT = "system:serviceaccount:n:web"
 
@@ -140,6 +141,13 @@ class KeepingTests(World):
             self.list(pod("one"), target=f"{PODS}?fieldSelector={view}")
             kept[length] = self.kept_list(view=view)
         self.assertEqual({LONGEST_VIEW: ["one"], LONGEST_VIEW + 1: None}, kept)
+
+    def test_long_selectors(self):
+        """What is selected by very long selectors passes, and is not kept."""
+        for length, kept in ((LONGEST_SELECTORS + 1, None), (LONGEST_SELECTORS, ["one"])):
+            self.list(pod("one"), target=f"{PODS}?labelSelector={'x' * length}")
+            self.assertEqual(kept, self.kept_list())
+        self.assertEqual([200, 200], [status for status, _ in self.answered("GET", "GET")])
 
     def test_long(self):
         """A list that is read behind its client is the same, compressed or not."""

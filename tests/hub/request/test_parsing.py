@@ -7,7 +7,12 @@ from twisted.trial.unittest import SynchronousTestCase
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import RequestHead
 from yurttunnel.hub.request.parsing import LONGEST_SEGMENT, MOST_SEGMENTS, parse_request
-from yurttunnel.hub.request.requests import ApiRequest, ListOptions, ResourceType
+from yurttunnel.hub.request.requests import (
+    LONGEST_SELECTORS,
+    ApiRequest,
+    ListOptions,
+    ResourceType,
+)
 
 PODS = ResourceType("", "v1", "pods")
 DEPLOYMENTS = ResourceType("apps", "v1", "deployments")
@@ -250,3 +255,9 @@ class QueryTests(SynchronousTestCase):
         """A target that is too long to be remembered is read all the same."""
         selector = "a in (" + ",".join(map(str, range(1000))) + ")"
         self.assertEqual(selector, self.options(f"labelSelector={selector}").label_selector)
+
+    def test_long_selectors(self):
+        """Which name one demands that is very long is not looked for: each term takes time."""
+        for length, name in ((LONGEST_SELECTORS, "p"), (LONGEST_SELECTORS + 1, "")):
+            selector = "metadata.name=p".ljust(length, ",")
+            self.assertEqual(name, parse(f"/api/v1/pods?fieldSelector={selector}").name)

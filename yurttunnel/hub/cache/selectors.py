@@ -8,7 +8,7 @@ from functools import lru_cache
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.media.interfaces import Item
-from yurttunnel.hub.request.requests import ApiRequest, Form, ResourceType
+from yurttunnel.hub.request.requests import LONGEST_SELECTORS, ApiRequest, Form, ResourceType
 from yurttunnel.kube.selectors import (
     LABEL_SPACES,
     BadSelector,
@@ -36,12 +36,16 @@ def scope_of(client: str, request: ApiRequest, form: Form) -> Scope:
     """Return what a list or a watch of ``client`` is about, in the form that it gets.
 
     ``client`` is that of :class:`Collection`; ``request.resource`` is one. Raises
-    ``RequestFailed`` (400) for selectors that cannot be read.
+    ``RequestFailed`` (400) for selectors that cannot be read, and (503) for those that are longer
+    than :data:`LONGEST_SELECTORS`, which the API reads.
     """
     assert request.resource is not None
     options = request.options
     if not options.label_selector and not options.field_selector:
         return Scope(_collection(client, request.resource, form), request.namespace)
+    if len(options.label_selector) + len(options.field_selector) > LONGEST_SELECTORS:
+        text = f"nothing is kept by selectors of more than {LONGEST_SELECTORS} characters"
+        raise RequestFailed(503, text)
     if "\0" in options.label_selector or "\0" in options.field_selector:
         # SQLite counts no character behind one, and nothing has such a label or field.
         raise RequestFailed(400, "a selector has a NUL character")

@@ -16,7 +16,12 @@ from urllib.parse import unquote, unquote_plus
 
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import RequestHead
-from yurttunnel.hub.request.requests import ApiRequest, ListOptions, ResourceType
+from yurttunnel.hub.request.requests import (
+    LONGEST_SELECTORS,
+    ApiRequest,
+    ListOptions,
+    ResourceType,
+)
 from yurttunnel.kube.selectors import BadSelector, FieldTerm, field_terms
 
 LONGEST_SEGMENT = 253
@@ -204,9 +209,9 @@ def _selecting(name: str, field_selector: str) -> str:
 def _selected_name(field_selector: str) -> str:
     """Return the name that a selector demands, if it can be one; what is no selector demands none.
 
-    Whoever evaluates the selector says what is wrong with it.
+    Whoever evaluates the selector says what is wrong with it. One that is too long is not read.
     """
-    if "metadata.name" not in field_selector:
+    if len(field_selector) > LONGEST_SELECTORS or "metadata.name" not in field_selector:
         return ""
     try:
         terms = field_terms(field_selector)

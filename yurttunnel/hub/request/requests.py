@@ -20,6 +20,11 @@ class ResourceType(NamedTuple):
         return f"{self.name}.{self.version}.{self.group or 'core'}"
 
 
+LONGEST_SELECTORS = 8 * 1024
+"""Characters of both selectors of a request that are looked into here. Each requirement takes time
+and may have two characters, and a head has room for half a megabyte."""
+
+
 @dataclass(frozen=True, slots=True)
 class ListOptions:
     """The query of a list or a watch (``ListOptions`` of meta/v1); as sent, not evaluated."""
