@@ -8,6 +8,7 @@ from collections import Counter
 from tests.hub.offline.world import OfflineTestCase, item
 from tests.hub.request.tokens import jwt, service_account_token
 from yurttunnel.http.bearer import LONGEST_TOKEN
+from yurttunnel.hub.cache.events import SHARE
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.media.protobuf_objects import envelope
 from yurttunnel.hub.offline.writes import LONGEST_BODY
@@ -219,6 +220,16 @@ class EventTests(OfflineTestCase):
         found = [self.create({"metadata": {"name": "e"}}, field)[0] for _ in range(640)]
         self.assertEqual({201: 625, 503: 15}, Counter(found))
         self.refused(503, "n:loud take all the room", field)
+
+    def test_shares_are_of_what_is_kept(self):
+        """An Event counts as long as it is kept: with a time, other scripts are twice as long."""
+        token = service_account_token("n", "loud")
+        self.accept(token)
+        long = {"metadata": {"name": "e"}, "message": "\u754c" * 300_000}
+        body = json.dumps(long, ensure_ascii=False).encode()
+        field = b"Authorization: Bearer " + token.encode()
+        self.assertEqual([201, 503], [self.create(body, field)[0] for _ in range(2)])
+        self.assertLessEqual(sum(len(event.body) for event in self.kept()), SHARE)
 
     def test_bodies_that_were_read(self):
         """An Event that was on its way when the cloud went is kept as well."""

@@ -69,10 +69,6 @@ class KeptEvents:
             raise self._refusals.not_written(call.request)
         if not _NAMESPACE.fullmatch(call.request.namespace):
             raise RequestFailed(400, "the path of an Event has no namespace that is a DNS label")
-        size = max(len(body), queue.COUNTS_AS)
-        problem = self._problem(call, owner, size)
-        if problem is not None:
-            raise self._refusals.unavailable(f"an Event cannot be kept until then: {problem}")
         kind = media_of(b"".join(call.exchange.head.values(b"content-type")[:1]) or _JSON)
         media = media_for(Form(kind))
         if media is None:
@@ -84,6 +80,11 @@ class KeptEvents:
                 raise BadBody("it has no name")
         except BadBody as error:
             raise RequestFailed(400, f"the body is no Event: {error}") from None
+        # As it is kept: written anew, what is not ASCII is longer than it came.
+        size = max(len(body), queue.COUNTS_AS)
+        problem = self._problem(call, owner, size)
+        if problem is not None:
+            raise self._refusals.unavailable(f"an Event cannot be kept until then: {problem}")
         # As the hub writes it: parameters say nothing of an Event, and may be as long as a head.
         content_type = media.content_type
         self._cache.keep_event(
