@@ -145,8 +145,6 @@ class BodyWriter:
         """
         if self._kind is _LENGTH and self._remaining:
             raise BodyError(f"{self._remaining} bytes of the body are missing")
-        if self._kind is _NONE:
-            return b""
         if self._finished or self._kind is not _CHUNKED:
             self._finished = True
             return b""
@@ -162,7 +160,7 @@ class BodyWriter:
 
 NO_BODY_READER = BodyReader(NO_BODY)
 NO_BODY_WRITER = BodyWriter(NO_BODY)
-"""Those of all messages without a body: they have no state."""
+"""Those of all messages without a body, in which they can do nothing but end."""
 
 
 class _ChunkState(enum.Enum):
