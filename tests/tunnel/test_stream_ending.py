@@ -28,6 +28,20 @@ class EndTests(SessionTestCase):
             self.pair.pump()
             self.assertEqual(["made", "lost"], user.told)
 
+    def test_not_within_a_resumption(self):
+        """Nor from within ``resumeProducing``, where the peer's end was kept meanwhile."""
+        self.join()
+        self.near.pauseProducing()
+        self.near.loseWriteConnection()
+        self.far.write(b"last words")
+        self.far.loseWriteConnection()
+        self.pair.pump()
+        self.near.resumeProducing()
+        self.assertEqual(b"last words", self.near_user.received)
+        self.assertEqual(["made", "write lost", "read lost"], self.near_user.told)
+        self.pair.pump()
+        self.assertEqual(["made", "write lost", "read lost", "lost"], self.near_user.told)
+
     def test_not_within_an_abort_of_a_close_that_waits(self):
         """Nor from within an abort of a close that has waited for a producer that is pulled."""
         self.join()

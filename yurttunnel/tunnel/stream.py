@@ -254,7 +254,10 @@ class TunnelStream:
             wire.paused = False
             return
         self._resuming = True
+        # What was kept may be the peer's end, and with it the stream's.
+        called, self._called = self._called, True
         self._session.wire.resume(wire, self._session.clock.seconds())
+        self._called = called
         self._resuming = False
         self._session.request_flush()
 
