@@ -484,6 +484,25 @@ class DirectTransportTests(TransportContract, TestCase):
 
     transports = "direct"
 
+    async def test_a_unix_socket_whose_peer_has_a_name(self) -> None:
+        """Whatever the peer's own socket is called, it is let in; its name is its address."""
+        path = os.path.relpath(self.mktemp())
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        user = User()
+        port = listen_unix(self.reactor, "--flag", path, Factory.forProtocol(lambda: user))
+        self.addCleanup(port.stopListening)
+        connection = socket.socket(socket.AF_UNIX)
+        # It has as many characters as an address of IPv6 has fields, for which Twisted's takes it.
+        connection.bind("peer")
+        self.addCleanup(os.unlink, "peer")
+        connection.connect(path)
+        peer = Peer(connection)
+        self.addCleanup(self.end, user, peer)
+        peer.socket.sendall(b"x")
+        await until(lambda: user.received == b"x" or peer.read().ended)
+        self.assertEqual(b"x", user.received)
+        self.assertEqual("peer", os.fsdecode(user.transport.getPeer().name))
+
     async def test_data_is_with_the_kernel_when_write_returns(self) -> None:
         """That is what they are for."""
         user = User()

@@ -85,8 +85,8 @@ class _Acceptor:
 
     def _connect(self, connection: socket.socket, peer: Any) -> None:
         port = self._port
-        if len(peer) == 4 and peer[3]:
-            # IPv6 with a zone, which belongs to the address.
+        if port.addressFamily == socket.AF_INET6 and peer[3]:
+            # With a zone, which belongs to the address.
             numeric = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
             peer = (socket.getnameinfo(peer, numeric)[0], *peer[1:])
         address = address_of(port.addressFamily, peer)
