@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 from twisted.internet.task import Clock
 from twisted.logger import Logger, LogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.diagnose.redaction import REDACTED
+from yurttunnel.ops.diagnose.redaction import REDACTED, redact
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.status.events import KEPT, RecentEvents
 
@@ -112,6 +114,16 @@ class RecentEventsTests(SynchronousTestCase):
             )
             self.assertNotIn(secret, self.texts()[0])
             self.assertIn(REDACTED, self.texts()[0])
+
+    def test_what_nobody_reads(self) -> None:
+        """A text is looked into for secrets once somebody reads it, however often it is logged."""
+        with mock.patch("yurttunnel.ops.status.events.redact", side_effect=redact) as redacted:
+            for number in range(100):
+                self.log.warn("refused {number}", number=number)
+            self.assertEqual(0, redacted.call_count)
+            self.assertEqual(["refused 99"], self.texts())
+            self.assertEqual(["refused 99"], self.texts())
+            self.assertEqual(1, redacted.call_count)
 
     def test_the_end(self) -> None:
         """After its end it listens no more."""

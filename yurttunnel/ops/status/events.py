@@ -38,14 +38,28 @@ class RecentEvent:
     """A warning or an error: ``last`` is when it was logged last, in seconds since the epoch.
 
     ``level`` is ``warning``, ``error`` or ``critical``. ``count`` says how often it was logged,
-    perhaps with another text, of which ``text`` is the last.
+    perhaps with another text, of which ``logged`` is the last.
     """
 
     level: str
     source: str
-    text: str
+    logged: str
     last: float
     count: int = 1
+    _text: str | None = None
+
+    @property
+    def text(self) -> str:
+        """What was logged, in one line that may be shown.
+
+        No message is meant to hold a secret. Errors of libraries quote what they were given,
+        though, and the page is read by more people than the log. That is looked for once somebody
+        reads it: it takes a millisecond, and strangers may bring about many messages.
+        """
+        if self._text is None:
+            text = " ".join(redact(self.logged).split())
+            self._text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+        return self._text
 
 
 @implementer(ILogObserver)
@@ -84,7 +98,7 @@ class RecentEvents(Service):
         known = self._events.pop(place, None)
         count = 1 if known is None else known.count + 1
         time = event.get("log_time", 0.0)
-        self._events[place] = RecentEvent(level, namespace, _text(event), time, count)
+        self._events[place] = RecentEvent(level, namespace, _logged(event), time, count)
         if len(self._events) > KEPT:
             warnings = (each for each, kept in self._events.items() if kept.level == "warning")
             del self._events[next(warnings, next(iter(self._events)))]
@@ -105,14 +119,11 @@ def event_table(events: Iterable[RecentEvent], now: datetime.datetime) -> Conten
     return table("The last warnings and errors of the log", columns, events)
 
 
-def _text(event: LogEvent) -> str:
-    """Write the message in one line; of a failure, what happened, but not where."""
+def _logged(event: LogEvent) -> str:
+    """Return the beginning of the message; of a failure, what happened, but not where."""
     text = formatEvent(event)
     failure = event.get("log_failure")
     if isinstance(failure, Failure):
         what = f"{failure.type.__name__ if failure.type else 'error'}: {failure.getErrorMessage()}"
         text = f"{text}: {what}" if text else what
-    # No message is meant to hold a secret. Errors of libraries quote what they were given, though,
-    # and the page is read by more people than the log.
-    text = " ".join(redact(text[: 4 * _LONGEST]).split())
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return text[: 4 * _LONGEST]
