@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from ipaddress import ip_address
@@ -36,7 +35,7 @@ from yurttunnel.hub.limits import Limits
 from yurttunnel.hub.listeners import HubListeners
 from yurttunnel.hub.meta import hub_pages
 from yurttunnel.hub.offline.metrics import METRICS as OFFLINE_METRICS
-from yurttunnel.hub.offline.placeholder import SECRET_BYTES, PlaceholderTokens
+from yurttunnel.hub.offline.placeholder import PlaceholderTokens, kept_secret
 from yurttunnel.hub.offline.service import Offline, OfflineSettings
 from yurttunnel.hub.policy import Policy
 from yurttunnel.hub.request.callers import PAGES
@@ -79,7 +78,6 @@ DATABASE = "yurthub.sqlite"
 PREFIX = "yurthub_"
 """What the names of metrics begin with that upstream does not have."""
 
-PLACEHOLDER_KEY = "placeholder-tokens.key"
 
 LIVE_FLAGS = (
     flag_table.MAX_REQUESTS,
@@ -347,10 +345,6 @@ def _serving_addresses(settings: Settings, informers: Informers) -> Collection[A
 
 
 def _placeholders(reactor: IReactor, settings: Settings) -> PlaceholderTokens:
-    """Make what issues them, by a secret that outlives this process."""
-    directory = StateDirectory(settings.root_dir / PKI_DIRECTORY)
-    secret = directory.read(PLACEHOLDER_KEY, secret=True)
-    if secret is None or len(secret) != SECRET_BYTES:
-        secret = os.urandom(SECRET_BYTES)
-        directory.write(PLACEHOLDER_KEY, secret)
+    """Make what issues them."""
+    secret = kept_secret(StateDirectory(settings.root_dir / PKI_DIRECTORY))
     return PlaceholderTokens(secret, partial(time_of_day, reactor))

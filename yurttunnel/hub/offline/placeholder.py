@@ -12,11 +12,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from twisted.logger import Logger
+
 from yurttunnel.hub.request.callers import SERVICE_ACCOUNT
+from yurttunnel.pki.directory import StateDirectory, StateError
 
 LIFETIME = 600
 """Seconds; the shortest that the API issues (``minExpirationSeconds`` of k8s.io/kubernetes
@@ -26,7 +30,34 @@ ISSUER = "yurthub"
 MARK = "yurttunnel.io/placeholder"
 """A claim that no token of an API has."""
 
+KEY = "placeholder-tokens.key"
+"""The file of the secret."""
+
 SECRET_BYTES = 32
+
+_log = Logger()
+
+
+def kept_secret(directory: StateDirectory) -> bytes:
+    """Return the secret that is kept in ``directory``, made when there is none.
+
+    It outlives the process, unless it cannot be written: a hub works without that directory. Raises
+    ``StateError`` where others can read it, or write to the directory.
+    """
+    secret = directory.read(KEY, secret=True)
+    if secret is not None and len(secret) == SECRET_BYTES:
+        return secret
+    secret = os.urandom(SECRET_BYTES)
+    try:
+        directory.write(KEY, secret)
+    except StateError as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        _log.warn(
+            "placeholders for tokens are nothing to the hub once it is started again: {error}",
+            error=error,
+        )
+    return secret
 
 
 class PlaceholderTokens:
