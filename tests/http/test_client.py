@@ -610,14 +610,14 @@ class FailureTests(ClientTestCase):
 class SwitchTests(ClientTestCase):
     """Handing the connection over."""
 
-    def ask_and_switch(self, answer=SWITCHING, method=b"GET", **arguments):
+    def ask_and_switch(self, answer=SWITCHING, **arguments):
         """Ask for an upgrade and take it when it is granted."""
         protocol = Recorder()
         receiver = Receiver(waits=True)
         receiver.response_received = lambda head: receiver.exchange.switch(protocol)
         receiver.exchange = begin(
             self.connection,
-            method,
+            b"GET",
             b"/",
             [HOST, *(UPGRADE if arguments else ())],
             receiver,
@@ -659,9 +659,9 @@ class SwitchTests(ClientTestCase):
         self.assert_failed(receiver, "aborted", False)
 
     def test_connect(self):
-        """After a 2xx to CONNECT it is the same."""
-        _, protocol = self.ask_and_switch(b"HTTP/1.1 200 Connected\r\n\r\nearly", b"CONNECT")
-        self.assertEqual(b"early", protocol.received)
+        """Nobody asks by CONNECT."""
+        self.assertRaises(ValueError, self.ask, b"CONNECT")
+        self.assertEqual(b"", self.origin.sent)
 
     def test_unasked(self):
         """A 101 that was not asked for is an error."""

@@ -481,12 +481,11 @@ class ResponseTests(SmugglingTestCase):
         self.assert_response_refused(CHUNKED, b"HTTP/1.0 200 OK\r\n")
 
     def test_bodies_where_none_belongs(self):
-        """204, interim answers and the answer to a CONNECT announce none."""
+        """204 and interim answers announce none."""
         for field in (b"Content-Length: 5\r\n", CHUNKED):
             self.assert_response_refused(field, b"HTTP/1.1 204 No Content\r\n")
             self.assert_response_refused(field, b"HTTP/1.1 100 Continue\r\n")
             self.assert_response_refused(field, b"HTTP/1.1 101 Switching Protocols\r\n")
-            self.assert_response_refused(field, b"HTTP/1.1 200 OK\r\n", b"CONNECT")
 
     def test_lengths_that_tell_of_another_answer(self):
         """Nothing is read as the body of a 304 or of the answer to a HEAD."""

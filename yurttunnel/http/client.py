@@ -81,8 +81,11 @@ def write_request(
     it is sent in chunks if ``has_body``, and there is none if not. With ``upgrade`` the
     fields include ``Connection`` and ``Upgrade``, and a 101 is accepted.
 
-    Raises ``ValueError`` for what cannot be sent safely.
+    Raises ``ValueError`` for what cannot be sent safely, and for CONNECT, whose answers have a
+    framing of their own (RFC 9110 section 9.3.6).
     """
+    if method == b"CONNECT":
+        raise ValueError("CONNECT cannot be sent")
     length = declared_length(fields, upgrade)
     # A body of no bytes is complete already.
     framing = NO_BODY
@@ -237,8 +240,8 @@ class ClientConnection(HTTPConnection):
             self._interim_received(exchange, head)
             return
         self._take = None
-        switches = exchange.switches(head.status)
-        if head.status == 101 and not switches:
+        switches = head.status == 101
+        if switches and not exchange.may_switch:
             self.fail("the protocol was changed unasked")
             return
         if switches and self.on_answer is not None:

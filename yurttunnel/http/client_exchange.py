@@ -117,11 +117,10 @@ class ClientExchange(ExchangeSide):
         """Somebody takes the body."""
         return self._state is _READING
 
-    def switches(self, status: int) -> bool:
-        """Return whether a response with ``status`` hands the connection over."""
-        if status == 101:
-            return self._upgrade and self.request_complete
-        return self.method == b"CONNECT" and 200 <= status <= 299
+    @property
+    def may_switch(self) -> bool:
+        """A 101 hands the connection over."""
+        return self._upgrade and self.request_complete
 
     def response_began(self, head: ResponseHead, framing: Framing) -> None:
         """Notify the receiver; for the connection."""
@@ -153,7 +152,7 @@ class ClientExchange(ExchangeSide):
         return self._connection.take_whole(self, framing.length)
 
     def switch(self, protocol: IProtocol) -> None:
-        """See ``IClientExchange``; also after a 2xx to CONNECT."""
+        """See ``IClientExchange``."""
         if self.ended:
             return
         if self._state is not _UNWANTED:

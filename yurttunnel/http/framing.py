@@ -84,7 +84,7 @@ def request_framing(head: RequestHead) -> Framing:
 
 
 def response_framing(request_method: bytes, head: ResponseHead) -> Framing:
-    """Return how the body of the response to a ``request_method`` is framed.
+    """Return how the body of the response to a ``request_method``, not CONNECT, is framed.
 
     Raises :class:`HeadError` (502).
     """
@@ -92,19 +92,15 @@ def response_framing(request_method: bytes, head: ResponseHead) -> Framing:
         framing = _declared(head)
     except _Ambiguous as error:
         raise HeadError(502, f"the response {error}") from None
-    if _switches_or_never_has_body(request_method, head.status):
-        # An empty body is none for whoever looks for one; many send this.
+    if head.status < 200 or head.status == 204:
+        # These must not even announce a body (RFC 9110 section 8.6). An empty one is none for
+        # whoever looks for one; many send this.
         if framing not in (None, Framing(BodyKind.LENGTH, 0)):
             raise HeadError(502, f"a response with the status {head.status} announces a body")
         return NO_BODY
     if request_method == b"HEAD" or head.status == 304:
         return NO_BODY
     return framing or UNTIL_CLOSE
-
-
-def _switches_or_never_has_body(request_method: bytes, status: int) -> bool:
-    """Return whether a response must not even announce a body (RFC 9110 section 8.6)."""
-    return status < 200 or status == 204 or (request_method == b"CONNECT" and 200 <= status <= 299)
 
 
 class _Ambiguous(Exception):
