@@ -629,6 +629,7 @@ class SwitchTests(ClientTestCase):
     def test_switch(self):
         """After a 101 the bytes are the protocol's, beginning with those behind the head."""
         receiver, protocol = self.ask_and_switch(SWITCHING + b"early", upgrade=True)
+        self.assertRaises(RuntimeError, receiver.exchange.switch, Recorder())
         self.answer(b" and late")
         self.assertEqual(b"early and late", protocol.received)
         self.assertEqual([(self.connection, True)], self.answers)
