@@ -58,6 +58,15 @@ class ConfigCheckTests(SynchronousTestCase):
         self.assertIn("is a pipe, and a file is read more than once", errors.getvalue())
         self.assertEqual(1, ended.code)
 
+    def test_one_that_cannot_be_looked_at(self):
+        """Why is told, as of one that cannot be read."""
+        errors = io.StringIO()
+        self.patch(sys, "stderr", errors)
+        command, arguments = all_commands().find(["config", "check", "a" * 300])
+        ended = self.assertRaises(SystemExit, command.run, arguments)
+        self.assertIn("it cannot be read: File name too long", errors.getvalue())
+        self.assertEqual(64, ended.code)
+
     def test_nothing(self):
         """A comment alone is in order for each program; what one needs is told when it is named."""
         text = "# v = 2\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from yurttunnel.cli import output
@@ -42,11 +43,13 @@ class ConfigCheckOptions(ClientOptions):
 def config_check(options: ConfigCheckOptions) -> None:
     """Check it, and say for which program it is in order."""
     path = Path(options.given[0])
-    if path.is_fifo():
-        # The second time it would be empty.
-        raise CommandFailed(
-            f"{path} is a pipe, and a file is read more than once: write it into one, and name that"
-        )
+    with suppress(OSError):
+        # Why it cannot be looked at is told below; the second time a pipe would be empty.
+        if path.is_fifo():
+            raise CommandFailed(
+                f"{path} is a pipe, and a file is read more than once: write it into one, and name"
+                " that"
+            )
     programs = _programs()
     name = options.optional_value(PROGRAM, None)
     if name is None and not parse_file(path):
