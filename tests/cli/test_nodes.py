@@ -66,6 +66,8 @@ class MergedTests(SynchronousTestCase):
 class Told:
     """A server that tells of some nodes, or has gone since it was found."""
 
+    name = ""
+
     def __init__(self, *known) -> None:
         self.known = known
 
@@ -99,7 +101,10 @@ class GoneTests(SynchronousTestCase):
         def servers(options):
             if not self.looks:
                 raise KeyboardInterrupt
-            return self.looks.pop(0)
+            found = self.looks.pop(0)
+            for number, each in enumerate(found, 1):
+                each.name = f"s-{number}"
+            return found
 
         self.patch(type(options), "servers", servers)
         options.parseOptions(arguments)
@@ -157,6 +162,30 @@ class GoneTests(SynchronousTestCase):
         with self.assertRaises(KeyboardInterrupt):
             self.run_command(NodesOptions(), nodes, "--watch")
         self.assertEqual(2, self.shown.getvalue().count("connected"))
+
+    def test_others_know_less(self) -> None:
+        """What others say of such a node, as each does of all in a cluster, is no change either."""
+        seen = {**NODE, "since": None, "through": "192.0.2.1:10262"}
+        missed = {**NODE, "state": "absent", "since": None}
+        for less in (seen, missed):
+            self.looks = [[Told(each), Told(less)] for each in (NODE, NODE)]
+            self.looks.insert(1, [Told(), Told(less)])
+            with self.assertRaises(KeyboardInterrupt):
+                self.run_command(NodesOptions(), nodes, "--watch")
+        self.assertEqual(["NODE", "a"] * 2, self.first_words())
+
+    def test_a_server_that_is_there_no_longer(self) -> None:
+        """What it told counts no more: the node is as the others say."""
+        lost = {**NODE, "state": "lost"}
+        self.looks = [[Told(lost), Told(NODE)], [Told(lost), Told()], [Told(lost)]]
+        with self.assertRaises(KeyboardInterrupt):
+            self.run_command(NodesOptions(), nodes, "--watch")
+        self.assertEqual(["NODE", "a", "a"], self.first_words())
+        self.assertIn("lost", self.shown.getvalue().splitlines()[-1])
+
+    def first_words(self) -> list[str]:
+        """Return that of each line that was shown."""
+        return [line.split()[0] for line in self.shown.getvalue().splitlines()]
 
     def test_watched_by_a_program(self) -> None:
         """It gets an object in each line, of the nodes that are there and of those that change."""

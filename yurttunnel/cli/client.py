@@ -67,6 +67,11 @@ class Process:
         self.path = path
         self._seconds = seconds
 
+    @property
+    def name(self) -> str:
+        """What tells it from other processes."""
+        return str(self.path)
+
     def pid(self) -> int:
         """Return its number in this namespace of processes, as the kernel says."""
         with _in_sentences(self.path, self._seconds), socket.socket(socket.AF_UNIX) as connection:

@@ -67,6 +67,11 @@ class Server:
         self._kubectl = kubectl
         self._namespace = namespace
 
+    @property
+    def name(self) -> str:
+        """What tells it from other servers."""
+        return self.pod
+
     def get(self, page: str) -> Any:
         """Return what ``page`` has as JSON; raises :class:`CommandFailed`."""
         try:

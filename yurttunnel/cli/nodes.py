@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -87,7 +86,8 @@ class NodeOptions(ClientOptions):
 
 def nodes(options: NodesOptions) -> None:
     """List them."""
-    known = _look(options)
+    servers = _Servers(options)
+    known = servers.nodes()
     if options.as_json and options[WATCH.name]:
         _print_changed(known, as_json=True)
     elif options.as_json:
@@ -97,11 +97,30 @@ def nodes(options: NodesOptions) -> None:
         if not known:
             print(_NOBODY, file=sys.stderr)
     if options[WATCH.name]:
-        _watch(known, partial(_look, options), options.as_json)
+        _watch(known, servers.nodes, options.as_json)
 
 
-def _look(options: ClientOptions) -> list[Node]:
-    return merged(options.told(lambda server: server.get("/nodes")["nodes"]))
+class _Servers:
+    """Asks the servers; of one that cannot be asked there is what it told last.
+
+    Others know its nodes, too, but less of them, by which each would seem to have changed.
+    """
+
+    def __init__(self, options: ClientOptions) -> None:
+        self._options = options
+        self._told: dict[str, list[Node]] = {}
+
+    def nodes(self) -> list[Node]:
+        """Return each node once; raises :class:`CommandFailed` where no server can be asked."""
+        told: dict[str, list[Node]] = {}
+
+        def ask(server: Process | Server) -> None:
+            told[server.name] = self._told.get(server.name, [])
+            told[server.name] = server.get("/nodes")["nodes"]
+
+        self._options.told(ask)
+        self._told = told
+        return merged(list(told.values()))
 
 
 def _watch(before: list[Node], look: Callable[[], list[Node]], as_json: bool) -> None:
@@ -117,8 +136,7 @@ def _watch(before: list[Node], look: Callable[[], list[Node]], as_json: bool) ->
                 print(f"{problem}; it is asked again", file=sys.stderr)
             continue
         _print_changed(changed(before, known), as_json)
-        # Those of a server that was not asked this time are still as they were.
-        before = list({each["node"]: each for each in (*before, *known)}.values())
+        before = known
 
 
 def _print_changed(some: Iterable[Node], as_json: bool) -> None:
@@ -176,7 +194,7 @@ def node(options: NodeOptions) -> None:
     page = f"/nodes/{quote(name, safe='', errors='surrogateescape')}"
     told = [each for each in options.told(lambda server: _told(server, page)) if each is not None]
     if not told:
-        known = [each["node"] for each in _look(options)]
+        known = [each["node"] for each in _Servers(options).nodes()]
         meant = output.shown(did_you_mean(name, known))
         meant = meant or f"{options.program_name} nodes lists what is"
         raise CommandFailed(f"nothing is known of {name!r}: {meant}")
