@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from ipaddress import ip_address
 from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -11,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from benchmarks.ports import free_ports
 from tests.proxy.services import key
 from yurttunnel.proxy.sockets.ports import PortAllocator
-from yurttunnel.proxy.state.virtual_services import Protocol
+from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
 
 TCP, UDP = Protocol.TCP, Protocol.UDP
 
@@ -82,6 +83,19 @@ class PortAllocatorTests(SynchronousTestCase):
         """Where clients are on this machine only."""
         opened = self.open(PortAllocator(addresses={4: "127.0.0.1"}))
         self.assertEqual(opened.getsockname()[0], "127.0.0.1")
+
+    def test_a_loop_leads_to_where_it_listens(self) -> None:
+        """An endpoint that has the same number at another address of the machine is none."""
+        for own, loops in (
+            ("0.0.0.0", {"127.0.0.1", "127.0.0.5", "0.0.0.0"}),
+            ("127.0.0.5", {"127.0.0.5", "0.0.0.0"}),
+        ):
+            ports = PortAllocator(addresses={4: own})
+            port = port_of(self.open(ports))
+            for address in ("127.0.0.1", "127.0.0.5", "0.0.0.0", "198.51.100.7"):
+                endpoint = Endpoint(ip_address(address), port)
+                self.assertEqual(address in loops, ports.is_loop(TCP, endpoint), address)
+                self.assertFalse(ports.is_loop(UDP, endpoint))
 
     def test_ports_of_other_processes_and_claimed_ones_are_passed_over(self) -> None:
         """What remains is taken."""

@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from ipaddress import ip_address
 from itertools import chain
 
 from yurttunnel.proxy.sockets.listening import listen, share_with_the_past
@@ -78,7 +79,11 @@ class PortAllocator:
     def is_loop(self, protocol: Protocol, endpoint: Endpoint) -> bool:
         """Return whether ``endpoint`` is a proxy socket of this process."""
         address = endpoint.address
-        return self.is_used(address.version, protocol, endpoint.port) and _is_own(address)
+        if not self.is_used(address.version, protocol, endpoint.port):
+            return False
+        own = ip_address(self._addresses[address.version])
+        # Others may have the same number at another address.
+        return _is_own(address) if own.is_unspecified else address == own or address.is_unspecified
 
     def _open_in_range(self, key: Key, ports: range) -> socket.socket:
         used = self._used[key.version, key.protocol]
