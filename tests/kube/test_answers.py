@@ -57,12 +57,12 @@ class Conversation(Protocol):
 
 
 class Source:
-    """Credentials that the test changes; ``forgotten`` counts."""
+    """Credentials that the test changes; ``forgotten`` are the tokens that were refused."""
 
     def __init__(self):
         self.token = SECRET
         self.error = None
-        self.forgotten = 0
+        self.forgotten = []
         self.after = None
 
     def current(self, reactor):
@@ -70,8 +70,8 @@ class Source:
         return succeed(Credentials(self.token)) if self.error is None else fail(self.error)
 
     def forget(self, refused):
-        """Count, and change."""
-        self.forgotten += 1
+        """Note it, and change."""
+        self.forgotten.append(refused.token)
         self.token = self.after or self.token
 
 
@@ -501,7 +501,7 @@ class UnauthorizedTests(AnswersTestCase):
         self.assertIn('"name":"a"', text)
         self.answer(201, {"ok": True})
         self.assertEqual({"ok": True}, self.successResultOf(asked))
-        self.assertEqual((1, 2), (self.source.forgotten, len(self.conversations)))
+        self.assertEqual(([SECRET], 2), (self.source.forgotten, len(self.conversations)))
 
     def test_once(self):
         """It is done once: then it is an error."""
@@ -509,7 +509,7 @@ class UnauthorizedTests(AnswersTestCase):
         self.unauthorized()
         self.unauthorized()
         error = self.failureResultOf(asked, NotAllowed).value
-        self.assertEqual((401, 1), (error.status, self.source.forgotten))
+        self.assertEqual((401, [SECRET]), (error.status, self.source.forgotten))
 
     def test_watch(self):
         """Watches are begun again, too."""
