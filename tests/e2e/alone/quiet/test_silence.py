@@ -16,7 +16,7 @@ DETECTION = 25.0
 
 BUSY_DETECTION = 7.5
 SLACK = 2.0
-"""What a machine may need beyond that has nothing else to do."""
+"""What a machine may need beyond that, with the like of this test beside it."""
 
 RESUME_WINDOW = "120s"
 
