@@ -290,24 +290,6 @@ class FramingTests(ServerTestCase):
         self.assertEqual((b"5", b""), (head[1][b"content-length"], head[2]))
         self.assertEqual(b"hello", get[2])
 
-    def test_length_that_is_given(self):
-        """A whole response may have its length among its fields, which has to be that of it."""
-        fields = [(b"content-length", b"5")]
-        self.handler.answer = lambda exchange: exchange.respond(200, fields, b"hello", b"Fine")
-        self.send(request())
-        self.send(request(method=b"HEAD"))
-        get, head = self.responses("GET", "HEAD")
-        self.assertEqual((b"5", b"hello"), (get[1][b"content-length"], get[2]))
-        self.assertEqual((b"5", b""), (head[1][b"content-length"], head[2]))
-        self.assertTrue(self.client.sent.startswith(b"HTTP/1.1 200 Fine\r\n"))
-        self.assertEqual(5, self.handler.exchanges[0].bytes_sent)
-        self.handler.answer = None
-        self.send(request())
-        before = self.client.sent
-        with self.assertRaises(ValueError):
-            self.exchange.respond(200, fields, b"hell")
-        self.assertEqual(before, self.client.sent)
-
     def test_no_content(self):
         """204 has neither a body nor a length, whatever is given; 304 may have a length."""
         for status in (204, 304):

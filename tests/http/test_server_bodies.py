@@ -346,6 +346,9 @@ class BackPressureTests(ServerTestCase):
         class Source(Producer):
             has_body = True
 
+            def take_whole(self):
+                return None
+
             def deliver_body(self, sink):
                 self.sink = sink
                 sink.write(b"first ")
@@ -361,6 +364,33 @@ class BackPressureTests(ServerTestCase):
         status, fields, body, _ = self.responses()[0]
         self.assertEqual((200, b"b", 100_006), (status, fields[b"a"], len(body)))
         self.assertIn(b"200 Fine\r\n", self.client.sent)
+
+    def test_response_from_a_whole_source(self):
+        """What is whole goes out at once; its length may be given, and has to be that of it."""
+
+        class Source(Producer):
+            def take_whole(self):
+                return b"hello"
+
+        length = (b"content-length", b"5")
+        for method, fields, body in (
+            (b"GET", [length], b"hello"),
+            (b"GET", [], b"hello"),
+            (b"HEAD", [length], b""),
+        ):
+            self.client = self.server.connect()
+            self.send(request(method=method))
+            self.exchange.respond_from(200, fields, Source(), b"Fine")
+            self.settle()
+            ((status, found, content, _),) = self.responses(method.decode())
+            self.assertEqual((200, b"5", body), (status, found[b"content-length"], content))
+            self.assertEqual((1, len(body)), (len(self.client.segments), self.exchange.bytes_sent))
+            self.assertTrue(self.client.sent.startswith(b"HTTP/1.1 200 Fine\r\n"))
+        self.send(request())
+        before = self.client.sent
+        wrong = [(b"Content-Length", b"4")]
+        self.assertRaises(ValueError, self.exchange.respond_from, 200, wrong, Source())
+        self.assertEqual(before, self.client.sent)
 
 
 class Answering(Sink):

@@ -245,35 +245,26 @@ class NodeProxy:
 class _LogExchange(DelegatedExchange):
     """An exchange whose errors are told as a ``Status``: kubelets tell those of logs in text."""
 
-    def respond(
-        self, status: int, fields: Fields = (), body: bytes = b"", reason: bytes = b""
-    ) -> None:
-        """Answer with what the node answers, or with its error."""
-        if 200 <= status <= 206:
-            super().respond(status, fields, body, reason)
-        else:
-            self._tell(status, body[:_MAX_ERROR_BYTES])
-
     def respond_from(
         self, status: int, fields: Fields, source: IBodySource, reason: bytes = b""
     ) -> None:
-        """Do the same with an answer of which not all has come."""
+        """Answer with what the node answers, or with its error."""
         if 200 <= status <= 206:
             super().respond_from(status, fields, source, reason)
         else:
             source.deliver_body(_ErrorText(lambda text: self._tell(status, text)))
 
-    def _tell(self, status: int, text: bytes) -> None:
-        error = _error(status, _message(text.decode("utf-8", "replace").strip()))
+    def _tell(self, status: int, text: str) -> None:
+        error = _error(status, _message(text.strip()))
         body = encode_json(error.as_status()) + b"\n"
-        super().respond(error.status, type_field(JSON), body)
+        self.respond(error.status, type_field(JSON), body)
 
 
 @implementer(IBodySink)
 class _ErrorText:
     """Collects the beginning of a text."""
 
-    def __init__(self, complete: Callable[[bytes], object]) -> None:
+    def __init__(self, complete: Callable[[str], object]) -> None:
         self._complete = complete
         self._text = bytearray()
 
@@ -281,7 +272,7 @@ class _ErrorText:
         self._text += data[: _MAX_ERROR_BYTES - len(self._text)]
 
     def finish(self, trailers: Any = ()) -> None:
-        self._complete(bytes(self._text))
+        self._complete(self._text.decode("utf-8", "replace"))
 
 
 def _message(text: str) -> str:

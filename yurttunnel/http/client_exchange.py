@@ -145,7 +145,7 @@ class ClientExchange(ExchangeSide):
             self._connection.take_body(sink.write)
 
     def take_whole(self) -> bytes | None:
-        """See ``IClientExchange``."""
+        """See ``IBodySource``; with it the exchange is complete, of which nobody is told."""
         framing = self._framing
         if self._state is not _UNWANTED or framing.kind is not BodyKind.LENGTH:
             return None

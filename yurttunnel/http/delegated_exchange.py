@@ -50,11 +50,9 @@ class DelegatedExchange:
         """See ``IExchange``."""
         self.exchange.send_head(status, fields, reason)
 
-    def respond(
-        self, status: int, fields: Fields = (), body: bytes = b"", reason: bytes = b""
-    ) -> None:
+    def respond(self, status: int, fields: Fields = (), body: bytes = b"") -> None:
         """See ``IExchange``."""
-        self.exchange.respond(status, fields, body, reason)
+        self.exchange.respond(status, fields, body)
 
     def respond_from(
         self, status: int, fields: Fields, source: IBodySource, reason: bytes = b""
@@ -107,6 +105,10 @@ class DelegatedExchange:
     def deliver_body(self, sink: IBodySink) -> None:
         """See ``IBodySource``."""
         self.exchange.deliver_body(sink)
+
+    def take_whole(self) -> bytes | None:
+        """See ``IBodySource``."""
+        return self.exchange.take_whole()
 
     def pauseProducing(self) -> None:
         """See ``IPushProducer``."""

@@ -190,10 +190,11 @@ class ServerExchange(ExchangeSide):
         self.end(None)
         self._connection.exchange_complete(self, self._persistent)
 
-    def respond(
-        self, status: int, fields: Fields = (), body: bytes = b"", reason: bytes = b""
-    ) -> None:
+    def respond(self, status: int, fields: Fields = (), body: bytes = b"") -> None:
         """See ``IExchange``."""
+        self._send_whole(status, fields, b"", body)
+
+    def _send_whole(self, status: int, fields: Fields, reason: bytes, body: bytes) -> None:
         if self._state is _ENDED:
             return
         length = declared_length(fields)
@@ -215,6 +216,10 @@ class ServerExchange(ExchangeSide):
     ) -> None:
         """See ``IExchange``."""
         if self._state is _ENDED:
+            return
+        body = source.take_whole()
+        if body is not None:
+            self._send_whole(status, fields, reason, body)
             return
         self._connection_writer.cork()
         try:
@@ -296,6 +301,10 @@ class ServerExchange(ExchangeSide):
         self._sink = sink
         deliver = self._deliver_unasked if self.awaits_continue else sink.write
         self._connection.take_body(self._reader, deliver, self._body_complete)
+
+    def take_whole(self) -> bytes | None:
+        """See ``IBodySource``; bodies of requests are always delivered."""
+        return None
 
     # -- the end -------------------------------------------------------------------------------
 

@@ -61,6 +61,12 @@ class IBodySource(IPushProducer):
         read. When the body breaks off, ``sink`` is not finished: the exchange fails.
         """
 
+    def take_whole() -> bytes | None:
+        """Return the body where all of it has come already, else ``None``.
+
+        What is returned is not delivered any more; where there is none, it still can be.
+        """
+
 
 class IExchange(IBodySink, IConsumer, IBodySource):
     """One request and its response, on the side that serves.
@@ -98,17 +104,14 @@ class IExchange(IBodySink, IConsumer, IBodySource):
         safely.
         """
 
-    def respond(status: int, fields: Fields = (), body: bytes = b"", reason: bytes = b"") -> None:
-        """Send a whole response in one write.
-
-        Its ``Content-Length`` is added unless ``fields`` have it; raises ``ValueError`` as
-        :meth:`send_head` does, and for another length than the body has.
-        """
+    def respond(status: int, fields: Fields = (), body: bytes = b"") -> None:
+        """Send a whole response in one write, with its ``Content-Length``."""
 
     def respond_from(status: int, fields: Fields, source: IBodySource, reason: bytes = b"") -> None:
         """Begin the final response, and have ``source`` fill it, paused as a producer is.
 
-        What ``source`` has at hand goes out in one write with the head.
+        What ``source`` has at hand goes out in one write with the head. Of what it has whole a
+        ``Content-Length`` in ``fields`` has to be the length, else it is a ``ValueError``.
         """
 
     def fail(status: int, text: str) -> None:
@@ -181,13 +184,6 @@ class IClientExchange(IBodySink, IConsumer, IBodySource):
     As a sink and consumer it takes the request's body, as a body source it gives the response's.
     Requests without a body are finished with an empty one.
     """
-
-    def take_whole() -> bytes | None:
-        """Return the body where all of it has come already, else ``None``.
-
-        Called in place of ``deliver_body``, when the response begins. With what is returned the
-        exchange is complete, of which nobody is told, and the connection is free again.
-        """
 
     def switch(protocol: IProtocol) -> None:
         """Hand the connection over to ``protocol`` after a 101, with what came behind its head."""

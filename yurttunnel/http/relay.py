@@ -385,13 +385,8 @@ class _Forwarding:
         try:
             if head.status == 101:
                 self._switch(head)
-                return
-            body = upstream.take_whole()
-            if body is None:
-                self._exchange.respond_from(head.status, head.end_to_end(), upstream, head.reason)
             else:
-                self._upstream = None
-                self._exchange.respond(head.status, head.end_to_end(), body, head.reason)
+                self._exchange.respond_from(head.status, head.end_to_end(), upstream, head.reason)
         except Exception:
             # Whoever stands between may be anybody's code, and nobody would want the body: then
             # the end of the connection would not be told either, and the client wait for ever.

@@ -75,18 +75,6 @@ class Plan:
     keeper: IAbandoned | None = None
     """What reads the body, once there is one."""
 
-    @property
-    def reads_along(self) -> bool:
-        """Whether the body goes through what reads it, though all of it has come.
-
-        So it is with what is changed, and with a list, which may be long.
-        """
-        return self.change is not None or self.call.request.verb == "list"
-
-
-_Reader = tuple[IKeeper, Between | None, IListing | None]
-"""What reads an answer, what changes it, and where a list is kept."""
-
 
 class Answers:
     """Looks after answers, for ``policy`` and ``cache``; whoever made it closes it."""
@@ -132,55 +120,33 @@ class Answers:
         broken: Callable[[], object],
     ) -> tuple[Fields, IBodySource]:
         """Return what goes to the client of an answer; ``broken()`` ends one half-way."""
-        types, codings = _described(fields)
-        reader = self._reader(plan, status, types)
-        if reader is None:
-            return fields, source
-        keeper, changed, listing = reader
-        if changed is None:
-            return fields, self._read_along(plan, keeper, codings, source, listing)
-        plan.keeper = keeper
-        end = partial(self._broken, plan, broken)
-        return _without(fields), PassedBody(source, lambda sink: changed(sink, end))
-
-    def read_whole(self, plan: Plan, status: int, fields: Fields, body: bytes) -> None:
-        """Read an answer that has come whole, and goes to its client as it is."""
-        types, codings = _described(fields)
-        reader = self._reader(plan, status, types)
-        keeper = None if reader is None else _decoding(reader[0], codings)
-        if keeper is None:
-            return
-        try:
-            keeper.read(body)
-            keeper.end()
-        except Exception as error:
-            # Whatever is wrong with it, its client gets it all the same.
-            keeper.abandon()
-            self._unread(plan, error)
-
-    def _reader(self, plan: Plan, status: int, types: list[bytes]) -> _Reader | None:
-        """Return what reads an answer of such a ``Content-Type``, ``None`` where nothing does."""
         call = plan.call
+        types, codings = _described(fields)
         if not types or call.exchange.head.method == b"HEAD":
-            return None
+            return fields, source
         if call.request.resource is None:
             if status == 200 and plan.client:
                 form = document_form(types[0])
                 text = types[0].decode("latin-1")
                 document = DocumentKeeper(self._cache, call.request.path, form, text)
-                return document, None, None
-            return None
+                return fields, self._read_along(plan, document, codings, source)
+            return fields, source
         # What filters change was asked for as they can look into it.
         forms = call.forms if plan.change is None else json_forms(call.forms)
         form_found = answered_form(types[0], forms)
         media = None if form_found is None else media_for(form_found)
         if form_found is None or media is None:
-            return None
+            return fields, source
         if status == 404:
             self._not_found(plan)
         if status not in _KEPT_STATUS:
-            return None
-        return self._objects(plan, form_found, media)
+            return fields, source
+        keeper, changed, listing = self._objects(plan, form_found, media)
+        if changed is None:
+            return fields, self._read_along(plan, keeper, codings, source, listing)
+        plan.keeper = keeper
+        end = partial(self._broken, plan, broken)
+        return _without(fields), PassedBody(source, lambda sink: changed(sink, end))
 
     def _not_found(self, plan: Plan) -> None:
         """Forget an object of which the API says that it is not there."""
@@ -195,8 +161,13 @@ class Answers:
             plan.client, str(request.resource), request.namespace, request.name, version
         )
 
-    def _objects(self, plan: Plan, form: Form, media: IMedia) -> _Reader:
-        """Return what reads objects of that form."""
+    def _objects(
+        self,
+        plan: Plan,
+        form: Form,
+        media: IMedia,
+    ) -> tuple[IKeeper, Between | None, IListing | None]:
+        """Return what reads objects of that form, what changes them, and where a list is kept."""
         request, change = plan.call.request, plan.change
         try:
             scope = scope_of(plan.client, request, form)
@@ -243,21 +214,24 @@ class Answers:
         keeper: IKeeper,
         codings: list[bytes],
         source: IBodySource,
-        listing: IListing | None,
+        listing: IListing | None = None,
     ) -> IBodySource:
         """Have ``keeper`` read the body, behind the client where that has a ``listing``."""
-        decoding = _decoding(keeper, codings)
-        if decoding is None:
+        slice = SLICE
+        if codings == [b"gzip"]:
+            keeper = Inflated(keeper)
+            slice = COMPRESSED_SLICE
+        elif codings and codings != [b"identity"]:
+            keeper.abandon()
             return source
-        plan.keeper = decoding
+        plan.keeper = keeper
         unread = partial(self._unread, plan)
         if listing is None:
-            return ReadAlong(source, decoding, unread)
-        slice = SLICE if decoding is keeper else COMPRESSED_SLICE
+            return ReadAlong(source, keeper, unread)
 
         def behind(sink: IBodySink) -> IBodySink:
             # With its client gone nothing of it is read any more.
-            plan.keeper = reading = ReadBehind(sink, decoding, unread, listing, self._turns, slice)
+            plan.keeper = reading = ReadBehind(sink, keeper, unread, listing, self._turns, slice)
             return reading
 
         return PassedBody(source, behind)
@@ -290,16 +264,6 @@ class Answers:
         if plan.keeper is not None:
             plan.keeper.abandon()
         broken()
-
-
-def _decoding(keeper: IKeeper, codings: list[bytes]) -> IKeeper | None:
-    """Return what reads for ``keeper`` an answer in ``codings``, ``None`` for unknown ones."""
-    if not codings or codings == [b"identity"]:
-        return keeper
-    if codings == [b"gzip"]:
-        return Inflated(keeper)
-    keeper.abandon()
-    return None
 
 
 def _may_be_kept(head: RequestHead) -> bool:

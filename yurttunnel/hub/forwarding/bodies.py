@@ -44,6 +44,10 @@ class _Passed:
         """See ``IBodySource``."""
         self._source.deliver_body(self._before(sink))
 
+    def take_whole(self) -> bytes | None:
+        """See ``IBodySource``; it has to go through what is before its sink."""
+        return None
+
     def _before(self, sink: IBodySink) -> IBodySink:
         """Return what passes on to ``sink`` what is written to it."""
         raise NotImplementedError
@@ -59,30 +63,6 @@ class _Passed:
     def stopProducing(self) -> None:
         """See ``IPushProducer``."""
         self._source.stopProducing()
-
-
-@implementer(IBodySource)
-class WholeBody:
-    """A body that is there."""
-
-    has_body = True
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    def deliver_body(self, sink: IBodySink) -> None:
-        """See ``IBodySource``."""
-        sink.write(self._body)
-        sink.finish()
-
-    def pauseProducing(self) -> None:
-        """See ``IPushProducer``; nothing else comes."""
-
-    def resumeProducing(self) -> None:
-        """See ``IPushProducer``."""
-
-    def stopProducing(self) -> None:
-        """See ``IPushProducer``."""
 
 
 class PassedBody(_Passed):
@@ -119,6 +99,18 @@ class ReadAlong(_Passed):
         self._pass_on = sink.write
         return self
 
+    def take_whole(self) -> bytes | None:
+        """See ``IBodySource``."""
+        body = self._source.take_whole()
+        if body is not None and self._keeper is not None:
+            try:
+                self._read(body)
+                self._keeper.end()
+            except Exception as error:
+                # Whatever is wrong with it, its client gets it all the same.
+                self._give_up(error)
+        return body
+
     def write(self, data: bytes) -> None:
         """See ``IBodySink``."""
         self._pass_on(data)
@@ -126,7 +118,7 @@ class ReadAlong(_Passed):
             try:
                 self._read(data)
             except Exception as error:
-                # Whatever is wrong with it, its client gets it all the same.
+                # As above.
                 self._give_up(error)
 
     def finish(self, trailers: Fields = ()) -> None:

@@ -39,7 +39,6 @@ from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IBodySource
 from yurttunnel.http.relay import ForwardedRequest, Relay, RelaySettings
 from yurttunnel.hub.filters.interfaces import Change
 from yurttunnel.hub.forwarding.answers import Answers, Plan
-from yurttunnel.hub.forwarding.bodies import WholeBody
 from yurttunnel.hub.forwarding.kept_answer import KeptAnswer
 from yurttunnel.hub.forwarding.kept_watches import KeptWatches
 from yurttunnel.hub.forwarding.repeatable_body import RepeatableBody
@@ -308,25 +307,16 @@ class Forwarding(DelegatedExchange):
         if self._call.caller.token and status:
             _tell_of_token(self._forwarder.tokens, self._call, status)
 
-    def respond(
-        self, status: int, fields: Fields = (), body: bytes = b"", reason: bytes = b""
-    ) -> None:
-        """See ``IExchange``: all of the answer has come."""
-        plan = self._plan
-        if plan is not None and plan.reads_along:
-            self.respond_from(status, fields, WholeBody(body), reason)
-            return
-        self._api_answers(status)
-        if plan is not None:
-            self._forwarder.answers.read_whole(plan, status, fields, body)
-        self.exchange.respond(status, fields, body, reason)
-
     def respond_from(
         self, status: int, fields: Fields, source: IBodySource, reason: bytes = b""
     ) -> None:
         """See ``IExchange``: the answer has come."""
-        self._api_answers(status)
+        self._answer_begins(status)
+        if status >= 502 and self._server is not None:
+            self._forwarder.health.suspect(self._server)
         if self._plan is not None:
+            if self._call.request.verb == "delete" and self._is_dry_deletion():
+                self._plan.client = ""
             fields, source = self._forwarder.answers.body(
                 self._plan, status, fields, source, self.exchange.abort
             )
@@ -334,18 +324,9 @@ class Forwarding(DelegatedExchange):
             self._is_watch = status < 400 and declared_length(fields) is None
         self.exchange.respond_from(status, fields, source, reason)
 
-    def _api_answers(self, status: int) -> None:
-        """Note an answer of the API itself, or of what is before it."""
-        self._answer_begins(status)
-        if status >= 502 and self._server is not None:
-            self._forwarder.health.suspect(self._server)
-        if self._call.request.verb == "delete" and self._is_dry_deletion():
-            assert self._plan is not None
-            self._plan.client = ""
-
     def _is_dry_deletion(self) -> bool:
         """Whether nothing may have been deleted; clients say so in the body of a DELETE."""
-        if self._plan is None or self._body is None:
+        if self._body is None:
             return False
         options = self._body.whole
         return options is None or may_be_dry_run(options)

@@ -30,12 +30,10 @@ class KeptAnswer(DelegatedExchange):
         self._check()
         super().send_head(status, fields, reason)
 
-    def respond(
-        self, status: int, fields: Fields = (), body: bytes = b"", reason: bytes = b""
-    ) -> None:
+    def respond(self, status: int, fields: Fields = (), body: bytes = b"") -> None:
         """See ``IExchange``."""
         self._check()
-        super().respond(status, fields, body, reason)
+        super().respond(status, fields, body)
 
     def _check(self) -> None:
         if not self._begin():
