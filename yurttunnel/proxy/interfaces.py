@@ -180,7 +180,7 @@ class PartlyApplied(SteeringFailed):
 class IRules(Interface):
     """The firewall rules that lead portals to proxy sockets, or to endpoints, of one or more
     families; calls are made one after the other, and fail with
-    :class:`~yurttunnel.steering.interfaces.SteeringFailed`.
+    :class:`~yurttunnel.steering.failures.SteeringFailed`.
     """
 
     backend = Attribute("`str`: ``iptables (nft)``, ``iptables (legacy)``, ``nftables``, ``none``.")

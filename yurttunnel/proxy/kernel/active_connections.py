@@ -54,7 +54,7 @@ def active_connections(versions: Collection[int]) -> ActiveConnections | None:
 
     A connection by UDP is there for as long as it may be answered. ``None`` where the table is so
     large that reading takes longer than :data:`MOST_SECONDS`. Raises
-    :class:`~yurttunnel.steering.interfaces.SteeringFailed`.
+    :class:`~yurttunnel.steering.failures.SteeringFailed`.
     """
     until = time.monotonic() + MOST_SECONDS
     dialled: Counter[Dialled] = Counter()
