@@ -1,7 +1,8 @@
 """Bodies of answers on their way to the client: read along as they are, or changed.
 
-What passes as it is goes to the client first. What cannot be read is passed on all the same, and
-nothing of it is kept; only a body that is to be changed breaks off then.
+What passes as it is goes to the client first, save for what has come whole, which is short: it is
+read before. What cannot be read is passed on all the same, and nothing of it is kept; only a body
+that is to be changed breaks off then.
 """
 
 from __future__ import annotations
