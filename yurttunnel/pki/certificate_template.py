@@ -1,4 +1,4 @@
-"""What the certificates of the tunnel in a cluster are like, and where they are kept."""
+"""What certificates of servers and hubs in a cluster are like, and where they are kept."""
 
 from __future__ import annotations
 
