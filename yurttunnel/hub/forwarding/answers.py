@@ -205,7 +205,7 @@ class Answers:
                 changed = changed_object(one, change)
             elif request.verb == "get":
                 asked = scope.collection, request.path
-                one.is_known = lambda body: self._repeats.is_known(asked, body)
+                one.is_known = partial(self._repeats.is_known, asked)
         return keeper, changed, listing
 
     def _read_along(

@@ -37,13 +37,14 @@ class _Passed:
     def __init__(self, source: IBodySource) -> None:
         self._source = source
         self.has_body = source.has_body
-        # Found once, as they are called for each piece that does not fit.
-        self.pauseProducing = source.pauseProducing  # type: ignore[method-assign] # see above
-        self.resumeProducing = source.resumeProducing  # type: ignore[method-assign] # see above
 
     def deliver_body(self, sink: IBodySink) -> None:
         """See ``IBodySource``."""
-        self._source.deliver_body(self._before(sink))
+        source = self._source
+        # Found once, as they are called for each piece that does not fit.
+        self.pauseProducing = source.pauseProducing  # type: ignore[method-assign] # see above
+        self.resumeProducing = source.resumeProducing  # type: ignore[method-assign] # see above
+        source.deliver_body(self._before(sink))
 
     def take_whole(self) -> bytes | None:
         """See ``IBodySource``; it has to go through what is before its sink."""
