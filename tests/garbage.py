@@ -1,7 +1,7 @@
 """How often Python looks for garbage among all there is, where tests run.
 
 It looks at what the modules of all tests have, too, which lives as long as the process: for a tenth
-of a second each time, and for a sixteenth of what the tests of a room take of the processors. What
+of a second each time, and for an eighth of what the tests of a room take of the processors. What
 tests have left is mostly found among the young objects, which are looked at as often as ever.
 """
 

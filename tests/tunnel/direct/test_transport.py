@@ -434,17 +434,25 @@ class TransportContract:
         no_delay = transport.getHandle().getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         self.assertTrue(no_delay)
 
-    async def test_a_unix_socket(self) -> None:
-        """It behaves like any other."""
+    def connect_unix(self, user: User, name: str = "") -> tuple[str, Peer]:
+        """Connect by a Unix socket, from one that may have a name; return the path, too."""
         path = os.path.relpath(self.mktemp())
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        user = HalfCloseUser()
         port = listen_unix(self.reactor, "--flag", path, Factory.forProtocol(lambda: user))
         self.addCleanup(port.stopListening)
         connection = socket.socket(socket.AF_UNIX)
+        if name:
+            connection.bind(name)
+            self.addCleanup(os.unlink, name)
         connection.connect(path)
         peer = Peer(connection)
         self.addCleanup(self.end, user, peer)
+        return path, peer
+
+    async def test_a_unix_socket(self) -> None:
+        """It behaves like any other."""
+        user = HalfCloseUser()
+        path, peer = self.connect_unix(user)
         peer.socket.sendall(b"x")
         peer.socket.shutdown(socket.SHUT_WR)
         await until(lambda: "read lost" in user.told)
@@ -486,18 +494,9 @@ class DirectTransportTests(TransportContract, TestCase):
 
     async def test_a_unix_socket_whose_peer_has_a_name(self) -> None:
         """Whatever the peer's own socket is called, it is let in; its name is its address."""
-        path = os.path.relpath(self.mktemp())
-        os.makedirs(os.path.dirname(path), exist_ok=True)
         user = User()
-        port = listen_unix(self.reactor, "--flag", path, Factory.forProtocol(lambda: user))
-        self.addCleanup(port.stopListening)
-        connection = socket.socket(socket.AF_UNIX)
         # It has as many characters as an address of IPv6 has fields, for which Twisted's takes it.
-        connection.bind("peer")
-        self.addCleanup(os.unlink, "peer")
-        connection.connect(path)
-        peer = Peer(connection)
-        self.addCleanup(self.end, user, peer)
+        _, peer = self.connect_unix(user, "peer")
         peer.socket.sendall(b"x")
         await until(lambda: user.received == b"x" or peer.read().ended)
         self.assertEqual(b"x", user.received)

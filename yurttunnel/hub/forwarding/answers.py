@@ -47,6 +47,7 @@ from yurttunnel.kube.protobuf_fields import BadBody
 from yurttunnel.metrics import Metric, counter
 from yurttunnel.ops.log import RateLimitedLog
 
+# Statuses are numbers here, as a look into their enumeration costs as much as a call.
 _KEPT_STATUS = frozenset({200, 201, 202})
 """Those of answers that have what was asked for, whole."""
 

@@ -104,34 +104,36 @@ class ReadAlong(_Passed):
     def take_whole(self) -> bytes | None:
         """See ``IBodySource``."""
         body = self._source.take_whole()
-        if body is not None and self._keeper is not None:
-            try:
-                self._read(body)
-                self._keeper.end()
-            except Exception as error:
-                # Whatever is wrong with it, its client gets it all the same.
-                self._give_up(error)
+        if body is not None:
+            self._have_read(body)
+            self._end()
         return body
 
     def write(self, data: bytes) -> None:
         """See ``IBodySink``."""
         self._pass_on(data)
+        self._have_read(data)
+
+    def finish(self, trailers: Fields = ()) -> None:
+        """See ``IBodySink``."""
+        self._end()
+        self._sink.finish(trailers)
+
+    def _have_read(self, data: bytes) -> None:
         if self._keeper is not None:
             try:
                 self._read(data)
             except Exception as error:
-                # As above.
+                # Whatever is wrong with it, its client gets it all the same.
                 self._give_up(error)
 
-    def finish(self, trailers: Fields = ()) -> None:
-        """See ``IBodySink``."""
+    def _end(self) -> None:
         if self._keeper is not None:
             try:
                 self._keeper.end()
             except Exception as error:
                 # As above.
                 self._give_up(error)
-        self._sink.finish(trailers)
 
     def _give_up(self, error: Exception) -> None:
         keeper, self._keeper = self._keeper, None
