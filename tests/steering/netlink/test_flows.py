@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import subprocess
+import sys
 from ipaddress import ip_address
 
 from twisted.internet.task import Clock
@@ -203,16 +204,27 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
 
     def test_a_connection_from_elsewhere(self):
         """One that comes from another machine, or a pod, is not local."""
-        inside = self.pod()
-        command("ip", "address", "add", "10.30.0.254/24", "dev", "pod")
-        command("ip", "link", "set", "pod", "up")
-        command(*inside, "ip", "address", "add", f"{ELSEWHERE}/24", "dev", "eth0")
-        command(*inside, "ip", "link", "set", "eth0", "up")
-        command(*inside, "ip", "route", "add", "default", "via", "10.30.0.254")
+        inside = self.linked_pod()
         self.listen(Target(CLOUD, KUBELET))
         connect = f"exec 3<>/dev/tcp/{CLOUD}/{KUBELET}"
         command(*inside, "bash", "-c", connect)
         self.assertEqual({flow(CLOUD, local=False)}, self.seen())
+
+    def test_a_listener_at_the_source_port(self):
+        """One that has the port from which somebody else has connected goes on listening."""
+        inside = self.linked_pod()
+        self.listen(Target(CLOUD, KUBELET))
+        listener = self.make(socket.create_server(("", 0)))
+        port = listener.getsockname()[1]
+        connect = f"""
+import socket
+connected = socket.create_connection(("{CLOUD}", {KUBELET}), source_address=("{ELSEWHERE}", {port}))
+"""
+        command(*inside, sys.executable, "-c", connect)
+        self.assertEqual(1, self.cut(lambda each: True))
+        client = self.make(socket.create_connection(("127.0.0.1", port)))
+        server, _ = listener.accept()
+        self.says(client, self.make(server))
 
     def test_a_connection_to_elsewhere(self):
         """One that is meant for another machine is not to this one itself."""
@@ -240,6 +252,16 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         pair = ("peer", "name", "eth0", "netns", str(holder.pid))
         command("ip", "link", "add", "pod", "type", "veth", *pair)
         return "nsenter", "--net", "--target", str(holder.pid)
+
+    def linked_pod(self):
+        """Make one that reaches this machine from :data:`ELSEWHERE`."""
+        inside = self.pod()
+        command("ip", "address", "add", "10.30.0.254/24", "dev", "pod")
+        command("ip", "link", "set", "pod", "up")
+        command(*inside, "ip", "address", "add", f"{ELSEWHERE}/24", "dev", "eth0")
+        command(*inside, "ip", "link", "set", "eth0", "up")
+        command(*inside, "ip", "route", "add", "default", "via", "10.30.0.254")
+        return inside
 
     def test_zones(self):
         """A connection in a zone of its own is cut, too."""

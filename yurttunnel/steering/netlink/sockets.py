@@ -67,8 +67,9 @@ class Ends:
 def destroy(conversation: Conversation, version: int, ends: Ends) -> None:
     """End the socket that a connection was begun with, unless it is marked as the server's own.
 
-    There is none for a connection that only passes through this machine. A kernel that destroys
-    no sockets (CONFIG_INET_DIAG_DESTROY) leaves it: then forgetting has to do.
+    There is none for a connection that only passes through this machine, but the kernel then finds
+    who listens on the number of its source port: that one is left alone. A kernel that destroys no
+    sockets (CONFIG_INET_DIAG_DESTROY) leaves all: then forgetting has to do.
     """
     addresses = ends.source.ljust(16, b"\0") + ends.destination.ljust(16, b"\0")
     desired = _desired(version, _EVERY_STATE, ends.source_port, ends.port, addresses)
@@ -76,8 +77,10 @@ def destroy(conversation: Conversation, version: int, ends: Ends) -> None:
         found = conversation.get(raw_request(desired, _BY_FAMILY, GET))
     except KernelRefused:
         return
+    # Who listens has no other end.
+    is_its = _PORTS.unpack_from(found, _PORTS_OFFSET) == (ends.source_port, ends.port)
     mark = dict(attributes(found, _ANSWER_SIZE)).get(_MARK, b"")
-    if int.from_bytes(mark, sys.byteorder) & MASK != MARK:
+    if is_its and int.from_bytes(mark, sys.byteorder) & MASK != MARK:
         conversation.change_all([raw_request(desired, _DESTROY, CHANGE)])
 
 
