@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.steering.firewall.fakes import FakePrograms
 from tests.steering.firewall.machines import MemoryMachine, RealMachine, use_own_lock
+from tests.steering.netlink import support
 from yurttunnel.steering.failures import SetsRefused, SteeringFailed
 from yurttunnel.steering.firewall import rules as rules_module
 from yurttunnel.steering.firewall import tables as tables_module
@@ -343,13 +344,28 @@ class KernelContract(FirewallContract):
         self.assert_foreign_untouched()
 
 
-class NftIPv4Tests(KernelContract, TestCase):
+class NftContract(KernelContract):
+    """What only the newer back end has: rules that programs of iptables cannot show."""
+
+    async def test_remove_what_cannot_be_read(self):
+        """What is known to be there is removed, also where a rule of others hinders reading."""
+        await self.apply(self.desired)
+        family = "ip" if self.version == 4 else "ip6"
+        support.command("nft", "add", "rule", family, "nat", "OUTPUT", "meta", "cpu", "0", "accept")
+        applying = self.firewall.apply(self.desired, None)
+        await self.assertFailure(applying, SteeringFailed)
+        self.assertTrue(await self.firewall.remove())
+        support.command("nft", "delete", "chain", family, "nat", "OUTPUT")
+        self.assertFalse(self.ours())
+
+
+class NftIPv4Tests(NftContract, TestCase):
     """The newer back end."""
 
     version, back_end = 4, "nft"
 
 
-class NftIPv6Tests(KernelContract, TestCase):
+class NftIPv6Tests(NftContract, TestCase):
     """The newer back end."""
 
     version, back_end = 6, "nft"

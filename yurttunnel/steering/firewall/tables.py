@@ -90,7 +90,7 @@ class Tables:
         self._tables = owner.tables if tables is None else tuple(tables)
         # What was wanted when all was right, and the lines that were found then.
         self._right: tuple[Mapping[str, Rules], _Lines] | None = None
-        # What the last call has left; nothing is known where it has failed.
+        # What the last change has left; nothing is known where it has failed.
         self._known: dict[str, Saved] = {}
 
     async def check(self) -> None:
@@ -112,13 +112,12 @@ class Tables:
 
         Raises :class:`SteeringFailed`.
         """
-        known, self._known = self._known, {}
         lines = await self._all_own_lines()
         if self._right == (desired, lines):
-            self._known = known
             return Outcome((), None, 0)
         self._right = None
         found = {table: read(some, self._owner) for table, some in lines.items()}
+        self._known = {}
         outcome = await self._change(found, desired, LOCK_SECONDS)
         if not outcome.differences:
             self._right = desired, lines
