@@ -20,8 +20,9 @@ class FakeAddressSets:
     """Sets of addresses that a test may look into.
 
     ``sets`` are their contents, and ``busy`` those that rules refer to, which cannot be removed.
-    While ``failure`` is not ``None``, every call fails with it; ``calls`` says what was called.
-    ``is_supported`` is what ``supported`` answers.
+    While ``failure`` is not ``None``, every call fails with it, and with ``late_failure`` sets are
+    made, and that fails all the same; ``calls`` says what was called. ``is_supported`` is what
+    ``supported`` answers.
     """
 
     def __init__(self) -> None:
@@ -29,6 +30,7 @@ class FakeAddressSets:
         self.versions: dict[str, int] = {}
         self.busy: set[str] = set()
         self.failure: SteeringFailed | None = None
+        self.late_failure: SteeringFailed | None = None
         self.calls: list[tuple[str, str]] = []
         self.is_supported = True
 
@@ -47,6 +49,8 @@ class FakeAddressSets:
         changed = self.sets.get(name) != desired or self.versions[name] != version
         self.sets[name] = desired
         self.versions[name] = version
+        if self.late_failure is not None:
+            return fail(self.late_failure)
         return succeed(changed)
 
     def remove(self, name: str) -> Deferred[bool]:

@@ -7,11 +7,13 @@ from twisted.internet.defer import Deferred
 from tests.cluster.fakes import CLOUD, EDGE, node
 from tests.steering.steered import (
     EDGE4,
+    INSECURE,
     PERIOD,
     REFUSED,
     RULES,
     SECURE,
     SteeredTestCase,
+    addresses,
     flow,
 )
 from yurttunnel.kube.resources import NODES
@@ -177,6 +179,31 @@ class FailureTests(SteeredTestCase):
         self.settle()
         self.assertEqual(1, len(self.flows.flows))
         self.firewall.failure = None
+        self.clock.advance(1)
+        self.assertEqual([], self.flows.flows)
+
+    def test_rules_changed_by_failure(self):
+        """Flows are cut for rules that were made by what failed."""
+        self.put_ports(http_proxy_ports="9443")
+        self.start()
+        self.flows.flows = [flow("192.168.0.1", 9443, INSECURE)]
+        self.firewall.late_failure = REFUSED
+        self.put_ports(https_proxy_ports="9443")
+        self.settle()
+        self.assertEqual((EDGE4, SECURE, None), self.firewall.rules[9443])
+        self.firewall.late_failure = None
+        self.clock.advance(1)
+        self.assertEqual([], self.flows.flows)
+
+    def test_set_changed_by_failure(self):
+        """Flows are cut for a set that was made by what failed."""
+        self.start()
+        self.flows.flows = [flow("192.168.0.2", 10250)]
+        self.sets.late_failure = REFUSED
+        self.put("edge-2", "192.168.0.2", labels=EDGE)
+        self.settle()
+        self.assertEqual(addresses("192.168.0.1", "192.168.0.2"), self.sets.sets[EDGE4])
+        self.sets.late_failure = None
         self.clock.advance(1)
         self.assertEqual([], self.flows.flows)
 

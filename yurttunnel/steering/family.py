@@ -136,23 +136,23 @@ class Family:
         if desired.is_nothing and former is not None and former.is_nothing:
             # It was seen that there is nothing, and nobody else makes rules of ours.
             return []
-        differed = []
+        self._unsure = True
+        differed: list[str] = []
         set_name = None
         if self._sets is not None and _uses_set(desired):
             set_name = self._set_name
             self._set_may_exist = True
             if await self._sets.put(set_name, self._version, desired.edge):
                 differed.append(f"the set {set_name} had other addresses")
-                self._flows_due = True
-        if not look and not self._unsure and _rules(desired) == _rules(former):
-            return differed
-        self._unsure = True
-        applied = await self._firewall.apply(desired, set_name)
+        if look or _rules(desired) != _rules(former):
+            applied = await self._firewall.apply(desired, set_name)
+            differed += applied.differences
+            self._former_ports |= applied.former_ports
         self._unsure = False
-        if applied.differences:
+        # What was begun before may have been made then, and nothing differs any more.
+        if differed or former is None:
             self._flows_due = True
-        self._former_ports |= applied.former_ports
-        return [*differed, *applied.differences]
+        return differed
 
     async def _cut_flows(self) -> None:
         """Cut the flows that go elsewhere than the rules say; without that the rules do as well."""
