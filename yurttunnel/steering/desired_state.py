@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from ipaddress import IPv4Address
 
 from yurttunnel.cluster.nodes import Node
 from yurttunnel.cluster.proxy_ports import Ports
@@ -20,6 +21,8 @@ MOST_TOLD = 10
 """How many of a kind are told one by one of what is left out."""
 
 _ADDRESS_TYPES = frozenset({"InternalIP", "ExternalIP"})
+
+_BROADCAST = IPv4Address("255.255.255.255")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,7 @@ def _addresses(node: Node) -> list[Address]:
 def _useful(text: str) -> Address | None:
     """Return the address, unless it means another machine everywhere, or many, or none.
 
-    Broadcast is among the reserved ones.
+    Some clouds give their machines addresses of 240.0.0.0/4, which is still reserved.
     """
     address = address_in(text)
     if (
@@ -189,7 +192,7 @@ def _useful(text: str) -> Address | None:
         or address.is_unspecified
         or address.is_link_local
         or address.is_multicast
-        or address.is_reserved
+        or address == _BROADCAST
     ):
         return None
     return address
