@@ -6,7 +6,7 @@ from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, node
-from yurttunnel.cluster.nodes import METRICS, Nodes, node_from
+from yurttunnel.cluster.nodes import METRICS, MOST_ADDRESSES, Nodes, node_from
 from yurttunnel.kube.resources import NODES
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.exposition import exposition
@@ -31,6 +31,12 @@ class NodeTests(SynchronousTestCase):
         second["status"]["conditions"][1]["lastHeartbeatTime"] = "2026-01-01T00:00:00Z"
         second["status"]["images"] = [{"names": ["a"]}]
         self.assertEqual(node_from(first), node_from(second))
+
+    def test_many_addresses(self):
+        """A node that reports addresses without end costs no more than one that has a few."""
+        many = [f"10.0.{number // 256}.{number % 256}" for number in range(1000)]
+        kept = node_from(node("edge-1", ("Hostname", "x" * 1000), *many))
+        self.assertEqual(many[:MOST_ADDRESSES], [address for _, address in kept.addresses])
 
     def test_labels(self):
         """Edge nodes are those with either label under either prefix, when it is true."""

@@ -7,6 +7,7 @@ import re
 from twisted.trial import unittest
 
 from tests.deploy.rendering import REPOSITORY
+from yurttunnel.cluster import nodes
 from yurttunnel.http import accept
 from yurttunnel.hub import flag_table, listeners
 from yurttunnel.hub.cache import (
@@ -92,6 +93,7 @@ class SteeringTests(Limits, unittest.SynchronousTestCase):
         ("the same from one address", passthrough.MAX_UNREAD_OF_ONE),
         ("size of a ClientHello", client_hello.LARGEST_HELLO / KIBIBYTE),
         ("time for it", passthrough.HELLO_TIMEOUT),
+        ("addresses and other names of a node", nodes.MOST_ADDRESSES, nodes.LONGEST_ADDRESS),
         ("addresses of a node", MOST_OF_A_NODE),
         ("addresses in a set", set_table.MAXIMUM),
         ("time for a program", PROGRAM_SECONDS),

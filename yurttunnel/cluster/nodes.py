@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from sys import intern
 
 from twisted.logger import Logger
@@ -27,6 +28,12 @@ LABEL_PREFIXES = ("openyurt.io", "alibabacloud.com")
 _EDGE_WORKER = tuple(f"{prefix}/is-edge-worker" for prefix in LABEL_PREFIXES)
 _TUNNEL_CLIENT = tuple(f"{prefix}/edge-enable-reverseTunnel-client" for prefix in LABEL_PREFIXES)
 
+MOST_ADDRESSES = 64
+"""How many addresses of a node are kept: its own kubelet writes them, and as many as it likes."""
+
+LONGEST_ADDRESS = 253
+"""Characters of one that is kept: those of a name (RFC 1123 section 2.1)."""
+
 log = Logger()
 
 
@@ -36,7 +43,7 @@ class Node:
 
     ``edge`` is a node that the labels say is reached by the tunnel, ``cloud`` one of which they
     say that it is none (``is-edge-worker`` is ``false``, not just absent). ``addresses`` are
-    pairs of type and address, as ``status.addresses`` has them and in its order.
+    pairs of type and address, as ``status.addresses`` has them and in its order, within bounds.
     """
 
     name: str
@@ -80,10 +87,7 @@ def node_from(node: Object) -> Node:
     edge = any(labels.get(label) == "true" for label in (*_EDGE_WORKER, *_TUNNEL_CLIENT))
     return Node(
         name=intern(text(metadata.get("name"))),
-        addresses=tuple(
-            (intern(text(each.get("type"))), text(each.get("address")))
-            for each in objects(status.get("addresses"))
-        ),
+        addresses=tuple(islice(_addresses(status), MOST_ADDRESSES)),
         kubelet_port=_kubelet_port(status),
         edge=edge,
         cloud=not edge and any(labels.get(label) == "false" for label in _EDGE_WORKER),
@@ -92,6 +96,13 @@ def node_from(node: Object) -> Node:
             for each in objects(status.get("conditions"))
         ),
     )
+
+
+def _addresses(status: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    for each in objects(status.get("addresses")):
+        address = text(each.get("address"))
+        if len(address) <= LONGEST_ADDRESS:
+            yield intern(text(each.get("type"))), address
 
 
 def _kubelet_port(status: Mapping[str, object]) -> int:

@@ -56,9 +56,6 @@ MOST_OF_NODES = 48 * 1024
 """Bytes of the addresses of all cloud nodes, those of a thousand of them, with their names. Clients
 take no certificate beyond 100 kB (``SSL_CTX_set_max_cert_list``)."""
 
-LONGEST_NAME = 253
-"""Characters of a name (RFC 1123 section 2.1); no address has as many."""
-
 _DIALED = ("ExternalIP", "InternalIP")
 """What agents dial of a node."""
 
@@ -245,7 +242,7 @@ class ServingNames:
         found: set[str] = set()
         size = 0
         for host in _in_turns(self._cloud_nodes):
-            if host in found or len(host) > LONGEST_NAME:
+            if host in found:
                 continue
             size += len(host)
             if size > MOST_OF_NODES:
