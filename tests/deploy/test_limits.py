@@ -49,7 +49,7 @@ from yurttunnel.server.frontends.passthrough import listener as passthrough
 from yurttunnel.steering import probe_schedule
 from yurttunnel.steering.desired_state import MOST_OF_A_NODE
 from yurttunnel.steering.dns.records import MAX_BYTES
-from yurttunnel.steering.manager import LOOK_SECONDS
+from yurttunnel.steering.manager import LOOK_SECONDS, SYNC_BURST, SYNC_SPACING
 from yurttunnel.steering.netlink import set_table, sockets, worker
 from yurttunnel.steering.programs import MAX_OUTPUT
 from yurttunnel.steering.programs import SECONDS as PROGRAM_SECONDS
@@ -99,6 +99,7 @@ class SteeringTests(Limits, unittest.SynchronousTestCase):
         ("time for a program", PROGRAM_SECONDS),
         ("time for a program", worker.DEADLINE),
         ("output of a program", MAX_OUTPUT / MEBIBYTE),
+        ("syncs of rules and sets", SYNC_BURST, SYNC_SPACING),
         ("between two looks", LOOK_SECONDS),
         ("between two readings", probe_schedule.LEAST_PAUSE),
         ("the same where the kernel", probe_schedule.BLIND_PAUSE),

@@ -23,7 +23,7 @@ from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.resources import CONFIG_MAPS, NODES, SERVICES
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interception import Match
-from yurttunnel.steering.manager import LOOK_SECONDS
+from yurttunnel.steering.manager import LOOK_SECONDS, SYNC_BURST
 
 
 class BeginningTests(SteeredTestCase):
@@ -145,6 +145,22 @@ class ChangeTests(SteeredTestCase):
         self.assertEqual(1, self.calls.count(("put", EDGE4)))
         self.assertNotIn(("apply", 4), self.calls)
         self.assertEqual(101 - 1, len(self.sets.sets[EDGE4]))
+
+    def test_node_that_flaps(self):
+        """One that changes again and again leads to a sync in a second, and the last one counts."""
+        self.start()
+        self.calls.clear()
+        for number in range(600):
+            self.put("edge-2", f"192.168.{1 + number % 2}.1", labels=EDGE)
+            self.clock.advance(0.1)
+        self.assertIn(self.calls.count(("put", EDGE4)), range(60, 60 + 2 * SYNC_BURST))
+        self.clock.pump([0.1] * 11)
+        self.assertEqual(addresses("192.168.0.1", "192.168.2.1"), self.sets.sets[EDGE4])
+        self.clock.pump([0.1] * 10 * SYNC_BURST)
+        for number in range(SYNC_BURST // 2):
+            self.put("edge-2", f"192.168.3.{number}", labels=EDGE)
+            self.settle()
+            self.assertIn(ip_address(f"192.168.3.{number}"), self.sets.sets[EDGE4])
 
     def test_meanwhile(self):
         """There is one sync at a time; what changes meanwhile leads to another."""

@@ -39,6 +39,13 @@ lead to it again.
 SETTLE_SECONDS = 0.05
 """How long a change waits for others that come with it."""
 
+SYNC_BURST = 10
+"""Syncs that may follow one another at once after a quiet time."""
+
+SYNC_SPACING = 1.0
+"""Seconds from one sync to the next, on average: what a sync takes nobody else on this machine has,
+and a node can change as often as its kubelet likes."""
+
 SYNC_SECONDS = 180.0
 """How long a sync may take: twice what its programs may, of which each has 20 s."""
 
@@ -112,6 +119,8 @@ class SteeringManager(Service):
             "keeping the rules of the firewall",
             self._sync,
             settle=SETTLE_SECONDS,
+            spacing=SYNC_SPACING,
+            burst=SYNC_BURST,
             backoff=Backoff(),
             deadline=SYNC_SECONDS,
             finish=FINISH_SECONDS,
