@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from ipaddress import ip_address
 from unittest import mock
 
@@ -10,15 +11,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 
 from tests.pki.support import EDGE_1
 from tests.pki.world import ADDRESS, World
-from yurttunnel.pki.authority import request_certificate
-from yurttunnel.pki.credentials import certificates_from_pem, new_key
+from yurttunnel.pki.authority import DEFAULT_NODE_LIFETIME, request_certificate
+from yurttunnel.pki.credentials import PrivateKey, certificates_from_pem, new_key
 from yurttunnel.pki.enrolment_messages import (
     EnrolmentRefused,
     EnrolmentRequest,
     Refusal,
 )
 from yurttunnel.pki.names import CALLER_NAME
-from yurttunnel.pki.records import NodeRecord
+from yurttunnel.pki.records import NODES_DIRECTORY, NodeRecord
 from yurttunnel.pki.revocation import revoke_node
 from yurttunnel.pki.token import JoinToken
 
@@ -198,6 +199,47 @@ class TokenAdmissionTests(World):
         self.ask("edge-1", "host=edge-1", key=key)
         self.refuses(Refusal.ALREADY_ENROLLED, "camera", lambda: self.ask("edge-2", "host=camera"))
 
+    def test_dropped_names_are_free_in_time(self) -> None:
+        """Once the last certificate that names it has ended, but for what the newest one names."""
+        key = new_key()
+
+        def ask(node: str, identifiers: str, key: PrivateKey | None = None) -> None:
+            self.ask(node, identifiers, key, self.tokens.issue())
+
+        ask("edge-1", "host=camera&host=door", key)
+        self.clock.advance(DEFAULT_NODE_LIFETIME / 2)
+        ask("edge-1", "host=door", key)
+        self.clock.advance(DEFAULT_NODE_LIFETIME / 2 - 1)
+        self.restart()
+        ask("edge-1", "host=door", key)
+        self.refuses(Refusal.ALREADY_ENROLLED, "camera", lambda: ask("edge-2", "host=camera"))
+        self.clock.advance(1)
+        ask("edge-1", "host=door", key)
+        ask("edge-2", "host=camera")
+        self.clock.advance(10 * DEFAULT_NODE_LIFETIME)
+        self.restart()
+        for taken in ("door", "edge-1"):
+            self.refuses(
+                Refusal.ALREADY_ENROLLED, taken, lambda t=taken: ask("edge-3", f"host={t}")
+            )
+
+    def test_records_without_ends(self) -> None:
+        """What a record has of which it does not say until when, stays the node's."""
+        key = new_key()
+        self.ask("edge-1", "host=camera", key)
+        nodes = self.directory.subdirectory(NODES_DIRECTORY)
+        record = json.loads(nodes.read("edge-1") or b"")
+        del record["ends"]
+        nodes.write("edge-1", json.dumps(record).encode())
+        self.restart()
+        self.clock.advance(10 * DEFAULT_NODE_LIFETIME)
+        self.ask("edge-1", "host=door", key, self.tokens.issue())
+        self.refuses(
+            Refusal.ALREADY_ENROLLED,
+            "camera",
+            lambda: self.ask("edge-2", "host=camera", token=self.tokens.issue()),
+        )
+
     def test_bad_requests(self) -> None:
         """Requests that cannot be understood are refused with the reason."""
         token = (self.token.token_id, self.token.secret)
@@ -222,7 +264,7 @@ class TokenAdmissionTests(World):
         self.assertEqual(self.directory.subdirectory("nodes").names(), [])
 
     def test_identifiers_do_not_pile_up(self) -> None:
-        """What a node has had in all is limited as one certificate is, also after a restart."""
+        """What a node has had is limited as one certificate is, until its certificates end."""
         key = new_key()
         self.ask("edge-1", "&".join(f"host=a{n}" for n in range(200)), key=key)
         more = "&".join(f"host=b{n}" for n in range(200))
@@ -231,6 +273,8 @@ class TokenAdmissionTests(World):
         )
         self.restart()
         self.ask("edge-1", key=key)
+        self.clock.advance(DEFAULT_NODE_LIFETIME)
+        self.ask("edge-1", more, key, self.tokens.issue())
 
     def test_wrong_tokens_are_limited(self) -> None:
         """After ten wrong tokens an address has to wait before it is told more; others do not."""

@@ -27,12 +27,12 @@ from yurttunnel.pki.enrolment_messages import (
     Refusal,
 )
 from yurttunnel.pki.identity import (
+    MAX_IDENTIFIERS,
     BadIdentifiers,
     Identifiers,
     NodeIdentity,
     identity_from_certificate,
     parse_identifiers,
-    subject_alternative_names,
     uncovered,
 )
 from yurttunnel.pki.names import CALLER_NAME, KUBELET_CLIENT_NAME, BadIdentity, check_node_name
@@ -149,15 +149,10 @@ class Admission:
                 )
             # As late as the token: a clock set back must not date this before the revocation.
             enrolled = max(utc_now(self._clock), token.created)
-            return NodeRecord(node, identifiers, _new_enrolment(), (key_pin,), enrolled)
+            own = Identifiers(frozenset({node}))
+            return NodeRecord(node, own, _new_enrolment(), (key_pin,), enrolled)
         if key_pin in known.keys:
-            return NodeRecord(
-                node,
-                _union(known.identifiers, identifiers),
-                known.enrolment,
-                (key_pin,),
-                known.enrolled,
-            )
+            return dataclasses.replace(known, keys=(key_pin,))
         raise EnrolmentRefused(
             Refusal.ALREADY_ENROLLED,
             f"node {node} is enrolled already: give this node another name, use the state"
@@ -196,9 +191,7 @@ class Admission:
                 " enroll again with a join token"
             )
         self._check_claims(node, identifiers)
-        # An address of one of its networks is its own from now on.
-        identifiers = _union(known.identifiers, identifiers)
-        return dataclasses.replace(known, identifiers=identifiers, keys=keys)
+        return dataclasses.replace(known, keys=keys)
 
     def _check_claims(self, node: str, identifiers: Identifiers) -> None:
         taken = self._ownership.of_others(node, identifiers)
@@ -215,13 +208,22 @@ class Admission:
         self, record: NodeRecord, identifiers: Identifiers, key: PublicKey
     ) -> EnrolmentResponse:
         try:
-            # The record may have more names than the certificate; it has the same limits.
-            subject_alternative_names(record.node, record.identifiers)
             certificate = self._authority.sign_node(
                 record.node, identifiers, key, record.enrolment, self._lifetime
             )
+            # What older ones have, which are still good, stays its own. And of a network that it
+            # has, an address is its own from now on.
+            record = record.with_certificate(
+                identifiers, certificate.not_valid_after_utc, utc_now(self._clock)
+            )
         except BadIdentity as error:
             raise EnrolmentRefused(Refusal.BAD_REQUEST, str(error)) from None
+        except BadIdentifiers:
+            raise EnrolmentRefused(
+                Refusal.BAD_REQUEST,
+                f"{record.node} has had more than {MAX_IDENTIFIERS} identifiers in certificates"
+                " that have not ended: wait until some have, or revoke it and enroll it anew",
+            ) from None
         except AuthorityEnded as error:
             raise EnrolmentRefused(Refusal.UNAVAILABLE, str(error)) from None
         # Kept before the answer leaves: a name must not be free while its certificate exists.
@@ -246,16 +248,6 @@ def _understand(request: EnrolmentRequest) -> tuple[str, Identifiers, PublicKey]
             " give the node another one",
         )
     return node, dataclasses.replace(claimed, hosts=claimed.hosts | {node}), key
-
-
-def _union(one: Identifiers, other: Identifiers) -> Identifiers:
-    """Join what a node had with what it gets: older certificates are still good."""
-    return Identifiers(
-        one.hosts | other.hosts,
-        one.addresses | other.addresses,
-        one.networks | other.networks,
-        one.default_route or other.default_route,
-    )
 
 
 def _not_authorized(text: str) -> EnrolmentRefused:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from twisted.logger import Logger
@@ -21,6 +21,8 @@ from yurttunnel.pki.names import BadIdentity, check_node_name
 
 NODES_DIRECTORY = "nodes"
 
+_NEVER = datetime.datetime.max.replace(tzinfo=datetime.UTC)
+
 _log = Logger()
 
 
@@ -28,10 +30,10 @@ _log = Logger()
 class NodeRecord:
     """An enrolled node.
 
-    ``identifiers`` are those of all its certificates of this enrolment taken together.
-    ``enrolment`` is what they carry until it is revoked. ``keys`` are pins of
-    the keys by which the node can prove who it is: the one of its newest certificate and,
-    because the answer with that may have been lost, the one it renewed with.
+    ``identifiers`` are those of its newest certificate, and of all others of this enrolment that
+    have not ended, taken together. ``enrolment`` is what they carry until it is revoked. ``keys``
+    are pins of the keys by which the node can prove who it is: the one of its newest certificate
+    and, because the answer with that may have been lost, the one it renewed with.
     """
 
     node: str
@@ -40,10 +42,25 @@ class NodeRecord:
     keys: tuple[str, ...]
     enrolled: datetime.datetime
     """In UTC; later than the revocation that went before, whatever the clock said."""
+    ends: Mapping[str, datetime.datetime] = field(default_factory=dict)
+    """When the last certificate ends that has an identifier, by that, in text; in UTC. What is not
+    here, such as the node's own name, it has for good."""
 
     def claims(self) -> frozenset[str]:
         """List the names and addresses that are this node's, and not every node's."""
         return claims_of(self.node, self.identifiers)
+
+    def with_certificate(
+        self, identifiers: Identifiers, end: datetime.datetime, now: datetime.datetime
+    ) -> NodeRecord:
+        """Return the record with one more certificate, without what only those have that ended.
+
+        It is good until ``end``. Raises :class:`BadIdentifiers` when all have too many together.
+        """
+        ends = {item: self.ends.get(item, _NEVER) for item in _items(self.identifiers)}
+        ends = {item: last for item, last in ends.items() if last > now}
+        ends |= {item: max(end, ends.get(item, end)) for item in _items(identifiers)}
+        return replace(self, identifiers=parse_identifiers("&".join(ends)), ends=ends)
 
 
 def claims_of(node: str, identifiers: Identifiers) -> frozenset[str]:
@@ -136,6 +153,7 @@ def _encode(record: NodeRecord) -> bytes:
         "enrolment": record.enrolment,
         "keys": list(record.keys),
         "enrolled": record.enrolled.isoformat(),
+        "ends": {item: end.isoformat() for item, end in record.ends.items()},
     }
     return json.dumps(entry, indent=1).encode()
 
@@ -151,12 +169,20 @@ def _decode(directory: StateDirectory, name: str) -> NodeRecord:
             enrolment=str(entry["enrolment"]),
             keys=tuple(str(key) for key in entry["keys"]),
             enrolled=datetime.datetime.fromisoformat(entry["enrolled"]),
+            ends={
+                str(item): datetime.datetime.fromisoformat(end)
+                for item, end in dict(entry.get("ends", ())).items()
+            },
         )
     except (ValueError, KeyError, TypeError, BadIdentity, BadIdentifiers) as error:
         raise StateError(
             f"{directory.path / name} is not a node's record: restore it from a backup"
             " (removing it would let any join token take the node's name)"
         ) from error
+
+
+def _items(identifiers: Identifiers) -> list[str]:
+    return format_identifiers(identifiers).split("&")
 
 
 def _identifiers(path: Path, node: str, text: str) -> Identifiers:
