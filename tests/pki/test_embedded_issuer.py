@@ -70,6 +70,10 @@ class ServingCertificateTests(TestCase):
         self.assertNotIn("::", names)
         self.assertNotIn("0.0.0.0", names_in(self.load("0.0.0.0")))
 
+    def test_zone(self) -> None:
+        """It is for an address whatever interface the server listens on by it."""
+        self.assertIn("fe80::1", names_in(self.load("fe80::1%lo")))
+
     def test_not_kept(self) -> None:
         """A certificate that cannot be kept is an error, unless it is for want of room."""
         for number, kind in ((errno.ENOSPC, None), (errno.EIO, StateError)):

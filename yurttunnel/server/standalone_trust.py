@@ -220,7 +220,8 @@ def server_template(bind_addresses: Iterable[str], names: Iterable[str]) -> Cert
         if not name:
             continue
         if host_is_address(name):
-            addresses.add(ip_address(name))
+            # A zone says where to listen, on this machine alone: no certificate has one.
+            addresses.add(ip_address(name.partition("%")[0]))
         elif name.isascii():
             hosts.add(name.lower())
         else:
