@@ -21,6 +21,7 @@ from yurttunnel.agent.connector import (
     EndpointWithDeadline,
     NotConnectedInTime,
 )
+from yurttunnel.agent.process import server_endpoint
 
 
 class Endpoint:
@@ -177,3 +178,15 @@ class DeadlineTests(SynchronousTestCase):
         attempt.cancel()
         self.failureResultOf(attempt, CancelledError)
         self.assertEqual([], self.clock.getDelayedCalls())
+
+
+class ServerEndpointTests(SynchronousTestCase):
+    """The way to a server."""
+
+    def test_a_zone_is_dialed(self):
+        """Without it a link-local address leads nowhere."""
+        reactor = MemoryReactorClock()
+        attempt = server_endpoint(reactor, "fe80::1%lo", 10262).connect(Factory())
+        self.assertEqual(("fe80::1%lo", 10262), reactor.tcpClients[0][:2])
+        attempt.cancel()
+        self.failureResultOf(attempt)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from twisted.internet.endpoints import HostnameEndpoint
+from twisted.internet.endpoints import HostnameEndpoint, TCP6ClientEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint
 
 from yurttunnel import __version__
@@ -256,9 +256,14 @@ def destination_section(destinations: Sequence[str]) -> Section:
 
 def server_endpoint(reactor: IReactor, host: str, port: int) -> EndpointWithDeadline:
     """Make the way to a server, without TLS; raises ``ValueError`` for a name that is none."""
-    endpoint = HostnameEndpoint(
-        reactor, in_ascii(host), port, timeout=CONNECT_TIMEOUT, attemptDelay=0.25
-    )
+    endpoint: IStreamClientEndpoint
+    if "%" in host:
+        # The one for names would dial the address without its zone, where there is no way to it.
+        endpoint = TCP6ClientEndpoint(reactor, host, port, CONNECT_TIMEOUT)
+    else:
+        endpoint = HostnameEndpoint(
+            reactor, in_ascii(host), port, timeout=CONNECT_TIMEOUT, attemptDelay=0.25
+        )
     tuned = TunedEndpoint(endpoint, tune_session_socket)
     return EndpointWithDeadline(reactor, tuned, CONNECT_TIMEOUT, join_authority(host, port))
 
