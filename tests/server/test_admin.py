@@ -117,6 +117,15 @@ class TokenTests(AdminCase):
         self.assertEqual(500, answer.status)
         self.assertIn(b"chmod 0600 it", answer.body)
 
+    def test_revoked_while_the_file_cannot_be_replaced(self) -> None:
+        """A token is revoked all the same, and said to be; the log tells of the file."""
+        made = self.json("/v1/tokens", "POST")
+        (self.directory.path / JOIN_TOKEN_FILE).chmod(0o644)
+        self.assertEqual(
+            {"id": made["id"]}, self.json(f"/v1/tokens/revoke?id={made['id']}", "POST")
+        )
+        self.assertNotIn(made["id"], [each.token_id for each in self.tokens.good()])
+
 
 class ForwardPagesTests(SynchronousTestCase):
     """Forwards that are opened and closed."""

@@ -51,7 +51,7 @@ class JoinTokenFile(Reconciler):
         self._tokens = tokens
         self._revocations = revocations
         self._lifetime = datetime.timedelta(seconds=lifetime)
-        revocations.on_revoked(self._node_revoked)
+        revocations.on_revoked(lambda node: self.replace_if_due())
 
     def refresh(self) -> None:
         """Replace the token if it is time; raises ``StateError``."""
@@ -71,7 +71,8 @@ class JoinTokenFile(Reconciler):
                 self._tokens.revoke(token.token_id)
                 raise
 
-    def _node_revoked(self, node: str) -> None:
+    def replace_if_due(self) -> None:
+        """Replace the token if it is time; when that fails, the log says so."""
         try:
             self.refresh()
         except StateError as error:

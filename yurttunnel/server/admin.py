@@ -263,12 +263,12 @@ class TokenPages:
             raise BadParameter("id is wanted: that of a join token")
         try:
             self._tokens.revoke(token_id)
-            self._file.refresh()
         except TokenRefused as error:
             return text(f"{error}\n", 409)
         except StateError as error:
             return text(f"the join token is not revoked: {error}\n", 500)
         self._log.info("join token {token} is revoked, by command", token=token_id)
+        self._file.replace_if_due()
         return as_json({"id": token_id})
 
 
