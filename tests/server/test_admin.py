@@ -8,6 +8,7 @@ from functools import partial
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twisted.internet.protocol import connectionDone
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -210,6 +211,18 @@ class RevocationTests(AdminCase):
         self.assertEqual(["edge-1"], self.ended)
         listed = self.json("/v1/revocations")["revocations"]
         self.assertEqual(["edge-1"], [each["node"] for each in listed])
+
+    def test_several_at_once(self) -> None:
+        """Each is revoked when those before it are."""
+        begun = [
+            self.site.begin(f"POST /v1/revocations?node={node} HTTP/1.0\r\n\r\n".encode())
+            for node in ("edge-1", "edge-2", "edge-3")
+        ]
+        self.pages.reactor.turn()
+        for channel, transport in begun:
+            self.assertIn(b" 200 ", transport.value())
+            channel.connectionLost(connectionDone)
+        self.assertEqual(["edge-1", "edge-2", "edge-3"], self.ended)
 
     def test_refused(self) -> None:
         """What is no node's name is refused with a sentence."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
 
 from yurttunnel.http.authority import join_authority
@@ -166,6 +166,8 @@ class RevocationPages:
         self._reactor = reactor
         self._state_dir = state_dir
         self._revocations = revocations
+        # Each reads the list and writes it anew.
+        self._one_at_a_time = DeferredLock()
 
     def pages(self) -> dict[str, Page]:
         """Return the page by its path."""
@@ -191,7 +193,9 @@ class RevocationPages:
         # It waits for the disk.
         revoke = partial(revoke_node, self._reactor, self._state_dir)
         try:
-            sentence = await in_own_thread(self._reactor, "yurttunnel revocation", revoke, node)
+            sentence = await self._one_at_a_time.run(
+                in_own_thread, self._reactor, "yurttunnel revocation", revoke, node
+            )
         except RevocationFailed as error:
             return text(f"{error}\n", 400)
         except StateError as error:
