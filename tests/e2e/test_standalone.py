@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import ssl
+import struct
 
 from twisted.internet import reactor
 from twisted.internet.endpoints import UNIXClientEndpoint
+from twisted.internet.threads import deferToThread
 
 from benchmarks.ports import free_ports, is_free
 from tests.e2e.clients import (
@@ -18,8 +22,13 @@ from tests.e2e.clients import (
     Source,
     connect,
 )
-from tests.e2e.programs import Program
+from tests.e2e.programs import Program, Server
 from tests.e2e.support import EndToEndTestCase
+from yurttunnel.pki.authority import request_certificate
+from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
+from yurttunnel.pki.credentials import new_key
+from yurttunnel.pki.enrolment_messages import EnrolmentRequest
+from yurttunnel.pki.token import JoinToken
 
 DEFAULT_PORTS = (10262, 10263, 10264, 10265, 10266, 9100, 8000)
 
@@ -283,6 +292,22 @@ class DrainTests(EndToEndTestCase):
         client = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
         await client.round_trip()
 
+    async def test_a_server_that_drains_enrolls_nobody(self) -> None:
+        """Who connected before that is refused, since a successor may know who is enrolled."""
+        echo = self.listen(Echo)
+        tunnel = await self.start_tunnel(forwards=(echo.port,), drain=20)
+        held = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
+        await held.round_trip()
+        connection = await deferToThread(enrolment_connection, tunnel.server)
+        tunnel.server.signal(signal.SIGTERM)
+        await self.eventually(
+            lambda: is_free(tunnel.server.agent_port), "the server has closed its ports"
+        )
+        refused = await deferToThread(enroll, connection, tunnel.server, "edge-2")
+        self.assertIn("this server is about to stop: try again", refused)
+        held.transport.loseConnection()
+        self.assertIn(await tunnel.server.ended(10), (0, -signal.SIGTERM))
+
     async def drained(self, which: str) -> None:
         """Stop one of the programs during a download that a bandwidth limit makes last."""
         size = 60_000_000
@@ -304,3 +329,23 @@ class DrainTests(EndToEndTestCase):
         self.assertEqual(download.received, size)
         self.assertEqual(download.digest, target.peers[0].payload.digest)
         self.assertIn(await program.ended(10), (0, -signal.SIGTERM))
+
+
+def enrolment_connection(server: Server) -> ssl.SSLSocket:
+    """Connect as an agent does that is to enrol."""
+    context = ssl.create_default_context(cafile=f"{server.state}/ca.crt")
+    context.set_alpn_protocols([ENROLMENT_PROTOCOL.decode()])
+    connection = socket.create_connection(("127.0.0.1", server.agent_port), 10)
+    return context.wrap_socket(connection, server_hostname="127.0.0.1")
+
+
+def enroll(connection: ssl.SSLSocket, server: Server, node: str) -> str:
+    """Ask for the certificate of a node; the answer."""
+    with open(server.token_path) as file:
+        token = JoinToken.parse(file.read())
+    csr = request_certificate(new_key())
+    request = EnrolmentRequest(node, f"host={node}", csr, token.token_id, token.secret).encode()
+    with connection, connection.makefile("rwb") as stream:
+        stream.write(struct.pack("!I", len(request)) + request)
+        stream.flush()
+        return stream.read().decode("utf-8", "replace")

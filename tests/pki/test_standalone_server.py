@@ -21,6 +21,7 @@ from yurttunnel.pki.credentials import Credentials, certificates_from_pem, key_f
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.issuer import Address
 from yurttunnel.pki.kubelets import KubeletVerification
+from yurttunnel.pki.revocation import revoke_node
 from yurttunnel.server import standalone_trust
 from yurttunnel.server.standalone_trust import StandaloneServerTrust
 
@@ -222,6 +223,19 @@ class ServerTrustTests(World):
             )
             self.assertTrue(error.disk_is_full)
         self.assertEqual([Path(self.state, name).read_bytes() for name in names], before)
+
+    def test_lets_go(self) -> None:
+        """From then on it notices revocations, and makes neither a token nor a certificate."""
+        token = self.read_token()
+        self.trust.let_go()
+        revoke_node(self.clock, self.state, "edge-9")
+        self.clock.advance(1)
+        self.assertEqual(["edge-9"], list(self.trust.revocations.all()))
+        self.assertEqual(token, self.read_token())
+        agent = self.agent()
+        self.network.settle()
+        self.assertIn("about to stop: try again (unavailable)", str(agent.problem()))
+        self.assertEqual([], self.trust.records.all())
 
     def test_stops(self) -> None:
         """Stopping leaves nothing to happen later."""

@@ -92,6 +92,11 @@ class Admission:
         self._ownership = ownership
         self._lifetime = lifetime
         self._failures = _FailureLimit(clock)
+        self._closed = False
+
+    def close(self) -> None:
+        """Give nobody a certificate any more: a successor may have the state from now on."""
+        self._closed = True
 
     def decide(
         self, request: EnrolmentRequest, presented: x509.Certificate | None, address: str
@@ -101,6 +106,8 @@ class Admission:
         ``presented`` is the connection's verified client certificate, ``address`` where the
         connection comes from.
         """
+        if self._closed:
+            raise EnrolmentRefused(Refusal.UNAVAILABLE, "this server is about to stop: try again")
         self._revocations.refresh()
         # First who asks, then what: strangers cost no parsing, and no public key operation.
         if request.token_id:

@@ -51,7 +51,7 @@ class JoinTokenFile(Reconciler):
         self._tokens = tokens
         self._revocations = revocations
         self._lifetime = datetime.timedelta(seconds=lifetime)
-        revocations.on_revoked(lambda node: self.replace_if_due())
+        revocations.on_revoked(self._node_revoked)
 
     def refresh(self) -> None:
         """Replace the token if it is time; raises ``StateError``."""
@@ -78,6 +78,10 @@ class JoinTokenFile(Reconciler):
         except StateError as error:
             # The next look tries again.
             self._log.error("the join token is not replaced: {error}", error=error)
+
+    def _node_revoked(self, node: str) -> None:
+        if self.running:
+            self.replace_if_due()
 
     async def _look(self) -> None:
         self.refresh()

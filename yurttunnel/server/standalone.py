@@ -10,6 +10,7 @@ from twisted.application.service import IService
 from yurttunnel.ops.announcement import Announcement, terminal
 from yurttunnel.ops.configuration.following import Following
 from yurttunnel.ops.notify import Supervised
+from yurttunnel.ops.services import ClosedAtTheEnd
 from yurttunnel.ops.threads import in_own_thread
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.directory import HeldDirectory
@@ -87,7 +88,8 @@ def build(
     # The trust ends after the sessions: a node can be revoked in a drain. The directory, and the
     # socket in it, are free as soon as that begins, when the history has been written: a
     # successor may start meanwhile.
-    for part in (process.meta, process.lag, kept, server, held, history, admin, greeting):
+    let_go = ClosedAtTheEnd(kept.let_go)
+    for part in (process.meta, process.lag, kept, server, held, let_go, history, admin, greeting):
         if part is not None:
             part.setServiceParent(parts)
     return parts

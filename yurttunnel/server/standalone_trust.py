@@ -8,6 +8,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 from cryptography import x509
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.ops.own_addresses import own_addresses
@@ -96,7 +97,7 @@ class StandaloneServerTrust(ServerTrust):
         self.revocations = Revocations(clock, directory, records)
         self.on_revoked = self.revocations.on_revoked
         self.ownership = Ownership(records, self.revocations)
-        admission = Admission(
+        self._admission = Admission(
             clock, authority, tokens, records, self.revocations, self.ownership, node_lifetime
         )
         super().__init__(
@@ -122,7 +123,7 @@ class StandaloneServerTrust(ServerTrust):
         )
         self.build((TUNNEL_PROTOCOL,), (ENROLMENT_PROTOCOL,), EMBEDDED_AUTHORITY)
         self.interception = InterceptionContexts(clock, authority, callers)
-        self.enrolment_factory = EnrolmentFactory(clock, admission)
+        self.enrolment_factory = EnrolmentFactory(clock, self._admission)
         caller = own_certificate(
             clock,
             authority,
@@ -139,6 +140,15 @@ class StandaloneServerTrust(ServerTrust):
             raise caller.not_stored
         for service in (self.revocations, join_token, caller):
             service.setServiceParent(self)
+
+    def let_go(self) -> Deferred[None] | None:
+        """Enroll nobody and make no join token any more, of which a successor would not know.
+
+        It may have the directory from now on.
+        """
+        self._admission.close()
+        stopped: Deferred[None] | None = self.join_token.disownServiceParent()
+        return stopped
 
     def identify(self, certificate: x509.Certificate) -> NodeIdentity:
         """Read who a node is from its certificate, which TLS has verified already.
