@@ -17,7 +17,13 @@ from twisted.trial.unittest import SynchronousTestCase
 from yurttunnel.pki.agent_template import agent_template
 from yurttunnel.pki.approval import decide, lookups
 from yurttunnel.pki.approval_decision import MOST_FURTHER_NAMES, Facts, Lookups, Reason
-from yurttunnel.pki.approval_requests import Kind, is_decided, is_for_tunnel, recognize
+from yurttunnel.pki.approval_requests import (
+    MAX_REQUEST,
+    Kind,
+    is_decided,
+    is_for_tunnel,
+    recognize,
+)
 from yurttunnel.pki.certificate_template import (
     proxy_client_template,
     serving_template,
@@ -235,16 +241,30 @@ class RecognitionTests(SynchronousTestCase):
             self.assertIsNone(recognize(csr))
 
     def test_padded(self):
-        """What is within bounds of the API is read in a moment, however it is padded with lines."""
+        """What is padded with lines is read in a moment, and what is too long not at all."""
         good = base64.b64decode(for_agent()["spec"]["request"])
         beginning, rest = good.split(b"\n", 1)
-        padded = b"%s%s\n%s" % (beginning, b"\n" * 1_000_000, rest)
+        room = MAX_REQUEST * 3 // 4 - len(good)
+
+        def padded(lines, behind=b""):
+            request = b"%s%s\n%s%s" % (beginning, b"\n" * lines, rest, behind)
+            return recognize(signing_request(request, KUBELET))
+
         before = time.process_time()
-        self.assertIsNotNone(recognize(signing_request(padded, KUBELET)))
+        self.assertIsNotNone(padded(room))
         for behind in (b"-", b"=", b"\nmore"):
-            self.assertIsNone(recognize(signing_request(padded + behind, KUBELET)))
-        # It was the better part of an hour.
-        self.assertLess(time.process_time() - before, 5)
+            self.assertIsNone(padded(room - len(behind), behind))
+        self.assertLess(time.process_time() - before, 1)
+        self.assertIsNone(padded(room + 3))
+
+    def test_many_names(self):
+        """A request of a megabyte is not read; that held up all servers."""
+        names = [x509.DNSName(f"a{number}.b") for number in range(50_000)]
+        csr = signing_request(by_hand(names=names), KUBELET)
+        before = time.process_time()
+        self.assertFalse(is_for_tunnel(csr))
+        self.assertIsNone(recognize(csr))
+        self.assertLess(time.process_time() - before, 0.1)
 
     @given(st.data())
     @settings(deadline=None)

@@ -38,6 +38,11 @@ from yurttunnel.pki.names import KUBELET_CLIENT_NAME
 SIGNERS = (SERVING_SIGNER, CLIENT_SIGNER)
 """The signers that the tunnel's certificates come from."""
 
+MAX_REQUEST = 256 * 1024
+"""Characters of ``spec.request``: that for a certificate of 100 kB, beyond which clients take none
+(``MOST_OF_NODES`` of ``cluster/serving_names.py``), has 180,000. Anybody who may create requests
+can make one of more than a megabyte, which would take most of a second to read."""
+
 # What anybody puts there is read, in a time that grows as its length does: nothing is given back.
 _PEM = re.compile(
     rb"\s*+-----BEGIN CERTIFICATE REQUEST-----\s++([A-Za-z0-9+/=\s]++)"
@@ -216,8 +221,8 @@ def _names_the_api(loaded: x509.CertificateSigningRequest) -> bool:
 
 def _load(request: object) -> x509.CertificateSigningRequest:
     """Decode ``spec.request``: base64 of PEM of DER; raises ``ValueError``."""
-    if not isinstance(request, str):
-        raise ValueError("the request is not text")
+    if not isinstance(request, str) or len(request) > MAX_REQUEST:
+        raise ValueError("the request is not text, or longer than one of the tunnel is")
     try:
         match = _PEM.fullmatch(base64.b64decode(request, validate=True))
         if match is None:
