@@ -1,135 +1,236 @@
-"""What a client does when its server goes away."""
+"""What becomes of sessions that are set aside for others: their streams go on to their ends."""
 
 from __future__ import annotations
 
 import random
 
-from tests.agent.clients import ClientTestCase
+from tests.agent.replicas import ReplicaTests
 from yurttunnel.agent.connection_group import FIRST_DELAY
 from yurttunnel.tunnel.session import FEW_NUMBERS, SUCCESSION
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import MAX_STREAM
 
+TEXT = "the server is about to stop"
 
-class GoingAwayTests(ClientTestCase):
+
+class SetAsideTests(ReplicaTests):
+    """What these tests share: one server, where others may come in its place."""
+
+    expected = None
+
+    def setUp(self):
+        """Be connected."""
+        super().setUp()
+        self.replica("a")
+        self.use("a")
+        self.assertEqual([1], self.counts())
+        [self.old] = self.servers.sessions()
+
+    def present(self):
+        """Return the sessions that have not been set aside."""
+        return [session for session in self.servers.sessions() if session is not self.old]
+
+    def assert_goes_on(self, near, far):
+        """Check that a stream carries what is sent."""
+        near.transport.write(b"still here")
+        self.pass_time(1)
+        self.assertEqual(b"still here", bytes(far.received))
+        self.assertEqual((["made"], []), (near.told, far.reasons))
+
+
+class GoingAwayTests(SetAsideTests):
     """A server that goes away."""
 
     def setUp(self):
         """Have a stream through a server that goes away, and another server to go to."""
         super().setUp()
-        self.connect()
-        self.near, self.far = self.stream()
-        self.old = self.client.sessions()[0]
-        self.leaving, before = self.listener, self.listener
-        self.start_server()
-        before.drain("the server is about to stop")
-        self.network.settle()
-        self.attempt()
+        self.near, self.far = self.replicas[0].stream()
+        self.behind.clear()
+        self.replica("a")
+        self.replicas[0].listener.drain(TEXT)
+        self.pass_time(1)
 
     def test_new_session(self):
         """A new session begins on a new connection while the old one's streams go on."""
-        new, old = self.client.sessions()
-        self.assertIs(self.old, old)
-        self.assertTrue(new.connected and old.connected and self.client.connected)
-        self.assertEqual(1, len(self.listener.sessions()))
-        self.near.transport.write(b"still here")
-        self.network.pass_time(5)
-        self.assertEqual(b"still here", bytes(self.far.received))
+        [new] = self.present()
+        self.assertTrue(new.connected and self.old.connected)
+        self.assertEqual([0, 1], self.counts())
+        self.pass_time(5)
+        self.assert_goes_on(self.near, self.far)
+        self.assertEqual("a:10262", new.peer_name)
 
     def test_end_of_the_old(self):
         """The end of the old session, and of its connection, does not concern the new one."""
-        new = self.client.sessions()[0]
+        [new] = self.present()
         self.near.transport.abortConnection()
-        self.network.pass_time(2)
+        self.pass_time(2)
         self.assertTrue(self.old.closed)
-        self.assertEqual([new], self.client.sessions())
+        self.assertEqual([new], self.servers.sessions())
         self.assertTrue(new.connected)
-        self.assertEqual(2, self.network.attempts)
-        self.assertIsNone(self.client.last_error)
+        self.assertEqual(2, len(self.dialed))
+        self.assertEqual((None, []), (self.servers.partly_connected(), self.warnings()))
 
     def test_loss_of_the_old(self):
-        """When the old session's connection breaks nobody brings it back: its streams end."""
-        new = self.client.sessions()[0]
-        self.network.links[0].cut()
-        self.network.settle()
+        """When the old session's connection breaks a server that stops has ended it: so do we."""
+        [new] = self.present()
+        self.links[0][1].cut()
+        self.pass_time(31)
         self.assertEqual(Code.SESSION_LOST, self.far.reasons[0].value.code)
-        self.assertEqual([new], self.client.sessions())
-        self.assertEqual(2, self.network.attempts)
+        self.assertEqual([new], self.servers.sessions())
+        self.assertEqual([0, 1], self.counts())
+        self.assertEqual([], self.warnings())
 
     def test_loss_of_the_new(self):
         """The new session is resumed like any other while the old one is still there."""
-        new = self.client.sessions()[0]
-        self.network.links[-1].cut()
-        self.attempt()
-        self.assertEqual([new, self.old], self.client.sessions())
+        [new] = self.present()
+        self.links[-1][1].cut()
+        self.pass_time(1)
+        self.assertEqual([new], self.present())
         self.assertTrue(new.connected and self.old.connected)
 
     def test_stop(self):
         """Both end when the agent stops."""
-        self.client.drain("the agent is about to stop")
-        self.network.pass_time(1)
-        self.assertEqual([self.old], self.client.sessions())
-        self.client.close(Code.GOING_AWAY, "the agent has stopped")
-        self.network.settle()
-        self.assertEqual([], self.client.sessions())
-        self.leaving.close_sessions(Code.GOING_AWAY, "over")
+        self.servers.drain("the agent is about to stop")
+        self.pass_time(1)
+        self.assertEqual(2, len(self.servers.sessions()), "the last stream of all ends all")
+        self.servers.close(Code.GOING_AWAY, "the agent has stopped")
+        self.settle()
+        self.assertEqual([], self.servers.sessions())
 
 
-class NumbersTests(ClientTestCase):
+class NumbersTests(SetAsideTests):
     """A session whose numbers of streams run out."""
+
+    def setUp(self):
+        """Have few left."""
+        super().setUp()
+        self.registry = self.replicas[0].registry
+        self.first = self.registry.find("edge-1").tunnel
+        self.first.wire._table.next_number = MAX_STREAM - 2 * FEW_NUMBERS
 
     def test_another_session(self):
         """Another one begins in time, and the streams of the first go on to their end."""
-        self.connect()
-        session = self.client.sessions()[0]
-        numbers = self.registry.find("edge-1").tunnel.wire._table
-        numbers.next_number = MAX_STREAM - 2 * FEW_NUMBERS
-        near, far = self.stream()
-        self.network.pass_time(2)
-        self.assertEqual([session], self.client.sessions())
-        self.stream()
-        self.network.pass_time(2)
-        new, old = self.client.sessions()
-        self.assertIs(session, old)
+        near, far = self.replicas[0].stream()
+        self.pass_time(2)
+        self.assertEqual([], self.present())
+        self.replicas[0].stream()
+        self.pass_time(2)
+        [new] = self.present()
         self.assertTrue(new.connected)
-        near.transport.write(b"still here")
-        self.stream()
-        self.assertEqual((b"still here", 1), (bytes(far.received), len(new.wire.streams)))
-        for number, stream in list(old.wire.streams.items()):
+        self.replicas[0].stream()
+        self.assert_goes_on(near, far)
+        self.assertEqual(1, len(new.wire.streams))
+        for number, stream in list(self.old.wire.streams.items()):
             self.assertGreaterEqual(number, MAX_STREAM - 2 * FEW_NUMBERS)
             stream.events.abortConnection()
-        self.network.pass_time(SUCCESSION)
-        self.assertEqual([new], self.client.sessions())
+        self.pass_time(SUCCESSION)
+        self.assertEqual([new], self.servers.sessions())
 
     def test_nobody_misses_the_node_meanwhile(self):
         """The first session serves until another one is there, also when no stream is open."""
         self.patch(random, "uniform", lambda low, high: high)
-        self.connect()
-        first = self.registry.find("edge-1").tunnel
-        first.wire._table.next_number = MAX_STREAM - 2 * FEW_NUMBERS
         for _ in range(2):
-            near, _ = self.stream()
+            near, _ = self.replicas[0].stream()
             near.transport.abortConnection()
         for _ in range(20):
             self.assertFalse(self.registry.find("edge-1").tunnel.wire.refuses_streams)
-            self.network.pass_time(0.05, 0.05)
-        self.assertIsNot(first, self.registry.find("edge-1").tunnel)
-        self.network.pass_time(SUCCESSION)
-        self.assertTrue(first.closed)
+            self.pass_time(0.05, 0.05)
+        self.assertIsNot(self.first, self.registry.find("edge-1").tunnel)
+        self.pass_time(SUCCESSION)
+        self.assertTrue(self.first.closed)
 
 
-class LeavingTests(ClientTestCase):
+class LeavingTests(SetAsideTests):
     """A server that goes away, and nobody there yet who takes its place."""
 
     def test_one_attempt(self):
-        """The end of the old connection is no reason for another attempt beside the first."""
+        """All its agents hear of it together, so each one waits for a moment of its own."""
         self.patch(random, "uniform", lambda low, high: high)
-        self.connect()
-        self.listener.drain("the server is about to stop")
-        self.network.settle()
-        self.start_server()
-        self.network.pass_time(FIRST_DELAY - 0.1, 0.05)
-        self.assertEqual(([], 1), (self.client.sessions(), self.network.attempts))
-        self.network.pass_time(2)
-        self.assertEqual(2, self.network.attempts)
-        self.assertTrue(self.client.connected)
+        self.replicas[0].listener.drain(TEXT)
+        self.settle()
+        self.behind.clear()
+        self.replica("a")
+        self.pass_time(FIRST_DELAY - 0.1, 0.05)
+        self.assertEqual(([], 1), (self.servers.sessions(), len(self.dialed)))
+        self.pass_time(2)
+        self.assertEqual(2, len(self.dialed))
+        self.assertEqual(1, self.servers.connected)
+
+
+class NewClaimTests(SetAsideTests):
+    """A session that has to begin anew, since its certificate covers other identifiers now."""
+
+    def setUp(self):
+        """Have a stream."""
+        super().setUp()
+        self.near, self.far = self.replicas[0].stream()
+
+    def begin_anew(self):
+        """Have the server told of other identifiers."""
+        self.claim = "host=edge-1&ipv4=192.0.2.7"
+        self.servers.claim_anew()
+
+    def test_overtaking(self):
+        """The new HELLO may come before the GOAWAY for the old session: no stream ends."""
+        late, sent = self.links[0][1], []
+        self.patch(late.client_io, "write", sent.append)
+        self.begin_anew()
+        self.pass_time(1)
+        self.assertTrue(sent, "the GOAWAY is on its way")
+        self.assertEqual((1, 2), (self.servers.connected, len(self.servers.sessions())))
+        self.assert_goes_on(self.near, self.far)
+        self.assertFalse(self.old.closed)
+
+    def test_no_gap(self):
+        """The old session serves, also without a stream, until there is a new one."""
+        self.patch(random, "uniform", lambda low, high: high)
+        self.near.transport.abortConnection()
+        self.begin_anew()
+        while not self.servers.connected:
+            self.assertTrue(self.replicas[0].registry.find("edge-1").connected)
+            self.pass_time(0.05, step=0.05)
+        self.pass_time(10)
+        self.assertEqual(1, len(self.servers.sessions()))
+        self.assertEqual(1, len(self.replicas[0].listener.sessions()))
+
+    def test_the_old_one_loses_its_connection(self):
+        """It is resumed for its streams' sake, and ends with the last of them."""
+        self.begin_anew()
+        self.pass_time(SUCCESSION + 1)
+        for _ in range(2):
+            self.links[0][1].cut()
+            self.links[-1][1].cut()
+            self.pass_time(2)
+            self.assert_goes_on(self.near, self.far)
+            self.far.received.clear()
+        [new] = self.present()
+        self.assertTrue(new.connected)
+        self.near.transport.abortConnection()
+        self.pass_time(1)
+        self.assertEqual([new], self.servers.sessions())
+        self.assertEqual(1, len(self.replicas[0].listener.sessions()))
+
+    def test_the_old_one_is_lost_before_the_server_hears_of_the_new_one(self):
+        """A server that has not got GOAWAY waits for the agent as long as if it had."""
+        late, sent = self.links[0][1], []
+        self.patch(late.client_io, "write", sent.append)
+        self.begin_anew()
+        late.cut()
+        self.pass_time(2)
+        self.assertTrue(sent)
+        self.assertEqual(2, len(self.servers.sessions()))
+        self.assert_goes_on(self.near, self.far)
+
+    def test_both_are_lost(self):
+        """Each finds its own session, wherever else the agent may dial."""
+        self.replica("b")
+        self.use("a", "b")
+        self.pass_time(2)
+        self.begin_anew()
+        self.pass_time(1)
+        self.begin_anew()
+        self.pass_time(SUCCESSION + 1)
+        self.cut()
+        self.pass_time(5)
+        self.assert_goes_on(self.near, self.far)
+        self.assertEqual((2, 3), (self.servers.connected, len(self.servers.sessions())))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 from tests.agent.clients import ClientTestCase
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.hello import Limits
@@ -151,37 +149,3 @@ class SessionTests(ClientTestCase):
         self.attempt()
         self.assertIn("revoked", self.client.last_error)
         self.assertEqual({Code.REVOKED: 1}, self.closed_with(self.context.counters))
-
-
-class NewSessionTests(ClientTestCase):
-    """A client that begins a session anew while the old one's streams go on."""
-
-    def test_overtaking(self):
-        """The new HELLO may come before the GOAWAY for the old session: no stream ends."""
-        self.patch(random, "uniform", lambda low, high: 0.0)
-        self.connect()
-        near, far = self.stream()
-        old = self.client.sessions()[0]
-        late, sent = self.network.links[0], []
-        self.patch(late.client_io, "write", sent.append)
-        self.client.begin_anew("the agent begins a session with other identifiers")
-        self.network.settle()
-        self.assertTrue(sent, "the GOAWAY is on its way")
-        self.assertTrue(self.client.connected)
-        self.assertEqual(2, len(self.client.sessions()))
-        near.transport.write(b"still here")
-        self.network.settle()
-        self.assertEqual((["made"], b"still here"), (near.told, bytes(far.received)))
-        self.assertFalse(old.closed)
-
-    def test_no_gap(self):
-        """The old session serves, also without a stream, until there is a new one."""
-        self.patch(random, "uniform", lambda low, high: high)
-        self.connect()
-        self.client.begin_anew("the agent begins a session with other identifiers")
-        while not self.client.connected:
-            self.assertTrue(self.registry.find("edge-1").connected)
-            self.network.pass_time(0.05, step=0.05)
-        self.network.pass_time(10)
-        self.assertEqual(1, len(self.client.sessions()))
-        self.assertEqual(1, len(self.listener.sessions()))

@@ -14,6 +14,7 @@ class Client:
 
     server = ""
     answer = Answer.NONE
+    draining = False
 
 
 class Nowhere:
@@ -88,3 +89,15 @@ class RoutesTests(TestCase):
         looker = self.route()
         answers = {"a": Answer.ALREADY_CONNECTED, "b": Answer.ALREADY_CONNECTED}
         self.assertEqual("a", self.dial(looker, answers))
+
+    def test_client_that_drains(self):
+        """It comes back to where its session is, and is in nobody's way there."""
+        self.holder.client.draining = True
+        self.routes.use([("b", 1)])
+        self.dial(self.seeker, {"b": Answer.SESSION})
+        self.assertEqual(1, self.seeker.number)
+        self.routes.use([("a", 1), ("b", 1)])
+        for _ in range(9):
+            self.assertEqual("b", self.dial(self.holder, {"b": Answer.NONE}))
+        self.routes.use([("a", 1)])
+        self.assertEqual("a", self.dial(self.holder, {"a": Answer.SESSION}))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 
+from twisted.logger import formatEvent
+
 from tests.agent.clients import ClientTestCase
+from tests.agent.replicas import ReplicaTests
 from yurttunnel.agent.connection_group import (
     FIRST_DELAY,
     FIRST_LOOKS,
@@ -16,95 +19,92 @@ from yurttunnel.agent.connection_group import (
 from yurttunnel.wire.codes import Code
 
 
-class SameServerTests(ClientTestCase):
+class SameServerTests(ReplicaTests):
     """Two clients of one agent that have dialed one server process at the same moment."""
+
+    expected = None
 
     def setUp(self):
         """Have the server take the second client's session beside the first one's."""
         super().setUp()
-        self.sibling = self.make_client(self.issuer.node())
-        self.client.start()
-        self.sibling.start()
-        self.network.settle()
-        self.network.pass_time(2)
+        self.replica("a", "b")
+        self.use("a", "b")
+        self.pass_time(2)
+
+    def clients(self):
+        """Return the client that stands by, and the one that has the session."""
+        clients = sorted(self.servers._clients, key=lambda client: client.connected)
+        self.assertEqual(2, len(clients))
+        return clients
+
+    def restart(self):
+        """Have another server in the place of the one there is; return that one."""
+        self.behind.clear()
+        old, _ = self.replicas[-1], self.replica("a", "b")
+        return old
 
     def test_stands_by(self):
         """One of them has the session, the other stands by, and streams live."""
-        near, _ = self.stream()
-        self.network.pass_time(5 * LONGEST_LOOK, 5)
-        self.assertEqual((True, False), (self.client.standing_by, self.sibling.standing_by))
-        self.assertTrue(self.sibling.connected)
+        near, _ = self.replicas[0].stream()
+        self.pass_time(5 * LONGEST_LOOK, 5)
+        self.assertEqual([True, False], [client.standing_by for client in self.clients()])
+        self.assertEqual([False, True], [client.connected for client in self.clients()])
         self.assertEqual(["made"], near.told)
-        self.assertEqual(1, len(self.listener.sessions()))
+        self.assertEqual(1, len(self.replicas[0].listener.sessions()))
 
     def test_log(self):
         """It says so once, and warns of no other agent."""
-        self.network.pass_time(5 * LONGEST_LOOK, 5)
+        self.pass_time(5 * LONGEST_LOOK, 5)
         self.assertEqual([], self.warnings())
-        self.assertEqual(1, sum("stands by" in text for text in self.logged("info")))
+        self.assertEqual(1, sum("stands by" in formatEvent(event) for event in self.events))
 
-    def test_sibling_disconnected(self):
-        """While the sibling may still resume its session, that one is left alone."""
-        near, _ = self.stream()
-        self.network.cut()
-        self.network.settle()
-        self.network.pass_time(1)
-        self.assertTrue(self.client.standing_by and self.sibling.connected)
+    def test_disconnected(self):
+        """While the session may still be resumed it is left alone."""
+        near, _ = self.replicas[0].stream()
+        self.cut()
+        self.settle()
+        self.pass_time(1)
+        other, client = self.clients()
+        self.assertTrue(other.standing_by and client.connected)
         self.assertEqual(["made"], near.told)
 
-    def test_sibling_lost_its_session(self):
-        """When the sibling's session is over the client is back at once, without a warning."""
-        self.patch(random, "uniform", lambda low, high: high)
-        self.sibling.close(Code.GOING_AWAY, "the address is gone")
-        self.assertLessEqual(self.delay(), FIRST_DELAY)
-        self.attempt()
-        self.assertTrue(self.client.connected)
-        self.assertFalse(self.client.standing_by)
+    def test_left(self):
+        """When the server goes away a session begins with the next one, and again only one."""
+        self.replicas[0].stream()
+        leaving = self.restart()
+        leaving.listener.drain("the server is about to stop")
+        self.pass_time(5)
+        self.assertEqual([0, 1], self.counts())
+        leaving.listener.close_sessions(Code.GOING_AWAY, "over")
+        self.pass_time(1)
+        self.assertEqual([True, False], [client.standing_by for client in self.clients()])
         self.assertEqual([], self.warnings())
 
-    def test_sibling_is_left(self):
-        """So it is when the sibling's server goes away."""
-        self.stream()
-        leaving = self.listener
-        self.start_server()
-        leaving.drain("the server is about to stop")
-        self.network.settle()
-        self.assertFalse(self.client.standing_by)
-        self.network.pass_time(5)
-        self.assertEqual(1, len(self.listener.sessions()))
-        leaving.close_sessions(Code.GOING_AWAY, "over")
-
-    def test_waiting_sibling(self):
-        """A client that waits after failures is woken by the end of its sibling's session."""
-        self.network.refuse()
-        self.client.look_soon()
-        for _ in range(6):
-            self.attempt()
-        self.assertFalse(self.client.standing_by)
-        self.client._callID.reset(LONGEST_DELAY)
-        self.network.problem = None
-        self.sibling.close(Code.GOING_AWAY, "the address is gone")
-        self.assertLessEqual(self.delay(), FIRST_DELAY)
+    def test_session_lost(self):
+        """When the session is over one of them is back soon, without a warning."""
+        self.patch(random, "uniform", lambda low, high: high)
+        self.pass_time(5 * LONGEST_LOOK, 5)
+        self.replicas[0].listener.close_sessions(Code.REVOKED, "for a moment")
+        self.settle()
+        self.assertFalse(any(client.standing_by for client in self.clients()))
+        self.pass_time(FIRST_DELAY + 0.05, 0.05)
+        self.assertEqual([1], self.counts())
+        self.assertEqual([], self.warnings())
 
     def test_restarted_server(self):
         """After a restart of the server there is one session again, whichever client's it is."""
-        self.network.cut()
-        self.start_server()
-        self.network.pass_time(3 * LONGEST_DELAY, 1)
-        clients = (self.client, self.sibling)
-        self.assertEqual([False, True], sorted(client.connected for client in clients))
-        self.assertEqual([False, True], sorted(client.standing_by for client in clients))
-        attempts = self.network.attempts
-        self.network.pass_time(3 * LONGEST_DELAY, 1)
-        self.assertLessEqual(self.network.attempts, attempts + 2)
+        self.kill(self.replicas[0])
+        self.restart()
+        self.pass_time(3 * LONGEST_DELAY, 1)
+        self.assertEqual([True, False], [client.standing_by for client in self.clients()])
+        self.assertEqual([0, 1], self.counts())
 
     def test_drain(self):
         """A client that stands by ends at once, and the end of its sibling does not wake it."""
-        attempts = self.network.attempts
-        for client in self.clients:
-            client.drain("the agent is about to stop")
-        self.network.pass_time(5)
-        self.assertEqual(attempts, self.network.attempts)
+        attempts = len(self.dialed)
+        self.servers.drain("the agent is about to stop")
+        self.pass_time(5)
+        self.assertEqual(attempts, len(self.dialed))
         self.assertEqual([], self.clock.getDelayedCalls())
 
 
@@ -215,6 +215,17 @@ class HeldTests(ClientTestCase):
         self.assertIs(
             self.registry.find("edge-1").tunnel.wire.peer.process, self.hellos[-1].process
         )
+
+    def test_lost_while_it_waits(self):
+        """So does one that waits after failures, however long that is to be."""
+        self.network.refuse()
+        self.other.look_soon()
+        for _ in range(6):
+            self.look()
+        self.assertFalse(self.other.standing_by)
+        self.other._callID.reset(LONGEST_DELAY)
+        self.client.close(Code.GOING_AWAY, "the address is gone")
+        self.assertLessEqual(self.wait(), FIRST_DELAY)
 
     def test_real_failure(self):
         """A look that finds nobody is a failure like any other."""

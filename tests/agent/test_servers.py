@@ -373,6 +373,7 @@ class UncountedTests(ReplicaTests):
         """When servers begin to say how many they are, their word is taken."""
         self.replica("a", "b", "c")
         self.use("a", "b", "c")
+        self.pass_time(1)
         self.assertEqual(3, len(self.servers._group.clients))
         self.told = 1
         self.cut()

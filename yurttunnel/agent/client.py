@@ -49,8 +49,8 @@ class ServerClient(ReconnectingClientFactory):
     is reset by the server's HELLO, not by the connection: under TLS 1.3 a client whose
     certificate is refused has been connected all the same.
 
-    When the server goes away its session is left to end its streams on the old connection while
-    a new session begins on a new one.
+    When the server goes away, or :meth:`begin_anew` is called, the client only waits for the ends
+    of its streams, as one that drains does: another client of ``group`` begins a new session.
 
     Several addresses may lead to one server process, and one address to several. A process keeps
     one session for each node, so HELLO says with which processes the others of ``group`` have
@@ -97,7 +97,6 @@ class ServerClient(ReconnectingClientFactory):
         self._began = 0.0
         self._draining = False
         self._session: TunnelSession | None = None
-        self._leaving: set[TunnelSession] = set()
         self._connection: SessionConnection | None = None
         # The HELLO of this side on the last connection.
         self._asked: Hello
@@ -135,16 +134,16 @@ class ServerClient(ReconnectingClientFactory):
         ``may_end`` is as :meth:`TunnelSession.go_away` has it.
         """
         self._draining = True
-        for session in self.sessions():
-            if session.connected or self._has_streams(session):
-                session.go_away(text, may_end)
-            else:
-                session.close(Code.GOING_AWAY, text)
-        if self._session is None:
+        session = self._session
+        if session is None:
             self._come_back_no_more()
+        elif session.connected or session.wire.streams:
+            session.go_away(text, may_end)
+        else:
+            session.close(Code.GOING_AWAY, text)
 
     def begin_anew(self, text: str) -> None:
-        """Let a connected session end with its last stream, and begin another one.
+        """Let a connected session end with its last stream, and another client begin another one.
 
         The old one serves for :data:`SUCCESSION` at least, also without a stream: until the new one
         is there it may be the only way.
@@ -152,18 +151,17 @@ class ServerClient(ReconnectingClientFactory):
         session = self._session
         if session is not None and session.connected and not self._draining:
             session.go_away(text, least=SUCCESSION)
-            self._set_aside(session)
+            self._set_aside()
 
     def close(self, code: Code, text: str) -> None:
-        """End the sessions now, and come back no more."""
+        """End the session now, and come back no more."""
         self._come_back_no_more()
-        for session in self.sessions():
-            session.close(code, text)
+        if self._session is not None:
+            self._session.close(code, text)
 
     def sessions(self) -> list[TunnelSession]:
-        """Return the session, and those of the same server that still end their streams."""
-        current = [] if self._session is None else [self._session]
-        return [*current, *self._leaving]
+        """Return the session, if there is one, connected or to be resumed."""
+        return [] if self._session is None else [self._session]
 
     @property
     def connected(self) -> bool:
@@ -281,7 +279,7 @@ class ServerClient(ReconnectingClientFactory):
         self._begin(connection, hello)
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
-        """Come back, unless the connection was that of a session that is being left."""
+        """Come back, unless the client has done with the connection itself."""
         current = connection is self._connection
         if current:
             self._connection = None
@@ -328,10 +326,6 @@ class ServerClient(ReconnectingClientFactory):
                 sibling.sibling_lost_session()
         self._group.changed()
 
-    def _has_streams(self, session: TunnelSession) -> bool:
-        """Return whether coming back would save streams of the present session."""
-        return session is self._session and bool(session.wire.streams)
-
     def _come_back_no_more(self) -> None:
         """End attempts, also one before its HELLO; after it the session ends it, with a CLOSE."""
         self.stopTrying()
@@ -340,18 +334,20 @@ class ServerClient(ReconnectingClientFactory):
             self._connection.abandon()
 
     def _close_lost(self) -> None:
-        """End the sessions that have lost their connection and get no other one."""
-        for session in self.sessions() if self._draining else list(self._leaving):
-            if not session.connected and not self._has_streams(session):
-                session.close(Code.SESSION_LOST, "the connection was lost while the session ended")
+        """End a session that drains and has lost its connection, unless streams wait in it."""
+        session = self._session
+        if session is None or not self._draining:
+            return
+        if not session.connected and not session.wire.streams:
+            session.close(Code.SESSION_LOST, "the connection was lost while the session ended")
 
     def _begin(self, connection: SessionConnection, hello: Hello) -> None:
         description = PeerDescription(
             local_name=self._settings.node, peer_name=self.server, address=self.server
         )
         session = TunnelSession(self._context, Side.AGENT, self._asked, hello, description)
-        session.on_closed.append(lambda code, text: self._session_closed(session, code, text))
-        session.on_going_away.append(lambda: self._leave(session))
+        session.on_closed.append(self._session_closed)
+        session.on_going_away.append(self._leave)
         session.on_servers_told.append(self._told_meanwhile)
         self._session = session
         self._began = self._context.clock.seconds()
@@ -365,39 +361,32 @@ class ServerClient(ReconnectingClientFactory):
         self.tells_servers = True
         self._group.told_meanwhile(servers)
 
-    def _leave(self, session: TunnelSession) -> None:
+    def _leave(self) -> None:
         """Leave a server that goes away."""
-        if session is self._session and not self._draining:
+        if not self._draining:
             self._log.info(
                 "{server}: the server wants no new streams in the session", server=self.server
             )
             self.answer = Answer.NONE
-            self._set_aside(session)
+            self._set_aside()
 
-    def _set_aside(self, session: TunnelSession) -> None:
-        """Begin a new session elsewhere or later, while the old one ends its streams."""
-        self._leaving.add(session)
-        self._session = None
-        self._connection = None
+    def _set_aside(self) -> None:
+        """Leave a new session to the others, and come back for the sake of streams only."""
+        self._draining = True
         self._lost_session()
-        self.retry()
 
-    def _session_closed(self, session: TunnelSession, code: Code, text: str) -> None:
-        self._leaving.discard(session)
-        current = session is self._session
-        if current:
-            self._session = None
-        if current and self._draining:
-            self._come_back_no_more()
-        if current and code is Code.REPLACED:
+    def _session_closed(self, code: Code, text: str) -> None:
+        self._session = None
+        if code is Code.REPLACED and not self._draining:
             self._note_replacement()
             self._group.changed()
             return
         self._log.info("{server}: session ended: {text}", server=self.server, text=text)
-        if current:
-            self._lost_session()
-        else:
+        if self._draining:
+            self._come_back_no_more()
             self._group.changed()
+        else:
+            self._lost_session()
 
     def _note_replacement(self) -> None:
         """Remember that another agent has taken the session: two that fight help nobody."""

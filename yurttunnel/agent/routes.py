@@ -40,6 +40,10 @@ class Traveler(Protocol):
     server: str
     answer: Answer
 
+    @property
+    def draining(self) -> bool:
+        """Whether it only waits for the ends of its streams."""
+
 
 @dataclass(slots=True)
 class _Record:
@@ -69,7 +73,8 @@ class Routes:
     """The locations of the servers, and who goes where.
 
     ``secured(host, port)`` makes the endpoint for one, TLS included. While ``shared`` is false,
-    a location is not dialed by two as long as there is one that nobody dials.
+    a location is not dialed by two as long as there is one that nobody dials. A client that drains
+    takes no location from another one, and comes back to its own.
     """
 
     def __init__(self, secured: Callable[[str, int], IStreamClientEndpoint]) -> None:
@@ -103,9 +108,10 @@ class Routes:
         self._routes.remove(route)
 
     def note_sessions(self) -> None:
-        """Note which attempts have led to sessions."""
+        """Note which attempts have led to sessions, and whose server has left since."""
         for route in self._routes:
-            if route.client is not None and route.client.answer is Answer.SESSION:
+            client = route.client
+            if client is not None and (client.answer is Answer.SESSION or client.draining):
                 self.note(route)
 
     def note(self, route: Route) -> None:
@@ -125,20 +131,25 @@ class Routes:
 
     def choose(self, route: Route) -> Location:
         """Return the location for the next attempt of a client."""
+        if route.drains and route.location in self.locations:
+            return route.location
         return min(self.locations, key=lambda location: self._cost(route, location))
 
     def number(self, route: Route, location: Location) -> int:
         """Return a number that no other route to ``location`` has, from 1."""
-        taken = {
-            other.number
-            for other in self._routes
-            if other is not route and other.location == location
-        }
+        taken = {other.number for other in self._others(route, location)}
         return next(number for number in itertools.count(1) if number not in taken)
+
+    def _others(self, route: Route, location: Location) -> list[Route]:
+        return [
+            other
+            for other in self._routes
+            if other is not route and other.location == location and not other.drains
+        ]
 
     def _cost(self, route: Route, location: Location) -> tuple[int, int, int, int, bool, float]:
         record = self._records[location]
-        others = sum(other.location == location for other in self._routes if other is not route)
+        others = len(self._others(route, location))
         return (
             0 if self.shared else others,
             others + record.passed_over(),
@@ -159,6 +170,11 @@ class Route:
         self.client: Traveler | None = None
         self.noted: Answer | None = None
         self._routes = routes
+
+    @property
+    def drains(self) -> bool:
+        """Whether its client only waits for the ends of its streams."""
+        return self.client is not None and self.client.draining
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """Connect to the location that suits best, and have the client know its name."""

@@ -261,8 +261,8 @@ class ServerSet:
         held, held_before = self._held(current), self._held_before
         wanting, before = len(held) < self.desired, self._group.wanting
         self._group.wanting, self._held_before = wanting, held
-        begins = wanting and not before
-        if begins or held_before - held:
+        begins, lost = wanting and not before, held_before - held
+        if begins or lost:
             self._routes.begin_anew()
         if begins:
             for client in current:
@@ -271,7 +271,8 @@ class ServerSet:
         looks = self._routes.shared and not wanting and self.desired < self._limit
         desired = self.desired + looks
         self._remove_surplus(current, desired)
-        self._add_missing(current, desired, within)
+        # What has ended one agent's session may have ended those of all agents.
+        self._add_missing(current, desired, within or (FIRST_DELAY if lost else 0.0))
         if any(client.connected or self._leads_to_held(client) for client in current):
             self._drain_elsewhere(current)
 

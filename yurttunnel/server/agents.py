@@ -351,13 +351,13 @@ class AgentListener(Factory):
         if replaced.going_away:
             replaced.end_if_succeeded()
             return
-        if replaced.tunnel.wire.peer.process == hello.process and replaced.tunnel.connected:
-            # Its GOAWAY comes by the other connection and may be late, or its clients have dialed
-            # this server at the same moment. One that has lost its state is another process.
+        if replaced.tunnel.wire.peer.process == hello.process:
+            # Its GOAWAY comes by the other connection and may be late, or be lost with it, or its
+            # clients have dialed this server at the same moment. One that has lost its state is
+            # another process.
             replaced.tunnel.go_away("the agent has begun a new session")
             self.sessions_drain(frozenset({replaced}))
-        elif replaced.tunnel.wire.peer.process == hello.process:
-            replaced.tunnel.close(Code.REPLACED, "the agent has begun a new session")
+            _close_if_abandoned(replaced.tunnel)
         elif replaced.tunnel.connected:
             # Perhaps two agents run as this node; the one that is told waits before it returns.
             replaced.tunnel.close(Code.REPLACED, "another agent of the node has connected")
@@ -423,7 +423,9 @@ def _close_if_abandoned(tunnel: TunnelSession) -> None:
 
     What they may not have yet of a stream that has ended is worth a return, too.
     """
-    if tunnel.going_away and not tunnel.wire.streams and not tunnel.wire.kept:
+    if tunnel.connected or not tunnel.going_away:
+        return
+    if not tunnel.wire.streams and not tunnel.wire.kept:
         tunnel.close(Code.SESSION_LOST, "the connection was lost while the session ended")
 
 
