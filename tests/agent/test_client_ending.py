@@ -236,14 +236,38 @@ class DrainTests(ClientTestCase):
         self.assertEqual({Code.GOING_AWAY: 1}, self.closed_with(self.server.counters))
 
     def test_streams_end_meanwhile(self):
-        """When the last stream ends before the client is back there is nothing to return for."""
-        self.drain()
-        self.network.cut()
-        self.network.refuse()
+        """When the last stream ends before the client is back its caller hears of it all the same.
+
+        So it is when it has ended before the drain begins.
+        """
+        for steps in ((self.drain, self.abort), (self.abort, self.drain)):
+            self.network.cut()
+            for step in steps:
+                step()
+            self.attempt()
+            self.assertEqual(Code.CANCELLED, self.near.reasons[0].value.code)
+            self.assert_over()
+            self.client = self.make_client(self.issuer.node())
+            self.connect()
+            self.near, self.far = self.stream()
+
+    def abort(self):
+        """Reset the stream at the agent."""
         self.far.transport.abortConnection()
+
+    def test_last_words(self):
+        """What may not have arrived of the last stream is worth a return, too."""
+        self.near.transport.loseWriteConnection()
+        self.network.pass_time(1)
+        self.drain()
+        self.network.pass_time(1)
+        self.network.links[-1].lost = True
+        self.far.transport.write(b"last words")
+        self.far.transport.loseWriteConnection()
+        self.network.settle()
+        self.network.cut()
         self.attempt()
-        self.assertEqual([], self.client.sessions())
-        self.network.pass_time(30)
+        self.assertEqual(b"last words", bytes(self.near.received))
         self.assert_over()
 
     def test_window_over(self):

@@ -137,7 +137,7 @@ class ServerClient(ReconnectingClientFactory):
         session = self._session
         if session is None:
             self._come_back_no_more()
-        elif session.connected or session.wire.streams:
+        elif session.connected or session.wire.unfinished:
             session.go_away(text, may_end)
         else:
             session.close(Code.GOING_AWAY, text)
@@ -334,11 +334,11 @@ class ServerClient(ReconnectingClientFactory):
             self._connection.abandon()
 
     def _close_lost(self) -> None:
-        """End a session that drains and has lost its connection, unless streams wait in it."""
+        """End a session that drains and has lost its connection, unless something waits in it."""
         session = self._session
         if session is None or not self._draining:
             return
-        if not session.connected and not session.wire.streams:
+        if not session.connected and not session.wire.unfinished:
             session.close(Code.SESSION_LOST, "the connection was lost while the session ended")
 
     def _begin(self, connection: SessionConnection, hello: Hello) -> None:

@@ -351,13 +351,15 @@ class AgentListener(Factory):
         if replaced.going_away:
             replaced.end_if_succeeded()
             return
-        if replaced.tunnel.wire.peer.process == hello.process:
+        is_same = replaced.tunnel.wire.peer.process == hello.process
+        if is_same and (replaced.tunnel.connected or replaced.tunnel.wire.unfinished):
             # Its GOAWAY comes by the other connection and may be late, or be lost with it, or its
             # clients have dialed this server at the same moment. One that has lost its state is
             # another process.
             replaced.tunnel.go_away("the agent has begun a new session")
             self.sessions_drain(frozenset({replaced}))
-            _close_if_abandoned(replaced.tunnel)
+        elif is_same:
+            replaced.tunnel.close(Code.REPLACED, "the agent has begun a new session")
         elif replaced.tunnel.connected:
             # Perhaps two agents run as this node; the one that is told waits before it returns.
             replaced.tunnel.close(Code.REPLACED, "another agent of the node has connected")
@@ -419,13 +421,8 @@ def _belongs_to(session: NodeSession, identity: NodeIdentity, hello: Hello) -> b
 
 
 def _close_if_abandoned(tunnel: TunnelSession) -> None:
-    """End a session that has lost its connection while it ended: agents return for streams only.
-
-    What they may not have yet of a stream that has ended is worth a return, too.
-    """
-    if tunnel.connected or not tunnel.going_away:
-        return
-    if not tunnel.wire.streams and not tunnel.wire.kept:
+    """End a session that has lost its connection while it ended: agents return for streams only."""
+    if tunnel.going_away and not tunnel.wire.unfinished:
         tunnel.close(Code.SESSION_LOST, "the connection was lost while the session ended")
 
 

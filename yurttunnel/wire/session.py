@@ -134,6 +134,11 @@ class Session:
         return self._send_queue.log.kept
 
     @property
+    def unfinished(self) -> bool:
+        """Whether streams are open, or what was said at their ends may not have arrived."""
+        return bool(self._table.open or self.kept or self._send_queue.control_size)
+
+    @property
     def acknowledged(self) -> int:
         """How much of this side's sequence the peer has acknowledged, bytes."""
         return self._send_queue.log.acknowledged
