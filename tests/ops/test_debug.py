@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 from functools import partial
+from itertools import count
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.error import ConnectionDone
@@ -17,6 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.ops.test_http_site import TcpTransport
 from tests.ops.test_meta import Answer, parse
+from tests.ops.test_slices import Turns
 from tests.tunnel.memory import SessionPair, User
 from yurttunnel.ops.debug import sessions as debug_sessions
 from yurttunnel.ops.debug.log_level import DEFAULT_SECONDS
@@ -25,6 +27,7 @@ from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.http_site import LimitedSite
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.log_levels import ShownLevels
+from yurttunnel.ops.slices import Slices
 
 HERE = "127.0.0.1:10265"
 
@@ -96,6 +99,9 @@ class DebugTestCase(SynchronousTestCase):
     def ask(self, path, method="GET", hosts=(HERE,), peer="127.0.0.1", **headers) -> Answer:
         """Ask for a page below ``/debug``, from the address ``peer``."""
         channel, transport = self.begin(path, method, hosts, peer, **headers)
+        while not transport.value():
+            # It is made in slices.
+            self.reactor.advance(0)
         channel.connectionLost(connectionDone)
         return parse(transport.value())
 
@@ -282,6 +288,21 @@ class PageTests(DebugTestCase):
         self.assertEqual(3, answer["sessions_left_out"])
         self.assertEqual([2, 1], [len(each["streams"]) for each in answer["sessions"]])
         self.assertEqual([0, 1], [each["streams_left_out"] for each in answer["sessions"]])
+
+    def test_many_streams(self):
+        """No turn of the reactor writes all streams of a long answer."""
+        reactor = Turns()
+        self.site.slices = Slices(reactor, count().__next__)
+        for _ in range(20):
+            self.pair.joined(User(), User())
+        _, transport = self.begin("/sessions")
+        turns = 0
+        while not transport.value():
+            reactor.turn()
+            turns += 1
+        [session] = json.loads(parse(transport.value()).body)["sessions"]
+        self.assertEqual(20, len(session["streams"]))
+        self.assertGreater(turns, 20)
 
     def test_reactor(self):
         """Lag, delayed calls and descriptors are counted."""

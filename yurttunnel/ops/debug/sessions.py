@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.http.authority import join_authority
-from yurttunnel.ops.debug.pages import Page, Parameters, as_json
+from yurttunnel.ops.debug.pages import JSON, Page, Parameters
 from yurttunnel.ops.http_site import Answer
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ def sessions_page(
         node = parameters.get("node")
         desired = [each for each in sessions() if node is None or each.peer_name == node]
         desired.sort(key=lambda session: (session.peer_name, session.since))
-        return as_json(_describe_all(desired, clock.seconds()))
+        told = _describe_all(desired, clock.seconds())
+        # In slices: to write a thousand streams at once takes tens of milliseconds.
+        return Answer(JSON, chain(json.JSONEncoder(indent=1).iterencode(told), "\n"))
 
     return Page(get, parameters=("node",))
 
