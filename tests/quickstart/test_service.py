@@ -137,6 +137,13 @@ class GuideTests(SynchronousTestCase):
         self.assertFalse(self.reactor.hasStopped)
         self.assertIn("the check failed", self.ends[0])
 
+    def test_check_is_killed(self):
+        """A check that a signal ends is not said to have taken too long."""
+        self.problem = None
+        self.start(CheckRun(("config", "hub"), self.orders))
+        self.reactor.processes[0].end(ProcessTerminated(signal=signal.SIGPIPE))
+        self.assertEqual(["yurttunnel-quickstart: the check was ended by signal 13"], self.ends)
+
     def test_check_hangs(self):
         """A check that does not end is killed."""
         self.problem = None

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
@@ -163,6 +164,8 @@ class Guide(Service):
         status = await _run_check(self._reactor, run)
         if status is None:
             raise _Failed(f"the check was not over in {CHECK_SECONDS:g} s")
+        if status < 0:
+            raise _Failed(f"the check was ended by signal {-status}")
         if status != 0:
             raise _Failed("the check failed: the lines above say where")
         self._check_is_over = True
@@ -174,14 +177,18 @@ class _Failed(Exception):
 
 
 async def _run_check(reactor: IReactor, run: CheckRun) -> int | None:
-    """Run the check to its end and give its exit status; ``None`` when it took too long."""
+    """Run the check to its end and give its exit status; ``None`` when it took too long.
+
+    Of one that a signal has ended it is the signal's number, negative.
+    """
     check = _CheckProcess(run.orders)
     command = [sys.executable, "-m", "yurttunnel.quickstart.check", *run.arguments]
     descriptors: dict[int, int | str] = {0: "w", 1: 1, 2: 2, orders.DESCRIPTOR: "r"}
     reactor.spawnProcess(check, command[0], command, env=None, childFDs=descriptors)
     timer = reactor.callLater(CHECK_SECONDS, check.kill)
     try:
-        return await check.ended
+        status = await check.ended
+        return status if timer.active() else None
     finally:
         check.kill()
         if timer.active():
@@ -197,7 +204,7 @@ class _CheckProcess(ProcessProtocol):
     transport: IProcessTransport
 
     def __init__(self, orders: Orders) -> None:
-        self.ended: Deferred[int | None] = Deferred()
+        self.ended: Deferred[int] = Deferred()
         self._orders = orders
         self._received = b""
 
@@ -221,9 +228,10 @@ class _CheckProcess(ProcessProtocol):
             self.transport.writeToChild(0, answer.encode() + b"\n")
 
     def processEnded(self, reason: Failure) -> None:
-        """Notify the exit status; ``None`` when a signal ended it."""
+        """Notify the exit status, or what signal has ended it."""
         if not self.ended.called:
-            self.ended.callback(getattr(reason.value, "exitCode", None))
+            ended: Any = reason.value
+            self.ended.callback(-ended.signal if ended.exitCode is None else ended.exitCode)
 
     def kill(self) -> None:
         """End the process if it still runs."""
