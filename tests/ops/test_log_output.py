@@ -29,7 +29,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from yurttunnel.ops import log_output
 from yurttunnel.ops import options as ops_options
 from yurttunnel.ops.log_file import LogFile
-from yurttunnel.ops.log_levels import REQUESTS, ShownLevels, request_log
+from yurttunnel.ops.log_levels import REQUESTS, WHOLE_LINE, ShownLevels, request_log
 from yurttunnel.ops.log_output import json_line, text_line
 from yurttunnel.ops.options import CommandOptions
 
@@ -122,6 +122,12 @@ class JSONTests(SynchronousTestCase):
         self.assertEqual(1, line.count("\n"))
         entry: dict[str, Any] = json.loads(line, parse_constant=self.fail)
         return entry
+
+    def test_what_is_put_together_already(self) -> None:
+        """A message that was is there once, beside its other fields."""
+        entry = self.entry(WHOLE_LINE, line="GET /pods: 200", node="edge-1")
+        self.assertEqual(("GET /pods: 200", "edge-1"), (entry["message"], entry["node"]))
+        self.assertNotIn("line", entry)
 
     def test_message(self) -> None:
         """An object has the time in UTC, level, part of the program, text, and the fields."""

@@ -28,8 +28,9 @@ from yurttunnel.ops.log_floods import FloodLimit
 from yurttunnel.ops.log_levels import WHOLE_LINE, ShownLevels
 
 _NO_FIELDS = frozenset(
-    # Those of every line, and what Twisted adds for observers of its old kind.
-    ("time", "level", "namespace", "message", "traceback", "format", "isError", "system")
+    # Those of every line, what Twisted adds for observers of its old kind, and that of WHOLE_LINE,
+    # which is the message.
+    ("time", "level", "namespace", "message", "traceback", "format", "isError", "system", "line")
 )
 
 _ESCAPED = {number: f"\\x{number:02x}" for number in (*range(32), *range(127, 160))}
