@@ -156,6 +156,34 @@ class StatusPageTests(BrowserTestCase):
         self.assertTrue(await page.evaluate("document.getElementById('hint').hidden"))
         self.assertEqual(page.complaints, [])
 
+    async def test_what_a_bar_is_told_as(self) -> None:
+        """Figures are rounded to a few digits, and have no exponent."""
+        page = await self.visit(self.tunnel.server)
+        for most, unit, written in (
+            ("0.15", "s", "150 ms"),
+            ("0.0997", "s", "100 ms"),
+            ("0.9999", "s", "1000 ms"),
+            ("1.3", "s", "1.3 s"),
+            ("99.7", "B/s", "100 B/s"),
+            ("999.7", "B/s", "1000 B/s"),
+            ("1500000", "B/s", "1.4 MiB/s"),
+            ("0.2", "/s", "0.2/s"),
+        ):
+            shown = await page.evaluate(
+                f"""(function () {{
+                    var chart = document.querySelector("#sessions .spark");
+                    chart.innerHTML = '<path d="m59.5 24v-24"/>';
+                    chart.setAttribute("data-most", "{most}");
+                    chart.setAttribute("data-unit", "{unit}");
+                    var right = chart.getBoundingClientRect().right - 1;
+                    chart.dispatchEvent(
+                        new PointerEvent("pointermove", {{bubbles: true, clientX: right}})
+                    );
+                    return document.getElementById("hint").textContent;
+                }})()"""
+            )
+            self.assertEqual(f"about {written}, 5 s ago", shown)
+
     async def test_by_keyboard(self) -> None:
         """Tables are sorted by the heads of their columns, which stay so on the live page."""
         await self.open_stream()

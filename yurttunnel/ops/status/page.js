@@ -105,14 +105,19 @@
 
   // -- charts: which bar is under the pointer --------------------------------------------------
 
+  // toPrecision() alone writes 150 with two digits as 1.5e+2.
+  function rounded(number) {
+    return Number(number.toPrecision(number < 100 ? 2 : 3));
+  }
+
   function written(number, unit) {
     var sizes = ["B", "KiB", "MiB", "GiB", "TiB"], place = 0;
     if (unit === "s") {
-      return number >= 1 ? number.toFixed(1) + " s" : (number * 1000).toPrecision(2) + " ms";
+      return number >= 1 ? number.toFixed(1) + " s" : rounded(number * 1000) + " ms";
     }
-    if (unit === "/s") { return (number < 10 ? number.toPrecision(2) : number.toFixed(0)) + "/s"; }
+    if (unit === "/s") { return (number < 10 ? rounded(number) : number.toFixed(0)) + "/s"; }
     while (number >= 1000 && place < sizes.length - 1) { number /= 1024; place += 1; }
-    return number.toPrecision(number < 100 ? 2 : 3) + " " + sizes[place] + "/s";
+    return rounded(number) + " " + sizes[place] + "/s";
   }
 
   function barAt(chart, place) {
