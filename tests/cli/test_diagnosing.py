@@ -112,6 +112,17 @@ class DirectoryTests(DiagnosingTestCase):
         self.diagnose()
         self.assertEqual(Path("/cache"), self.subject.directories[1])
 
+    def test_without_a_working_directory(self) -> None:
+        """Who is in a directory that was removed can diagnose, and is back there."""
+        self.start("hub", *HUB, "--root-dir=state", "--disk-cache-path=/cache")
+        gone = self.here / "gone"
+        gone.mkdir()
+        os.chdir(gone)
+        gone.rmdir()
+        self.patch(command, "diagnose", lambda subject, output, screen: 0)
+        self.diagnose("-o", "/bundle.tar.gz")
+        self.assertRaises(FileNotFoundError, Path.cwd)
+
     def test_usual_directories(self) -> None:
         """Root sees those of the user whose process it is, not its own usual ones."""
         self.patch(os, "geteuid", lambda: 0)

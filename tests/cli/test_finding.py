@@ -99,6 +99,15 @@ class AnswerTests(SynchronousTestCase):
 class NoAnswerTests(SynchronousTestCase):
     """Where nobody can be asked."""
 
+    def test_below_what_is_gone(self) -> None:
+        """A path below a working directory that was removed is refused, a whole one is taken."""
+        self.addCleanup(os.chdir, os.getcwd())
+        with tempfile.TemporaryDirectory() as directory:
+            os.chdir(directory)
+        error = self.assertRaises(CommandFailed, finding.in_directory, Path("state"))
+        self.assertIn("state is below the working directory, which was removed", str(error))
+        self.assertEqual(Path("/state", SOCKET), finding.in_directory(Path("/state")).path)
+
     def test_the_socket_in_place_of_its_directory(self) -> None:
         """It is said what to name."""
         with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listening:

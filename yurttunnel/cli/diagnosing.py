@@ -57,7 +57,8 @@ def diagnose(options: DiagnoseOptions) -> int:
     program = options.value(PROGRAM)
     bundle = options.optional_value(BUNDLE, None)
     process = options.process(program)
-    here = Path.cwd()
+    # It may have been removed, and have no path any more.
+    here = os.open(".", os.O_PATH)
     directory = Path(f"/proc/{process.pid()}")
     try:
         arguments = (directory / "cmdline").read_text("utf-8", "surrogateescape").split("\0")[:-1]
@@ -79,7 +80,8 @@ def diagnose(options: DiagnoseOptions) -> int:
     except OSError as error:
         raise CommandFailed(f"{error.filename}: {error.strerror}: run this as its user") from None
     finally:
-        os.chdir(here)
+        os.fchdir(here)
+        os.close(here)
     if told is not None:
         # What a file of --config says of it by now takes a restart.
         subject = replace(subject, meta_host=told.meta_host, meta_port=told.meta_port)

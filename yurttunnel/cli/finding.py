@@ -28,7 +28,7 @@ def one(state_dir: Path | None, program: str, processes: Sequence[Process]) -> P
     Raises :class:`CommandFailed`.
     """
     if state_dir is not None:
-        return Process((state_dir / SOCKET).absolute())
+        return in_directory(state_dir)
     found, silent = _told_apart(processes, program)
     if len(found) == 1:
         for each in silent.values():
@@ -47,6 +47,16 @@ def one(state_dir: Path | None, program: str, processes: Sequence[Process]) -> P
     raise CommandFailed(
         f"more than one {program} runs here: choose one with --state-dir: {_places(found)}"
     )
+
+
+def in_directory(state_dir: Path) -> Process:
+    """Return the process whose state is there; raises :class:`CommandFailed`."""
+    try:
+        return Process((state_dir / SOCKET).absolute())
+    except FileNotFoundError:
+        raise CommandFailed(
+            f"{state_dir} is below the working directory, which was removed: name the whole path"
+        ) from None
 
 
 def program_of(process: Process) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from yurttunnel.cli import output
 from yurttunnel.cli.client import CommandFailed, NoAnswer, Process
 from yurttunnel.cli.cluster import Server
-from yurttunnel.cli.finding import running
+from yurttunnel.cli.finding import in_directory, running
 from yurttunnel.cli.options import (
     CLUSTER_TABLE,
     OUTPUT,
@@ -17,7 +17,6 @@ from yurttunnel.cli.options import (
     ClientCommand,
     ClientOptions,
 )
-from yurttunnel.ops.admin.service import SOCKET
 from yurttunnel.ops.help import Example
 
 PEERS = {"yurttunnel-server": "nodes", "yurttunnel-agent": "servers"}
@@ -45,7 +44,7 @@ def status(options: StatusOptions) -> int:
     if named is None:
         found, silent = _ask_all(running())
     else:
-        found, silent = [_ask(Process((named / SOCKET).absolute()))], []
+        found, silent = [_ask(in_directory(named))], []
     if not found and not silent:
         raise CommandFailed(
             "nothing of yours runs on this machine: start it (yurttunnel --help lists programs),"
