@@ -118,6 +118,17 @@ class GuideTests(SynchronousTestCase):
         (sentence,) = self.ends
         self.assertIn("nothing there", sentence)
 
+    def test_nobody_reads(self):
+        """An introduction that cannot be written ends the process, with the reason."""
+        with open("/dev/full", "w") as full:
+            self.patch(sys, "__stdout__", full)
+            self.problem = None
+            self.start()
+            # What was not written is not tried again when the file is closed.
+            self.assertRaises(OSError, full.close)
+        sentence = "standard output cannot be written: No space left on device"
+        self.assertEqual([f"yurttunnel-quickstart: {sentence}"], self.ends)
+
     def test_check_succeeds(self):
         """A check that succeeds stops the reactor, which ends with status 0."""
         self.problem = None

@@ -141,8 +141,7 @@ class Guide(Service):
     async def _run(self) -> None:
         try:
             await self._wait_until_reached()
-            # Past the log, which captures what is printed.
-            print(self._introduction, file=sys.__stdout__, flush=True)
+            self._introduce()
             if self._check_run is not None:
                 await self._check(self._check_run)
         except CancelledError:
@@ -152,6 +151,13 @@ class Guide(Service):
         except Exception as error:
             self._log.failure("the quickstart failed by a defect of its own")
             end_process(self._reactor, f"yurttunnel-quickstart: internal error: {error!r}")
+
+    def _introduce(self) -> None:
+        try:
+            # Past the log, which captures what is printed.
+            print(self._introduction, file=sys.__stdout__, flush=True)
+        except OSError as error:
+            raise _Failed(f"standard output cannot be written: {error.strerror}") from None
 
     async def _wait_until_reached(self) -> None:
         deadline = self._reactor.seconds() + REACHED_SECONDS
