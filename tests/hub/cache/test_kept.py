@@ -47,6 +47,12 @@ class BoundTests(CacheTestCase):
         self.assertEqual([f"/{number}" for number in range(24, 40)], self.kept())
         self.assertEqual((16, 24), (self.cache.stats.events, self.cache.stats.events_lost))
 
+    def test_tokens_of_events(self) -> None:
+        """Their tokens count as their bodies do."""
+        for number in range(20):
+            self.cache.keep_event(f"/{number}", "application/json", b"{}", "t" * 1024 * 1024)
+        self.assertEqual([f"/{number}" for number in range(5, 20)], self.kept())
+
     def test_events_of_one_account(self) -> None:
         """Beyond its share an account loses its own oldest, and neither the node nor another."""
         for owner in ("", "n:other"):

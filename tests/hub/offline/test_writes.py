@@ -231,6 +231,16 @@ class EventTests(OfflineTestCase):
         self.assertEqual([201, 503], [self.create(body, field)[0] for _ in range(2)])
         self.assertLessEqual(sum(len(event.body) for event in self.kept()), SHARE)
 
+    def test_tokens_count(self):
+        """What is kept with an Event counts, too: a long token takes more than a short body."""
+        token = f"{service_account_token('n', 'loud')}{'a' * 15_000}"
+        self.accept(token)
+        field = b"Authorization: Bearer " + token.encode()
+        found = Counter(self.create({"metadata": {"name": "e"}}, field)[0] for _ in range(140))
+        self.assertGreater(found[503], 0)
+        kept = self.successResultOf(self.cache.kept_events(200))
+        self.assertLessEqual(sum(len(each.body) + len(each.token) for each in kept), SHARE)
+
     def test_bodies_that_were_read(self):
         """An Event that was on its way when the cloud went is kept as well."""
         body = b'{"metadata":{"name":"e","creationTimestamp":"2025-06-15T15:06:40Z"}}'

@@ -12,10 +12,10 @@ MOST = 5_000
 """Events; the oldest go first."""
 
 MOST_BYTES = 16 * 1024 * 1024
-"""Bytes of their bodies."""
+"""Bytes of their bodies and tokens."""
 
 COUNTS_AS = MOST_BYTES // MOST
-"""Bytes that a shorter body counts as, so that one bound is for both."""
+"""Bytes that a shorter one counts as, so that one bound is for both."""
 
 SHARE = MOST_BYTES // 8
 """Bytes that those of one service account may take, so that a pod cannot push out those of
@@ -23,7 +23,7 @@ kubelet."""
 
 _BEYOND = (
     "DELETE FROM events WHERE id IN (SELECT id FROM (SELECT id, owner,"
-    " sum(max(length(body), ?)) OVER ({of} ORDER BY id DESC) AS bytes FROM events)"
+    " sum(max(length(body) + length(token), ?)) OVER ({of} ORDER BY id DESC) AS bytes FROM events)"
     " WHERE bytes > ? {of_whom})"
 )
 _OF_ACCOUNTS = _BEYOND.format(of="PARTITION BY owner", of_whom="AND owner <> ''")
@@ -34,7 +34,7 @@ class Keep:
     """Takes an event; a :class:`Bound` has to follow."""
 
     def __init__(self, path: str, content_type: str, body: bytes, token: str, owner: str) -> None:
-        self.size = OVERHEAD + len(body)
+        self.size = OVERHEAD + len(body) + len(token)
         self._row = (path, content_type, body, token, owner)
 
     def do(self, connection: Connection) -> Done:

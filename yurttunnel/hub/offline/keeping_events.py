@@ -81,7 +81,7 @@ class KeptEvents:
         except BadBody as error:
             raise RequestFailed(400, f"the body is no Event: {error}") from None
         # As it is kept: written anew, what is not ASCII is longer than it came.
-        size = max(len(body), queue.COUNTS_AS)
+        size = max(len(body) + len(call.caller.token), queue.COUNTS_AS)
         problem = self._problem(call, owner, size)
         if problem is not None:
             raise self._refusals.unavailable(f"an Event cannot be kept until then: {problem}")
