@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import RequestHead
-from yurttunnel.hub.request.parsing import LONGEST_SEGMENT, MOST_SEGMENTS, parse_request
+from yurttunnel.hub.request.parsing import (
+    LONGEST_SEGMENT,
+    MOST_PARAMETERS,
+    MOST_SEGMENTS,
+    parse_request,
+)
 from yurttunnel.hub.request.requests import (
     LONGEST_SELECTORS,
     ApiRequest,
@@ -256,8 +263,38 @@ class QueryTests(SynchronousTestCase):
         selector = "a in (" + ",".join(map(str, range(1000))) + ")"
         self.assertEqual(selector, self.options(f"labelSelector={selector}").label_selector)
 
+    def test_many_parameters(self):
+        """A list has 1,000 of them at most."""
+        most = "&".join(["a"] * (MOST_PARAMETERS - 1))
+        self.assertEqual(7, self.options(f"{most}&limit=7").limit)
+        error = self.assertRaises(RequestFailed, self.options, f"{most}&a&limit=7")
+        self.assertEqual(400, error.status)
+        self.assertIn("more than 1000 parameters", str(error))
+
     def test_long_selectors(self):
         """Which name one demands that is very long is not looked for: each term takes time."""
         for length, name in ((LONGEST_SELECTORS, "p"), (LONGEST_SELECTORS + 1, "")):
             selector = "metadata.name=p".ljust(length, ",")
             self.assertEqual(name, parse(f"/api/v1/pods?fieldSelector={selector}").name)
+
+
+class HalfMegabyteTests(SynchronousTestCase):
+    """Targets of half a megabyte, which anybody may send."""
+
+    def test_time(self):
+        """None holds up anybody for long."""
+        targets = (
+            "/api/v1/pods?" + "a&" * 250_000,
+            "/api/v1/pods?labelSelector=" + "%41" * 170_000,
+            "/api/v1/pods?fieldSelector=metadata.name" + "%3d" * 170_000,
+            "/api/v1/pods?continue=" + "%41" * 170_000,
+            "/api/v1/pods/" + "%41" * 170_000,
+            "/api/v1/pods/" + "/".join(["%41" * 2_800] * 60),
+        )
+        before = time.process_time()
+        for target in targets * 10:
+            try:
+                parse(target)
+            except RequestFailed as error:
+                self.assertEqual(400, error.status)
+        self.assertLess(time.process_time() - before, 1)

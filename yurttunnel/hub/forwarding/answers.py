@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -55,8 +56,8 @@ LONGEST_VIEW = 1024
 """Characters of what of a field selector cannot be evaluated here; nothing is kept by a longer one,
 which would stand in memory with each object that waits, and for an hour."""
 
-_SHARD = b"shardSelector="
-"""Of a query; the names of a list's parameters are not percent-encoded."""
+_SHARD = re.compile(rb"[?&]shardSelector=[^&]")
+"""In a target; the names of a list's parameters are not percent-encoded."""
 
 _CHANGED_FIELDS = frozenset({b"content-length", b"etag"})
 """What is not true of a changed body."""
@@ -277,10 +278,7 @@ def _is_shard(head: RequestHead) -> bool:
 
     A list of it would take the place of all of them.
     """
-    query = head.target.partition(b"?")[2]
-    return _SHARD in query and any(
-        pair.startswith(_SHARD) and pair != _SHARD for pair in query.split(b"&")
-    )
+    return _SHARD.search(head.target) is not None
 
 
 _TYPE, _CODING = b"content-type", b"content-encoding"

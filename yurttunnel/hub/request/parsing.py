@@ -30,6 +30,13 @@ LONGEST_SEGMENT = 253
 MOST_SEGMENTS = 64
 """Names in a path; the API has none with a dozen."""
 
+MOST_PARAMETERS = 1_000
+"""Parameters of a list or a watch, of which there are some twenty."""
+
+_LONGEST_ENCODED = 3 * LONGEST_SELECTORS
+"""Characters of a parameter that is decoded, as a selector is whose characters are all encoded. To
+decode what a head has room for takes a tenth of a second."""
+
 _LONGEST_REMEMBERED = 1024
 _REMEMBERED = 2048
 """Targets: with their length they bound the memory to some MiB."""
@@ -139,11 +146,17 @@ def _segments(path: str) -> list[str]:
         if len(part) > LONGEST_SEGMENT or (
             not part.isascii() and len(part.encode()) > LONGEST_SEGMENT
         ):
-            raise _bad(f"its path has a name of more than {LONGEST_SEGMENT} bytes")
+            raise _too_long()
     return parts
 
 
+def _too_long() -> RequestFailed:
+    return _bad(f"its path has a name of more than {LONGEST_SEGMENT} bytes")
+
+
 def _decoded(part: str) -> str:
+    if len(part) > 3 * LONGEST_SEGMENT:
+        raise _too_long()
     if _BAD_ENCODING.search(part):
         raise _bad("its path has a percent sign that two hexadecimal digits do not follow")
     try:
@@ -159,6 +172,8 @@ def _decoded(part: str) -> str:
 
 def _list_options(query: str) -> tuple[ListOptions, bool]:
     """Return the options of a list or a watch, and whether the query asks for a watch."""
+    if query.count("&") >= MOST_PARAMETERS:
+        raise _bad(f"its query has more than {MOST_PARAMETERS} parameters")
     found: dict[str, Any] = {}
     for pair in query.split("&"):
         parameter, _, text = pair.partition("=")
@@ -176,7 +191,7 @@ def _list_options(query: str) -> tuple[ListOptions, bool]:
 
 
 def _value(parameter: str, text: str) -> str | int | bool:
-    if "%" in text or "+" in text:
+    if len(text) <= _LONGEST_ENCODED and ("%" in text or "+" in text):
         text = _decoded_value(parameter, text)
     if parameter in _FLAGS:
         # Convert_Slice_string_To_bool of k8s.io/apimachinery pkg/runtime/conversion.go.
