@@ -8,10 +8,12 @@ that. Kubelet's Lease never comes here.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.http.errors import ApiFailure
-from yurttunnel.http.request_body import read_body
+from yurttunnel.http.request_body import BodyTooLarge, read_body
 from yurttunnel.hub.cache.interfaces import Collection, ICache
 from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.offline.keeping_events import KeptEvents, is_event
@@ -51,25 +53,24 @@ class Writes:
 
     async def write(self, call: HubCall, owner: str) -> None:
         """Answer; raises ``RequestFailed``, mostly."""
-        # Taken to its end: who is answered while it still sends may not see the answer.
-        body = call.body
-        if body is None:
-            body = await read_body(call.exchange, LONGEST_BODY)
         request = call.request
         if is_event(request) and request.verb == "create":
-            self._events.keep(call, body, owner)
-        elif is_event(request) and request.verb in ("update", "patch"):
-            raise self._refusals.not_found(request)
+            self._events.keep(call, await _body(call), owner)
         elif owner == NODE and is_review(request):
-            await self._tokens.review(call, body)
+            await self._tokens.review(call, await _body(call))
         elif owner == NODE and is_request(request):
-            await self._tokens.request(call, body)
+            await self._tokens.request(call, await _body(call))
         else:
+            # Taken to its end: who is answered while it still sends may not see the answer.
+            with suppress(BodyTooLarge):
+                await _body(call)
             raise await self._refusal(call, owner)
 
     async def _refusal(self, call: HubCall, owner: str) -> ApiFailure:
         """Return why not."""
         request = call.request
+        if is_event(request) and request.verb in ("update", "patch"):
+            return self._refusals.not_found(request)
         is_kubelets = call.caller.component == KUBELET and owner == NODE
         if is_kubelets and request.resource == NODES and request.verb == "create":
             # A kubelet may create no other Node than its own (NodeRestriction).
@@ -80,3 +81,7 @@ class Writes:
                 if await found.addTimeout(READ_SECONDS, self._clock) is not None:
                     return self._refusals.already_exists(request, self._node)
         return self._refusals.not_written(request)
+
+
+async def _body(call: HubCall) -> bytes:
+    return await read_body(call.exchange, LONGEST_BODY) if call.body is None else call.body
