@@ -190,7 +190,7 @@ class HubTests(Limits, unittest.SynchronousTestCase):
         ("parameters of a list", parsing.MOST_PARAMETERS),
         ("`Accept`", accept.LONGEST_ACCEPT / KIBIBYTE),
         ("body of a request that is kept", forwarding.MOST_REPEATED / KIBIBYTE),
-        ("body of a request that is answered", writes.LONGEST_BODY / MEBIBYTE),
+        ("body of a request that is answered", writes.LONGEST_BODY / KIBIBYTE),
         (
             "head of an answer",
             connections.HEAD_LIMITS.max_bytes / KIBIBYTE,

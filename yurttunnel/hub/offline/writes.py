@@ -24,8 +24,9 @@ from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.offline.token_questions import TokenQuestions, is_request, is_review
 from yurttunnel.hub.request.requests import HubCall, ResourceType
 
-LONGEST_BODY = 1024 * 1024
-"""Bytes of a request that are taken; an Event, a review or a Node has some thousand."""
+LONGEST_BODY = 128 * 1024
+"""Bytes of a request that are taken; an Event or a review has some thousand, and to read a megabyte
+of them takes the reactor a tenth of a second."""
 
 NODES = ResourceType("", "v1", "nodes")
 
