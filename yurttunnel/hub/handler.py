@@ -30,10 +30,6 @@ EARLY_SECONDS = 0.1
 without one is to have its first answer within half a second of the hub's start, of which the
 interpreter and its modules take most."""
 
-FIRST_CHECK_SECONDS = 3.0
-"""How long a request waits then of which nothing is kept: a first check takes two seconds at most,
-and who is told meanwhile that there is no such object believes it."""
-
 
 _NOT_JSON = RequestFailed(
     406, "filters have to look into this answer: accept application/json, too"
@@ -71,7 +67,9 @@ class Hub:
         self._limits = limits
         # Requests that came before the first checks of the servers were over.
         self._early: Deadlines[_Early] = Deadlines(clock, EARLY_SECONDS, self._look_early)
-        self._unkept: Deadlines[_Early] = Deadlines(clock, FIRST_CHECK_SECONDS, self._decide_early)
+        # Those of which nothing is kept wait for the first checks, whose time is bounded: who is
+        # told meanwhile that there is no such object believes it.
+        self._unkept: set[_Early] = set()
         self._watches: set[IExchange] = set()
         health.on_known(self._known)
 
@@ -113,16 +111,16 @@ class Hub:
                 exchange.finish()
 
     def close(self) -> None:
-        """Stop the timers."""
+        """Stop the timer."""
         self._early.stop()
-        self._unkept.stop()
 
     def _known(self) -> None:
         """Decide about those that came early."""
-        for waiting in (self._early, self._unkept):
-            for early in waiting.items():
-                waiting.discard(early)
-                self._decide_early(early)
+        early, unkept = self._early.items(), tuple(self._unkept)
+        self._unkept.clear()
+        for each in (*early, *unkept):
+            self._early.discard(each)
+            self._decide_early(each)
 
     def _left(self, early: _Early) -> None:
         early.ended = True

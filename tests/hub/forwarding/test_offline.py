@@ -124,6 +124,27 @@ class StartTests(World):
         self.assertEqual([], self.offline.calls)
 
 
+class SlowStartTests(World):
+    """The first checks may take long (``--heartbeat-timeout-seconds``)."""
+
+    check_seconds = 8
+
+    def begin(self):
+        """Start with silent servers."""
+        self.silent.update(self.api_servers)
+        super().begin()
+
+    def test_nothing_is_kept(self):
+        """What is not kept is not said not to be there before they are over."""
+        self.offline.keeps = succeed(False)
+        self.ask(PODS, KUBELET)
+        self.pass_time(7.5)
+        self.assertEqual([], self.offline.calls)
+        self.assertEqual(b"", bytes(self.client.sent))
+        self.pass_time(1)
+        self.assertEqual([(200, b"from the cache")], self.answered())
+
+
 class QuickStartTests(World):
     """The first check is over soon."""
 

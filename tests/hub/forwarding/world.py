@@ -157,6 +157,7 @@ class World(SynchronousTestCase):
     servers = ("a", "b")
     local = True
     limits = (250, 250)
+    check_seconds = 2
 
     def setUp(self):
         """Have all servers be healthy."""
@@ -172,7 +173,7 @@ class World(SynchronousTestCase):
             self.api_servers,
             self.check,
             self.connections.close_server,
-            HealthSettings(10, 2, 1, 2, 40),
+            HealthSettings(10, self.check_seconds, 1, 2, 40),
         )
         self.cache = self.make_cache()
         self.users = {}
