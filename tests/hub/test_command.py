@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -219,10 +220,13 @@ class HubTests(TestCase):
             return None
         return text if "/v1/token" in text else None
 
-    async def dump(self, target):
-        """Have the cache shown; give what is printed, and the status."""
-        command = ["-m", "twisted", *self.hub.arguments, f"--dump-cache={target}"]
-        output, errors, status = await getProcessOutputAndValue(sys.executable, command, os.environ)
+    async def dump(self, target, read="cat"):
+        """Have the cache shown, which ``read`` reads; give what is printed, and the status."""
+        command = [sys.executable, "-m", "twisted", *self.hub.arguments, f"--dump-cache={target}"]
+        pipe = f'"$@" | {read}; exit ${{PIPESTATUS[0]}}'
+        output, errors, status = await getProcessOutputAndValue(
+            "bash", ["-c", pipe, "bash", *command], os.environ
+        )
         return (output + errors).decode(), status
 
     async def test_dump(self):
@@ -234,6 +238,7 @@ class HubTests(TestCase):
             shown, status = await self.dump("-")
         self.assertEqual(0, status)
         self.assertIn("kubelet pods.v1.core json\n", shown)
+        self.assertEqual(("", 128 + signal.SIGPIPE), await self.dump("-", read="true"))
         target = self.directory / "dump"
         _, status = await self.dump(target)
         self.assertEqual(0, status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -66,6 +67,8 @@ def _dump(cache: Path, target: Path) -> NoReturn:
     path = cache / DATABASE
     try:
         if str(target) == "-":
+            # Whoever reads no further, as head(1), ends this without a word.
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             screen.writelines(f"{line}\n" for line in as_text(path))
         else:
             print(f"{write_files(path, target)} objects are in {target.absolute()}", file=screen)
