@@ -255,6 +255,14 @@ class KeepingTests(World):
         )
         self.assertEqual("1", self.kept("one"))
 
+    def test_no_status(self):
+        """What has no status is there: for a custom resource without one the API answers so."""
+        self.get()
+        self.ask(f"{ONE}/status", KUBELET, JSON)
+        status = {"kind": "Status", "apiVersion": "v1", "reason": "NotFound", "code": 404}
+        self.answer_json(status, b"404 Not Found")
+        self.assertEqual("1", self.kept("one"))
+
     def test_deleted(self):
         """A deletion that is done forgets the object; one that has only begun does not."""
         self.get()

@@ -153,7 +153,10 @@ class Answers:
     def _not_found(self, plan: Plan) -> None:
         """Forget an object of which the API says that it is not there."""
         request = plan.call.request
-        if plan.client and request.verb in ("get", "delete") and request.name:
+        # Of the status of a custom resource that has none the API says so of the object
+        # (crdHandler of k8s.io/apiextensions-apiserver pkg/apiserver/customresource_handler.go).
+        is_whole = request.name and not request.subresource
+        if plan.client and request.verb in ("get", "delete") and is_whole:
             self._gone(plan, "")
 
     def _gone(self, plan: Plan, version: str) -> None:
