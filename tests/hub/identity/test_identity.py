@@ -187,6 +187,18 @@ class JoiningTests(IdentityTestCase):
         self.assertTrue(file.exists())
         self.flushLoggedErrors()
 
+    async def test_file_whose_plugin_fails(self):
+        """A file may name a plugin that gives the token; when that fails, it is told which."""
+        file = self.root.with_suffix(".conf")
+        self.cluster.identities.kubeconfig(file, "https://unused:6443", token=TOKEN)
+        content = json.loads(file.read_text())
+        plugin = {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never"}
+        content["users"][0]["user"] = {"exec": {**plugin, "command": "/nonexistent/plugin"}}
+        file.write_text(json.dumps(content))
+        identity = self.start(BootstrapSettings(file=file))
+        await self.until(lambda: "/nonexistent/plugin" in (identity.problem() or ""))
+        self.assertIn("--bootstrap-file: ", identity.problem())
+
     async def test_file_out_of_reach(self):
         """A file that cannot even be looked for is told of as one that cannot be read."""
         identity = self.start(BootstrapSettings(file=Path("x" * 300)))

@@ -9,7 +9,7 @@ from twisted.logger import Logger
 from yurttunnel.hub.identity.authorities import ClusterAuthorities
 from yurttunnel.hub.settings import BootstrapMode, BootstrapSettings
 from yurttunnel.kube.configuration import BadKubeConfiguration
-from yurttunnel.kube.credentials import FileCredentials
+from yurttunnel.kube.credentials import CredentialsUnavailable, FileCredentials
 from yurttunnel.kube.files import RereadFile
 from yurttunnel.pki.credentials import BadCredentials, certificates_from_pem
 from yurttunnel.pki.discovery import (
@@ -133,9 +133,13 @@ class Joining:
             pem = configuration.authorities()
             if pem:
                 self._authorities.take(certificates_from_pem(pem))
-        except (BadKubeConfiguration, BadBootstrapToken, BadCredentials) as error:
-            raise NotIssued(f"--bootstrap-file: {error}") from None
-        except OSError as error:
+        except (
+            BadKubeConfiguration,
+            BadBootstrapToken,
+            BadCredentials,
+            CredentialsUnavailable,
+            OSError,
+        ) as error:
             raise NotIssued(f"--bootstrap-file: {error}") from None
         return token
 
