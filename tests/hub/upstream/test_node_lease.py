@@ -359,10 +359,10 @@ class EventTests(PlayedServers):
         self.assertIsNone(self.successResultOf(sent))
 
     def test_the_nodes_own(self):
-        """That the node itself is not accepted changes nothing."""
+        """That the node itself is not accepted is no answer to its Event, which stays kept."""
         sent = self.send()
         self.answer(401)
-        self.assertEqual(401, self.successResultOf(sent))
+        self.assertIsNone(self.successResultOf(sent))
 
     def test_odd_names(self):
         """A path is percent-encoded again, and a media type goes as it came."""

@@ -193,17 +193,20 @@ class ApiCalls:
     async def _ask_any(
         self, method: bytes, path: bytes, body: bytes, content_type: bytes, token: str = ""
     ) -> Answer | None:
-        """Ask a server that is healthy; return ``None`` if it does not answer."""
+        """Ask a server that is healthy; return ``None`` if it does not answer, or not the node."""
         server = self._balancer.pick()
         if server is None:
             return None
         for fresh in (False, True):
             try:
-                return await self.ask(
+                answer = await self.ask(
                     server, method, path, body, content_type, token=token, fresh=fresh
                 )
             except UNANSWERED:
                 continue
+            # That it does not know the node will be another one later: the next check finds that.
+            is_refused = answer.status == HTTPStatus.UNAUTHORIZED and not token
+            return None if is_refused else answer
         return None
 
 
