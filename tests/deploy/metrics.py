@@ -33,8 +33,6 @@ from yurttunnel.hub.upstream.servers import Server
 from yurttunnel.hub.upstream.service import METRICS as UPSTREAM_METRICS
 from yurttunnel.hub.upstream.service import UpstreamStats
 from yurttunnel.metrics import MetricRegistry
-from yurttunnel.pki.approval import Reason
-from yurttunnel.pki.approval_requests import Kind
 from yurttunnel.pki.metrics import (
     ClusterTrustStats,
     CommonCertificateCounters,
@@ -77,11 +75,7 @@ def registries() -> tuple[MetricRegistry, ...]:
     }
     server = server_registry(**of_process)
     server.add(interception.METRICS, _interception_stats)
-    approvals = approver.ApprovalCounters(
-        approved=Counter(kind.value for kind in Kind),
-        left_alone=Counter((kind.value, reason.value) for kind in Kind for reason in Reason),
-    )
-    server.add(approver.METRICS, lambda: approvals)
+    server.add(approver.METRICS, approver.ApprovalCounters)
     callers = reviews.AuthorizationCounters(
         decisions=Counter((result, proof) for result in reviews.RESULTS for proof in reviews.PROOFS)
     )

@@ -28,6 +28,8 @@ from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS, NODES, PODS
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.exposition import exposition
+from yurttunnel.pki.approval_decision import Reason
+from yurttunnel.pki.approval_requests import Kind
 from yurttunnel.pki.certificate_template import proxy_client_template, serving_template
 from yurttunnel.server.approver import (
     LONGEST_PAUSE,
@@ -457,12 +459,25 @@ class ApproverTests(SynchronousTestCase):
         """A scrape shows what was decided."""
         self.put(for_agent(), "a")
         self.put(for_agent("system:node:edge-2"), "b")
-        registry = MetricRegistry()
-        registry.add(METRICS, lambda: self.counters)
-        text = exposition(registry).decode()
+        text = self.scraped()
         for line in (
             'certificate_requests_approved_total{kind="agent"} 1\n',
             'certificate_requests_left_alone_total{kind="agent",reason="requester"} 1\n',
             "certificate_request_failures_total 0\n",
         ):
             self.assertIn(f"yurttunnel_server_{line}", text)
+
+    def test_metrics_at_the_start(self):
+        """Each figure is there before its first request, whose increase an alert is about."""
+        text = self.scraped()
+        for kind in Kind:
+            self.assertIn(f'_requests_approved_total{{kind="{kind.value}"}} 0\n', text)
+            for reason in Reason:
+                labels = f'kind="{kind.value}",reason="{reason.value}"'
+                self.assertIn(f"_requests_left_alone_total{{{labels}}} 0\n", text)
+
+    def scraped(self) -> str:
+        """Return what a scrape shows."""
+        registry = MetricRegistry()
+        registry.add(METRICS, lambda: self.counters)
+        return exposition(registry).decode()

@@ -28,13 +28,14 @@ from yurttunnel.kube.resources import (
     Resource,
 )
 from yurttunnel.kube.work_queue import WorkQueue
-from yurttunnel.metrics import Metric, counter
+from yurttunnel.metrics import Metric, counter, counts_of
 from yurttunnel.ops.clocks import time_of_day, timestamp
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.approval import decide, lookups
-from yurttunnel.pki.approval_decision import Decision, Facts
+from yurttunnel.pki.approval_decision import Decision, Facts, Reason
 from yurttunnel.pki.approval_requests import (
     SIGNERS,
+    Kind,
     Request,
     is_decided,
     is_for_tunnel,
@@ -76,7 +77,7 @@ METRICS: tuple[Metric[ApprovalCounters], ...] = (
         "yurttunnel_server_certificate_requests_approved",
         "Certificate requests that this server has approved, by the kind of certificate. Many "
         "agent ones: agents lose their certificates (--cert-dir), or addresses of nodes change.",
-        lambda counters: sorted(counters.approved.items()),
+        lambda counters: counts_of((kind.value for kind in Kind), counters.approved),
         "kind",
     ),
     counter(
@@ -88,7 +89,12 @@ METRICS: tuple[Metric[ApprovalCounters], ...] = (
         "namespace, whose own approver it is for; nothing is to be done. Others are mistakes. The "
         "event on the request (kubectl describe csr) and the log say who, for what, and what to "
         "do.",
-        lambda counters: sorted(counters.left_alone.items()),
+        # All from the start: an attack may be one request, of which ``increase`` sees nothing else.
+        lambda counters: (
+            ((kind.value, reason.value), counters.left_alone[kind.value, reason.value])
+            for kind in Kind
+            for reason in Reason
+        ),
         "kind",
         "reason",
     ),
