@@ -11,7 +11,13 @@ from twisted.internet.task import Clock
 from tests.cluster.fakes import EDGE, config_map, node
 from tests.deploy.rbac import Request, audit, grants_of
 from tests.deploy.rendering import BASE, DEPLOY, named, of_kind, pod_of, render, server_of
-from tests.deploy.workloads import RenderedTestCase, key, settings_of, volume_at
+from tests.deploy.workloads import (
+    KustomizationTestCase,
+    RenderedTestCase,
+    key,
+    settings_of,
+    volume_at,
+)
 from tests.kube.fakes import FakeKubeClient
 from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.cluster.services import INTERNAL_SERVICE
@@ -113,6 +119,23 @@ def requests_of_the_controller(test):
     test.successResultOf(stopped)
     test.successResultOf(informers.stopService())
     return client.requests
+
+
+class MorePortsTests(KustomizationTestCase):
+    """A server whose port without TLS is reached by the Service."""
+
+    def test_probes_follow_the_pages(self):
+        """By the patch in the text both are at the address of the node, which pods have."""
+        section = (OVERLAY / "README.md").read_text().partition("\n## More ports\n")[2]
+        [text] = re.findall(r"```yaml\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+        directory = self.kustomization(OVERLAY)
+        file = directory / "kustomization.yaml"
+        file.write_text(file.read_text() + text)
+        server = server_of(render(directory))
+        self.assertEqual("192.0.2.10", settings_of(server, "192.0.2.10").insecure_address)
+        (container,) = pod_of(server)["containers"]
+        for probe in ("livenessProbe", "readinessProbe"):
+            self.assertNotIn("host", container[probe]["httpGet"])
 
 
 class PermissionTests(RenderedTestCase):
