@@ -238,6 +238,32 @@ class DashboardTests(unittest.SynchronousTestCase):
             self.assertLessEqual(place["x"] + place["w"], 24)
 
 
+class ProcessTests(unittest.SynchronousTestCase):
+    """The figures that every process has are told apart."""
+
+    def test_the_programs_of_a_node_have_names_of_their_own(self):
+        """As the page has them scraped, no two have the same labels."""
+        [text] = re.findall(r"```yaml\n(.*?)```", (MONITORING / "README.md").read_text(), re.DOTALL)
+        [job] = yaml.safe_load(text)["scrape_configs"]
+        [static], [relabel] = job["static_configs"], job["relabel_configs"]
+        self.assertEqual(
+            ("instance", ["__address__"]), (relabel["target_label"], relabel["source_labels"])
+        )
+        made = relabel["replacement"].replace("$1", r"\1")
+        instances = {re.sub(f"^{relabel['regex']}$", made, target) for target in static["targets"]}
+        self.assertEqual({f"NODE:{port}" for port in (10249, 10265, 10266, 10267)}, instances)
+
+    def test_other_programs_are_left_out(self):
+        """Those with the same name, as that of a node, that are scraped as something else."""
+        rules = yaml.safe_load(RULES.read_text())["groups"]
+        asked = [rule["expr"] for group in rules for rule in group["rules"]]
+        asked += re.findall(r'"expr": "(.*)"', DASHBOARD.read_text())
+        of_processes = [each for each in asked if "process_" in each]
+        self.assertEqual(3, len(of_processes))
+        for each in of_processes:
+            self.assertIn(" and on (instance, job) ", each)
+
+
 class ConfigMapTests(unittest.SynchronousTestCase):
     """What ``kubectl apply -k`` brings to the cluster."""
 
