@@ -8,6 +8,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.deploy.messages import source_files
+from tests.deploy.metrics import samples
 from tests.deploy.rendering import REPOSITORY
 from tests.server.frontends.connecting import ESTABLISHED, ConnectTestCase, connect
 from tests.server.frontends.kubelet.deputies import EDGE_1, DeputiesWorld
@@ -92,6 +93,15 @@ class HostTests(SynchronousTestCase):
         HostNames(registry).wrap(self.fail)(asked)
         [(refused, _)] = asked.exchange.failures
         self.assertEqual(status("where `Host` is the name of another node"), refused)
+
+
+class FiguresTests(SynchronousTestCase):
+    """Metrics of the hub with the names of upstream's."""
+
+    def test_those_that_are_kept(self) -> None:
+        """The page names each, as a scrape does."""
+        told = set(re.findall(r"`(node_yurthub_\w+)`", MIGRATION.read_text()))
+        self.assertEqual({name for name in samples() if name.startswith("node_")}, told)
 
 
 class GoneTests(SynchronousTestCase):

@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IReactorTime
 from yurttunnel.http.errors import ApiFailure
 from yurttunnel.http.places import Places
 from yurttunnel.hub.request.requests import HubCall
-from yurttunnel.metrics import Durations, Metric, counter, gauge, histogram
+from yurttunnel.metrics import Durations, Metric, gauge, histogram
 
 TOO_MANY = ApiFailure(429, "too many requests are in hand: try again later", retry_after=1)
 """With the pause that upstream and kube-apiserver tell."""
@@ -88,7 +88,9 @@ METRICS: tuple[Metric[Limits], ...] = (
         "The same over all verbs.",
         lambda limits: limits.in_hand.total(),
     ),
-    counter(
+    Metric(
+        # Not by counter(), which would append _total to upstream's name.
+        "counter",
         "node_yurthub_rejected_requests_counter",
         "Requests that were answered 429, since there were more in hand than"
         " --max-requests-in-flight or --max-watches allow.",
