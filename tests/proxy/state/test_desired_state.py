@@ -226,6 +226,12 @@ class PolicyTests(SynchronousTestCase):
         (made,) = of(service(), endpoint_slice(*self.both)).services.values()
         self.assertEqual({ip_address("10.1.0.1")}, {each.address for each in made.local})
 
+    def test_endpoints_that_do_not_say_where_they_are(self):
+        """They may be here, and so have to come back through this node when they ask themselves."""
+        slices = endpoint_slice("10.1.0.1", endpoint("10.1.0.2", node="elsewhere"))
+        (made,) = of(service(), slices).services.values()
+        self.assertEqual({ip_address("10.1.0.1")}, {each.address for each in made.local})
+
     def test_external_local(self):
         """From outside the endpoints of this node serve alone, and see their clients."""
         self.assertEqual(

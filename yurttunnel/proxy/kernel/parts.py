@@ -31,8 +31,8 @@ from yurttunnel.proxy.state.virtual_services import (
 )
 
 HAIRPIN = "hairpin"
-"""A set of endpoints of this node, each twice: what such a one sends to itself must come back
-through this machine, else it would answer itself directly."""
+"""A set of endpoints that may be on this node, each twice: what such a one sends to itself must
+come back through this machine, else it would answer itself directly."""
 
 _BETWEEN = "drop"
 """Behind the choice of an endpoint. A packet goes by the rules that there are when it comes, but

@@ -223,11 +223,13 @@ def _virtual_services(
         endpoints = local_endpoints(candidates, place.node) if is_local else cluster
         endpoints.sort(key=lambda each: (int(each.address), each.port))
         dropped = keeps_source and cluster
+        # Who writes slices by hand may leave the node out: such an endpoint may be here.
+        here = ("", place.node)
         return VirtualService(
             key=Key(name, version, port.protocol, scope),
             portals=portals,
             endpoints=tuple(endpoints),
-            local=frozenset(each for each in endpoints if candidates[each].node == place.node),
+            local=frozenset(each for each in endpoints if candidates[each].node in here),
             affinity=service.affinity,
             proxy_protocol=service.proxy_protocol if port.protocol is Protocol.TCP else 0,
             least_connections=service.least_connections,

@@ -139,10 +139,11 @@ class VirtualService:
     """Portals with the endpoints that serve them here, in the order of :class:`Endpoint`.
 
     ``endpoints`` are those that policies leave: nothing more is to be chosen but one of them.
-    ``local`` are those of them on this node. ``affinity`` are the seconds for which a client keeps
-    its endpoint after its last connection, ``None`` where it need not. ``proxy_protocol`` is the
-    version of the PROXY protocol that endpoints are told the client by, 0 for none;
-    ``least_connections`` chooses the endpoint with the fewest, in place of one after the other.
+    ``local`` are those of them that are on this node, or do not say where they are. ``affinity``
+    are the seconds for which a client keeps its endpoint after its last connection, ``None`` where
+    it need not. ``proxy_protocol`` is the version of the PROXY protocol that endpoints are told the
+    client by, 0 for none; ``least_connections`` chooses the endpoint with the fewest, in place of
+    one after the other.
     """
 
     key: Key
