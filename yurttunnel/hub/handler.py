@@ -69,7 +69,7 @@ class Hub:
         self._early: Deadlines[_Early] = Deadlines(clock, EARLY_SECONDS, self._look_early)
         # Those of which nothing is kept wait for the first checks, whose time is bounded: who is
         # told meanwhile that there is no such object believes it.
-        self._unkept: set[_Early] = set()
+        self._unkept: dict[_Early, None] = {}
         self._watches: set[IExchange] = set()
         health.on_known(self._known)
 
@@ -125,12 +125,12 @@ class Hub:
     def _left(self, early: _Early) -> None:
         early.ended = True
         self._early.discard(early)
-        self._unkept.discard(early)
+        self._unkept.pop(early, None)
 
     def _look_early(self, early: _Early) -> None:
         """Answer with what is kept, if that is what is asked for."""
         if early.call.request.verb not in ("get", "list"):
-            self._unkept.add(early)
+            self._unkept[early] = None
             return
         # It never fails.
         _ = self._offline.answer_if_kept(early.call).addCallback(self._looked, early)
@@ -141,7 +141,7 @@ class Hub:
         if self._health.known:
             self._decide_early(early)
         else:
-            self._unkept.add(early)
+            self._unkept[early] = None
 
     def _decide_early(self, early: _Early) -> None:
         # Its connection does not see what goes wrong any more.
