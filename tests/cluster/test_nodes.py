@@ -195,12 +195,16 @@ class NodesTests(SynchronousTestCase):
         self.assertEqual(["edge-1"], [each.name for each in self.nodes.find("10.0.0.1")])
 
     def test_bad_address(self):
-        """An address that is none is told in the log, and the node is found by the others."""
+        """An address that is none is told in the log, and the node is found by the others.
+
+        It is told once, however often the node is ready or not.
+        """
         lines = []
         globalLogPublisher.addObserver(lines.append)
         self.addCleanup(globalLogPublisher.removeObserver, lines.append)
         self.put("edge-1", "192.0.2.7", ("Hostname", "no host"))
         self.assertEqual(["edge-1"], self.found("192.0.2.7"))
+        self.put("edge-1", "192.0.2.7", ("Hostname", "no host"), ready=False)
         [line] = map(formatEvent, lines)
         self.assertIn("edge-1", line)
         self.assertIn("'no host'", line)

@@ -213,19 +213,16 @@ class Nodes:
         if old is not None:
             self._forget(old)
         if new is not None:
-            self._keep(new)
-
-    def _keep(self, node: Node) -> None:
-        hosts = list(node.hosts())
-        if len(hosts) <= len(node.addresses):
-            log.warn(
-                "node {node} cannot be found by all of its addresses, since some are none:"
-                " {addresses}",
-                node=node.name,
-                addresses=", ".join(repr(address) for _, address in node.addresses),
-            )
-        for host in hosts:
-            self._by_host.setdefault(host, {})[node.name] = node
+            hosts = list(new.hosts())
+            for host in hosts:
+                self._by_host.setdefault(host, {})[new.name] = new
+            if len(hosts) <= len(new.addresses) and (old is None or old.addresses != new.addresses):
+                log.warn(
+                    "node {node} cannot be found by all of its addresses, since some are none:"
+                    " {addresses}",
+                    node=new.name,
+                    addresses=", ".join(repr(address) for _, address in new.addresses),
+                )
 
     def _forget(self, node: Node) -> None:
         for host in set(node.hosts()):
