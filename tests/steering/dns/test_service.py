@@ -64,6 +64,18 @@ class ServiceTests(ControllerTestCase):
         self.settle()
         self.assertEqual(2, len(self.events.recorded))
 
+    def test_one_that_is_gone_has_no_other_problem(self):
+        """What was wrong with it, and what could not be written, is no longer told."""
+        self.refuse("update", ApiError(422, "Invalid", "spec.ports[0].name: Required value"))
+        self.client.put(SERVICES, service("None", ports=[{**HTTPS, "targetPort": 1}]))
+        self.start()
+        self.assertIn("has no ClusterIP", self.controller.problem())
+        self.assertIn("Required value", self.controller.problem())
+        self.client.remove(SERVICES, SERVICE, NAMESPACE)
+        self.settle(61)
+        self.assertTrue(self.controller.problem().startswith("there is no Service"))
+        self.assertNotIn(";", self.controller.problem())
+
     def test_ports_follow_the_config_map_of_ports(self):
         """They come, move and go with it, and nothing else of the Service changes."""
         self.start()

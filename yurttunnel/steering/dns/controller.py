@@ -98,7 +98,7 @@ class DnsController(Service):
         )
         self._forget: list[Callable[[], object]] = []
         self._writer = Writer(clock, client, namespace)
-        # By the reason of the event.
+        # What an operator has to see to, by the reason of the event: one thing at a time.
         self._problems: dict[str, str] = {}
         # Sentences about nodes that have no record, and those of them that were told.
         self._left_out: tuple[str, ...] = ()
@@ -162,6 +162,7 @@ class DnsController(Service):
             await informer.when_synced()
         service: Object | None = self._service.get(INTERNAL_SERVICE, self._namespace)
         if service is None:
+            self._writer.problems.clear()
             self._tell(
                 _reference(SERVICES, self._namespace, INTERNAL_SERVICE, service),
                 NO_SERVICE,
@@ -170,7 +171,6 @@ class DnsController(Service):
                 " deploy/base/services.yaml has it",
             )
             return True
-        self._problems.pop(NO_SERVICE, None)
         records = await self._reconcile_records(service)
         ports = await self._reconcile_ports(service)
         return records and ports
@@ -186,7 +186,6 @@ class DnsController(Service):
                 " it with type ClusterIP and without clusterIP, as deploy/base/services.yaml does",
             )
             return True
-        self._problems.pop(NO_CLUSTER_IP, None)
         records = make_records(self._nodes.values(), addresses[0])
         self._tell_left_out(records)
         self._records = records.count
@@ -200,7 +199,7 @@ class DnsController(Service):
                 str(error),
             )
             return True
-        self._problems.pop(TOO_MANY_RECORDS, None)
+        self._problems.clear()
         return await self._writer.write(CONFIG_MAPS, CONFIG_MAP, config_map, new)
 
     async def _reconcile_ports(self, service: Object) -> bool:
@@ -210,7 +209,7 @@ class DnsController(Service):
     def _tell(self, involved: Object, reason: str, problem: str) -> None:
         """Notify an operator of a problem, once until it is solved."""
         is_new = reason not in self._problems
-        self._problems[reason] = problem
+        self._problems = {reason: problem}
         if is_new:
             self._log.warn("{text}", text=problem)
             self._events.record(involved, "Warning", reason, problem)
