@@ -20,7 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from yurttunnel.ops.diagnose import bundle, command, files, machine, meta_pages
 from yurttunnel.ops.diagnose.bundle import Part
@@ -659,6 +659,19 @@ class CommandTests(SynchronousTestCase):
         link.symlink_to(self.directory / "elsewhere")
         self.assertRaises(command.NotWritten, self.run_it, link)
         self.assertFalse((self.directory / "elsewhere").exists())
+
+    def test_directory_of_another_user(self):
+        """Who calls sudo gets the bundle where he is; for root alone his directory is refused."""
+        if os.geteuid() != 0:
+            raise SkipTest("only root can give a directory away")
+        os.chown(self.directory, 12345, 12345)
+        for asking in ({}, {"SUDO_UID": "54321"}, {"SUDO_UID": "x"}):
+            self.patch(os, "environ", asking)
+            with self.assertRaisesRegex(command.NotWritten, "belongs to another user"):
+                self.run_it()
+        self.patch(os, "environ", {"SUDO_UID": "12345"})
+        self.assertEqual(0, self.run_it())
+        self.assertEqual(0, self.output.stat().st_uid)
 
     def test_failure(self):
         """When the bundle cannot be written whole, nothing is left of it."""
