@@ -13,7 +13,8 @@ from types import SimpleNamespace
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.cli import diagnosing, main, output, status, tokens
+from tests.cli.test_nodes import NODE
+from yurttunnel.cli import diagnosing, main, nodes, output, status, tokens
 from yurttunnel.cli.client import CommandFailed, NoAnswer
 from yurttunnel.cli.forwards import ListOptions as ForwardListOptions
 from yurttunnel.cli.forwards import list_forwards
@@ -215,6 +216,21 @@ class PrintedTests(SynchronousTestCase):
                 main.main()
             self.assertTrue(shown.getvalue().startswith(first), (arguments, shown.getvalue()))
             self.assertEqual(ended, ending.exception.code or 0)
+
+    def test_no_output(self) -> None:
+        """Without standard output (``>&-``) a command does what it does, and ends as with one."""
+        process = Answering(tokens={"tokens": []})
+        self.patch(ClientOptions, "process", lambda options, program: process)
+        self.patch(command, "_collect", lambda subject: [])
+        subject = Subject("yurttunnel-server", "127.0.0.1", 1, (), ())
+        self.patch(sys, "stdout", None)
+        for arguments in (["token", "list"], ["man", "server"], ["token", "revoke", "a"]):
+            self.patch(sys, "argv", ["yurttunnel", *arguments])
+            with self.assertRaises(SystemExit) as ending:
+                main.main()
+            self.assertEqual(0, ending.exception.code, arguments)
+        nodes._print_changed([NODE], as_json=True)
+        self.assertEqual(0, command.diagnose(subject, Path(self.mktemp()), None))
 
     def test_no_page(self) -> None:
         """A page of the manual without a name is a wrong command line, in one line."""

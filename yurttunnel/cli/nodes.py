@@ -142,8 +142,7 @@ def _watch(before: list[Node], look: Callable[[], list[Node]], as_json: bool) ->
 def _print_changed(some: Iterable[Node], as_json: bool) -> None:
     for node in some:
         cells = "  ".join(output.shown(cell) for cell in _row(node)).rstrip()
-        print(json.dumps(node) if as_json else cells)
-    sys.stdout.flush()
+        print(json.dumps(node) if as_json else cells, flush=True)
 
 
 def changed(before: Sequence[Node], after: Sequence[Node]) -> Iterator[Node]:

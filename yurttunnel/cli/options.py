@@ -293,7 +293,6 @@ class ClientCommand:
         try:
             options.parseOptions(arguments)
             status = self.act(options) or 0
-            sys.stdout.flush()
         except usage.UsageError as error:
             print(f"{options.program_name} {self.name}: {error}", file=sys.stderr)
             status = STATUS

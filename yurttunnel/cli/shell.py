@@ -90,7 +90,8 @@ def shell_commands(all_commands: Callable[[], Commands]) -> tuple[ClientCommand,
 def _show(page: str) -> None:
     """Print a page; on a terminal the process becomes the man that shows it."""
     man = shutil.which("man")
-    if man is None or not sys.stdout.isatty():
+    # There is no standard output where the process was begun without (``>&-``).
+    if man is None or sys.stdout is None or not sys.stdout.isatty():
         print(page, end="")
         return
     with tempfile.TemporaryFile() as file:

@@ -63,7 +63,6 @@ def diagnose(subject: Subject, output: Path | None, screen: TextIO) -> int:
     print(f"{output.absolute()}", file=screen)
     for line in _summary(subject.program, findings):
         print(line, file=screen)
-    screen.flush()
     return 1 if findings else 0
 
 
