@@ -82,15 +82,19 @@ class CommandCase(EndToEndTestCase):
         """Run a command whose standard output nobody reads: standard error and status."""
         reader, writer = os.pipe()
         os.close(reader)
+        return await self.run_into(writer, module, *arguments)
+
+    async def run_into(self, output: int, module: str, *arguments: str) -> tuple[bytes, int]:
+        """Run a command with this standard output, which is closed: standard error and status."""
         try:
             ended = await deferToThread(
                 subprocess.run,
                 [sys.executable, "-m", module, *arguments],
-                stdin=subprocess.DEVNULL, stdout=writer, stderr=subprocess.PIPE,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE,
                 cwd=self.directory, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60,
             )  # fmt: skip
         finally:
-            os.close(writer)
+            os.close(output)
         return ended.stderr, ended.returncode
 
     async def done(self, *arguments: str) -> str:
@@ -555,6 +559,18 @@ class NothingRunsTests(CommandCase):
         ):
             ended = await self.run_unread(module, *arguments)
             self.assertEqual((b"", 141), ended, arguments)
+
+    async def test_a_full_disk(self) -> None:
+        """What does not fit on it is told of in one line."""
+        sentence = b"standard output cannot be written: No space left on device\n"
+        for module, arguments in (
+            ("yurttunnel.cli", ("--help",)),
+            ("yurttunnel.cli", ("completion", "bash")),
+            ("twisted", ("yurttunnel-server", "--help")),
+        ):
+            full = os.open("/dev/full", os.O_WRONLY)
+            ended = await self.run_into(full, module, *arguments)
+            self.assertEqual((sentence, 1), ended, arguments)
 
     async def test_help(self) -> None:
         """All commands are listed, and each has help."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import getopt
 import os
 import signal
@@ -55,7 +56,10 @@ def ending_in_one_line() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_long_as_it_is_read() -> Iterator[None]:
-    """End the process as SIGPIPE would, which Python ignores, once nobody reads what it prints."""
+    """End the process as SIGPIPE would, which Python ignores, once nobody reads what it prints.
+
+    With a sentence it ends where that does not fit on a full disk.
+    """
     try:
         try:
             yield
@@ -64,9 +68,20 @@ def as_long_as_it_is_read() -> Iterator[None]:
             if sys.stdout is not None:
                 sys.stdout.flush()
     except BrokenPipeError:
-        # What is still to be written would fail once more at the end of the interpreter.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_no_more()
         raise SystemExit(128 + signal.SIGPIPE) from None
+    except OSError as error:
+        # That of a file has its name.
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        _print_no_more()
+        print(f"standard output cannot be written: {error.strerror}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+def _print_no_more() -> None:
+    """Drop what is still to be written: it would fail once more at the end of the interpreter."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def did_you_mean(given: str, known: Iterable[str], prefix: str = "", likeness: float = 0.6) -> str:
