@@ -140,6 +140,13 @@ class GuideTests(SynchronousTestCase):
         self.assertTrue(self.reactor.hasStopped)
         self.assertEqual(self.ends, [])
 
+    def test_check_without_output(self):
+        """Without standard output the check writes to standard error, and into no other file."""
+        self.problem = None
+        self.patch(sys, "__stdout__", None)
+        self.start(CheckRun(("config", "hub"), self.orders))
+        self.assertEqual([(sys.executable, {0: "w", 1: 2, 2: 2, 3: "r"})], self.reactor.programs)
+
     def test_check_fails(self):
         """A check that fails ends the process with an error."""
         self.problem = None

@@ -189,7 +189,9 @@ async def _run_check(reactor: IReactor, run: CheckRun) -> int | None:
     """
     check = _CheckProcess(run.orders)
     command = [sys.executable, "-m", "yurttunnel.quickstart.check", *run.arguments]
-    descriptors: dict[int, int | str] = {0: "w", 1: 1, 2: 2, orders.DESCRIPTOR: "r"}
+    # Without standard output (``>&-``) its number is that of some other file of this process.
+    output = 2 if sys.__stdout__ is None else 1
+    descriptors: dict[int, int | str] = {0: "w", 1: output, 2: 2, orders.DESCRIPTOR: "r"}
     reactor.spawnProcess(check, command[0], command, env=None, childFDs=descriptors)
     timer = reactor.callLater(CHECK_SECONDS, check.kill)
     try:
