@@ -11,8 +11,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 
 from tests.pki.support import EDGE_1
 from tests.pki.world import ADDRESS, World
+from yurttunnel.pki import revocation
 from yurttunnel.pki.authority import DEFAULT_NODE_LIFETIME, request_certificate
-from yurttunnel.pki.credentials import PrivateKey, certificates_from_pem, new_key
+from yurttunnel.pki.credentials import BACKDATED, PrivateKey, certificates_from_pem, new_key
 from yurttunnel.pki.enrolment_messages import (
     EnrolmentRefused,
     EnrolmentRequest,
@@ -131,6 +132,19 @@ class TokenAdmissionTests(World):
         self.ask(presented=certificate)
         self.restart()
         self.assertFalse(self.revocations.is_revoked(self.identity(certificate)))
+
+    def test_revoked_while_it_enrolled(self) -> None:
+        """Its record has come after the look for it; a newer token is needed all the same."""
+        key = new_key()
+        self.ask(key=key)
+        with mock.patch.object(revocation, "read_record", return_value=None):
+            revoke_node(self.clock, self.directory.path, "edge-1")
+        # Certificates begin as long before they are issued.
+        self.clock.advance(BACKDATED.total_seconds() + 1)
+        self.refuses(Refusal.TOKEN_EXPIRED, "older than the revocation", lambda: self.ask(key=key))
+        self.assertFalse(self.revocations.is_enrolled("edge-1"))
+        again = self.ask(key=key, token=self.tokens.issue())
+        self.assertFalse(self.revocations.is_revoked(self.identity(again)))
 
     def test_names_of_others(self) -> None:
         """No node gets the name of another one, in whatever form, nor its address for a name."""

@@ -146,7 +146,7 @@ class Admission:
     ) -> NodeRecord:
         self._check_claims(node, identifiers)
         known = self._records.get(node)
-        if known is None or self._revocations.is_enrolment_revoked(known.enrolment):
+        if known is None or self._revocations.is_record_revoked(known):
             revoked = self._revocations.revoked_at(node)
             if revoked is not None and token.created <= revoked:
                 raise EnrolmentRefused(

@@ -79,7 +79,7 @@ class Ownership:
         return [
             record
             for record in self._records.with_any([claim])
-            if not self._revocations.is_enrolment_revoked(record.enrolment)
+            if not self._revocations.is_record_revoked(record)
         ]
 
 

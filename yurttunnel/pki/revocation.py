@@ -31,7 +31,7 @@ from yurttunnel.pki.credentials import BACKDATED
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.names import BadIdentity, check_node_name
-from yurttunnel.pki.records import NodeRecords, read_record
+from yurttunnel.pki.records import NodeRecord, NodeRecords, read_record
 from yurttunnel.pki.token import newest_token
 
 REVOCATIONS_FILE = "revoked.json"
@@ -145,7 +145,7 @@ class Revocations(Reconciler):
 
     def is_revoked(self, identity: NodeIdentity) -> bool:
         """Return whether the certificate behind ``identity`` has been revoked."""
-        if self.is_enrolment_revoked(identity.enrolment):
+        if identity.enrolment in self._enrolments:
             return True
         revoked = self._times.get(identity.node)
         if revoked is None or identity.not_before > revoked:
@@ -153,16 +153,21 @@ class Revocations(Reconciler):
         record = self._records.get(identity.node)
         if record is None or record.enrolment != identity.enrolment:
             return True
-        return record.enrolled <= revoked
+        return self.is_record_revoked(record)
 
     def is_enrolled(self, node: str) -> bool:
         """Return whether the name ``node`` is that of an enrolled node, connected or not."""
         record = self._records.get(node)
-        return record is not None and not self.is_enrolment_revoked(record.enrolment)
+        return record is not None and not self.is_record_revoked(record)
 
-    def is_enrolment_revoked(self, enrolment: str) -> bool:
-        """Return whether an enrolment has been revoked."""
-        return enrolment in self._enrolments
+    def is_record_revoked(self, record: NodeRecord) -> bool:
+        """Return whether an enrolment has been revoked, be it by name or by the time.
+
+        Its record may have come when the command had looked for one, and found none.
+        """
+        revoked = self._times.get(record.node)
+        is_older = revoked is not None and record.enrolled <= revoked
+        return is_older or record.enrolment in self._enrolments
 
     def revoked_at(self, node: str) -> datetime.datetime | None:
         """Return when a node was last revoked; ``None`` if never."""
