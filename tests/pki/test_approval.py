@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.pki.agent_template import agent_template
-from yurttunnel.pki.approval import decide, lookups
+from yurttunnel.pki.approval import MOST_ADDRESSES, decide, lookups
 from yurttunnel.pki.approval_decision import MOST_FURTHER_NAMES, Facts, Lookups, Reason
 from yurttunnel.pki.approval_requests import (
     MAX_REQUEST,
@@ -505,6 +505,15 @@ class AgentTests(World):
     def test_kubelet(self):
         """The node's own kubelet gets it."""
         self.approves(for_agent(), "agent of node edge-1", KUBELET, node=node())
+
+    def test_many_addresses(self):
+        """Those are looked at that come first, however many a node reports."""
+        many = [("InternalIP", f"10.0.0.{number}") for number in range(1, MOST_ADDRESSES)]
+        own = ("InternalIP", "192.0.2.7")
+        self.approves(for_agent(), node=node("edge-1", *many, own))
+        self.leaves(
+            Reason.NAMES, for_agent(), "192.0.2.7", node=node("edge-1", *many, many[0], own)
+        )
 
     def test_other_kubelet(self):
         """Another node's kubelet does not, and both are named."""

@@ -40,6 +40,9 @@ _POD_UID = "authentication.kubernetes.io/pod-uid"
 _NODE_NAME = "authentication.kubernetes.io/node-name"
 _NODE_UID = "authentication.kubernetes.io/node-uid"
 
+MOST_ADDRESSES = 64
+"""Addresses of a node that are read: its own kubelet writes them, and as many as it likes."""
+
 _NODES_GROUP = "system:nodes"
 _NODE_USER = "system:node:"
 _ORGANIZATIONS = {
@@ -331,7 +334,7 @@ def _names_of(node: str, found: Object) -> tuple[set[str], set[Address]]:
     hosts, addresses = {node}, set[Address]()
     status = found.get("status")
     reported = status.get("addresses") if isinstance(status, dict) else None
-    for each in reported if isinstance(reported, list) else []:
+    for each in reported[:MOST_ADDRESSES] if isinstance(reported, list) else []:
         text = each.get("address") if isinstance(each, dict) else None
         if not isinstance(text, str):
             continue
