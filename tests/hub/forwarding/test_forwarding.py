@@ -8,6 +8,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionLost
 from twisted.logger import LogLevel, capturedLogs
 
+from tests.http.support import request
 from tests.hub.forwarding.world import (
     JSON,
     KUBELET,
@@ -489,6 +490,26 @@ class ReplayTests(World):
         ((status, _),) = self.answered("POST", closed=True)
         self.assertEqual(502, status)
         self.assertEqual([], self.offline.calls)
+
+
+class PacedTests(World):
+    """A write that goes to the next server amid its body."""
+
+    def test_pace(self):
+        """A server that does not keep up with what has come is sent no more for now."""
+        self.connections.refuses[self.api_servers[0]] = RequestFailed(502, "refused")
+        self.ask(PODS)
+        self.answer(OK)
+        length = b"Content-Length: 300000"
+        head = request(b"/api/v1/nodes", length, method=b"POST", host=b"127.0.0.1:10261")
+        self.client.receive(head + bytes(150_000))
+        self.assertEqual(1, len(self.connections.played))
+        self.assertFalse(self.client.reading)
+        self.settle()
+        self.assertTrue(self.client.reading)
+        self.client.receive(bytes(150_000))
+        self.settle()
+        self.assertTrue(self.connections.played[0].sent.endswith(b"\r\n\r\n" + bytes(300_000)))
 
 
 class ChangingFiltersTests(World):

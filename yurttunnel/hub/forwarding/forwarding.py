@@ -295,6 +295,12 @@ class Forwarding(DelegatedExchange):
         assert self._body is not None
         self._body.deliver(sink)
 
+    def pauseProducing(self) -> None:
+        """See ``IPushProducer``."""
+        if self._body is not None:
+            self._body.paused = True
+        self.exchange.pauseProducing()
+
     # -- the answer ----------------------------------------------------------------------------
 
     def _answer_begins(self, status: int) -> None:

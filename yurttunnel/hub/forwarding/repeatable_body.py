@@ -21,6 +21,8 @@ class RepeatableBody:
         self._complete = False
         self.begun = False
         """It has been asked for."""
+        self.paused = False
+        """No more of it is wanted for now, as whoever takes it has said since it was delivered."""
         self._sink: IBodySink
 
     @property
@@ -38,6 +40,7 @@ class RepeatableBody:
     def deliver(self, sink: IBodySink) -> None:
         """Write the body to ``sink``, and no more to the one before, if it is ``repeatable``."""
         self._sink = sink
+        self.paused = False
         if not self.begun:
             self.begun = True
             self._exchange.deliver_body(self)
@@ -46,7 +49,8 @@ class RepeatableBody:
             sink.write(b"".join(self._pieces))
         if self._complete:
             sink.finish()
-        else:
+        elif not self.paused:
+            # The one before may have wanted no more.
             self._exchange.resumeProducing()
 
     def write(self, data: bytes) -> None:
