@@ -43,6 +43,15 @@ class BoundTests(SynchronousTestCase):
         self.assertEqual([1], self.dropped)
         self.assertEqual(4, len(self.queue.take()))
 
+    def test_the_older_of_two_changes(self) -> None:
+        """Of changes that wait together no more are dropped than have to be."""
+        for name, size in (("a", 2 * OVERHEAD), ("b", OVERHEAD)):
+            change = Change(1, POD, item(name, body=b"x" * size))
+            self.queue.change(Key(PODS, "n", name), change)
+        self.assertEqual([1], self.dropped)
+        [_, changes] = self.queue.take()
+        self.assertEqual([Key(PODS, "n", "b")], list(changes.of))
+
     def test_what_lacks_something(self) -> None:
         """The collection of a change that was dropped lacks it, until that is written down."""
         self.lose(PODS)
