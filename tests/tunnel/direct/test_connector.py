@@ -295,8 +295,12 @@ class DirectConnectorTests(ConnectorContract, TestCase):
 
     async def test_what_cannot_be_watched(self) -> None:
         """Where the kernel watches no more, attempts and connections end with that reason."""
-        full = OSError(errno.ENOSPC, "No space left on device")
-        for prepare, method in ((self.held.listen, "addReader"), (self.fall_silent, "addWriter")):
+        for prepare, method, number in (
+            (self.held.listen, "addReader", errno.ENOSPC),
+            (self.fall_silent, "addWriter", errno.ENOSPC),
+            (self.fall_silent, "addWriter", errno.EMFILE),
+        ):
+            full = OSError(number, os.strerror(number))
             prepare()
             await turns()
             before = len(os.listdir("/proc/self/fd"))
@@ -304,7 +308,7 @@ class DirectConnectorTests(ConnectorContract, TestCase):
             with mock.patch.object(DescriptorSet, method, side_effect=full):
                 self.dial(client)
                 await until(lambda client=client: client.reason)
-            self.assertEqual((method, client.reason.value.osError), (method, errno.ENOSPC))
+            self.assertEqual((method, client.reason.value.osError), (method, number))
             # Nobody is built who would wait for the connection.
             self.assertEqual(client.told, ["started", "failed"])
             self.assertEqual(len(os.listdir("/proc/self/fd")), before)

@@ -258,6 +258,14 @@ class DescriptorSetTests(SynchronousTestCase):
         (other,) = (member for member in members if member is not told[0])
         self.assertEqual(other.told, ["write"])
 
+    def test_what_was_removed_is_not_served_in_the_same_round(self) -> None:
+        """Though it was ready when the round began."""
+        members = [self.member() for _ in range(2)]
+        for member, other in (members, members[::-1]):
+            member.on["read"] = partial(self.remove, other)
+        self.serve()
+        self.assertEqual(sorted(member.told for member in members), [[], ["read"]])
+
     def test_what_is_desired_no_more_is_not_served_in_the_same_round(self) -> None:
         """Whether another member has asked for that, or this one when it was read."""
         members = [self.member() for _ in range(2)]

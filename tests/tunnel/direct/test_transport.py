@@ -349,6 +349,22 @@ class TransportContract:
         user.transport.registerProducer(push, True)
         self.assertEqual(push.told[3:], ["stop"])
 
+    async def test_the_next_push_producer_is_paused_as_well(self) -> None:
+        """What the one before has written may still wait."""
+        user = User()
+        peer = await self.connect(user)
+        first, second = Push(), Push()
+        user.transport.registerProducer(first, True)
+        user.transport.write(MUCH)
+        await turns()
+        user.transport.unregisterProducer()
+        user.transport.registerProducer(second, True)
+        user.transport.write(b"more")
+        await turns()
+        self.assertEqual((first.told, second.told), (["pause"], ["pause"]))
+        await until(lambda: len(peer.read().received) == len(MUCH) + 4)
+        await until(lambda: second.told == ["pause", "resume"])
+
     async def test_nothing_is_read_while_a_close_waits(self) -> None:
         """Whoever has closed wants nothing, even if its producer's other side says go on."""
         user = User()
