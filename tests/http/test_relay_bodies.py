@@ -205,6 +205,24 @@ class BodyBeginningTests(RelayTestCase):
         self.answer(OK)
         self.assertEqual(200, self.responses("PUT")[0][0])
 
+    def test_a_connection_that_is_kept(self):
+        """It serves requests with a body, too: one that is there, one that is slow, and one that is
+        held back.
+        """
+        self.begin(b"Content-Length: 2", body=b"ab")
+        self.answer(OK)
+        self.begin(b"Content-Length: 2", body=b"ab")
+        self.answer(OK)
+        self.begin(b"Content-Length: 2", body=b"a")
+        self.clock.advance(BODY_PATIENCE)
+        self.send(b"b")
+        self.answer(OK)
+        self.begin(b"Content-Length: 2", b"Expect: 100-continue")
+        self.send(b"ab")
+        self.answer(OK)
+        self.assertEqual(200, self.responses("PUT")[0][0])
+        self.assertEqual(1, len(self.origins))
+
     def test_a_long_body_is_not_kept(self):
         """What has come is bounded; more is read once there is a connection."""
         self.instant = False

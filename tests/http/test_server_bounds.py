@@ -504,6 +504,15 @@ class UnreadEndTests(ServerTestCase):
         self.assertIn("the client has closed the connection", str(error))
         self.assertEqual(0, len(self.server.factory.unread))
 
+    def test_client_that_is_read_again(self):
+        """Nobody looks for its end any more: it is told."""
+        self.assertEqual(1, len(self.server.factory.unread))
+        hello(self.exchange)
+        self.settle()
+        self.assertTrue(self.client.reading)
+        self.assertEqual(b"/2", self.exchange.head.target)
+        self.assertEqual(0, len(self.server.factory.unread))
+
     def test_client_that_only_ends_its_direction(self):
         """Each of its requests has the time that one has which is read."""
         self.send(request(b"/3"))
