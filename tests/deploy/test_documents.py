@@ -69,7 +69,7 @@ LANGUAGES = {"sh", "text", "yaml", "toml", "ini", "python"}
 OTHER_PROGRAMS = {
     *("server", "patches", "help", "controllers", "print-join-command"),
     *("egress-selector-config-file", "enable-aggregator-routing"),
-    *("kubelet-certificate-authority", "kubelet-preferred-address-types"),
+    *("bootstrap-kubeconfig", "kubelet-certificate-authority", "kubelet-preferred-address-types"),
     *("cluster-signing-cert-file", "cluster-signing-duration", "kubelet-insecure-tls"),
     *("image", "raw", "retries", "show-labels", "now", "bind"),
     *("rm", "network", "user", "cap-drop", "cap-add", "mount"),

@@ -137,6 +137,8 @@ class OrderTests(unittest.SynchronousTestCase):
             "/v1/readyz`",
             *checks,
             "`rotateCertificates: false`",
+            "no `--bootstrap-kubeconfig`",
+            "20-yurthub.conf`",
             "`kubectl apply -k deploy/overlays/hub`",
             ROLLOUT,
         )
@@ -144,11 +146,20 @@ class OrderTests(unittest.SynchronousTestCase):
         for check in checks:
             self.assertIn(f'readiness.add("{check}"', process)
 
+    def test_the_kubelet_takes_the_kubeconfig_of_the_hub(self):
+        """Behind kubeadm's own file of settings the variable has nothing of how a node joins."""
+        [settings] = re.findall(r"```ini\n(.*?)```", self.there, re.DOTALL)
+        _, variable = settings.strip().splitlines()
+        name, value = re.fullmatch(r' *Environment="(\w+)=(.*)"', variable).groups()
+        self.assertEqual("KUBELET_KUBECONFIG_ARGS", name)
+        self.assertEqual(["--kubeconfig=/etc/kubernetes/kubelet.conf"], value.split())
+
     def test_hubs_are_the_last_to_go_back(self):
         """A kubelet behind a hub leads new pods to that, so the kubelets are the first."""
         self.assert_order(
             self.back,
             "`rotateCertificates: true`",
+            "without `20-yurthub.conf`",
             "`kubeadm token create`",
             "`kubectl apply -k deploy/base`",
             ROLLOUT,
