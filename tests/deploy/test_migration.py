@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -14,6 +15,8 @@ from tests.server.frontends.connecting import ESTABLISHED, ConnectTestCase, conn
 from tests.server.frontends.kubelet.deputies import EDGE_1, DeputiesWorld
 from tests.server.frontends.kubelet.fakes import head, request
 from tests.server.frontends.kubelet.test_resolution import Session
+from yurttunnel.agent.options import Options as AgentOptions
+from yurttunnel.agent.policy import DestinationPolicy
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.log_levels import ShownLevels
@@ -28,7 +31,7 @@ MIGRATION = REPOSITORY / "docs" / "migration.md"
 def change(of: str) -> tuple[str, str]:
     """Return what 1.2 did, and what is done now, by the row about ``of``."""
     [(before, now)] = re.findall(
-        rf"^\| {re.escape(of)} \| ([^|]+) \| ([^|]+) \|$", MIGRATION.read_text(), re.MULTILINE
+        rf"^\| {re.escape(of)} \|([^|]*)\| ([^|]+) \|$", MIGRATION.read_text(), re.MULTILINE
     )
     return before, now
 
@@ -93,6 +96,20 @@ class HostTests(SynchronousTestCase):
         HostNames(registry).wrap(self.fail)(asked)
         [(refused, _)] = asked.exchange.failures
         self.assertEqual(status("where `Host` is the name of another node"), refused)
+
+
+class LoopbackTests(SynchronousTestCase):
+    """Ports of ``localhost-proxy-ports`` that an operator has added."""
+
+    def test_agents_have_to_allow_them(self) -> None:
+        """An agent refuses such a port, and connects to it with the flag that the page names."""
+        _, now = change("ConfigMap `yurt-tunnel-server-cfg`")
+        [flag] = re.findall(r"`(--allow-destination=[^`]+)`", now)
+        for flags, allowed in (([], False), ([flag.replace("PORT", "9100")], True)):
+            options = AgentOptions({"NODE_NAME": "edge-1", "NODE_IP": "192.168.1.20"})
+            options.parseOptions(flags)
+            policy = DestinationPolicy("edge-1", (), options.settings.allowed_destinations)
+            self.assertIs(allowed, policy.may_connect(ip_address("127.0.0.1"), 9100))
 
 
 class FiguresTests(SynchronousTestCase):
