@@ -165,15 +165,18 @@ class ServingNamesTests(SynchronousTestCase):
         self.assert_names("10.96.0.1")
 
     def test_annotation(self):
-        """The annotation's host is there, with or without a port, for the type ClusterIP only."""
+        """The annotation's hosts are there, with or without ports, unless there is a balancer."""
         for external, name in (
             ("tunnel.example:443", "tunnel.example"),
             ("203.0.113.1:10262", "203.0.113.1"),
             ("[2001:db8::1]:10262", "2001:db8::1"),
             ("tunnel.example", "tunnel.example"),
         ):
-            self.put("ClusterIP", external=external)
-            self.assert_names("10.96.0.1", name)
+            for kind in ("ClusterIP", "NodePort"):
+                self.put(kind, external=external)
+                self.assert_names("10.96.0.1", name)
+        self.put("ClusterIP", external="tunnel.example:443, 203.0.113.1:10262,")
+        self.assert_names("10.96.0.1", "tunnel.example", "203.0.113.1")
         self.put("LoadBalancer", external="tunnel.example:443")
         self.assert_names("10.96.0.1")
 

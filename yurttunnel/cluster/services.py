@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from yurttunnel.cluster.fields import mapping, objects, text, texts
@@ -17,7 +18,8 @@ INTERNAL_SERVICE = "x-tunnel-server-internal-svc"
 """The Service by which callers inside the cluster reach kubelets."""
 
 EXTERNAL_ADDRESS = "x-tunnel-server-external-addr"
-"""The annotation of the Service that tells where agents reach it, as ``host:port``."""
+"""The annotation of the Service that tells where agents reach it, as ``host:port``, or several
+separated by commas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,8 @@ class ServiceAddresses:
     ``led`` are the other addresses from which kube-proxy leads to it, each with a port: those of
     its load balancer and its external ones; ``node_ports`` are led from every machine, each with
     the port of the Service that it stands for. ``ingress`` are the addresses and names of its load
-    balancer; ``external`` is the host in the annotation :data:`EXTERNAL_ADDRESS`, empty when there
-    is none in it; ``has_external`` says that there is an annotation.
+    balancer; ``external`` are the hosts in the annotation :data:`EXTERNAL_ADDRESS`, empty when
+    there is none in it; ``has_external`` says that there is an annotation.
     """
 
     type: str
@@ -56,7 +58,7 @@ def service_addresses(service: Object) -> ServiceAddresses:
         led=frozenset(_led(spec, balancer)),
         node_ports=frozenset((node_port, port) for port, node_port in _ports(spec) if node_port),
         ingress=tuple(_ingress(balancer.get("ingress"))),
-        external=tuple(_host(annotation)),
+        external=tuple(_hosts(annotation)),
         has_external=bool(annotation),
     )
 
@@ -86,11 +88,10 @@ def _ports(spec: Mapping[str, object]) -> Iterator[tuple[int, int]]:
             yield port, node_port if isinstance(node_port, int) else 0
 
 
-def _host(annotation: str) -> Iterator[str]:
-    try:
-        yield strip_port(annotation)
-    except BadAuthority:
-        return
+def _hosts(annotation: str) -> Iterator[str]:
+    for entry in annotation.split(","):
+        with suppress(BadAuthority):
+            yield strip_port(entry.strip())
 
 
 def service_spec(namespace: str, name: str) -> InformerSpec[ServiceAddresses]:

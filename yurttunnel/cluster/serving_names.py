@@ -8,7 +8,7 @@ constants                                             127.0.0.1 and ::1
 Service ``x-tunnel-server-svc``, always               its four names in the cluster
 the same, when it exists                              its cluster addresses
 the same, type ``LoadBalancer``                       address or name of each ingress
-the same, type ``ClusterIP``                          the host in the annotation
+the same, type ``ClusterIP`` or ``NodePort``          the hosts in the annotation
                                                       ``x-tunnel-server-external-addr``
 the same, type ``NodePort``                           addresses of the cloud nodes, whose label
                                                       ``is-edge-worker`` is ``false``
@@ -231,7 +231,7 @@ class ServingNames:
             case "LoadBalancer":
                 return frozenset(service.ingress)
             case "NodePort":
-                return self._of_cloud_nodes(warnings)
+                return self._of_cloud_nodes(warnings) | frozenset(service.external)
             case "ClusterIP":
                 return frozenset(service.external) if service.has_external else None
             case _:
