@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.agent.kubernetes_objects import service
 from tests.deploy.messages import source_files
 from tests.deploy.metrics import samples
 from tests.deploy.rendering import REPOSITORY
@@ -17,6 +18,12 @@ from tests.server.frontends.kubelet.fakes import head, request
 from tests.server.frontends.kubelet.test_resolution import Session
 from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.agent.policy import DestinationPolicy
+from yurttunnel.agent.service_addresses import (
+    ADDRESS_ANNOTATION,
+    locations,
+    node_facts,
+    service_facts,
+)
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.log_levels import ShownLevels
@@ -96,6 +103,27 @@ class HostTests(SynchronousTestCase):
         HostNames(registry).wrap(self.fail)(asked)
         [(refused, _)] = asked.exchange.failures
         self.assertEqual(status("where `Host` is the name of another node"), refused)
+
+
+class AddressesTests(SynchronousTestCase):
+    """What agents dial."""
+
+    def test_cloud_nodes(self) -> None:
+        """They are reached by what the page says, each by the first kind that it has."""
+        _, now = change("what agents dial for a Service of type NodePort")
+        kinds = re.findall(r"\w+IP(?=s)", now)
+        node = {"status": {"addresses": []}}
+        for kind in reversed(kinds):
+            node["status"]["addresses"].append({"type": kind, "address": kind})
+            self.assertEqual((kind,), node_facts(node).addresses)
+        self.assertEqual(["ExternalIP", "InternalIP"], kinds)
+
+    def test_annotation(self) -> None:
+        """It goes before the nodes, and its port before that of the Service."""
+        change(f"annotation `{ADDRESS_ANNOTATION}`")
+        for kind in ("ClusterIP", "NodePort"):
+            facts = service_facts(service(kind, annotation="a.example:443,b.example:444"))
+            self.assertEqual((("a.example", 443), ("b.example", 444)), locations(facts, (), ()))
 
 
 class LoopbackTests(SynchronousTestCase):
