@@ -248,6 +248,17 @@ class FlagTableTests(unittest.SynchronousTestCase):
                 self.assertEqual(kind == "ignored", flag in ignored, flag)
                 self.assertEqual(kind != "ignored", flag in options().synonyms, flag)
 
+    def test_flags_of_the_logging_library_are_ignored(self):
+        """Those of klog, whose --v is kept."""
+        with_values = ["log_backtrace_at", "log_dir", "log_file", "log_file_max_size", "vmodule"]
+        switches = ["add_dir_header", "alsologtostderr", "logtostderr", "one_output"]
+        for name in ("server", "agent", "hub", "proxy"):
+            (options,) = self.programs[name]
+            self.assertLessEqual({*with_values, "stderrthreshold"}, options.ignored_flags.keys())
+            self.assertLessEqual(
+                {*switches, "skip_headers", "skip_log_headers"}, options.ignored_switches.keys()
+            )
+
     def test_no_flag_is_left_out(self):
         """All flags that matter in a cluster are in the table, for each of the programs."""
         standalone = {

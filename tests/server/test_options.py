@@ -459,7 +459,10 @@ class CompatibilityTests(SynchronousTestCase):
         self.assertNotRegex(text, r"\S {2,}[a-z]")
         self.assertNotIn("--server-count", text)
         self.assertIn("docs/middlewares.md", text)
-        self.assertIn("ignored with a warning: alsologtostderr, egress-selector-enable, ", text)
+        self.assertIn(
+            "ignored with a warning: add_dir_header, alsologtostderr, egress-selector-enable, ",
+            text,
+        )
 
     def test_values_of_ignored_flags_are_ignored_too(self):
         """Behind "=" or as the next argument; in Go one hyphen is as good as two."""

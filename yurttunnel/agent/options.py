@@ -18,7 +18,7 @@ from yurttunnel.ops import flags
 from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE, bundle_path
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
 from yurttunnel.ops.help import Example
-from yurttunnel.ops.options import CONFIG, USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions, FlagMissing
+from yurttunnel.ops.options import CONFIG, KLOG_FLAGS, KLOG_SWITCHES, CommandOptions, FlagMissing
 from yurttunnel.ops.own_addresses import listed, outgoing_address, own_addresses
 from yurttunnel.ops.tunnel_flags import DRAIN_TIMEOUT, TRANSPORT
 from yurttunnel.ops.usual_directories import state_directory
@@ -272,15 +272,6 @@ _CLUSTER_FLAGS = (
     NAMESPACE,
 )
 
-# Of yurttunnel 1.2 and of its logging library.
-_IGNORED_FLAGS = {
-    "vmodule": USE_LOG_LEVEL,
-    "stderrthreshold": USE_LOG_LEVEL,
-    "log_dir": USE_LOG_FILE,
-    "log_file": USE_LOG_FILE,
-}
-_IGNORED_SWITCHES = {"logtostderr": USE_LOG_FILE, "alsologtostderr": USE_LOG_FILE}
-
 
 class Options(CommandOptions[Settings]):
     """Options of ``twist yurttunnel-agent``."""
@@ -315,8 +306,8 @@ class Options(CommandOptions[Settings]):
     service_account_token = SERVICE_ACCOUNT / "token"
     """The file by which a pod with a service account is known."""
 
-    ignored_flags = _IGNORED_FLAGS
-    ignored_switches = _IGNORED_SWITCHES
+    ignored_flags = KLOG_FLAGS
+    ignored_switches = KLOG_SWITCHES
 
     table = TABLE
 

@@ -18,7 +18,7 @@ from yurttunnel.hub.settings import (
 )
 from yurttunnel.ops.diagnose.flags import bundle_path
 from yurttunnel.ops.help import Example
-from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
+from yurttunnel.ops.options import KLOG_FLAGS, KLOG_SWITCHES, CommandOptions
 from yurttunnel.pki.certificate_template import HUB_ADDRESS, HUB_ADDRESS_6
 
 # Of yurthub 1.6 and before, and of its logging library.
@@ -30,10 +30,7 @@ _IGNORED_FLAGS = {
     "coordinator-storage-addr": "there is no coordinator of a pool",
     "coordinator-storage-prefix": "there is no coordinator of a pool",
     "cert-mgr-mode": "use --bootstrap-mode",
-    "vmodule": USE_LOG_LEVEL,
-    "stderrthreshold": USE_LOG_LEVEL,
-    "log_dir": USE_LOG_FILE,
-    "log_file": USE_LOG_FILE,
+    **KLOG_FLAGS,
 }
 _IGNORED_SWITCHES = {
     "enable-iptables": "no rules are needed where the INPUT chain lets the node's own pods in",
@@ -42,8 +39,7 @@ _IGNORED_SWITCHES = {
     "access-server-through-hub": "the hub's own requests always go through it",
     "leader-elect": "there is no coordinator of a pool",
     "profiling": "see /debug on --serve-port",
-    "logtostderr": USE_LOG_FILE,
-    "alsologtostderr": USE_LOG_FILE,
+    **KLOG_SWITCHES,
 }
 
 

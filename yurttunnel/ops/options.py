@@ -23,8 +23,30 @@ from yurttunnel.ops.help import Example, Help
 from yurttunnel.ops.log_levels import ShownLevels, shown_levels
 from yurttunnel.ops.log_output import FORMATS, take_over_log
 
-USE_LOG_LEVEL = "use --v, or twist's --log-level"
-USE_LOG_FILE = "use twist's --log-file"
+_USE_LOG_LEVEL = "use --v, or twist's --log-level"
+_USE_LOG_FILE = "use twist's --log-file"
+_OWN_FORM = "lines have the form that twist, or --log-format, gives them"
+
+KLOG_FLAGS: Mapping[str, str] = {
+    "log_backtrace_at": _USE_LOG_LEVEL,
+    "log_dir": _USE_LOG_FILE,
+    "log_file": _USE_LOG_FILE,
+    "log_file_max_size": _USE_LOG_FILE,
+    "stderrthreshold": _USE_LOG_LEVEL,
+    "vmodule": _USE_LOG_LEVEL,
+}
+"""Flags of the logging library of Kubernetes (``InitFlags`` of k8s.io/klog/v2) and what to use in
+place of each; ``v`` is one of ours."""
+
+KLOG_SWITCHES: Mapping[str, str] = {
+    "add_dir_header": _OWN_FORM,
+    "alsologtostderr": _USE_LOG_FILE,
+    "logtostderr": _USE_LOG_FILE,
+    "one_output": _USE_LOG_FILE,
+    "skip_headers": _OWN_FORM,
+    "skip_log_headers": _OWN_FORM,
+}
+"""Those that need no value."""
 
 Settings = TypeVar("Settings")
 _Parsed = TypeVar("_Parsed")

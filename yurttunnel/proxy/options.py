@@ -13,7 +13,7 @@ from twisted.python import usage
 from yurttunnel.ops.configuration.sources import Source
 from yurttunnel.ops.diagnose.flags import bundle_path
 from yurttunnel.ops.help import Example
-from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
+from yurttunnel.ops.options import KLOG_FLAGS, KLOG_SWITCHES, CommandOptions
 from yurttunnel.proxy import flag_table
 from yurttunnel.proxy.kernel.parts import Masquerade
 from yurttunnel.proxy.settings import (
@@ -64,10 +64,7 @@ _IGNORED_FLAGS = {
     "show-hidden-metrics-for-version": "no metric is hidden",
     "logging-format": "use --log-format",
     "log-flush-frequency": "each line is written at once",
-    "vmodule": USE_LOG_LEVEL,
-    "stderrthreshold": USE_LOG_LEVEL,
-    "log_dir": USE_LOG_FILE,
-    "log_file": USE_LOG_FILE,
+    **KLOG_FLAGS,
 }
 _IGNORED_SWITCHES = {
     "bind-address-hard-fail": "a port that is taken is told, and all else is served",
@@ -76,8 +73,7 @@ _IGNORED_SWITCHES = {
     "iptables-localhost-nodeports": "node ports are served at 127.0.0.1 in user mode",
     "ipvs-strict-arp": _NO_IPVS,
     "profiling": "see /debug on --metrics-bind-address",
-    "logtostderr": USE_LOG_FILE,
-    "alsologtostderr": USE_LOG_FILE,
+    **KLOG_SWITCHES,
 }
 
 

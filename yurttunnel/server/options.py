@@ -12,7 +12,7 @@ from yurttunnel.http.authority import join_authority
 from yurttunnel.ops import tunnel_flags
 from yurttunnel.ops.diagnose.flags import bundle_path
 from yurttunnel.ops.help import Example
-from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
+from yurttunnel.ops.options import KLOG_FLAGS, KLOG_SWITCHES, CommandOptions
 from yurttunnel.ops.own_addresses import every_address, loopback_address
 from yurttunnel.ops.usual_directories import state_directory
 from yurttunnel.pki.authority import DEFAULT_NODE_LIFETIME
@@ -30,15 +30,11 @@ from yurttunnel.server.steering_options import SteeringFlags, refuse_steering, s
 _IGNORED_FLAGS = {
     "server-count": "agents are told how many servers there are",
     "proxy-strategy": "the agent is always chosen by the destination",
-    "vmodule": USE_LOG_LEVEL,
-    "stderrthreshold": USE_LOG_LEVEL,
-    "log_dir": USE_LOG_FILE,
-    "log_file": USE_LOG_FILE,
+    **KLOG_FLAGS,
 }
 _IGNORED_SWITCHES = {
     "egress-selector-enable": "use --connect-endpoint",
-    "logtostderr": USE_LOG_FILE,
-    "alsologtostderr": USE_LOG_FILE,
+    **KLOG_SWITCHES,
 }
 
 _STANDALONE_FLAGS = (
