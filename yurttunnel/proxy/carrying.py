@@ -51,6 +51,7 @@ from yurttunnel.proxy.state.virtual_services import (
     Protocol,
     VirtualService,
 )
+from yurttunnel.proxy.unnumbered import address_for_all
 from yurttunnel.steering.firewall.detection import has_family
 from yurttunnel.steering.netlink.tracking import Tracking
 from yurttunnel.steering.netlink.worker import Run
@@ -95,7 +96,13 @@ async def find_carrier(
         return Carrier(Mode.USER, sockets, udp, nothing, nothing, nothing, services=(shared,))
     programs = Programs(reactor)
     host = no_address if settings.serves_itself else host_address
-    iptables = IptablesRules(programs, host, settings.node_port_networks, settings.masquerade.pods)
+
+    def for_all(version: int) -> Address | None:
+        return address_for_all(node.facts, host, version)
+
+    iptables = IptablesRules(
+        programs, host, settings.node_port_networks, settings.masquerade.pods, for_all
+    )
     networks = Networks(settings.node_port_networks, settings.masquerade.pods)
     versions = [version for version in (4, 6) if has_family(version)]
     tracking = Tracking(run, "--proxy-backend", lambda: ports.opened)
@@ -114,7 +121,7 @@ async def find_carrier(
         forwarding = Forwarding(reactor, programs, source)
         masquerade = settings.masquerade
         kernel = KernelMode(
-            reactor, programs, run, versions, host, networks, masquerade, own_addresses
+            reactor, programs, run, versions, host, networks, masquerade, own_addresses, for_all
         )
         return carrier(
             mode=Mode.KERNEL,
@@ -124,7 +131,7 @@ async def find_carrier(
             problem=lambda: kernel.problem,
             obstacle=forwarding.problem,
         )
-    tables = Tables(versions, user_part, host, networks)
+    tables = Tables(versions, user_part, host, networks, host_for_all=for_all)
     nftables = Nftables(programs, tables)
     return carrier(
         mode=Mode.USER,

@@ -15,6 +15,7 @@ from yurttunnel.kube.interfaces import IInformers, InformerSpec
 from yurttunnel.kube.resources import NODES, Object
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.proxy.state.virtual_services import Address, Network, NodeFacts
+from yurttunnel.proxy.unnumbered import unnumbered_versions
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.detection import has_family
 from yurttunnel.steering.interfaces import VERSIONS
@@ -106,10 +107,11 @@ class ThisNode(MultiService):
         self._set(replace(self.facts, versions=versions))
         try:
             addresses = await self._run(machine_addresses)
+            unnumbered = await self._run(unnumbered_versions)
         except SteeringFailed:
             self._has_looked()
             raise
-        self._set(replace(self.facts, addresses=addresses))
+        self._set(replace(self.facts, addresses=addresses, unnumbered=unnumbered))
         self._has_looked()
 
     def _has_looked(self) -> None:

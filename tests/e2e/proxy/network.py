@@ -19,6 +19,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import MappingProxyType
 
 from twisted.trial.unittest import SkipTest
@@ -109,6 +110,27 @@ class NodeNetwork:
         for version in (4, 6):
             element = f"{{ {address(site, number, version)} }}"
             self.run(site, "nft", "add", "element", "inet", "dead", f"ipv{version}", element)
+
+    def add_unnumbered_pod(self) -> str:
+        """Make a pod of the node behind a link that has no address; its name."""
+        name, link, mac = "calico", "cali0", "ee:ee:ee:ee:ee:ee"
+        pod = self._machines[name] = new_machine()
+        run("ip", "link", "add", link, "address", mac, "type", "veth", "peer", "name", "eth0",
+            "netns", pod.path)  # fmt: skip
+        run("ip", "link", "set", link, "up")
+        pod.run("ip", "link", "set", "eth0", "up")
+        for version, own, gateway in ((4, "10.9.0.5", "169.254.1.1"), (6, "fd09::5", "fe80::1")):
+            family = f"-{version}"
+            pod.run("ip", family, "address", "add", own, "dev", "eth0")
+            pod.run("ip", "neighbor", "add", gateway, "lladdr", mac, "dev", "eth0")
+            pod.run(
+                "ip", family, "route", "add", "default", "via", gateway, "dev", "eth0", "onlink"
+            )
+            run("ip", family, "route", "add", own, "dev", link)
+        with pod.inside():
+            wait_for_ipv6()
+        Path(f"/proc/sys/net/ipv4/conf/{link}/proxy_arp").write_text("1")
+        return name
 
     def close(self) -> None:
         """Go back to the namespace of before; what is still used ends with its users."""

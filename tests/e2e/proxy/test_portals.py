@@ -11,7 +11,7 @@ from tests.e2e.network.namespaces import run
 from tests.e2e.proxy.network import NODE, address
 from tests.e2e.proxy.objects import BOTH, port
 from tests.e2e.proxy.programs import SYNC_SECONDS
-from tests.e2e.proxy.support import OF_A_PROCESS, REMOTE, ProxyTestCase, spread
+from tests.e2e.proxy.support import LOCAL, OF_A_PROCESS, REMOTE, ProxyTestCase, spread
 from tests.e2e.proxy.traffic import REFUSED, UNREACHED
 from tests.proxy.rules.test_iptables import KUBE_PROXY
 
@@ -196,6 +196,24 @@ class Portals:
                 lambda v=version: self.elsewhere_is_held(v),
                 "the port is held at the node's new address",
             )
+
+    async def test_links_without_an_address(self) -> None:
+        """Pods behind such links, as Calico makes them, reach Services by TCP and UDP, also while
+        the node is cut off, and has no default route.
+        """
+        pod = self.network.add_unnumbered_pod()
+        await self.start_cloud()
+        self.everything()
+        self.objects.endpoints("web", *LOCAL)
+        self.serve(*LOCAL)
+        await self.start_proxy()
+        hosts = [self.objects.address("web", version) for version in BOTH]
+        for state in ("up", "down"):
+            # With the link its routes go.
+            run("ip", "link", "set", "outside", state)
+            for host in hosts:
+                await self.eventually_by(LOCAL, host, machine=pod)
+                self.assertEqual((await self.ask(host, machine=pod)).problem, "")
 
     def elsewhere_is_held(self, version: int) -> bool:
         """Whether somebody has UDP port 53 of the external address."""

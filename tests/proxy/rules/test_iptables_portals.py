@@ -138,6 +138,13 @@ class LedTests(PortalsCase):
         (rule,) = self.filled(placed(CLUSTER_IP), host=None)["KUBE-PORTALS-HOST"]
         self.assertTrue(rule.endswith("-j REDIRECT --to-ports 4000"), rule)
 
+    def test_address_for_all(self):
+        """What arrives is led to it as well, and not to the address of a link that has none."""
+        tables = PortalRules(4).rules([placed(CLUSTER_IP), placed(NODE_PORT)], HOST, HOST)
+        for chain in ("KUBE-PORTALS-CONTAINER", "KUBE-NODEPORT-CONTAINER"):
+            for rule in tables["nat"].chains[chain]:
+                self.assertTrue(rule.endswith(f"-j DNAT --to-destination {HOST}:4000"), rule)
+
     def test_order(self):
         """Rules have one order, in whichever the services are given; portals have their own."""
         other = placed(CLUSTER_IP, LOAD_BALANCER_IP, name=ServicePortName("a", "b", ""), port=5000)

@@ -86,6 +86,16 @@ class ElementsTests(SynchronousTestCase):
             self.assertEqual(by_address, found[f"{way}-portals"])
             self.assertEqual({"tcp . 30080": "40000"}, found[f"{way}-portals-node-ports"])
 
+    def test_address_for_all(self):
+        """What arrives is led to it as well, and not to the address of a link that has none."""
+        make = Tables((4, 6), user_part, HOSTS.get, Networks(), host_for_all={4: HOSTS[4]}.get)
+        four, six = (
+            str([table.chains[name] for name in ("nat-prerouting", "prerouting-node-ports")])
+            for table in make([placed()])
+        )
+        self.assertEqual((2, 0), (four.count(f"dnat to {HOSTS[4]}:"), four.count("redirect")))
+        self.assertEqual((0, 2), (six.count("dnat"), six.count("redirect to :")))
+
     def test_source_ranges(self):
         """A load balancer's portal is restricted to them, as few as they can be."""
         nets = [ip_network(each) for each in ("10.8.0.0/16", "10.8.1.0/24", "192.0.2.7/32")]

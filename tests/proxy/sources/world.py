@@ -17,7 +17,7 @@ from tests.kube.fakes import FakeKubeClient
 from tests.proxy.objects import shown
 from yurttunnel.kube.informer import Informers
 from yurttunnel.proxy import node
-from yurttunnel.proxy.node import ThisNode
+from yurttunnel.proxy.node import ThisNode, machine_addresses
 from yurttunnel.proxy.sources.sources import Sources
 
 OWN = ip_address("192.0.2.7")
@@ -56,8 +56,10 @@ class WorldCase(SynchronousTestCase):
         self.settle()
 
     def run_at_once(self, job):
-        """Stand in for the kernel, which has the addresses that the test says, or an error."""
-        return execute(self.asked)
+        """Stand in for the kernel, which has the addresses that the test says, or an error; each
+        link has one.
+        """
+        return execute(self.asked if job is machine_addresses else frozenset)
 
     def asked(self):
         """Answer as the kernel does."""

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from yurttunnel.proxy.host_address import HostAddress
+from yurttunnel.proxy.host_address import HostAddress, no_address
 from yurttunnel.proxy.kernel.attending import attended_connections
 from yurttunnel.proxy.kernel.common import common
 from yurttunnel.proxy.kernel.connection_counts import ConnectionCounts
@@ -59,6 +59,7 @@ class KernelMode(Service):
         networks: Networks,
         masquerade: Masquerade,
         addresses: Callable[[], Collection[Address]],
+        host_for_all: HostAddress = no_address,
     ) -> None:
         self._reactor = reactor
         self._addresses = addresses
@@ -70,7 +71,7 @@ class KernelMode(Service):
         self.ejections = Ejections(reactor, prober.probe)
         """Which endpoints are left out, and what they have done."""
         parts = KernelParts(masquerade, self.ejections.is_ejected, self.ejections.is_in_doubt)
-        tables = Tables(versions, parts, host_address, networks, self._common)
+        tables = Tables(versions, parts, host_address, networks, self._common, host_for_all)
         self.rules = KernelRules(
             reactor,
             Nftables(programs, tables),

@@ -182,8 +182,9 @@ class NodeFacts:
     """What desired state depends on of this node.
 
     ``addresses`` are all of this machine, and ``versions`` those of IP that it has at all: by
-    another one nobody can be a client. ``node_port_networks`` are those whose addresses serve
-    node ports (:func:`has_node_ports`). ``eligible`` is whether load balancers should send here:
+    another one nobody can be a client. By those that are ``unnumbered`` some may come by a link
+    that has no address. ``node_port_networks`` are those whose addresses serve node ports
+    (:func:`has_node_ports`). ``eligible`` is whether load balancers should send here:
     the Node is not being deleted, and has not the autoscaler's taint. ``loopback`` is whether
     nobody but programs of this machine are clients, to whom loopback addresses are open anyway.
     """
@@ -192,6 +193,7 @@ class NodeFacts:
     zone: str = ""
     addresses: frozenset[Address] = frozenset()
     versions: tuple[int, ...] = (4, 6)
+    unnumbered: frozenset[int] = frozenset()
     node_port_networks: tuple[Network, ...] = ()
     eligible: bool = True
     loopback: bool = False

@@ -50,8 +50,11 @@ _SEEN_REPLY, _TRANSLATED = 1 << 1, 1 << 5
 _GENERIC_HEADER_SIZE = 4
 """Of ``struct nfgenmsg``."""
 
-# Of linux/if_addr.h.
-_ADDRESS_HEADER_SIZE = 8
+# Of linux/if_addr.h and linux/rtnetlink.h.
+_ADDRESS = struct.Struct("=3xBI")
+"""Scope and link of ``struct ifaddrmsg``."""
+_ADDRESS_HEADER_SIZE = _ADDRESS.size
+_EVERYWHERE = 0
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 
 _PORT = struct.Struct("!H")
@@ -229,18 +232,30 @@ class FlowTable:
 
 def own_addresses(conversation: Conversation, version: int) -> frozenset[bytes]:
     """Return this machine's addresses, packed; the conversation is of ``NETLINK_ROUTE``."""
-    message = ifaddrmsg()
-    message["family"] = _FAMILIES[version]
     found = set()
-    for body in conversation.dump(request(message, RTM_GETADDR, DUMP)):
-        if body[0] != _FAMILIES[version]:
-            continue
+    for body in _addresses(conversation, version):
         known = dict(attributes(body, _ADDRESS_HEADER_SIZE))
         # On a point-to-point link the other attribute is the address of the other end.
         own = known.get(_IFA_LOCAL) or known.get(_IFA_ADDRESS)
         if own is not None:
             found.add(own)
     return frozenset(found)
+
+
+def numbered_links(conversation: Conversation, version: int) -> frozenset[int]:
+    """Return the numbers of the links that have an address which is valid everywhere; see
+    :func:`own_addresses`.
+    """
+    found = (_ADDRESS.unpack_from(body) for body in _addresses(conversation, version))
+    return frozenset(link for scope, link in found if scope == _EVERYWHERE)
+
+
+def _addresses(conversation: Conversation, version: int) -> Iterator[bytes]:
+    message = ifaddrmsg()
+    message["family"] = _FAMILIES[version]
+    for body in conversation.dump(request(message, RTM_GETADDR, DUMP)):
+        if body[0] == _FAMILIES[version]:
+            yield body
 
 
 def _kind(command: int) -> int:

@@ -47,12 +47,13 @@ _RulesByChain = Mapping[str, list[str]]
 @dataclass(frozen=True, slots=True)
 class _Served:
     """A virtual service, what serves packets to it from within the cluster, and where those of
-    this machine are led.
+    this machine are led, and others.
     """
 
     placed: Placed
     own: Placed
     host: Address | None
+    host_for_all: Address | None
 
 
 class PortalRules:
@@ -78,10 +79,16 @@ class PortalRules:
         self._node_ports = () if _is_everything(networks) else networks
         self._made: dict[Key, tuple[_Served, _RulesByChain]] = {}
 
-    def rules(self, placed: Iterable[Placed], host: Address | None) -> Mapping[str, Rules]:
+    def rules(
+        self,
+        placed: Iterable[Placed],
+        host: Address | None,
+        host_for_all: Address | None = None,
+    ) -> Mapping[str, Rules]:
         """Return the rules by their tables.
 
         This machine's own packets are led to ``host``; where it has no such address, to loopback.
+        Others are led to ``host_for_all``, or to the address of the link by which they come.
         """
         services = {
             each.service.key: each for each in placed if each.service.key.version == self._version
@@ -90,7 +97,8 @@ class PortalRules:
         former, self._made = self._made, {}
         found: dict[str, list[str]] = defaultdict(list)
         for key in sorted(services, key=_order):
-            served = _Served(services[key], within.instead_of(services[key]) or services[key], host)
+            own = within.instead_of(services[key]) or services[key]
+            served = _Served(services[key], own, host, host_for_all)
             made = former.get(key)
             if made is None or made[0] != served:
                 one = _ServiceRules(served, self._node_ports, self._pods, self.bridges)
@@ -118,6 +126,7 @@ class _ServiceRules:
         self._placed = served.placed
         self._own = served.own
         self._host = served.host
+        self._host_for_all = served.host_for_all
         self._node_ports = node_ports
         # Of clients that arrive, and are served as this machine's own.
         self._pods = pods if served.own is not served.placed else ()
@@ -141,7 +150,8 @@ class _ServiceRules:
             if to is not None:
                 chain = chains.NODEPORT_CONTAINER if is_node_port else chains.PORTALS_CONTAINER
                 self.rules[chain] += [
-                    f"{source}{match}{when} {lead(None, to)}" for when in self._arriving(portal)
+                    f"{source}{match}{when} {lead(self._host_for_all, to)}"
+                    for when in self._arriving(portal)
                 ]
                 if is_node_port:
                     # By then the packet is one to the proxy port.

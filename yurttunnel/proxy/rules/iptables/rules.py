@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from yurttunnel.proxy.host_address import HostAddress
+from yurttunnel.proxy.host_address import HostAddress, no_address
 from yurttunnel.proxy.interfaces import IRules, PartlyApplied, Placed
 from yurttunnel.proxy.rules.iptables.chains import PROXY
 from yurttunnel.proxy.rules.iptables.portals import PortalRules
@@ -37,6 +37,10 @@ _BRIDGES = "physdev"
 """The match that kernels of small machines may lack, of which the programs then complain."""
 
 
+_Hosts = tuple[Address | None, Address | None]
+"""To where this machine's own packets are led, and others."""
+
+
 @dataclass(slots=True)
 class _Family:
     """One version of IP: ``made`` are the rules for what was asked last.
@@ -48,16 +52,16 @@ class _Family:
     back_end: BackEnd
     tables: Tables
     portals: PortalRules
-    asked: tuple[tuple[Placed, ...], Address | None] | None = None
+    asked: tuple[tuple[Placed, ...], _Hosts] | None = None
     made: Mapping[str, Rules] | None = None
     serves: bool = False
     told: str = ""
 
-    def rules(self, placed: tuple[Placed, ...], host: Address | None) -> Mapping[str, Rules]:
+    def rules(self, placed: tuple[Placed, ...], hosts: _Hosts) -> Mapping[str, Rules]:
         """Return the rules; for what is asked again the same ones, which there may be many of."""
-        if self.made is None or self.asked != (placed, host):
-            self.made = self.portals.rules(placed, host)
-            self.asked = placed, host
+        if self.made is None or self.asked != (placed, hosts):
+            self.made = self.portals.rules(placed, *hosts)
+            self.asked = placed, hosts
         return self.made
 
 
@@ -66,7 +70,7 @@ class _Right:
     """What was asked for when all was right, and the number of the kernel's rules then."""
 
     placed: tuple[Placed, ...]
-    hosts: Mapping[int, Address | None]
+    hosts: Mapping[int, _Hosts]
     generation: int
 
 
@@ -75,7 +79,9 @@ class IptablesRules:
     """The rules of all families that this machine has; the first call finds out which those are.
 
     ``node_ports`` have the addresses that serve node ports, none being all; ``pods`` are those of
-    the cluster's pods, none where they are not known.
+    the cluster's pods, none where they are not known. ``host_for_all`` gives the address to which
+    also others' packets are led than this machine's own, where they may come by links without one
+    (:mod:`yurttunnel.proxy.unnumbered`).
     """
 
     _log = Logger()
@@ -86,10 +92,12 @@ class IptablesRules:
         host_address: HostAddress,
         node_ports: Iterable[Network] = (),
         pods: Iterable[Network] = (),
+        host_for_all: HostAddress = no_address,
         proc_net: Path = PROC_NET,
     ) -> None:
         self._programs = programs
         self._host_address = host_address
+        self._host_for_all = host_for_all
         self._node_ports = tuple(node_ports)
         self._pods = tuple(pods)
         self._proc_net = proc_net
@@ -156,7 +164,10 @@ class IptablesRules:
         except SteeringFailed as error:
             # The other family may have one.
             problems.append(str(error))
-        hosts = {version: self._host_address(version) for version in self._families}
+        hosts = {
+            version: (self._host_address(version), self._host_for_all(version))
+            for version in self._families
+        }
         generation = self.generation()
         if generation is not None and self._right == _Right(placed, hosts, generation):
             return Applied()
@@ -195,12 +206,10 @@ class IptablesRules:
                 why=why,
             )
 
-    async def _change(
-        self, family: _Family, placed: tuple[Placed, ...], host: Address | None
-    ) -> Outcome:
+    async def _change(self, family: _Family, placed: tuple[Placed, ...], hosts: _Hosts) -> Outcome:
         """Make the rules, and without telling bridges if the kernel cannot."""
         try:
-            return await family.tables.apply(family.rules(placed, host))
+            return await family.tables.apply(family.rules(placed, hosts))
         except Refused as error:
             if _BRIDGES not in error.said or not family.portals.bridges:
                 raise
@@ -213,7 +222,7 @@ class IptablesRules:
             family.back_end.version, self._node_ports, self._pods, bridges=False
         )
         family.made = None
-        return await family.tables.apply(family.rules(placed, host))
+        return await family.tables.apply(family.rules(placed, hosts))
 
     async def _remove(self, versions: Collection[int]) -> bool:
         self._right = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from yurttunnel.proxy.host_address import HostAddress
+from yurttunnel.proxy.host_address import HostAddress, no_address
 from yurttunnel.proxy.interfaces import Placed
 from yurttunnel.proxy.rules.nftables.parts import (
     ALLOWED,
@@ -58,6 +58,8 @@ class Tables:
     """Makes the tables of some families; what has not changed of a service is not made anew.
 
     ``common`` is what the mode has for all services by a version of IP, beside what both have.
+    ``host_for_all`` gives the address to which also others' packets are led than this machine's
+    own, where they may come by links without one (:mod:`yurttunnel.proxy.unnumbered`).
     """
 
     def __init__(
@@ -67,12 +69,14 @@ class Tables:
         host_address: HostAddress,
         networks: Networks,
         common: Callable[[int], Part] = lambda _: Part(),
+        host_for_all: HostAddress = no_address,
     ) -> None:
         self._versions = versions
         self._parts = parts
         self._host_address = host_address
         self._networks = networks
         self._common = common
+        self._host_for_all = host_for_all
         self._made: dict[Key, tuple[Placed, Placed | None, Address | None, Part]] = {}
 
     def __call__(self, placed: Sequence[Placed]) -> list[Table]:
@@ -108,14 +112,18 @@ class Tables:
     def _base(self, version: int, host: Address | None) -> Part:
         more = self._common(version)
         chains = {FORMAT: Chain(), REFUSE: _refuse(), **more.chains}
-        for way, hook in ((Way.ARRIVING, "prerouting"), (Way.OWN, "output")):
+        hooks = (
+            (Way.ARRIVING, "prerouting", self._host_for_all(version)),
+            (Way.OWN, "output", host),
+        )
+        for way, hook, to in hooks:
             node_ports = f"{hook}-node-ports"
             chains[f"nat-{hook}"] = chain(
-                *self._to_portals(version, way, host),
+                *self._to_portals(version, way, to),
                 f"{self._local(version)} goto {node_ports}",
                 hook=f"type nat hook {hook} priority -100;",
             )
-            chains[node_ports] = chain(*self._to_node_ports(version, way, host))
+            chains[node_ports] = chain(*self._to_node_ports(version, way, to))
         return Part(chains, {**_maps(version), **more.maps}, dict(more.elements))
 
     def _to_portals(self, version: int, way: Way, host: Address | None) -> Iterator[str]:
@@ -129,7 +137,7 @@ class Tables:
         yield f"{portal} @{RESTRICTED} {portal} . {family} saddr != @{ALLOWED} drop"
         for by, clients in self._ways(version, way):
             yield f"{clients}{portal} vmap @{by.value}-{SERVICES}"
-            yield f"{clients}{_TRANSPORT} {_to(way, host)}:{portal} map @{by.value}-{PORTALS}"
+            yield f"{clients}{_TRANSPORT} {_to(host)}:{portal} map @{by.value}-{PORTALS}"
             yield f"{clients}{portal} vmap @{by.value}-{NOBODY}"
 
     def _to_node_ports(self, version: int, way: Way, host: Address | None) -> Iterator[str]:
@@ -138,7 +146,7 @@ class Tables:
         for by, clients in self._ways(version, way):
             yield f"{clients}{others} {_PORT} vmap @{by.value}-{SERVICES}{NODE_PORTS}"
             node_ports = f"@{by.value}-{PORTALS}{NODE_PORTS}"
-            yield f"{clients}{_TRANSPORT} {_to(way, host)}:{_PORT} map {node_ports}"
+            yield f"{clients}{_TRANSPORT} {_to(host)}:{_PORT} map {node_ports}"
             yield f"{clients}{_PORT} vmap @{by.value}-{NOBODY}{NODE_PORTS}"
 
     def _ways(self, version: int, way: Way) -> Iterator[tuple[Way, str]]:
@@ -168,14 +176,14 @@ def _add(table: Part, part: Part) -> None:
         table.elements.setdefault(place, data)
 
 
-def _to(way: Way, host: Address | None) -> str:
+def _to(host: Address | None) -> str:
     """Return the statement that leads to a proxy port, which follows a colon; ``host`` is the
-    address of this machine, for its own packets.
+    address of this machine, ``None`` for that of the link by which a packet comes.
 
     To redirect a program's own packet leads to the loopback address, while its source stays
     another one: the replies would go astray.
     """
-    if way is not Way.OWN or host is None:
+    if host is None:
         return "redirect to "
     return f"dnat to [{host}]" if host.version == 6 else f"dnat to {host}"
 

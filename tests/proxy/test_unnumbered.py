@@ -1,0 +1,59 @@
+"""Links without an address, as the kernel has them, and where their clients are led."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.steering.netlink.support import KernelTestCase, command
+from yurttunnel.proxy.state.virtual_services import NodeFacts
+from yurttunnel.proxy.unnumbered import address_for_all, unnumbered_versions
+
+
+class LinkTests(KernelTestCase):
+    """A network namespace with a link to a pod."""
+
+    def setUp(self):
+        """Make the link."""
+        super().setUp()
+        command("ip", "link", "add", "cali0", "type", "veth", "peer", "name", "eth0")
+        for link in ("cali0", "eth0"):
+            command("ip", "link", "set", link, "up")
+
+    def test_links(self):
+        """Those count that lead somewhere, until they have an address that is more than theirs."""
+        command("ip", "route", "add", "blackhole", "10.9.0.0/26")
+        self.assertEqual(set(), unnumbered_versions())
+        ways = {4: ("10.9.0.5", "10.9.0.1/32"), 6: ("fd09::5", "fd09::1/128")}
+        for version, (pod, own) in ways.items():
+            command("ip", f"-{version}", "route", "add", pod, "dev", "cali0")
+            self.assertEqual({version}, unnumbered_versions())
+            command("ip", "address", "add", own, "dev", "cali0")
+            self.assertEqual(set(), unnumbered_versions())
+
+    def test_no_such_family(self):
+        """A machine without a family has no links of it."""
+        self.assertEqual(set(), unnumbered_versions(Path(self.mktemp())))
+
+
+class AddressTests(SynchronousTestCase):
+    """The address for clients by any link."""
+
+    def of(self, host, *addresses, unnumbered=(4,)):
+        """Return the one of IPv4 of a machine that has some, as text."""
+        found = frozenset(ip_address(each) for each in (host, *addresses) if each)
+        facts = NodeFacts("here", addresses=found, unnumbered=frozenset(unnumbered))
+        return address_for_all(facts, {4: host and ip_address(host)}.get, 4)
+
+    def test_address(self):
+        """It is that for the node's own programs; without one, any that others can reach."""
+        self.assertEqual(ip_address("10.0.0.9"), self.of("10.0.0.9", "10.0.0.1"))
+        others = ("127.0.0.1", "169.254.1.1", "fd00::1")
+        self.assertEqual(ip_address("10.0.0.1"), self.of(None, "10.0.0.2", "10.0.0.1", *others))
+        self.assertIsNone(self.of(None, *others))
+
+    def test_each_link_has_one(self):
+        """Then it is that of the link."""
+        self.assertIsNone(self.of("10.0.0.9", unnumbered=(6,)))

@@ -1,0 +1,78 @@
+"""Links that lead somewhere and have no address, as some networks of pods are made (Calico, Canal).
+
+What comes by such a link cannot be redirected, as that takes an address of the link: the kernel
+drops it by IPv4, and by IPv6 gives it the link-local one, from which no datagram finds back
+(``net/netfilter/nf_nat_redirect.c``).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyroute2.netlink import NETLINK_ROUTE
+
+from yurttunnel.proxy.host_address import HostAddress
+from yurttunnel.proxy.state.virtual_services import Address, NodeFacts
+from yurttunnel.steering.firewall.detection import PROC_NET
+from yurttunnel.steering.interfaces import VERSIONS
+from yurttunnel.steering.netlink.conversation import Conversation
+from yurttunnel.steering.netlink.flow_table import numbered_links
+from yurttunnel.steering.netlink.refusals import as_steering_failed
+
+_TO_NOBODY = ("lo", "*")
+"""The links of routes that lead to this machine, and nowhere."""
+
+_OF_EACH_LINK = ("fe8", "ff")
+"""What the destinations begin with of the routes of IPv6 that any link has."""
+
+
+def unnumbered_versions(proc_net: Path = PROC_NET) -> frozenset[int]:
+    """Return the versions of IP by which this network namespace has such links.
+
+    Raises :class:`~yurttunnel.steering.failures.SteeringFailed`.
+    """
+    names = dict(socket.if_nameindex())
+    with (
+        as_steering_failed("cannot ask for the addresses of this machine", {}),
+        Conversation(NETLINK_ROUTE) as routes,
+    ):
+        numbered = {
+            version: {names.get(each) for each in numbered_links(routes, version)}
+            for version in VERSIONS
+        }
+    return frozenset(
+        version
+        for version in VERSIONS
+        if any(link not in numbered[version] for link in _leading(version, proc_net))
+    )
+
+
+def address_for_all(facts: NodeFacts, host: HostAddress, version: int) -> Address | None:
+    """Return the address of this machine to which clients by any link are led, ``host`` or another
+    one; ``None`` where each link has its own.
+    """
+    if version not in facts.unnumbered:
+        return None
+    # A node that is cut off may have no default route, and so no ``host``.
+    its = (
+        each
+        for each in facts.addresses
+        if each.version == version and not (each.is_loopback or each.is_link_local)
+    )
+    return host(version) or min(its, key=int, default=None)
+
+
+def _leading(version: int, proc_net: Path) -> Iterator[str]:
+    """Yield the links of routes (proc(5))."""
+    try:
+        lines = (proc_net / ("route" if version == 4 else "ipv6_route")).read_text().splitlines()
+    except FileNotFoundError:
+        # The kernel has not this family.
+        return
+    for line in lines[1:] if version == 4 else lines:
+        fields = line.split()
+        link = fields[0 if version == 4 else -1]
+        if link not in _TO_NOBODY and (version == 4 or not fields[0].startswith(_OF_EACH_LINK)):
+            yield link
