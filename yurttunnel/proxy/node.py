@@ -57,7 +57,7 @@ def node_from(node: Object) -> _Node:
 class ThisNode(MultiService):
     """Keeps ``facts`` current, while it runs: the Node called ``name`` is that of ``informers``.
 
-    Without them, or as long as they know no such Node, it is in no zone. The machine's addresses
+    Without them, or before they have known such a Node, it is in no zone. The machine's addresses
     are asked for at the start, each ``period`` seconds, and when :meth:`look` is called; ``run`` is
     where the kernel is waited for. ``node_port_networks`` and ``loopback`` are facts that stay.
     """
@@ -99,8 +99,9 @@ class ThisNode(MultiService):
         self._looks.trigger()
 
     def _node_changed(self, _old: _Node | None, new: _Node | None) -> None:
-        node = new or _Node()
-        self._set(replace(self.facts, zone=node.zone, eligible=node.eligible))
+        # One that is gone stays what it was, as for kube-proxy: clients are not to come back to it.
+        if new is not None:
+            self._set(replace(self.facts, zone=new.zone, eligible=new.eligible))
 
     async def _look(self) -> None:
         versions = tuple(version for version in VERSIONS if has_family(version))

@@ -196,6 +196,15 @@ class NodeTests(WorldCase):
             found.append(self.node.facts.eligible)
         self.assertEqual([False, True, False], found)
 
+    def test_a_node_that_is_gone(self):
+        """It stays as it was known: load balancers are not to come back to it."""
+        self.start()
+        self.client.put(NODES, node(zone="a", taints=["ToBeDeletedByClusterAutoscaler"]))
+        self.settle()
+        self.client.remove(NODES, "here")
+        self.settle()
+        self.assertEqual(("a", False), (self.node.facts.zone, self.node.facts.eligible))
+
     def test_heartbeats(self):
         """What else changes of a Node is told to nobody."""
         self.client.put(NODES, node())
