@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 from twisted.application.service import Service
@@ -9,8 +10,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.quickstart import edge
+from yurtlab.node.node import HEARTBEAT_SECONDS
+from yurttunnel.quickstart import composition, edge
 from yurttunnel.quickstart.edge import RUNS_AGAIN_SECONDS, EdgeNode
+from yurttunnel.quickstart.options import Ports, Settings
 
 
 class Run(Service):
@@ -42,6 +45,12 @@ class EdgeNodeTests(SynchronousTestCase):
         """Note each start."""
         self.runs.append(Run(*given))
         return self.runs[-1]
+
+    def test_heartbeat(self):
+        """The hub takes a node that does nothing but beat for one that lives."""
+        settings = Settings(None, Ports(10260), "edge-1", None, firewall=False, check=False)
+        hub = composition._hub_settings(settings, Path("state"))
+        self.assertGreater(hub.health.kubelet_grace, 2 * HEARTBEAT_SECONDS)
 
     def test_reboot(self):
         """It starts when nothing is left of the time before."""

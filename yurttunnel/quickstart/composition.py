@@ -13,7 +13,7 @@ from twisted.logger import Logger, LogLevel
 
 from yurtlab.api.service import KubernetesAPI
 from yurtlab.api.store import Store
-from yurtlab.node.node import NodeSettings
+from yurtlab.node.node import LEASE_SECONDS, NodeSettings
 from yurttunnel.agent import command as agent
 from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.agent.options import Settings as AgentSettings
@@ -160,6 +160,8 @@ def _hub_settings(settings: Settings, state: Path) -> HubSettings:
             *("--serve-port", str(ports.hub_meta)),
             # Pods are processes of this machine: they find the hub on loopback.
             "--enable-dummy-if=false",
+            # The node renews its Lease less often than a kubelet.
+            *("--kubelet-health-grace-period", f"{LEASE_SECONDS}s"),
             # Nobody who watches wants to wait for more.
             *("--heartbeat-interval-seconds", "1s"),
             *("--heartbeat-timeout-seconds", "1s"),
