@@ -39,7 +39,7 @@ class Replica:
             context_with(world.clock, RefuseStreams()),
             self.registry,
             lambda identity: False,
-            AgentListenerSettings(Limits(), 5.0, name, "test 2"),
+            AgentListenerSettings(Limits(), world.grace, name, "test 2"),
             {},
             replicas=lambda: world.told,
         )
@@ -82,6 +82,7 @@ class ReplicaTests(TestCase):
 
     limit = None
     expected = 2
+    grace = 5.0
 
     def setUp(self):
         """Have no servers yet, and an agent that knows no address."""

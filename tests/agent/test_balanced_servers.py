@@ -229,6 +229,44 @@ class BalancerTests(ReplicaTests):
         self.assertEqual(dialed, len(self.dialed))
 
 
+class OutageTests(ReplicaTests):
+    """The network of an agent is down for most of the time for which its sessions wait."""
+
+    grace = float("inf")
+    outage = 20
+
+    def come_back(self, *hosts):
+        """Lose all servers, which are behind these addresses, and find them again in time."""
+        self.told = 3
+        for host in hosts:
+            self.replica(host)
+        for seed in range(5):
+            random.seed(seed)
+            self.use(*dict.fromkeys(hosts))
+            self.pass_time(10)
+            ends = [replica.stream() for replica in self.replicas]
+            for replica in self.replicas:
+                replica.up = False
+            self.cut()
+            self.pass_time(self.outage)
+            for replica in self.replicas:
+                replica.up = True
+            self.pass_time(9)
+            self.assertEqual([1, 1, 1], self.counts())
+            self.assertEqual(3, self.servers.connected)
+            for near, far in ends:
+                self.assertEqual((["made"], []), (near.told, far.reasons))
+                near.transport.abortConnection()
+
+    def test_separate_addresses(self):
+        """Each session is looked for where it was, and all are found again."""
+        self.come_back("a", "b", "c")
+
+    def test_one_address(self):
+        """However long there was no answer, no time is lost over attempts that are led astray."""
+        self.come_back("lb", "lb", "lb")
+
+
 class TogetherTests(ReplicaTests):
     """Servers that start together behind one address, and become known one after the other."""
 

@@ -14,7 +14,7 @@ class Client:
 
     server = ""
     answer = Answer.NONE
-    draining = False
+    draining = resumes = False
 
 
 class Nowhere:
@@ -92,7 +92,7 @@ class RoutesTests(TestCase):
 
     def test_client_that_drains(self):
         """It comes back to where its session is, and is in nobody's way there."""
-        self.holder.client.draining = True
+        self.holder.client.draining = self.holder.client.resumes = True
         self.routes.use([("b", 1)])
         self.dial(self.seeker, {"b": Answer.SESSION})
         self.assertEqual(1, self.seeker.number)
@@ -101,3 +101,13 @@ class RoutesTests(TestCase):
             self.assertEqual("b", self.dial(self.holder, {"b": Answer.NONE}))
         self.routes.use([("a", 1)])
         self.assertEqual("a", self.dial(self.holder, {"a": Answer.SESSION}))
+
+    def test_client_that_resumes(self):
+        """It looks where its session is before all else, whoever else is there meanwhile."""
+        self.holder.client.resumes = True
+        answers = {"a": Answer.NONE, "b": Answer.NONE}
+        self.assertEqual("b", self.dial(self.holder, answers))
+        while self.dial(self.holder, answers) != "a":
+            """Look at both in turn."""
+        self.seeker.location = "b", 1
+        self.assertEqual("b", self.dial(self.holder, answers))

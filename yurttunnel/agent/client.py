@@ -37,8 +37,8 @@ REPLACED_WARNINGS = 600.0
 
 MISDIRECTED_DELAY = 0.1
 MISDIRECTED_RETRIES = 8
-"""Seconds within which to dial again, and how often, when a balancer has led a session that is to
-be resumed to another server."""
+"""Seconds within which to dial again, and how often, when an attempt to resume a session has led to
+another server, as behind a balancer."""
 
 
 class ServerClient(ReconnectingClientFactory):
@@ -190,6 +190,11 @@ class ServerClient(ReconnectingClientFactory):
         return self._draining
 
     @property
+    def resumes(self) -> bool:
+        """Whether there is a session, which an attempt is to resume."""
+        return self._session is not None
+
+    @property
     def waiting(self) -> bool:
         """Whether there is no session, and no attempt under way to get one."""
         return self._session is None and self._callID is not None
@@ -310,11 +315,10 @@ class ServerClient(ReconnectingClientFactory):
     def _next_delay(self) -> float:
         if self._replaced:
             return delay_after_replacements(self._replacements)
-        resumes = self._session is not None
-        if resumes and self._held_by_sibling and self.retries < MISDIRECTED_RETRIES:
-            # The session and its streams wait at another server behind the same address.
+        if self.resumes and self._held_by_sibling and self._looks <= MISDIRECTED_RETRIES:
+            # The session and its streams wait at another server.
             return random.uniform(0, MISDIRECTED_DELAY)
-        return self._group.next_delay(self.retries, self._looks, self.standing_by, resumes)
+        return self._group.next_delay(self.retries, self._looks, self.standing_by, self.resumes)
 
     def _held(self) -> list[bytes]:
         return self._group.held_by_others(self)

@@ -44,6 +44,10 @@ class Traveler(Protocol):
     def draining(self) -> bool:
         """Whether it only waits for the ends of its streams."""
 
+    @property
+    def resumes(self) -> bool:
+        """Whether it has a session, and wants the server of that."""
+
 
 @dataclass(slots=True)
 class _Record:
@@ -73,8 +77,9 @@ class Routes:
     """The locations of the servers, and who goes where.
 
     ``secured(host, port)`` makes the endpoint for one, TLS included. While ``shared`` is false,
-    a location is not dialed by two as long as there is one that nobody dials. A client that drains
-    takes no location from another one, and comes back to its own.
+    a location is not dialed by two as long as there is one that nobody dials. A client with a
+    session comes back to where that is before all else; one that drains takes no location from
+    another.
     """
 
     def __init__(self, secured: Callable[[str, int], IStreamClientEndpoint]) -> None:
@@ -121,6 +126,7 @@ class Routes:
             return
         answer = route.noted = route.client.answer
         if answer is Answer.SESSION:
+            route.home = route.location
             record.failures = record.looks = 0
             return
         if answer is Answer.ALREADY_CONNECTED:
@@ -131,9 +137,10 @@ class Routes:
 
     def choose(self, route: Route) -> Location:
         """Return the location for the next attempt of a client."""
-        if route.drains and route.location in self.locations:
-            return route.location
-        return min(self.locations, key=lambda location: self._cost(route, location))
+        home = route.home if route.resumes else None
+        if home is not None and route.drains and home in self.locations:
+            return home
+        return min(self.locations, key=lambda location: self._cost(route, location, home))
 
     def number(self, route: Route, location: Location) -> int:
         """Return a number that no other route to ``location`` has, from 1."""
@@ -147,13 +154,19 @@ class Routes:
             if other is not route and other.location == location and not other.drains
         ]
 
-    def _cost(self, route: Route, location: Location) -> tuple[int, int, int, int, bool, float]:
+    def _cost(
+        self, route: Route, location: Location, home: Location | None
+    ) -> tuple[int, int, int, bool, int, bool, float]:
         record = self._records[location]
-        others = len(self._others(route, location))
+        others, passed_over = len(self._others(route, location)), record.passed_over()
+        if location == home:
+            # Who else dials there, or has looked there, has come from somewhere else.
+            others, passed_over = 0, record.failures
         return (
             0 if self.shared else others,
-            others + record.passed_over(),
+            others + passed_over,
             others,
+            location != home,
             record.failed,
             location != route.location,
             record.rank,
@@ -162,10 +175,14 @@ class Routes:
 
 @implementer(IStreamClientEndpoint)
 class Route:
-    """The endpoint of one client, which leads to one location or another of ``routes``."""
+    """The endpoint of one client, which leads to one location or another of ``routes``.
+
+    ``location`` was dialed last; at ``home`` the client has got its last session.
+    """
 
     def __init__(self, routes: Routes) -> None:
         self.location: Location | None = None
+        self.home: Location | None = None
         self.number = 0
         self.client: Traveler | None = None
         self.noted: Answer | None = None
@@ -175,6 +192,11 @@ class Route:
     def drains(self) -> bool:
         """Whether its client only waits for the ends of its streams."""
         return self.client is not None and self.client.draining
+
+    @property
+    def resumes(self) -> bool:
+        """Whether its client wants the server with which it has a session."""
+        return self.client is not None and self.client.resumes
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """Connect to the location that suits best, and have the client know its name."""
