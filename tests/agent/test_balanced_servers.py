@@ -229,7 +229,7 @@ class BalancerTests(ReplicaTests):
         self.assertEqual(dialed, len(self.dialed))
 
 
-class OutageTests(ReplicaTests):
+class OutageTestCase(ReplicaTests):
     """The network of an agent is down for most of the time for which its sessions wait."""
 
     grace = float("inf")
@@ -244,7 +244,8 @@ class OutageTests(ReplicaTests):
             random.seed(seed)
             self.use(*dict.fromkeys(hosts))
             self.pass_time(10)
-            ends = [replica.stream() for replica in self.replicas]
+            ends = [replica.stream() for replica in self.replicas if replica.sessions()]
+            self.assertEqual(self.limit or 3, len(ends))
             for replica in self.replicas:
                 replica.up = False
             self.cut()
@@ -252,11 +253,17 @@ class OutageTests(ReplicaTests):
             for replica in self.replicas:
                 replica.up = True
             self.pass_time(9)
-            self.assertEqual([1, 1, 1], self.counts())
-            self.assertEqual(3, self.servers.connected)
+            self.assertEqual(self.limit or 3, sum(self.counts()))
+            self.assertEqual(self.limit or 3, self.servers.connected)
             for near, far in ends:
                 self.assertEqual((["made"], []), (near.told, far.reasons))
                 near.transport.abortConnection()
+            self.pass_time(1)
+            self.assertEqual(self.limit or 3, len(self.servers.sessions()))
+
+
+class OutageTests(OutageTestCase):
+    """There are to be sessions with all servers."""
 
     def test_separate_addresses(self):
         """Each session is looked for where it was, and all are found again."""
@@ -265,6 +272,38 @@ class OutageTests(ReplicaTests):
     def test_one_address(self):
         """However long there was no answer, no time is lost over attempts that are led astray."""
         self.come_back("lb", "lb", "lb")
+
+
+class FewOfThreeOutageTests(OutageTestCase):
+    """``--server-connections`` is less than there are servers, each at its own address."""
+
+    limit = 2
+
+    def test_come_back(self):
+        """A session of which another server takes the place is found again for its streams."""
+        self.come_back("a", "b", "c")
+
+    def test_killed(self):
+        """When its server is killed another one takes its place as soon as ever."""
+        self.told = 3
+        for host in ("a", "b", "c"):
+            self.replica(host)
+        self.use("a", "b", "c")
+        self.pass_time(1)
+        killed = next(replica for replica in self.replicas if replica.sessions())
+        _, far = killed.stream()
+        self.kill(killed)
+        self.pass_time(2)
+        self.assertEqual(self.limit, self.servers.connected)
+        self.pass_time(31)
+        self.assertEqual(Code.SESSION_LOST, far.reasons[0].value.code)
+        self.assertEqual(self.limit, len(self.servers.sessions()))
+
+
+class OneOfThreeOutageTests(FewOfThreeOutageTests):
+    """The same with a single session."""
+
+    limit = 1
 
 
 class TogetherTests(ReplicaTests):

@@ -50,7 +50,9 @@ class ServerClient(ReconnectingClientFactory):
     certificate is refused has been connected all the same.
 
     When the server goes away, or :meth:`begin_anew` is called, the client only waits for the ends
-    of its streams, as one that drains does: another client of ``group`` begins a new session.
+    of its streams, as one that drains does: another client of ``group`` begins a new session. So it
+    is, too, when the server does not answer and there are others that may take its place: a client
+    that goes there itself gives up the session, whose streams the server keeps.
 
     Several addresses may lead to one server process, and one address to several. A process keeps
     one session for each node, so HELLO says with which processes the others of ``group`` have
@@ -419,3 +421,6 @@ class ServerClient(ReconnectingClientFactory):
             self._log.warn("{server}: cannot connect: {error}", server=self.server, error=error)
         self.last_error = error
         self.failed_at = self.server
+        if self.resumes and self._group.spare and not self._draining:
+            self.drain("the agent has gone to another server meanwhile")
+            self._lost_session()

@@ -106,7 +106,8 @@ class ConnectionGroup:
     """What the clients of one agent know together.
 
     ``advertised`` is how many servers there are by the newest HELLO that says it, ``None`` when
-    none has. ``wanting`` says that there are sessions with fewer servers than there are to be.
+    none has. ``wanting`` says that there are sessions with fewer servers than there are to be,
+    ``spare`` that there are more servers than that.
     ``refusals`` counts attempts that have led to a server that is connected already.
     ``changed()`` is called whenever one of ``clients`` has got a session, has lost one, or stands
     by, ``everybody_told()`` when all agents have been told of servers, so that they are not to come
@@ -116,6 +117,7 @@ class ConnectionGroup:
     clients: Sequence[Member] = field(default_factory=list)
     advertised: int | None = None
     wanting: bool = False
+    spare: bool = False
     refusals: int = 0
     changed: Callable[[], object] = lambda: None
     everybody_told: Callable[[], object] = lambda: None

@@ -184,8 +184,12 @@ class ServerSet:
 
         Not with fewer than there are: a server may not know of all the others.
         """
-        told = self._group.advertised or len(self._routes.locations)
-        return min(max(told, len(self._held(self._current()))), self._limit)
+        return min(max(self._told, len(self._held(self._current()))), self._limit)
+
+    @property
+    def _told(self) -> int:
+        """How many servers there are, as far as the agent knows."""
+        return self._group.advertised or len(self._routes.locations)
 
     def not_connected(self) -> str | None:
         """Return why no server can reach the node; one that does is enough."""
@@ -257,6 +261,7 @@ class ServerSet:
         self._remove_ended()
         self._routes.note_sessions()
         self._routes.shared = self._group.advertised is not None
+        self._group.spare = self._told > self._limit
         current = self._current()
         held, held_before = self._held(current), self._held_before
         wanting, before = len(held) < self.desired, self._group.wanting
