@@ -141,14 +141,13 @@ class StandaloneServerTrust(ServerTrust):
         for service in (self.revocations, join_token, caller):
             service.setServiceParent(self)
 
-    def let_go(self) -> Deferred[None] | None:
+    def let_go(self) -> Deferred[bool]:
         """Enroll nobody and make no join token any more, of which a successor would not know.
 
         It may have the directory from now on.
         """
         self._admission.close()
-        stopped: Deferred[None] | None = self.join_token.disownServiceParent()
-        return stopped
+        return self.join_token.stopService()
 
     def identify(self, certificate: x509.Certificate) -> NodeIdentity:
         """Read who a node is from its certificate, which TLS has verified already.
