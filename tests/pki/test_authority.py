@@ -10,6 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 
 from tests.pki.support import EDGE_1, Issuer, clock_now, state_directory
@@ -117,8 +118,25 @@ class AuthorityStateTests(TestCase):
     def test_loaded_by_no_clock(self) -> None:
         """What is there is used, whatever the clock says: it is set later."""
         authority = self.open()
+        self.assertIsNone(authority.problem())
         self.clock.rightNow = 10.0
         self.assertEqual(authority.certificate, self.open().certificate)
+
+    def test_made_by_a_clock_that_was_ahead(self) -> None:
+        """Once the clock is right nobody believes it, which it says, and what to do."""
+        right = self.clock.seconds()
+        self.clock.advance(4 * 365 * 86400)
+        authority = self.open()
+        begin = authority.certificate.not_valid_before_utc
+        self.clock.rightNow = right
+        said = str(authority.problem())
+        self.assertIn(f"begins at {begin:%F %T} UTC", said)
+        self.assertIn(f"the clock of this machine says {utc_now(self.clock):%F %T} UTC", said)
+        self.assertIn("enroll all nodes again", said)
+        with capturedLogs() as events:
+            self.open()
+        [line] = [formatEvent(event) for event in events]
+        self.assertEqual(f"nobody will connect yet: {said}", line)
 
 
 class SigningTests(TestCase):

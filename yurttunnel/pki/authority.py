@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
 
 from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.credentials import (
@@ -47,6 +48,8 @@ _AUTHORITY_LIFETIME = 10 * 365 * DAY
 _NEVER_BEFORE = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 """This program was made later: a clock that says less has never been set, and an authority that
 lives ten years from 1970 on would have ended once it is."""
+
+_log = Logger()
 
 _RSA_BITS = range(2048, 4096 + 1)
 """Weaker keys protect nothing, and stronger ones cost the server time to check."""
@@ -153,7 +156,24 @@ class Authority:
                 f" machine says {now:%F %T} UTC. If the clock is wrong, set it. If it is right,"
                 " move the directory away and enroll all nodes again"
             )
-        return cls(clock, certificate, key)
+        authority = cls(clock, certificate, key)
+        problem = authority.problem()
+        if problem is not None:
+            # No more than that: a clock that nobody has set yet is set soon.
+            _log.warn("nobody will connect yet: {problem}", problem=problem)
+        return authority
+
+    def problem(self) -> str | None:
+        """Return why nobody believes what is signed, as long as that is not good yet."""
+        now, begin = utc_now(self._clock), self.certificate.not_valid_before_utc
+        if now >= begin:
+            return None
+        return (
+            f"the authority in ca.crt begins at {begin:%F %T} UTC, and the clock of"
+            f" this machine says {now:%F %T} UTC, so no agent believes it. If the clock is wrong,"
+            " set it. If it is right, it was ahead when the authority was made: move the state"
+            " directory away and enroll all nodes again"
+        )
 
     @classmethod
     def _make_certificate(

@@ -68,7 +68,7 @@ def build(
     server = cloud_end(reactor, settings, process, trust, agents, middlewares)
     readiness = process.readiness
     readiness.add("listeners", server.not_accepting)
-    readiness.add("certificate", kept.serving.problem)
+    readiness.add("certificate", kept.problem)
     readiness.add("revocations", lambda: kept.revocations.problem)
     # What is in use stays in use, so these are only told.
     readiness.add("room for revocations", lambda: kept.revocations.warning, required=False)

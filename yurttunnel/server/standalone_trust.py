@@ -165,6 +165,10 @@ class StandaloneServerTrust(ServerTrust):
                 )
         return identity
 
+    def problem(self) -> str | None:
+        """Return why no agent believes the server."""
+        return self.authority.problem() or self.serving.problem()
+
     def kubelet_problem(self) -> str | None:
         """Return what is wrong with the certificate for kubelets, or the file of authorities."""
         return self.client.problem() or self.client.warning() or super().kubelet_problem()
