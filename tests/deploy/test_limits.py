@@ -23,7 +23,7 @@ from yurttunnel.hub.cache import (
 )
 from yurttunnel.hub.filters import chain, watches
 from yurttunnel.hub.forwarding import answers, forwarding, keeping, seen_tokens
-from yurttunnel.hub.offline import writes
+from yurttunnel.hub.offline import giving, writes
 from yurttunnel.hub.request import callers, parsing, requests
 from yurttunnel.hub.upstream import connections
 from yurttunnel.proxy import health, page, proxier
@@ -221,6 +221,11 @@ class HubTests(Limits, unittest.SynchronousTestCase):
         ("lists of which it is remembered", watches.MOST_LISTS),
         ("lists in pages", lists.MOST_LISTS, lists.MOST_NAMES),
         ("time for a next page", lists.PAGE_SECONDS),
+        (
+            "objects and documents of more than",
+            giving.MOST_GIVEN / MEBIBYTE,
+            giving.MOST_GIVEN / MEBIBYTE / 2,
+        ),
         ("lists that are read", store.MOST_LISTED, store.MOST_LISTED),
         ("time for reading", listed.SECONDS),
         ("Events that are kept", events.MOST, events.MOST_BYTES / MEBIBYTE),

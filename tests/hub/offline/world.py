@@ -75,13 +75,15 @@ def collection(client="kubelet", resource="pods.v1.core", form="json", view=""):
 class OfflineTestCase(SynchronousTestCase):
     """``node`` is edge-1; its hub has a cache in memory.
 
-    Requests come by loopback, unless ``local`` is false. ``body`` is what has been read of them.
+    Requests come by loopback, unless ``local`` is false; ``holder`` is whose share they take.
+    ``body`` is what has been read of them.
     With ``if_kept`` they are answered only then; ``found`` says whether they were.
     """
 
     local = True
     if_kept = False
     body = None
+    holder = None
     placeholders = True
 
     def setUp(self):
@@ -123,7 +125,7 @@ class OfflineTestCase(SynchronousTestCase):
         """Answer a request as the hub's listeners have it answered."""
         head = exchange.head
         request, caller = parse_request(head), caller_of(head, self.local)
-        call = HubCall(exchange, request, caller, forms_of(head), body=self.body)
+        call = HubCall(exchange, request, caller, forms_of(head), self.holder, self.body)
         if self.if_kept:
             self.offline.answer_if_kept(call).addCallback(self.found.append)
         else:

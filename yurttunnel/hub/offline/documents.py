@@ -5,6 +5,7 @@ from __future__ import annotations
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.hub.cache.interfaces import ICache
+from yurttunnel.hub.offline.giving import Giving
 from yurttunnel.hub.offline.paging import READ_SECONDS
 from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.request.accept import document_forms
@@ -17,10 +18,13 @@ EVERYBODY = ""
 class Documents:
     """Answers with them."""
 
-    def __init__(self, clock: IReactorTime, cache: ICache, refusals: Refusals) -> None:
+    def __init__(
+        self, clock: IReactorTime, cache: ICache, refusals: Refusals, giving: Giving
+    ) -> None:
         self._clock = clock
         self._cache = cache
         self._refusals = refusals
+        self._giving = giving
 
     async def get(self, call: HubCall) -> None:
         """Answer with a document; raises ``RequestFailed``."""
@@ -30,8 +34,8 @@ class Documents:
                 READ_SECONDS, self._clock
             )
             if document is not None:
-                fields = [(b"Content-Type", document.content_type.encode("latin-1"))]
-                call.exchange.respond(200, fields, document.body)
+                content_type = document.content_type.encode("latin-1")
+                await self._giving.give(call, content_type, document.body)
                 return
         # Not 404, which says that there is no such group. kubectl asks for many at its start:
         # each would be asked for again, if the answer said when.

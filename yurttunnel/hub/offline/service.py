@@ -19,6 +19,7 @@ from yurttunnel.hub.cache.interfaces import CacheFailed, ICache
 from yurttunnel.hub.filters.interfaces import IFilters
 from yurttunnel.hub.interfaces import IConnectivity, IOffline, IPolicy
 from yurttunnel.hub.offline.documents import Documents
+from yurttunnel.hub.offline.giving import Giving
 from yurttunnel.hub.offline.keeping_events import KeptEvents
 from yurttunnel.hub.offline.lookup import Lookup
 from yurttunnel.hub.offline.metrics import OfflineStats
@@ -71,10 +72,11 @@ class Offline(MultiService):
         placeholders = settings.placeholders
         self._owners = owners = Owners(clock, cache, refusals, placeholders)
         lookup = Lookup(clock, cache, policy, filters, refusals)
-        self._reads = Reads(clock, lookup, refusals)
+        giving = Giving(refusals)
+        self._reads = Reads(clock, lookup, refusals, giving)
         self._parked = ParkedWatches(clock, connectivity)
         self.watches = Watches(clock, lookup, self._parked, refusals, settings.shortest_watch)
-        self._documents = Documents(clock, cache, refusals)
+        self._documents = Documents(clock, cache, refusals, giving)
         self._events = KeptEvents(clock, cache, connectivity, refusals, placeholders)
         tokens = TokenQuestions(clock, cache, policy, owners, refusals, placeholders)
         self._writes = Writes(

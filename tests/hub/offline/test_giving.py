@@ -1,0 +1,69 @@
+"""Large objects and documents, without the cloud."""
+
+from __future__ import annotations
+
+import json
+
+from tests.http.support import request
+from tests.hub.offline.world import OfflineTestCase, item
+from yurttunnel.hub.offline.giving import MOST_GIVEN
+
+OPENAPI = "/openapi/v2"
+ONE = "/api/v1/namespaces/n/configmaps/a"
+
+
+class GivingTests(OfflineTestCase):
+    """How they are given."""
+
+    def stalled(self, target=OPENAPI):
+        """Ask, and take nothing of the answer yet."""
+        connection = self.server.connect()
+        connection.receive(request(target.encode(), b"User-Agent: kubelet"))
+        return connection
+
+    def waiting(self, connection):
+        """Return how much waits for the client."""
+        return len(connection.dataBuffer) + connection._tempDataLen
+
+    def test_pace(self):
+        """They are streamed, no faster than their clients take them."""
+        document = bytes(range(256)) * 4000
+        self.keep_document(OPENAPI, document)
+        self.keep_one("configmaps.v1.core", item("a", data="x" * 1_000_000))
+        for target in (OPENAPI, ONE):
+            connection = self.stalled(target)
+            while self.waiting(connection):
+                self.assertLess(self.waiting(connection), 200_000)
+                connection.turn()
+            head, _, body = connection.sent.partition(b"\r\n\r\n")
+            self.assertIn(b"\r\nContent-Length: %d" % len(body), head)
+            if target == OPENAPI:
+                self.assertEqual(document, body)
+            else:
+                self.assertEqual("x" * 1_000_000, json.loads(body)["data"])
+
+    def test_head(self):
+        """Of a head there is no body, nor a bound."""
+        self.keep_document(OPENAPI, bytes(100_000))
+        status, fields, body = self.ask(OPENAPI, method=b"HEAD")
+        self.assertEqual((200, b"100000", b""), (status, fields[b"content-length"], body))
+
+    def test_bound(self):
+        """Those who take nothing have so much at a time, which they give back when they leave."""
+        self.keep_document(OPENAPI, bytes(MOST_GIVEN // 2))
+        self.keep_document("/version", b"{}")
+        first, _ = self.stalled(), self.stalled()
+        status = self.assert_status(503, "ServiceUnavailable", "too much", OPENAPI)
+        self.assertEqual(1, status["details"]["retryAfterSeconds"])
+        self.assertEqual(200, self.ask("/version")[0])
+        first.abortConnection()
+        self.assertEqual(200, self.ask(OPENAPI)[0])
+
+    def test_pods(self):
+        """A pod has as many as it leaves free, and the node its own."""
+        self.keep_document(OPENAPI, bytes(MOST_GIVEN // 2))
+        self.holder = "10.0.0.1"
+        self.stalled()
+        self.assert_status(503, "ServiceUnavailable", "too much", OPENAPI)
+        for self.holder in ("10.0.0.2", None):
+            self.assertEqual(200, self.ask(OPENAPI)[0])

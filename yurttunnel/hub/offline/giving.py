@@ -1,0 +1,53 @@
+"""Answers that are read whole: objects and documents, which may be large."""
+
+from __future__ import annotations
+
+from yurttunnel.http.places import Places
+from yurttunnel.hub.offline.pace import Pace
+from yurttunnel.hub.offline.refusals import Refusals
+from yurttunnel.hub.request.requests import HubCall
+
+PIECE = 64 * 1024
+"""Bytes that are written at once; what has no more goes out with its head."""
+
+MOST_GIVEN = 32 * 1024 * 1024
+"""Bytes of longer ones that are being given, and as many to pods with a network of their own, of
+which each has as many as it leaves free."""
+
+
+class Giving:
+    """Gives them, no faster than their clients take them.
+
+    Until then they are in memory, so that many who take little at a time would fill that.
+    """
+
+    def __init__(self, refusals: Refusals) -> None:
+        self._refusals = refusals
+        # By whether they are of pods.
+        self._places = {pods: Places(MOST_GIVEN) for pods in (False, True)}
+
+    async def give(self, call: HubCall, content_type: bytes, body: bytes) -> None:
+        """Answer with ``body``; raises ``RequestFailed`` before the response has begun."""
+        exchange, size = call.exchange, len(body)
+        fields = [(b"Content-Type", content_type)]
+        if size <= PIECE:
+            exchange.respond(200, fields, body)
+            return
+        self._take_place(call, size)
+        exchange.send_head(200, [*fields, (b"Content-Length", b"%d" % size)])
+        pace = Pace(exchange)
+        pace.begin()
+        for begin in range(0, size, PIECE):
+            if pace.ended:
+                return
+            exchange.write(body[begin : begin + PIECE])
+            await pace.ready()
+        exchange.finish()
+
+    def _take_place(self, call: HubCall, size: int) -> None:
+        holder = call.holder
+        places = self._places[holder is not None]
+        if not places.has_one_for(holder):
+            raise self._refusals.unavailable("clients are being given too much of what is kept")
+        places.count(holder, size)
+        call.exchange.on_end(lambda _: places.count(holder, -size))
