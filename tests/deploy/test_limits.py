@@ -226,7 +226,7 @@ class HubTests(Limits, unittest.SynchronousTestCase):
             giving.MOST_GIVEN / MEBIBYTE,
             giving.MOST_GIVEN / MEBIBYTE / 2,
         ),
-        ("lists that are read", store.MOST_LISTED, store.MOST_LISTED),
+        ("lists that are read", store.MOST_LISTED, store.MOST_LISTED, store.MOST_LISTED / 2),
         ("time for reading", listed.SECONDS),
         ("Events that are kept", events.MOST, events.MOST_BYTES / MEBIBYTE),
         (

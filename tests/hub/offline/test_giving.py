@@ -6,20 +6,25 @@ import json
 
 from tests.http.support import request
 from tests.hub.offline.world import OfflineTestCase, item
+from yurttunnel.hub.cache.store import MOST_LISTED
 from yurttunnel.hub.offline.giving import MOST_GIVEN
 
 OPENAPI = "/openapi/v2"
 ONE = "/api/v1/namespaces/n/configmaps/a"
 
 
-class GivingTests(OfflineTestCase):
-    """How they are given."""
+class StalledTestCase(OfflineTestCase):
+    """Clients that take nothing."""
 
-    def stalled(self, target=OPENAPI):
+    def stalled(self, target):
         """Ask, and take nothing of the answer yet."""
         connection = self.server.connect()
         connection.receive(request(target.encode(), b"User-Agent: kubelet"))
         return connection
+
+
+class GivingTests(StalledTestCase):
+    """How they are given."""
 
     def waiting(self, connection):
         """Return how much waits for the client."""
@@ -52,7 +57,7 @@ class GivingTests(OfflineTestCase):
         """Those who take nothing have so much at a time, which they give back when they leave."""
         self.keep_document(OPENAPI, bytes(MOST_GIVEN // 2))
         self.keep_document("/version", b"{}")
-        first, _ = self.stalled(), self.stalled()
+        first, _ = self.stalled(OPENAPI), self.stalled(OPENAPI)
         status = self.assert_status(503, "ServiceUnavailable", "too much", OPENAPI)
         self.assertEqual(1, status["details"]["retryAfterSeconds"])
         self.assertEqual(200, self.ask("/version")[0])
@@ -63,7 +68,40 @@ class GivingTests(OfflineTestCase):
         """A pod has as many as it leaves free, and the node its own."""
         self.keep_document(OPENAPI, bytes(MOST_GIVEN // 2))
         self.holder = "10.0.0.1"
-        self.stalled()
+        self.stalled(OPENAPI)
         self.assert_status(503, "ServiceUnavailable", "too much", OPENAPI)
         for self.holder in ("10.0.0.2", None):
             self.assertEqual(200, self.ask(OPENAPI)[0])
+
+
+class ListTests(StalledTestCase):
+    """Lists of which there are so many at a time."""
+
+    def test_pods(self):
+        """A pod reads as many as it leaves to others, and one more when one of them is over."""
+        self.keep("services.v1.core", *[item(f"s{n:03}", data="x" * 1000) for n in range(500)])
+        self.holder = "10.0.0.1"
+        targets = ("/api/v1/services", "/api/v1/services?watch=1")
+        stalled = [self.stalled(targets[n % 2]) for n in range(MOST_LISTED // 2)]
+        for target in targets:
+            self.assert_status(503, "ServiceUnavailable", "too many lists", target)
+        for self.holder in ("10.0.0.2", None):
+            self.assertEqual(200, self.ask(targets[0])[0])
+        self.holder = "10.0.0.1"
+        stalled.pop().abortConnection()
+        self.assertEqual(200, self.ask(targets[0])[0])
+        for connection in stalled:
+            connection.abortConnection()
+
+    def test_all_pods(self):
+        """One that reads none has its turn, however many the others read."""
+        self.keep("services.v1.core", *[item(f"s{n:03}", data="x" * 1000) for n in range(500)])
+        stalled = []
+        for n in range(MOST_LISTED + 2):
+            self.holder = f"10.0.0.{n}"
+            stalled.append(self.stalled("/api/v1/services"))
+        self.assert_status(503, "ServiceUnavailable", "too many lists", "/api/v1/services")
+        self.holder = "10.0.1.1"
+        self.assertEqual(200, self.ask("/api/v1/services")[0])
+        for connection in stalled:
+            connection.abortConnection()

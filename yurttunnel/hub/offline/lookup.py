@@ -11,13 +11,16 @@ kubelet never gets one of pods, because it would end all that run.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.hub.cache.interfaces import Collection, ICache, IListed, Scope
 from yurttunnel.hub.cache.selectors import PODS, scope_of
+from yurttunnel.hub.cache.store import MOST_LISTED
 from yurttunnel.hub.cache.versions import version_of
 from yurttunnel.hub.filters.interfaces import IFilters
 from yurttunnel.hub.interfaces import IPolicy
@@ -68,6 +71,28 @@ class Lookup:
         self._policy = policy
         self._filters = filters
         self._refusals = refusals
+        # Lists that pods with a network of their own read, or wait for.
+        self._reading: Counter[str] = Counter()
+
+    @contextmanager
+    def reading(self, call: HubCall) -> Iterator[None]:
+        """Count a list that is to be read, by a client that may take it slowly.
+
+        A pod has as many as it leaves free, so that others find some; and one in any case.
+        """
+        holder, reading = call.holder, self._reading
+        if holder is None:
+            yield
+            return
+        if reading[holder] >= max(1, MOST_LISTED - reading.total()):
+            raise self._refusals.unavailable("this client reads too many lists at a time")
+        reading[holder] += 1
+        try:
+            yield
+        finally:
+            reading[holder] -= 1
+            if not reading[holder]:
+                del reading[holder]
 
     def sources(self, call: HubCall) -> list[Source]:
         """Return what an answer can be made from."""

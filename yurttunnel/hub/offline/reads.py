@@ -38,6 +38,10 @@ class Reads:
 
     async def list(self, call: HubCall, owner: str) -> None:
         """Answer with a list, or a page of one."""
+        with self._lookup.reading(call):
+            await self._list(call, owner)
+
+    async def _list(self, call: HubCall, owner: str) -> None:
         found = await self._lookup.list(call, owner)
         try:
             check_version(call.request.options, found.listed.meta, self._refusals)

@@ -61,12 +61,13 @@ class Watches:
 
     async def _from_the_beginning(self, call: HubCall, owner: str) -> None:
         ends_at = self._end(call)
-        found = await self._lookup.list(call, owner)
-        try:
-            check_version(call.request.options, found.listed.meta, self._refusals)
-            parked = await self._send_objects(call, found, ends_at)
-        finally:
-            found.listed.close()
+        with self._lookup.reading(call):
+            found = await self._lookup.list(call, owner)
+            try:
+                check_version(call.request.options, found.listed.meta, self._refusals)
+                parked = await self._send_objects(call, found, ends_at)
+            finally:
+                found.listed.close()
         self._park(parked)
 
     async def _send_objects(self, call: HubCall, found: FoundList, ends_at: float) -> ParkedWatch:
