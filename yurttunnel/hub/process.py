@@ -245,9 +245,9 @@ def build(
         upstream,
         filtered_watches,
         kept_watches,
-        # Answers have their time to end while what they come from runs, save for watches offline.
-        ClosedAtTheEnd(partial(ports.drain, hub.end_watches)),
         offline,
+        # Answers have their time to end while what they come from runs.
+        ClosedAtTheEnd(partial(ports.drain, hub.end_watches)),
         ClosedAtTheEnd(own.close),
         ClosedAtTheEnd(for_pages.close),
         informers,

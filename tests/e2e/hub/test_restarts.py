@@ -117,6 +117,28 @@ class StopTests(HubTestCase):
         self.assertEqual((response.status, response.body), (201, b"{}"))
         await hub.ended(20)
 
+    async def test_answers_without_the_cloud_have_their_time_too(self) -> None:
+        """A list that is being taken is whole; a watch ends once the ports are closed."""
+        cloud, hub = await self.start()
+        for number in range(40):
+            cloud.add("configmaps", f"n-{number}", "default", data={"text": "x" * 400_000})
+        client = self.client(hub)
+        path = "/api/v1/configmaps"
+        await client.ask(path)
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        watch = await client.watch(path)
+        answer = await client.send(path)
+        answer.peer.transport.pauseProducing()
+        await self.eventually(lambda: len(watch.events) == 40, "the watch begins")
+        hub.signal(signal.SIGTERM)
+        await watch.ends(10)
+        await self.assertFailure(self.dial_late(hub), ConnectionRefusedError)
+        answer.peer.transport.resumeProducing()
+        response = await self.within(10, answer.whole(), "the list")
+        self.assertEqual(40, len(client.expect(response, 200, path)["items"]))
+        await hub.ended(20)
+
     def dial_late(self, hub: Hub) -> Deferred:
         """Connect to the port of a hub that stops."""
         return Deferred.fromCoroutine(self.client(hub).send("/version"))
