@@ -210,6 +210,20 @@ class UserTests(PlayedServers):
         self.answer(403)
         self.assertEqual("", self.successResultOf(asked))
 
+    def test_connections_that_were_kept(self):
+        """They may all have been closed, so that the second try is not by another one of them."""
+        first, second = self.ask(), self.ask()
+        for number, asked in enumerate((first, second)):
+            self.answer(201, review(username="a"), number)
+            self.assertEqual("a", self.successResultOf(asked))
+        asked = self.ask()
+        [used] = [each for each in self.connections.played if len(each.sent) > each.seen]
+        used.break_off(ConnectionLost())
+        self.settle()
+        self.assertEqual(3, len(self.connections.played))
+        self.answer(201, review(username="a"))
+        self.assertEqual("a", self.successResultOf(asked))
+
     def test_unreachable(self):
         """Without an answer it is asked once more, by a new connection; then it is not known."""
         asked = self.ask()

@@ -98,12 +98,14 @@ class ConnectionsTests(TestCase):
         self.assertEqual(2, self.connections.statistics.connects)
 
     async def test_renewal(self):
-        """With a new certificate there are new connections."""
+        """With a new certificate there are new connections; it is told once, each time."""
         await self.ask()
-        renewed = self.issuer.node("edge-2")
-        self.identity.node.rotate(renewed, utc_now(self.issuer.clock))
-        self.assertEqual(0, self.connections.statistics.idle)
-        self.assertIn("edge-2", await self.ask())
+        for name in ("edge-2", "edge-3"):
+            renewed = self.issuer.node(name)
+            self.identity.node.rotate(renewed, utc_now(self.issuer.clock))
+            self.assertEqual(0, self.connections.statistics.idle)
+            self.assertIn(name, await self.ask())
+        self.assertEqual(1, len(self.identity.node.on_rotated))
 
     async def test_other_name(self):
         """A server with a certificate for another name is refused, with the name."""

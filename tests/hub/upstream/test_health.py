@@ -243,12 +243,15 @@ class SeveralServersTests(HealthTestCase):
     names = ("a", "b", "c")
 
     def test_one_is_enough(self):
-        """There is a cloud as long as one server is healthy, and the end of one is told alone."""
+        """There is a cloud as long as one server is healthy, and the end of one is told alone; that
+        there is a cloud is told once.
+        """
         self.start()
         self.silent.update(self.servers[:2])
         self.pass_time(12)
         self.assertEqual([("a", True), ("b", True)], sorted(self.lost))
         self.assertEqual([True], self.turns)
+        self.assertEqual(1, sum("the cloud can be reached" in line for line in self.lines))
 
     def test_side_by_side(self):
         """Servers that are silent are found out at the same time."""
@@ -264,6 +267,21 @@ class SeveralServersTests(HealthTestCase):
         self.start()
         self.assertTrue(self.health.known)
         self.assertTrue(self.health.online)
+
+    def test_start_with_one_that_is_found_out_first(self):
+        """That there is no cloud is told once all of them have been asked, and not before."""
+        known = []
+        self.health.on_known(lambda: known.append(self.health.online))
+        self.down[self.servers[0]] = "connection refused"
+        self.silent.update(self.servers[1:])
+        self.start()
+        self.pass_time(1.5)
+        self.assertIs(State.UNHEALTHY, self.state())
+        self.assertEqual([], known)
+        self.assertNotIn("no API server can be reached", " ".join(self.lines))
+        self.pass_time(1)
+        self.assertEqual([False], known)
+        self.assertIn("no API server can be reached", " ".join(self.lines))
 
 
 class OtherSettingsTests(HealthTestCase):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.error import ConnectionLost
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import formatEvent, globalLogPublisher
@@ -12,9 +12,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.http.support import settle
 from tests.hub.forwarding.world import Identity, PlayedConnections
+from yurttunnel.http.asking import ask
 from yurttunnel.http.errors import RequestFailed
+from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.hub.cache.interfaces import KeptEvent
 from yurttunnel.hub.upstream.calls import ApiCalls
+from yurttunnel.hub.upstream.connections import POOL
 from yurttunnel.hub.upstream.node_lease import CheckFailed, NodeLease
 from yurttunnel.hub.upstream.servers import Balancer, parse_servers
 
@@ -136,6 +139,30 @@ class RenewalTests(PlayedServers):
         ill.cancel()
         self.failureResultOf(ill)
 
+    def test_an_ill_server_beside_one_that_renews(self):
+        """What has come of its try changes nothing for who is asked to renew."""
+        first, ill = self.check(), self.check(self.second)
+        self.answer(409)
+        self.successResultOf(ill)
+        self.second.healthy = True
+        second = self.check(self.second)
+        self.assertTrue(self.asked()[0].startswith("GET"))
+        self.answer(200)
+        self.successResultOf(second)
+        self.answer(200, number=0)
+        self.successResultOf(first)
+
+    def test_a_slow_answer(self):
+        """The interval begins with the request, which has the time from when the Lease lasts."""
+        checked = self.check()
+        self.clock.advance(1.5)
+        self.answer(200)
+        self.successResultOf(checked)
+        self.clock.advance(8)
+        self.check()
+        self.assertTrue(self.asked()[0].startswith("PATCH"))
+        self.answer(200)
+
     def test_created(self):
         """When there is none, it is created as the node's own."""
         checked = self.check()
@@ -205,6 +232,7 @@ class SignOfLifeTests(PlayedServers):
             (self.first, 401, False),
             (self.second, 200, False),
             (self.first, 503, False),
+            (self.first, 500, False),
             (self.first, 403, True),
             (self.second, 500, True),
         ):
@@ -283,6 +311,17 @@ class SignOfLifeTests(PlayedServers):
         self.answer(200)
         self.successResultOf(checked)
 
+    def test_many_slow_answers(self):
+        """It waits for none of them: a server with much to do is not taken for lost."""
+        for _ in range(POOL.max_per_key):
+            taken = maybeDeferred(self.connections.take, self.first, True)
+            asked = taken.addCallback(ask, b"GET", b"/api/v1/pods", [(b"Host", b"a")])
+            asked.addErrback(lambda failure: failure.trap(ExchangeFailed))
+        checked = self.check()
+        self.assertTrue(self.asked()[0].startswith("PATCH"))
+        self.answer(200)
+        self.successResultOf(checked)
+
     def test_cancelled(self):
         """A check that takes too long is given up with its connection."""
         checked = self.check()
@@ -309,6 +348,12 @@ class EventTests(PlayedServers):
         self.answer(201)
         self.assertEqual(201, self.successResultOf(sent))
         self.assertEqual([("a", True)], self.connections.keys)
+
+    def test_node_that_is_refused(self):
+        """Nobody is asked whether the node may send its own."""
+        sent = self.send()
+        self.answer(401)
+        self.assertEqual(401, self.successResultOf(sent))
 
     def test_token(self):
         """One of a pod is posted with its token."""
