@@ -433,6 +433,7 @@ class RefusalTests(ServerTestCase):
         self.handler.answer = lambda exchange: exchange.refuse(403, "no")
         self.send(request(method=b"HEAD"))
         self.assertEqual(403, self.responses("HEAD", closed=True)[0][0])
+        self.assertEqual(403, self.handler.statuses[-1], "what logs and metrics see")
 
     def test_after_a_good_request(self):
         """What comes behind a good request is refused in its turn."""
