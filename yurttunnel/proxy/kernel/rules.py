@@ -149,7 +149,6 @@ class KernelRules:
     def leave(self) -> Deferred[None]:
         """Make the rules those of a machine where nobody ejects endpoints any more."""
         self._due = False
-        self._changed.clear()
         self._leaving.stop()
         if self._next is not None:
             self._next.cancel()
