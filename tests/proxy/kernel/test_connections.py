@@ -53,6 +53,18 @@ class ConnectionsTests(KernelTestCase):
                 self.connections.forget(self.attempt())
                 self.assertIsNone(self.connections.is_answered(self.attempt()))
 
+    def test_by_answers_alone(self) -> None:
+        """A client that the pod sees as it is is found whatever portal it has come by."""
+        client, node, pod = CLIENT[self.version], NODE[self.version], PODS[self.version][0]
+        command(
+            *("conntrack", "-I", "-p", "tcp", "-s", client, "-d", node),
+            *("--sport", str(CLIENTS), "--dport", str(PORTAL)),
+            *("--dst-nat", f"{pod}:{PORT}" if self.version == 4 else f"[{pod}]:{PORT}"),
+            *("--state", "SYN_SENT", "--timeout", "60"),
+        )
+        self.portals = []
+        self.assertIs(False, self.connections.is_answered(self.attempt()))
+
     def test_another_endpoint(self) -> None:
         """What the client has with another pod by now is not its attempt at this one."""
         self.lead(NODE[self.version])

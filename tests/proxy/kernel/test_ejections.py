@@ -89,6 +89,7 @@ class EjectionsTests(SynchronousTestCase):
 
     def test_trial(self):
         """One that only our probes do not reach returns after a minute; one that refuses not."""
+        self.pass_time(TRIAL)
         self.outcome = Outcome.SILENT
         self.ejections.eject(ONE, Outcome.SILENT)
         self.pass_time(TRIAL - 1)
@@ -143,6 +144,14 @@ class EjectionsTests(SynchronousTestCase):
         self.assertFalse(self.is_ejected())
         self.assertEqual([0.0, FIRST], self.probed)
 
+    def test_reconsidered_between_growing_pauses(self):
+        """The pause that follows is as long as the one that was cut short."""
+        self.ejections.eject(ONE, Outcome.REFUSED)
+        self.pass_time(4)
+        self.ejections.reconsider([ONE])
+        self.pass_time(4)
+        self.assertEqual([1.0, 3.0, 4.0, 8.0], self.probed)
+
     def test_services_that_are_gone(self):
         """What no service has any more is forgotten, also while it is probed."""
         self.outcome = Deferred()
@@ -154,18 +163,40 @@ class EjectionsTests(SynchronousTestCase):
         self.assertEqual([ONE], self.changed)
         self.assertEqual([], self.clock.getDelayedCalls())
 
-    def test_stop(self):
-        """Nothing is probed afterwards, and nothing is ejected."""
+    def test_services_that_come_back(self):
+        """What a probe of before has found counts no more for one that is ejected anew."""
         self.ejections.eject(ONE, Outcome.REFUSED)
+        former = self.outcome = Deferred()
+        self.clock.advance(FIRST)
+        self.ejections.keep(lambda target: False)
+        self.ejections.eject(ONE, Outcome.REFUSED)
+        former.callback(Outcome.ANSWERED)
+        self.assertTrue(self.is_ejected())
+        self.outcome = Outcome.ANSWERED
+        self.clock.advance(FIRST)
+        self.assertFalse(self.is_ejected())
+
+    def test_stop(self):
+        """Nothing is probed afterwards, and nothing is ejected, whatever is being probed."""
+        answer = self.outcome = Deferred()
+        self.ejections.eject(ONE, Outcome.REFUSED)
+        self.ejections.eject(DNS, Outcome.REFUSED)
+        self.clock.advance(FIRST)
         self.ejections.stop()
+        answer.callback(Outcome.REFUSED)
         self.assertEqual([], self.clock.getDelayedCalls())
         self.assertFalse(self.is_ejected())
 
     def test_what_the_page_shows(self):
-        """The failures of each endpoint, the last of them, and until when it is left out."""
+        """The failures of each endpoint, the last of them or what the last probe has found, and
+        until when it is left out.
+        """
         self.ejections.eject(ONE, Outcome.REFUSED)
         self.ejections.eject(ONE, Outcome.SILENT)
         one, two = self.ejections.endpoints(Protocol.TCP, [endpoint(1), endpoint(2)])
         self.assertEqual((2, "it does not answer", FIRST),
                          (one.failures, one.last_failure, one.ejected_until))  # fmt: skip
         self.assertEqual((0, "", None), (two.failures, two.last_failure, two.ejected_until))
+        self.clock.advance(FIRST)
+        [one] = self.ejections.endpoints(Protocol.TCP, [endpoint(1)])
+        self.assertEqual((2, Outcome.REFUSED.value), (one.failures, one.last_failure))

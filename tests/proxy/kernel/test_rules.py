@@ -204,9 +204,9 @@ class KernelRulesTests(SynchronousTestCase):
 
     def test_portals_of_one_that_has_left(self):
         """The kernel may lead clients to it by earlier connections; the latest ones are known."""
+        self.patch(rules, "MOST_FORMER", 1)
         self.apply([2, 3])
         self.assertEqual([PORTAL], list(self.rules.portals(ONE)))
-        self.patch(rules, "MOST_FORMER", 1)
         self.apply([3])
         self.assertEqual([PORTAL], list(self.rules.portals(TWO)))
         self.assertEqual([], list(self.rules.portals(ONE)))
@@ -271,9 +271,25 @@ class KernelRulesTests(SynchronousTestCase):
         self.successResultOf(self.rules.apply([Placed(web, None), *others]))
 
     def test_the_end(self):
-        """What was about to be changed is not, and no timer is left."""
+        """What was about to be changed is not, no timer is left, and nothing is left out."""
         self.eject(ONE)
         self.apply([1, 2])
+        self.assertIn("mod 1 map", self.transactions[-1])
         self.ejections.stop()
         self.successResultOf(self.rules.leave())
+        self.assertEqual([], self.clock.getDelayedCalls())
+        self.assertIn("mod 2 map", self.transactions[-1])
+
+    def test_the_end_amid_a_change(self):
+        """What was to follow that does not: it would go on behind the end."""
+        change = Deferred()
+        self.forgetting = lambda: change
+        self.eject(ONE)
+        self.clock.advance(0)
+        self.eject(TWO)
+        self.ejections.stop()
+        self.successResultOf(self.rules.leave())
+        self.transactions.clear()
+        change.callback(0)
+        self.assertEqual([], self.transactions)
         self.assertEqual([], self.clock.getDelayedCalls())

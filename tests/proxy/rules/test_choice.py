@@ -60,7 +60,8 @@ class RecordedRules:
 
     async def remove_elsewhere(self, versions=VERSIONS):
         """Note it in the same way."""
-        return await self._answer(_of("remove elsewhere", versions), [])
+        removed = ["removed the chains of iptables (legacy)"] if self.leftovers else []
+        return await self._answer(_of("remove elsewhere", versions), removed)
 
 
 def _of(call, versions):
@@ -157,6 +158,19 @@ class ChoiceTests(SynchronousTestCase):
         self.assertEqual(
             ["remove elsewhere [4]", "remove elsewhere [6]"],
             [each for each in self.iptables.calls if each != "apply"],
+        )
+
+    def test_leftovers_of_all_kinds(self):
+        """It is told what there was of each."""
+        self.iptables.leftovers = self.nftables.leftovers = True
+        with capturedLogs() as events:
+            self.choose(BackEnd.IPTABLES)
+        self.assertEqual(
+            [
+                "Of a former process: removed the chains of iptables (legacy)",
+                "Of a former process: removed the rules of nftables",
+            ],
+            [formatEvent(each) for each in events],
         )
 
     def test_leftovers_that_cannot_be_removed(self):

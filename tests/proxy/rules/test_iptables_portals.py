@@ -167,6 +167,15 @@ class LedTests(PortalsCase):
         ):
             self.assertEqual(self.rules(*services, host=host), one.rules(services, host))
 
+    def test_what_stays(self):
+        """Of thousands of Services the rules are made again of those alone that have changed."""
+        one = PortalRules(4)
+        before, after = (
+            one.rules([placed(CLUSTER_IP)], HOST)["nat"].chains["KUBE-PORTALS-CONTAINER"][0]
+            for _ in range(2)
+        )
+        self.assertIs(before, after)
+
     def test_names(self):
         """A comment is no longer than the kernel takes it, and can be nothing but a comment."""
         name = ServicePortName("n" * 63, "s" * 253, 'x" -j ACCEPT\n-A INPUT -j ACCEPT #')

@@ -53,6 +53,19 @@ class PipePoolTests(SynchronousTestCase):
         pool.close()
         self.assertEqual(descriptors_in_use(), self.before)
 
+    def test_for_one_that_is_given_back_there_is_one(self) -> None:
+        """Whether it is kept or not."""
+        for most_idle in (1, 0):
+            pool = PipePool(most=2, most_idle=most_idle)
+            first, second = pool.take(), pool.take()
+            pool.give_back(first)
+            third = pool.take()
+            self.assertIsNotNone(third)
+            self.assertIsNone(pool.take())
+            pool.give_back(second)
+            pool.give_back(third)
+            pool.close()
+
     def test_without_descriptors_there_is_none(self) -> None:
         """Its user copies."""
         with mock.patch("os.pipe2", side_effect=OSError(24, "Too many open files")):

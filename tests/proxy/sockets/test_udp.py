@@ -14,6 +14,7 @@ from unittest import mock
 from twisted.internet.error import ConnectionLost
 from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.e2e.network.namespaces import wait_for_ipv6
@@ -21,6 +22,7 @@ from tests.proxy.sockets.udp_lab import LOOPBACK, UdpTestCase, datagram_socket, 
 from tests.steering.netlink.support import KernelTestCase, command
 from yurttunnel.proxy.interfaces import IProxySocket, IProxySockets
 from yurttunnel.proxy.sockets.dialing import LOOP
+from yurttunnel.proxy.sockets.local_address import from_local_address
 from yurttunnel.proxy.sockets.udp import MOST_TRIES
 from yurttunnel.proxy.sockets.udp_table import AFTER_REPLY, BEFORE_REPLY, MOST_KEPT
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
@@ -160,6 +162,16 @@ class SixAddressTests(UdpTestCase, KernelTestCase):
             self.answer(endpoint)
             [(data, source)] = received(client)
             self.assertEqual((b"?", address), (data, source[0]))
+
+
+class InterfaceTests(SynchronousTestCase):
+    """By which interface a reply leaves."""
+
+    def test_any(self):
+        """The route to the client tells, whichever address it leaves from."""
+        for address, interface in (("192.0.2.1", slice(4)), ("2001:db8::1", slice(16, 20))):
+            [(_, _, told)] = from_local_address(ip_address(address).packed)
+            self.assertEqual(bytes(4), told[interface])
 
 
 class IdleTests(UdpTestCase):
