@@ -255,6 +255,26 @@ class SocketTests(ProxierTestCase):
         former.drained()
         self.assertEqual({}, self.placement.draining())
 
+    def test_connections_go_on_when_a_port_gets_another_name(self):
+        """As it does when the Service gets a second one; they end when its number is gone."""
+        self.set(service([1], portals=(CLUSTER_IP,)))
+        (former,) = self.sockets.opened
+        former.active = 2
+        renamed = replace(key(), name=replace(key().name, port="web"))
+        self.set(service([1], key=renamed, portals=(CLUSTER_IP, NODE_PORT)))
+        self.assertEqual([None], former.drains)
+        self.clock.advance(1)
+        self.set(service([1], key=renamed, portals=(replace(CLUSTER_IP, port=81),)))
+        self.assertEqual([None, 5.0], former.drains)
+
+    def test_connections_end_when_another_service_gets_the_port(self):
+        """They were the other one's."""
+        self.set(service([1], portals=(CLUSTER_IP,)))
+        (former,) = self.sockets.opened
+        former.active = 2
+        self.set(service([1], key=key("api"), portals=(CLUSTER_IP,)))
+        self.assertEqual([5.0], former.drains)
+
     def test_connections_that_went_on_have_ended(self):
         """Nothing is left to be stopped with the Service."""
         self.in_scopes(Scope.ALL)

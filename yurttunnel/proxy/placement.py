@@ -114,7 +114,7 @@ class Placement:
         # What waits for the end of what is under way, by what tells of that end.
         self._stopping: dict[Deferred[None], tuple[Key, IProxySocket]] = {}
         # Those of them whose connections may go on, since the port of their Service is still there.
-        self._lasting: dict[IProxySocket, Key] = {}
+        self._lasting: dict[IProxySocket, VirtualService] = {}
         # Of sockets that are closed.
         self._past: Counter[tuple[Protocol, str]] = Counter()
 
@@ -154,7 +154,8 @@ class Placement:
 
         What is under way has ``drain`` seconds. Connections by TCP go on as long as the port of
         their Service is there, though others serve it now: sockets of other scopes, as a traffic
-        policy has changed, or the kernel. Returns whether there was something to close.
+        policy has changed, or of another name of the port, or the kernel. Returns whether there was
+        something to close.
         """
         gone = [
             key
@@ -162,9 +163,10 @@ class Placement:
             if key.version in versions and (key not in services or key in self._by_kernel)
         ]
         for key in gone:
-            self._close(key, None if _goes_on(key, services) else drain)
-        for socket, key in list(self._lasting.items()):
-            if key.version in versions and not _goes_on(key, services):
+            goes_on = _goes_on(self._open[key].service, services)
+            self._close(key, None if goes_on else drain)
+        for socket, service in list(self._lasting.items()):
+            if service.key.version in versions and not _goes_on(service, services):
                 del self._lasting[socket]
                 _ = socket.stop(drain)
         return bool(gone)
@@ -264,7 +266,7 @@ class Placement:
             return
         self._stopping[stopping] = key, closed.socket
         if drain is None:
-            self._lasting[closed.socket] = key
+            self._lasting[closed.socket] = closed.service
         _ = stopping.addBoth(self._stopped, stopping, closed.socket)
 
     def _stopped(self, _: object, stopping: Deferred[None], socket: IProxySocket) -> None:
@@ -280,14 +282,28 @@ class Placement:
         await gatherResults(list(self._stopping))
 
 
-def _goes_on(key: Key, services: Services) -> bool:
+def _goes_on(service: VirtualService, services: Services) -> bool:
     """Return whether connections may go on, as the port of their Service is there in some scope.
 
-    What comes next of a client by UDP is led to who serves it now, and nothing is left to go on.
+    It may have another name, which one gets that is no longer the only one of its Service. What
+    comes next of a client by UDP is led to who serves it now, and nothing is left to go on.
     """
-    return key.protocol is Protocol.TCP and any(
-        replace(key, scope=scope) in services for scope in Scope
+    key = service.key
+    if key.protocol is not Protocol.TCP:
+        return False
+    if any(replace(key, scope=scope) in services for scope in Scope):
+        return True
+    portals = {(portal.address, portal.port) for portal in service.portals}
+    return any(
+        (portal.address, portal.port) in portals
+        for other in services.values()
+        if _without_port(other.key) == _without_port(key)
+        for portal in other.portals
     )
+
+
+def _without_port(key: Key) -> tuple[str, str, int, Protocol]:
+    return key.name.namespace, key.name.name, key.version, key.protocol
 
 
 def _without(service: VirtualService, unclaimed: Unclaimed) -> VirtualService:
