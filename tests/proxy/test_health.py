@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.protocol import connectionDone
@@ -18,8 +20,8 @@ from yurttunnel.ops.http_site import AT_ONCE, LimitedSite
 from yurttunnel.ops.listen import CannotListen
 from yurttunnel.proxy import health_checks
 from yurttunnel.proxy.health import METRICS, HealthPages, SyncHealth
-from yurttunnel.proxy.health_checks import HealthCheckServers
-from yurttunnel.proxy.state.virtual_services import HealthCheckNodePort
+from yurttunnel.proxy.health_checks import HealthCheckServers, listening_hosts
+from yurttunnel.proxy.state.virtual_services import HealthCheckNodePort, NodeFacts
 
 
 def ask(site, clock, path, method="GET"):
@@ -180,7 +182,8 @@ class ServiceTests(SynchronousTestCase):
         """Answer for nothing."""
         self.reactor = MemoryReactorClock()
         self.alive = True
-        self.servers = HealthCheckServers(self.reactor, "::", lambda: self.alive)
+        self.hosts = ["::"]
+        self.servers = HealthCheckServers(self.reactor, lambda: self.hosts, lambda: self.alive)
 
     def answer(self, path="/"):
         """Ask at the port that was opened last."""
@@ -257,6 +260,33 @@ class ServiceTests(SynchronousTestCase):
         self.servers.update({30500: good, 30501: bad})
         self.assertEqual([], list(self.servers.problems()))
         self.assertEqual([30500, 30501], [server[0] for server in self.reactor.tcpServers])
+
+    def test_addresses_of_node_ports(self):
+        """It is asked for there alone, wherever those are by now."""
+        check = {30500: HealthCheckNodePort(30500, "shop", "web", 1)}
+        opened = []
+        for self.hosts in (["10.0.0.1", "fd00::1"], ["10.0.0.1", "fd00::2"]):
+            self.servers.update(check)
+            opened.append({server[3] for server in self.reactor.tcpServers})
+            self.reactor.tcpServers.clear()
+        self.assertEqual([{"10.0.0.1", "fd00::1"}, {"fd00::2"}], opened)
+
+    def test_which_addresses(self):
+        """All of them, unless some networks alone have node ports; of a family that none of them is
+        of, all. Very many are as all.
+        """
+        own = ("127.0.0.1", "10.0.0.1", "192.0.2.1", "::1", "fd00::1", "fe80::1")
+        facts = NodeFacts("here", addresses=frozenset(map(ip_address, own)))
+        self.assertEqual(["::"], listening_hosts(facts))
+        self.assertEqual(["0.0.0.0"], listening_hosts(replace(facts, versions=(4,))))
+        for number, expected in ((1, {"10.0.0.1", "::1", "fd00::1"}), (17, {"::"})):
+            more = frozenset(ip_address("10.0.0.0") + each for each in range(1, number + 1))
+            some = replace(
+                facts,
+                addresses=facts.addresses | more,
+                node_port_networks=(ip_network("10.0.0.0/8"),),
+            )
+            self.assertEqual(expected, set(listening_hosts(some)))
 
     def test_ports_that_are_wanted_no_more(self):
         """They are given back, at the end all of them."""

@@ -15,39 +15,62 @@ from twisted.internet.interfaces import IListeningPort
 
 from yurttunnel.ops.http_site import Answer, LimitedSite, PageRequest
 from yurttunnel.ops.listen import CannotListen, listen_tcp
-from yurttunnel.proxy.state.virtual_services import HealthCheckNodePort, Problem
+from yurttunnel.proxy.claims import MOST_ADDRESSES
+from yurttunnel.proxy.state.virtual_services import (
+    HealthCheckNodePort,
+    NodeFacts,
+    Problem,
+    has_node_ports,
+)
 from yurttunnel.tunnel.reactor import IReactor
 
 _FLAG = "healthCheckNodePort"
 
 
+def listening_hosts(facts: NodeFacts) -> Collection[str]:
+    """Return the addresses to listen on: those that serve node ports, or one for all of them."""
+    # To listen on a link-local one takes the interface as well.
+    own = [each for each in facts.addresses if not each.is_link_local]
+    found = [str(each) for each in own if has_node_ports(each, facts.node_port_networks)]
+    if len(found) < len(own) and len(found) <= MOST_ADDRESSES:
+        return found
+    # The one of IPv6 is that of both families.
+    return ["::" if 6 in facts.versions else "0.0.0.0"]
+
+
 class HealthCheckServers:
     """Answers on the ports of Services; ``is_alive()`` says whether this proxy keeps up.
 
-    ``host`` is the address to listen on.
+    ``hosts()`` gives the addresses to listen on.
     """
 
-    def __init__(self, reactor: IReactor, host: str, is_alive: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        reactor: IReactor,
+        hosts: Callable[[], Collection[str]],
+        is_alive: Callable[[], bool],
+    ) -> None:
         self._reactor = reactor
-        self._host = host
+        self._hosts = hosts
         self._is_alive = is_alive
         self._desired: Mapping[int, HealthCheckNodePort] = {}
-        self._open: dict[int, IListeningPort] = {}
+        self._open: dict[tuple[str, int], IListeningPort] = {}
         self._failed: dict[int, str] = {}
 
     def update(self, desired: Mapping[int, HealthCheckNodePort]) -> None:
         """Answer for ``desired`` from now on; what could not be opened is tried again."""
         self._desired = desired
-        for port in self._open.keys() - desired.keys():
+        wanted = {(host, port) for host in self._hosts() for port in desired}
+        for place in self._open.keys() - wanted:
             # Nobody waits for it: the kernel refuses from now on.
-            _ = maybeDeferred(self._open.pop(port).stopListening)
+            _ = maybeDeferred(self._open.pop(place).stopListening)
         self._failed.clear()
-        for port in desired.keys() - self._open.keys():
+        for host, port in wanted - self._open.keys():
             # A load balancer may be told any path, and any method.
             pages = {"/*": partial(self._answer, port)}
             site = LimitedSite(pages, self._reactor, serves_probes_alone=True)
             try:
-                self._open[port] = listen_tcp(self._reactor, _FLAG, self._host, port, site)
+                self._open[host, port] = listen_tcp(self._reactor, _FLAG, host, port, site)
             except CannotListen as error:
                 self._failed[port] = str(error)
 

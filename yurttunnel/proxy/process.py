@@ -37,7 +37,7 @@ from yurttunnel.proxy.connection_table import METRICS as CONNECTION_METRICS
 from yurttunnel.proxy.connection_table import connection_table
 from yurttunnel.proxy.health import METRICS as HEALTH_METRICS
 from yurttunnel.proxy.health import HealthPages, SyncHealth
-from yurttunnel.proxy.health_checks import HealthCheckServers
+from yurttunnel.proxy.health_checks import HealthCheckServers, listening_hosts
 from yurttunnel.proxy.metrics import METRICS, ProxyStats, proxy_registry
 from yurttunnel.proxy.node import ThisNode
 from yurttunnel.proxy.page import (
@@ -51,7 +51,6 @@ from yurttunnel.proxy.proxier import Proxier
 from yurttunnel.proxy.settings import Settings, SourceSettings
 from yurttunnel.proxy.sources.sources import Sources
 from yurttunnel.proxy.state.virtual_services import Problem
-from yurttunnel.steering.firewall.detection import has_family
 from yurttunnel.steering.netlink.address_events import AddressEvents
 from yurttunnel.steering.netlink.worker import KernelWorker
 from yurttunnel.tunnel.reactor import IReactor
@@ -179,8 +178,7 @@ class ProxyProcess:
             carrier.conntrack,
             HealthCheckServers(
                 self._reactor,
-                # The one of IPv6 is that of both families.
-                "::" if has_family(6) else "0.0.0.0",
+                lambda: listening_hosts(self._node.facts),
                 lambda: self._health.is_alive,
             ),
             self._health,
