@@ -227,7 +227,7 @@ class HubTests(Limits, unittest.SynchronousTestCase):
             giving.MOST_GIVEN / MEBIBYTE / 2,
         ),
         ("lists that are read", store.MOST_LISTED, store.MOST_LISTED, store.MOST_LISTED / 2),
-        ("time for reading", listed.SECONDS),
+        ("time for reading", listed.SECONDS, store.MOST_LOG / MEBIBYTE),
         ("Events that are kept", events.MOST, events.MOST_BYTES / MEBIBYTE),
         (
             "tokens of which it is kept",

@@ -17,7 +17,7 @@ from tests.hub.cache.caches import (
     tell_list,
 )
 from tests.hub.cache.test_store import CacheTestCase
-from yurttunnel.hub.cache import clients, documents, events, tokens
+from yurttunnel.hub.cache import clients, documents, events, store, tokens
 from yurttunnel.hub.cache.clients import HOUR, MOST_HOURS
 from yurttunnel.hub.cache.interfaces import KeptDocument, Scope
 from yurttunnel.hub.cache.listed import SECONDS
@@ -378,7 +378,24 @@ class ListedTests(CacheTestCase):
         listed = self.result(self.cache.list(ALL))
         self.clock.advance(SECONDS)
         failure = self.failureResultOf(listed.read())
-        self.assertIn("was not read to its end within 120 s", failure.getErrorMessage())
+        self.assertIn("was not read to its end in time", failure.getErrorMessage())
+        listed.close()
+
+    def test_log(self) -> None:
+        """Those that are read one amid the other do not have the log of the file grow for ever."""
+        self.patch(store, "MOST_LOG", 6_000_000)
+        log = self.directory / "cache.db-wal"
+        first = listed = self.result(self.cache.list(ALL))
+        for _ in range(40):
+            for _ in range(10):
+                self.cache.keep_event("/", "application/json", bytes(20_000), "")
+                self.clock.advance(1)
+            following = self.result(self.cache.list(ALL))
+            listed.close()
+            listed = following
+        self.assertLess(log.stat().st_size, 12_000_000)
+        self.failureResultOf(first.read())
+        self.assertEqual(1, len(self.result(listed.read())))
         listed.close()
 
     def test_many(self) -> None:

@@ -57,10 +57,11 @@ _ONE_PAGE = Statements(
 
 
 class Contents(NamedTuple):
-    """What is in a file: bytes in use, and clients."""
+    """What is in a file: bytes in use, and clients; and the bytes of its log."""
 
     size: int
     clients: int
+    log: int
 
 
 class Written(NamedTuple):
@@ -96,7 +97,7 @@ class Database(Connection):
         """Open the file, made when it is not there; return what is in it, and how many events."""
         with self._explained():
             connection = self._opened()
-            return _contents(connection), events.count(connection)
+            return _contents(connection, self._path), events.count(connection)
 
     def bound(self, most: int) -> None:
         """Have ``most`` bytes count from now on; a file that is larger grows no more."""
@@ -133,7 +134,7 @@ class Database(Connection):
             else:
                 if of_guests:
                     done += _in_transaction(connection, [self._bound_guests()])
-                return Written(done, defects, _contents(connection))
+                return Written(done, defects, _contents(connection, self._path))
 
     def _what_makes_room(self, writes: Sequence[Write], of_guests: bool) -> Iterator[Write]:
         """Yield it, one behind the other; where many have to go, several of them at a time."""
@@ -150,7 +151,7 @@ class Database(Connection):
         if not any(write.size for write in writes):
             # What lacks something has to be known.
             raise refused
-        return Written((), (), _contents(connection), refused)
+        return Written((), (), _contents(connection, self._path), refused)
 
     def _without_room_on_disk(
         self, connection: sqlite3.Connection, writes: Sequence[Write], error: Exception
@@ -160,7 +161,7 @@ class Database(Connection):
             raise error
         # It fails like this where there is no room for anything.
         _in_transaction(connection, [_ONE_PAGE])
-        return Written((), (), _contents(connection), trouble_of(error, self._path))
+        return Written((), (), _contents(connection, self._path), trouble_of(error, self._path))
 
     def _bound_guests(self) -> BoundGuests:
         most = round(self._most * GUESTS_SHARE)
@@ -236,9 +237,12 @@ def _is_small(writes: Sequence[Write]) -> bool:
     return len(sizes) <= 1 and sum(sizes) <= 2 * MOST_IN_ONE
 
 
-def _contents(connection: sqlite3.Connection) -> Contents:
+def _contents(connection: sqlite3.Connection, path: Path) -> Contents:
     [clients] = connection.execute("SELECT count(DISTINCT client) FROM collections").fetchone()
-    return Contents(_bytes(connection), clients)
+    log = 0
+    with contextlib.suppress(FileNotFoundError):
+        log = os.stat(f"{path}-wal").st_size
+    return Contents(_bytes(connection), clients, log)
 
 
 def _bytes(connection: sqlite3.Connection) -> int:

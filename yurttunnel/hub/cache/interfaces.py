@@ -100,7 +100,8 @@ class IListed(Interface):
     def read() -> Deferred[Sequence[Item]]:
         """Return the next items, some 256 KiB of them; none at the end.
 
-        Fails with :class:`CacheFailed`, also when the snapshot has ended for its age (2 minutes).
+        Fails with :class:`CacheFailed`, also when the snapshot has ended for its age (2 minutes),
+        or for want of room for what is written meanwhile.
         """
 
     def close() -> None:

@@ -26,7 +26,7 @@ class Listed:
         read: Callable[[Callable[[], Sequence[Item]]], Deferred[Sequence[Item]]],
         snapshot: Snapshot,
         complete: bool,
-        closed: Callable[[Snapshot], object],
+        closed: Callable[[Listed, Snapshot], object],
     ) -> None:
         self._in_reader = read
         self._snapshot = snapshot
@@ -40,7 +40,7 @@ class Listed:
     def read(self) -> Deferred[Sequence[Item]]:
         """See :class:`IListed`."""
         if self._is_closed:
-            return fail(CacheFailed(f"a list was not read to its end within {SECONDS:g} s"))
+            return fail(CacheFailed("a list was not read to its end in time"))
         return self._in_reader(self._snapshot.read)
 
     def close(self) -> None:
@@ -51,4 +51,4 @@ class Listed:
 
     def _close(self) -> None:
         self._is_closed = True
-        self._closed(self._snapshot)
+        self._closed(self, self._snapshot)

@@ -54,6 +54,10 @@ MOST_WAITING = 80 * 1024 * 1024
 MOST_LISTED = 32
 """Lists that are read at the same time; the next ones wait. For guests there are as many again."""
 
+MOST_LOG = 128 * 1024 * 1024
+"""Bytes of the log of the file, beyond which lists that are being read are ended: as long as one is
+begun before the last one is over, nothing of the log can be used again."""
+
 MOST_USED = 10_000
 """Collections of which it is known that this hour has been noted; beyond, it is noted once more."""
 
@@ -108,6 +112,7 @@ class Cache(Service):
         # By whether they are of guests.
         self._continued = {guests: Continued(clock) for guests in (False, True)}
         self._lists = {guests: DeferredSemaphore(MOST_LISTED) for guests in (False, True)}
+        self._listed: set[Listed] = set()
         self._warnings = RateLimitedLog(clock, self._log)
         self._used: set[Collection] = set()
         self._hours = LoopingCall(self._count_hour)
@@ -313,7 +318,10 @@ class Cache(Service):
             return None
         complete = snapshot.complete and not queue.is_lacking(scope.collection)
         read = partial(self._in_thread, self._writing.opened)
-        return Listed(self._clock, read, snapshot, complete, partial(self._list_is_over, slots))
+        over = partial(self._list_is_over, slots)
+        listed = Listed(self._clock, read, snapshot, complete, over)
+        self._listed.add(listed)
+        return listed
 
     async def _known_to(self, scope: Scope) -> str | None:
         queue = self._writing.queue(scope.collection.client)
@@ -322,7 +330,8 @@ class Cache(Service):
         )
         return None if queue.is_lacking(scope.collection) else version
 
-    def _list_is_over(self, slots: DeferredSemaphore, snapshot: Snapshot) -> None:
+    def _list_is_over(self, slots: DeferredSemaphore, listed: Listed, snapshot: Snapshot) -> None:
+        self._listed.discard(listed)
         _ = self._thread.run(snapshot.close)
         slots.release()
 
@@ -352,6 +361,9 @@ class Cache(Service):
         _ = self._thread.run(self._reader.close)
 
     def _written(self) -> None:
+        if self._writing.log_size > MOST_LOG:
+            for listed in tuple(self._listed):
+                listed.close()
         if self._writing.own.is_busy:
             # Lists are on their way, which may leave no room.
             return

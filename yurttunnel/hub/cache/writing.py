@@ -97,6 +97,8 @@ class Writing:
         self.stats = CacheStats()
         self.opened = 0
         """How often a file was opened, each of which may be another one."""
+        self.log_size = 0
+        """Bytes of its log, which begins anew only when nobody reads what is in it."""
 
     def start(self) -> None:
         """Open the file."""
@@ -330,7 +332,7 @@ class Writing:
             )
 
     def _count(self, contents: Contents) -> None:
-        self.stats.size, self.stats.clients = contents
+        self.stats.size, self.stats.clients, self.log_size = contents
 
     async def _begin_anew(self, damage: CacheDamaged) -> None:
         self._is_open = False
