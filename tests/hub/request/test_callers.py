@@ -67,6 +67,14 @@ class CallerTests(SynchronousTestCase):
         twice = [(b"Authorization", b"Bearer a")] * 2
         self.assertRaises(RequestFailed, caller, *twice)
 
+    def test_tokens_of_web_sockets(self):
+        """A token among the protocols, as programs in browsers send it, is not overlooked."""
+        offered = b"v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.c2VjcmV0"
+        error = self.assertRaises(RequestFailed, caller, (b"Sec-WebSocket-Protocol", offered))
+        self.assertEqual(401, error.status)
+        self.assertNotIn("c2VjcmV0", str(error))
+        self.assertEqual("", caller((b"Sec-WebSocket-Protocol", b"v4.channel.k8s.io")).token)
+
 
 class TokenTests(SynchronousTestCase):
     """What tokens say of themselves."""

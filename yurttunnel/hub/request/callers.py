@@ -41,16 +41,23 @@ def groups_of(owner: str) -> list[str]:
 LONGEST_COMPONENT = 253
 """Characters of a component that are looked at; it is a key of the cache."""
 
+_TOKEN_PROTOCOL = b"base64url.bearer.authorization.k8s.io."
+"""What a protocol of a WebSocket begins with that is a token (k8s.io/apiserver
+pkg/authentication/request/websocket)."""
+
 
 def caller_of(head: RequestHead, local: bool) -> Caller:
     """Return who asks; ``local`` says that the request came by a loopback listener.
 
-    Raises ``RequestFailed`` (401) for an ``Authorization`` that is not one bearer token: what else
-    it may be, it must not be answered as the node's own.
+    Raises ``RequestFailed`` (401) for an ``Authorization`` that is not one bearer token, and for a
+    token among the protocols of a WebSocket: what else it may be, it must not be answered as the
+    node's own.
     """
     agents = head.by_name.get(b"user-agent")
     component = _component(agents[0][: LONGEST_COMPONENT + 1]) if agents else ""
     keep = b"edge-cache" in head.by_name and _asks_for_keeping(head)
+    if any(_TOKEN_PROTOCOL in value for value in head.by_name.get(b"sec-websocket-protocol", ())):
+        raise RequestFailed(401, "the hub takes tokens in Authorization, not in a protocol")
     if b"authorization" not in head.by_name:
         return Caller(component, "", local, keep)
     try:
