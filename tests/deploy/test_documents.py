@@ -56,7 +56,7 @@ LINK = re.compile(r"\]\(([^)#]*)(#[^)]*)?\)")
 PATH = re.compile(r"(?<![\w./-])((?:deploy|docs)/[\w./+-]+)")
 PICTURE = re.compile(r'src(?:set)?="([^"]+)"')
 FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
-FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)")
+FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9_-]+)")
 PROMPT = re.compile(r"^ *\$ ", re.MULTILINE)
 ROW = re.compile(r"\| `--([a-z-]+)` \| (server|agent|both|hub|proxy) \| (kept|ignored|new) \|")
 
