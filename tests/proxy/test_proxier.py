@@ -38,6 +38,7 @@ from yurttunnel.proxy.placement import IKernel, Placement
 from yurttunnel.proxy.proxier import LOOK_SECONDS, MOST_TOLD, REMOVAL_SECONDS, Proxier
 from yurttunnel.proxy.settings import SyncSettings
 from yurttunnel.proxy.state.virtual_services import (
+    Endpoint,
     HealthCheckNodePort,
     Portal,
     PortalKind,
@@ -60,6 +61,7 @@ class ProxierTestCase(SynchronousTestCase):
     def setUp(self):
         """Start it with nothing listed."""
         self.clock = Clock()
+        self.addresses = frozenset([ip_address("192.0.2.1"), ip_address("2001:db8::1")])
         self.source = FakeSource()
         self.claims = FakeClaims()
         self.sockets = FakeSockets()
@@ -78,6 +80,7 @@ class ProxierTestCase(SynchronousTestCase):
             self.conntrack,
             self.checks,
             self.health,
+            lambda: self.addresses,
         )
         self.told = []
         globalLogPublisher.addObserver(self.told.append)
@@ -552,6 +555,20 @@ class FlowTests(ProxierTestCase):
             self.set(service(numbers, key=DNS, portals=(self.portal,)))
             self.assertEqual(expected, len(self.forgotten()), numbers)
             self.clock.advance(1)
+
+    def test_an_address_of_this_machine_goes(self):
+        """Flows that were led to sockets there are forgotten, once; in kernel mode none were."""
+        self.set(service([1], key=DNS, portals=(self.portal,)), service([1]))
+        self.forgotten()
+        (former,) = [each for each in self.addresses if each.version == 4]
+        self.addresses = frozenset([former + 1])
+        self.proxier.node_changed()
+        self.clock.advance(1)
+        ports = [each.port for each in self.sockets.opened if each.services[0].key == DNS]
+        lost = [(4, replace(self.flows, endpoint=Endpoint(former, port))) for port in ports]
+        self.assertEqual(lost, self.forgotten())
+        self.pass_period()
+        self.assertEqual([], self.forgotten())
 
     def test_attempts(self):
         """Those of before there were rules are forgotten; later ones are led, or refused."""

@@ -182,6 +182,7 @@ class ProxyProcess:
                 lambda: self._health.is_alive,
             ),
             self._health,
+            lambda: self._node.facts.addresses,
         )
         self._placement, self._proxier = placement, proxier
         self._serving.not_accepting = proxier.problem

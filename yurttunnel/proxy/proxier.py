@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol as Interface
 
 from twisted.application.service import Service
@@ -27,8 +27,9 @@ from yurttunnel.proxy.interfaces import (
 )
 from yurttunnel.proxy.placement import Placement, Services
 from yurttunnel.proxy.settings import SyncSettings
-from yurttunnel.proxy.stale_flows import stale_flows
+from yurttunnel.proxy.stale_flows import flows_to, stale_flows
 from yurttunnel.proxy.state.virtual_services import (
+    Address,
     DesiredState,
     HealthCheckNodePort,
     Key,
@@ -83,7 +84,8 @@ class Proxier(Service):
 
     Nothing is done before ``source`` has a state. Endpoints that come and go are passed on to
     ``placement`` at once, whatever a sync is at. A service that cannot be served is a problem, and
-    the others are served. Rules stay at the end, unless they are to be removed.
+    the others are served. Rules stay at the end, unless they are to be removed. ``addresses()`` are
+    this machine's.
     """
 
     _log = Logger()
@@ -99,6 +101,7 @@ class Proxier(Service):
         conntrack: IConntrack,
         checks: IHealthChecks,
         health: SyncHealth,
+        addresses: Callable[[], frozenset[Address]] = frozenset,
     ) -> None:
         self._clock = clock
         self.settings = settings
@@ -109,9 +112,12 @@ class Proxier(Service):
         self._conntrack = conntrack
         self._checks = checks
         self._health = health
+        self._addresses = addresses
         self._limited = RateLimitedLog(clock, self._log)
         # What rules have been made for.
         self._placed: dict[Key, Placed] = {}
+        # Those of this machine then.
+        self._led_to: frozenset[Address] = frozenset()
         self._stale: dict[tuple[int, Protocol], set[StaleFlows]] = {}
         self._generation: int | None = None
         self._rules_problem: str | None = "no rules have been made yet"
@@ -293,10 +299,13 @@ class Proxier(Service):
 
     async def _forget_flows(self, placed: dict[Key, Placed]) -> None:
         """Have the kernel forget flows that rules have led elsewhere before, or nowhere."""
+        led_to = self._addresses()
+        found = [*flows_to(self._led_to - led_to, self._placed)]
         for version, flows in stale_flows(self._placed, placed).items():
-            for each in flows:
-                self._stale.setdefault((version, each.protocol), set()).add(each)
-        self._placed = placed
+            found += ((version, each) for each in flows)
+        for version, each in found:
+            self._stale.setdefault((version, each.protocol), set()).add(each)
+        self._placed, self._led_to = placed, led_to
         self._flows_problem = None
         for (version, protocol), stale in list(self._stale.items()):
             try:

@@ -9,7 +9,7 @@ has no end as long as the client sends, and would lead where it once did for eve
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from yurttunnel.proxy.interfaces import Placed, StaleFlows
@@ -48,6 +48,27 @@ def stale_flows(
         elif new is not None:
             found[key.version].update(_attempts(old, new))
     return {version: flows for version, flows in found.items() if flows}
+
+
+def flows_to(
+    addresses: Collection[Address], placed: Mapping[Key, Placed]
+) -> Iterator[tuple[int, StaleFlows]]:
+    """Yield the flows that rules for ``placed`` have led to proxy sockets at ``addresses``, which
+    are this machine's no more, with the version of IP.
+    """
+    led = _within_cluster(placed)
+    for key, each in placed.items():
+        if key.protocol is not Protocol.UDP:
+            continue
+        ends = [
+            Endpoint(address, port)
+            for address in addresses
+            if address.version == key.version
+            for port in (each.proxy_port, _own_port(led, each))
+            if port is not None
+        ]
+        for portal in each.service.portals:
+            yield from ((key.version, _flows(portal, end)) for end in ends)
 
 
 def _gone(
