@@ -116,9 +116,10 @@ class Hub:
 
     def _known(self) -> None:
         """Decide about those that came early."""
-        early, unkept = self._early.items(), tuple(self._unkept)
+        # Those of which nothing is kept have come before the others.
+        waiting = (*self._unkept, *self._early.items())
         self._unkept.clear()
-        for each in (*early, *unkept):
+        for each in waiting:
             self._early.discard(each)
             self._decide_early(each)
 

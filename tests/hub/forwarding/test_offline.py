@@ -94,6 +94,15 @@ class StartTests(World):
         self.pass_time(1.5)
         self.assertEqual(1, len(self.offline.calls))
 
+    def test_order(self):
+        """They are decided about as they came, whether or not they have waited for long."""
+        for name, seconds in (("a", 1.95), ("b", 0.1)):
+            self.client = self.server.connect()
+            self.ask(f"{PODS}/{name}", KUBELET, method=b"DELETE")
+            self.assertEqual([], self.offline.calls)
+            self.pass_time(seconds, step=0.05)
+        self.assertEqual(["a", "b"], [call.request.name for call in self.offline.calls])
+
     def test_defects(self):
         """One that cannot be answered for a defect is told so, and the others are answered."""
         self.offline.keeps = succeed(False)
