@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from ipaddress import ip_address
 from unittest import mock
@@ -14,6 +15,7 @@ from tests.pki.world import ADDRESS, World
 from yurttunnel.pki import revocation
 from yurttunnel.pki.authority import DEFAULT_NODE_LIFETIME, request_certificate
 from yurttunnel.pki.credentials import BACKDATED, PrivateKey, certificates_from_pem, new_key
+from yurttunnel.pki.directory import StateDirectory
 from yurttunnel.pki.enrolment_messages import (
     EnrolmentRefused,
     EnrolmentRequest,
@@ -145,6 +147,26 @@ class TokenAdmissionTests(World):
         self.assertFalse(self.revocations.is_enrolled("edge-1"))
         again = self.ask(key=key, token=self.tokens.issue())
         self.assertFalse(self.revocations.is_revoked(self.identity(again)))
+
+    def test_revoked_while_it_enrolled_later(self) -> None:
+        """So it is where the record comes when the command has looked at the clock, too."""
+        key = new_key()
+        newest = revocation.newest_token
+        enrolled = []
+
+        def look_and_enroll(directory: StateDirectory) -> datetime.datetime | None:
+            found = newest(directory)
+            self.clock.advance(0.01)
+            enrolled.append(self.ask(key=key))
+            return found
+
+        with mock.patch.object(revocation, "newest_token", look_and_enroll):
+            revoke_node(self.clock, self.directory.path, "edge-1")
+        for _ in range(2):
+            self.refuses(Refusal.TOKEN_EXPIRED, "than the revocation", lambda: self.ask(key=key))
+            self.assertTrue(self.revocations.is_revoked(self.identity(enrolled[0])))
+            self.assertFalse(self.revocations.is_enrolled("edge-1"))
+            self.restart()
 
     def test_names_of_others(self) -> None:
         """No node gets the name of another one, in whatever form, nor its address for a name."""

@@ -154,10 +154,14 @@ class Admission:
                     f"the join token is older than the revocation of node {node}:"
                     " use the server's current one",
                 )
-            # As late as the token: a clock set back must not date this before the revocation.
-            enrolled = max(utc_now(self._clock), token.created)
-            own = Identifiers(frozenset({node}))
-            return NodeRecord(node, own, _new_enrolment(), (key_pin,), enrolled)
+            return NodeRecord(
+                node,
+                Identifiers(frozenset({node})),
+                _new_enrolment(),
+                (key_pin,),
+                utc_now(self._clock),
+                token_created=token.created,
+            )
         if key_pin in known.keys:
             return dataclasses.replace(known, keys=(key_pin,))
         raise EnrolmentRefused(

@@ -41,10 +41,13 @@ class NodeRecord:
     enrolment: str
     keys: tuple[str, ...]
     enrolled: datetime.datetime
-    """In UTC; later than the revocation that went before, whatever the clock said."""
+    """In UTC."""
     ends: Mapping[str, datetime.datetime] = field(default_factory=dict)
     """When the last certificate ends that has an identifier, by that, in text; in UTC. What is not
     here, such as the node's own name, it has for good."""
+    token_created: datetime.datetime | None = None
+    """When the join token was made that it enrolled with: later than the revocation that went
+    before, whatever the clock said. A record that does not say it goes by ``enrolled``."""
 
     def claims(self) -> frozenset[str]:
         """List the names and addresses that are this node's, and not every node's."""
@@ -154,6 +157,7 @@ def _encode(record: NodeRecord) -> bytes:
         "keys": list(record.keys),
         "enrolled": record.enrolled.isoformat(),
         "ends": {item: end.isoformat() for item, end in record.ends.items()},
+        "token_created": record.token_created and record.token_created.isoformat(),
     }
     return json.dumps(entry, indent=1).encode()
 
@@ -163,6 +167,7 @@ def _decode(directory: StateDirectory, name: str) -> NodeRecord:
         entry = json.loads(directory.read(name) or b"")
         if entry["node"] != name:
             raise ValueError("the name in the file is another")
+        created = entry.get("token_created")
         return NodeRecord(
             node=check_node_name(name),
             identifiers=_identifiers(directory.path / name, name, entry["identifiers"]),
@@ -173,6 +178,7 @@ def _decode(directory: StateDirectory, name: str) -> NodeRecord:
                 str(item): datetime.datetime.fromisoformat(end)
                 for item, end in dict(entry.get("ends", ())).items()
             },
+            token_created=created and datetime.datetime.fromisoformat(created),
         )
     except (ValueError, KeyError, TypeError, BadIdentity, BadIdentifiers) as error:
         raise StateError(

@@ -6,10 +6,10 @@ with a join token that is newer than the revocation.
 
 Another server of the same authority may have enrolled the node, at first or again, of which
 there is no record here. Therefore all certificates of the node's name are revoked, too, that
-are not known to be newer than the revocation: those of an enrolment that was recorded here since
-then, and those that begin to be valid after it. Certificates begin five minutes before their
-issue, so a certificate of that age passes for older; in return no earlier one passes for newer
-while the clocks of two servers differ by less.
+are not known to be newer than the revocation: those of an enrolment that was recorded here by a
+newer token, and those that begin to be valid after it. Certificates begin five minutes before
+their issue, so a certificate of that age passes for older; in return no earlier one passes for
+newer while the clocks of two servers differ by less.
 
 A disk that is full keeps nobody from revoking: the server that runs keeps room there beforehand.
 """
@@ -161,12 +161,13 @@ class Revocations(Reconciler):
         return record is not None and not self.is_record_revoked(record)
 
     def is_record_revoked(self, record: NodeRecord) -> bool:
-        """Return whether an enrolment has been revoked, be it by name or by the time.
+        """Return whether an enrolment has been revoked, be it by name or by the time of its token.
 
-        Its record may have come when the command had looked for one, and found none.
+        Its record may have come when the command had looked for one, and found none; the token was
+        there before.
         """
         revoked = self._times.get(record.node)
-        is_older = revoked is not None and record.enrolled <= revoked
+        is_older = revoked is not None and (record.token_created or record.enrolled) <= revoked
         return is_older or record.enrolment in self._enrolments
 
     def revoked_at(self, node: str) -> datetime.datetime | None:
