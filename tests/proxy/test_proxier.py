@@ -278,6 +278,23 @@ class SocketTests(ProxierTestCase):
         self.set(service([1], key=key("api"), portals=(CLUSTER_IP,)))
         self.assertEqual([5.0], former.drains)
 
+    def test_many_ports_that_are_gone(self):
+        """Whether they have another name is looked for once for all: there may be thousands."""
+        names = [f"web-{number}" for number in range(100)]
+        self.set(*(service([1], key=key(name)) for name in names))
+
+        class Services(dict):
+            looks = 0
+
+            def values(self):
+                self.looks += 1
+                return super().values()
+
+        services = Services()
+        self.placement.leave(services, 5.0)
+        self.assertEqual([[5.0]] * len(names), [each.drains for each in self.sockets.opened])
+        self.assertLess(services.looks, 10)
+
     def test_connections_that_went_on_have_ended(self):
         """Nothing is left to be stopped with the Service."""
         self.in_scopes(Scope.ALL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from twisted.internet.defer import Deferred, gatherResults
@@ -23,6 +23,7 @@ from yurttunnel.proxy.interfaces import (
     SocketStats,
 )
 from yurttunnel.proxy.state.virtual_services import (
+    Address,
     Key,
     Portal,
     Problem,
@@ -43,6 +44,7 @@ _NOTHING = SocketStats(active=0, total=0, failed=0, received=0, sent=0)
 
 Services = Mapping[Key, VirtualService]
 Unclaimed = Mapping[tuple[Key, Portal], str]
+_Number = tuple[tuple[str, str], int, Protocol, Address | None, int]
 
 
 class IKernel(Interface):
@@ -162,11 +164,14 @@ class Placement:
             for key in self._open
             if key.version in versions and (key not in services or key in self._by_kernel)
         ]
+        numbers = _numbers_of_services(
+            [self._open[key].service for key in gone] + list(self._lasting.values()), services
+        )
         for key in gone:
-            goes_on = _goes_on(self._open[key].service, services)
+            goes_on = _goes_on(self._open[key].service, services, numbers)
             self._close(key, None if goes_on else drain)
         for socket, service in list(self._lasting.items()):
-            if service.key.version in versions and not _goes_on(service, services):
+            if service.key.version in versions and not _goes_on(service, services, numbers):
                 del self._lasting[socket]
                 _ = socket.stop(drain)
         return bool(gone)
@@ -282,28 +287,38 @@ class Placement:
         await gatherResults(list(self._stopping))
 
 
-def _goes_on(service: VirtualService, services: Services) -> bool:
+def _goes_on(service: VirtualService, services: Services, numbers: Collection[_Number]) -> bool:
     """Return whether connections may go on, as the port of their Service is there in some scope.
 
-    It may have another name, which one gets that is no longer the only one of its Service. What
-    comes next of a client by UDP is led to who serves it now, and nothing is left to go on.
+    It may have another name, which one gets that is no longer the only one of its Service; then its
+    number is among the ``numbers`` that are there. What comes next of a client by UDP is led to who
+    serves it now, and nothing is left to go on.
     """
-    key = service.key
-    if key.protocol is not Protocol.TCP:
-        return False
-    if any(replace(key, scope=scope) in services for scope in Scope):
-        return True
-    portals = {(portal.address, portal.port) for portal in service.portals}
-    return any(
-        (portal.address, portal.port) in portals
-        for other in services.values()
-        if _without_port(other.key) == _without_port(key)
-        for portal in other.portals
+    return service.key.protocol is Protocol.TCP and (
+        any(replace(service.key, scope=scope) in services for scope in Scope)
+        or any(each in numbers for each in _numbers(service))
     )
 
 
-def _without_port(key: Key) -> tuple[str, str, int, Protocol]:
-    return key.name.namespace, key.name.name, key.version, key.protocol
+def _numbers_of_services(
+    leaving: Iterable[VirtualService], services: Services
+) -> Collection[_Number]:
+    """Return the numbers that Services still have of which something leaves."""
+    # One look for all of them: there may be thousands of Services.
+    names = {_of_service(each.key) for each in leaving}
+    there = (each for each in services.values() if _of_service(each.key) in names)
+    return {number for each in there for number in _numbers(each)}
+
+
+def _numbers(service: VirtualService) -> Iterator[_Number]:
+    """Yield by what clients know a port of a Service, whatever its name is."""
+    key = service.key
+    for portal in service.portals:
+        yield _of_service(key), key.version, key.protocol, portal.address, portal.port
+
+
+def _of_service(key: Key) -> tuple[str, str]:
+    return key.name.namespace, key.name.name
 
 
 def _without(service: VirtualService, unclaimed: Unclaimed) -> VirtualService:
