@@ -95,7 +95,7 @@ class ThisNode(MultiService):
         self._looks.setServiceParent(self)
 
     def look(self) -> None:
-        """Ask for the addresses soon: they have changed."""
+        """Ask for the addresses soon: they, or routes, have changed."""
         self._looks.trigger()
 
     def _node_changed(self, _old: _Node | None, new: _Node | None) -> None:

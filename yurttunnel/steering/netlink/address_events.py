@@ -1,4 +1,4 @@
-"""The kernel's word that an address of this machine has come or gone."""
+"""The kernel's word that an address of this machine, or a route, has come or gone."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-_GROUPS = 0x10 | 0x100
-"""``RTMGRP_IPV4_IFADDR`` and ``RTMGRP_IPV6_IFADDR`` of linux/rtnetlink.h."""
+_GROUPS = 0x10 | 0x40 | 0x100 | 0x400
+"""``RTMGRP_IPV4_IFADDR``, ``RTMGRP_IPV4_ROUTE``, and those of IPv6, of linux/rtnetlink.h."""
 
 _LARGEST = 65536
 
