@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from tests.hub.cache.caches import ALL, POD, PODS, item, tell_list
 from tests.hub.cache.test_store import CacheTestCase
+from yurttunnel.hub.cache import lists
 from yurttunnel.hub.cache.interfaces import Scope
 from yurttunnel.hub.cache.lists import MOST_LISTS, PAGE_SECONDS
 from yurttunnel.hub.cache.objects import MOST_SCOPES
@@ -348,6 +349,19 @@ class PageTests(CacheTestCase):
         for number, (token, following) in enumerate(pairwise(tokens)):
             tell_list(self.cache, [item(f"of-{number}")], 9, token=token, next_token=following)
         self.assertEqual({f"of-{number}" for number in range(1_200)}, set(self.names()))
+
+    def test_too_many(self) -> None:
+        """Such a list is taken, and removes nothing; what it has had is not remembered either."""
+        self.patch(lists, "MOST_NAMES", 3)
+        tell_list(self.cache, [item("a"), item("b")], 7, next_token="two")
+        tell_list(self.cache, [item("c"), item("d")], 7, token="two", next_token="three")
+        [(pages, _)] = self.cache._continued[False]._next.values()
+        self.assertEqual([], list(pages.names()))
+        tell_list(self.cache, [item("e")], 7, token="three")
+        self.assertEqual({*"abcde", "gone"}, set(self.names()))
+        tell_list(self.cache, [item("a"), item("b")], 8, next_token="two")
+        tell_list(self.cache, [item("c")], 8, token="two")
+        self.assertEqual(set("abc"), set(self.names()))
 
     def test_not_complete_before_the_end(self) -> None:
         """A list whose pages stop is not complete."""

@@ -43,10 +43,10 @@ class Pages:
     def __init__(
         self, before: Pages | None, names: Sequence[tuple[str, str]], whole_from: int
     ) -> None:
-        self._before = before
-        self._names = names
         self._count: int = len(names) + (0 if before is None else before._count)
         self._is_broken = self._count > MOST_NAMES
+        # Where they are too many nothing is removed by them, so that none is kept.
+        self._before, self._names = (None, ()) if self._is_broken else (before, names)
         self._whole_from = whole_from
         # The row of their collection, once they are written.
         self._row: int | None = None
