@@ -420,6 +420,14 @@ class KeepAliveTests(ClientTestCase):
         gc.collect()
         self.assertEqual((200, None), (receiver.head.status, reader()))
 
+    def test_what_is_kept_of_who_takes_a_body(self):
+        """Nothing, while the connection waits for the next one."""
+        sink = weakref.ref(self.ask().sink)
+        self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n")
+        self.answer(b"ok")
+        gc.collect()
+        self.assertEqual((True, None), (self.connection.reusable, sink()))
+
     def test_closed(self):
         """One whose origin wants it closed, or speaks HTTP/1.0, is closed."""
         for head in (

@@ -40,8 +40,8 @@ SPACING_SECONDS = 1.0
 class _Node:
     """What is kept of the Node."""
 
-    zone: str = ""
-    eligible: bool = True
+    zone: str
+    eligible: bool
 
 
 def node_from(node: Object) -> _Node:

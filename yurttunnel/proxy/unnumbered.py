@@ -33,11 +33,11 @@ def unnumbered_versions(proc_net: Path = PROC_NET) -> frozenset[int]:
 
     Raises :class:`~yurttunnel.steering.failures.SteeringFailed`.
     """
-    names = dict(socket.if_nameindex())
     with (
         as_steering_failed("cannot ask for the addresses of this machine", {}),
         Conversation(NETLINK_ROUTE) as routes,
     ):
+        names = dict(socket.if_nameindex())
         numbered = {
             version: {names.get(each) for each in numbered_links(routes, version)}
             for version in VERSIONS

@@ -345,6 +345,12 @@ class RefusalTests(SynchronousTestCase):
         told = str(self.failureResultOf(applied, SteeringFailed).value)
         self.assertIn("nft is not installed", told)
 
+    def test_where_the_kernel_has_nftables(self):
+        """What may mean that it has none is a refusal there."""
+        for number, doing in ((7, "reading"), (None, "changing")):
+            self.patch(Nftables, "generation", lambda _, number=number: number)
+            self.assertIn(f"{doing} the tables", self.refusal("Error: Invalid argument"))
+
     def test_next_time_everything_is_read(self):
         """A transaction that was refused may have been for rules that are no more."""
         programs = FakePrograms()
@@ -355,4 +361,32 @@ class RefusalTests(SynchronousTestCase):
         rules = Nftables(programs, tables(versions=(4,)))
         for _ in range(2):
             self.failureResultOf(rules.apply([]), SteeringFailed)
+        self.assertEqual(["list", "-f", "list", "-f"], [each[1] for each in programs.calls])
+
+    def make(self, *statuses):
+        """Have no table, and changes that end with these; return rules and program."""
+        programs, left = FakePrograms(), iter(statuses)
+        programs.programs["nft"] = lambda arguments, given: (
+            Finished(1, b"", "Error: No such file or directory")
+            if arguments[0] == "list"
+            else Finished(next(left), b"", "")
+        )
+        return Nftables(programs, tables(versions=(4,))), programs
+
+    def test_next_time_everything_is_read_that_was_known(self):
+        """So it is where it was known what there is, and nothing was counted since."""
+        rules, programs = self.make(0, 1, 1)
+        numbers = iter([7, 8, 8])
+        self.patch(Nftables, "generation", lambda _: next(numbers))
+        self.successResultOf(rules.apply([]))
+        for _ in range(2):
+            self.failureResultOf(rules.apply([placed()]), SteeringFailed)
+        self.assertEqual(["list", "-f", "-f", "list", "-f"], [each[1] for each in programs.calls])
+
+    def test_where_changes_are_not_counted(self):
+        """Everything is read each time."""
+        rules, programs = self.make(0, 0)
+        self.patch(Nftables, "generation", lambda _: None)
+        for _ in range(2):
+            self.successResultOf(rules.apply([]))
         self.assertEqual(["list", "-f", "list", "-f"], [each[1] for each in programs.calls])
