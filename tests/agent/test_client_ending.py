@@ -270,6 +270,21 @@ class DrainTests(ClientTestCase):
         self.assertEqual(b"last words", bytes(self.near.received))
         self.assert_over()
 
+    def test_nothing_but_goaway(self):
+        """That the agent goes is no reason to come back, be it at either step."""
+        self.near.transport.abortConnection()
+        for seconds in (0, 1):
+            self.network.pass_time(1)
+            self.network.links[-1].lost = True
+            self.drain()
+            self.network.pass_time(seconds)
+            self.network.cut()
+            self.network.settle()
+            self.assertEqual([], self.client.sessions())
+            self.assert_over()
+            self.client = self.make_client(self.issuer.node())
+            self.connect()
+
     def test_window_over(self):
         """The end of the resume window is the end."""
         self.drain()

@@ -221,6 +221,17 @@ class NewClaimTests(SetAsideTests):
         self.assertEqual(2, len(self.servers.sessions()))
         self.assert_goes_on(self.near, self.far)
 
+    def test_the_old_one_has_no_stream(self):
+        """It is not resumed, where the server does not know it any more either."""
+        self.near.transport.abortConnection()
+        self.pass_time(1)
+        self.begin_anew()
+        self.links[0][1].cut()
+        self.pass_time(2)
+        self.assertNotIn(self.old, self.servers.sessions())
+        self.assertEqual(2, len(self.dialed))
+        self.assertEqual([1], self.counts())
+
     def test_both_are_lost(self):
         """Each finds its own session, wherever else the agent may dial."""
         self.replica("b")

@@ -45,6 +45,11 @@ class SendQueue:
         # One frame of each type: a newer PING, PONG or ACK says all that an older one did.
         self.link: dict[int, bytes] = {}
 
+    @property
+    def end(self) -> int:
+        """Where the control frames end that have been queued: they go first, and all at once."""
+        return self.log.end + self.control_size
+
     def put(self, frame: bytes) -> None:
         """Queue a control frame of the session."""
         self._control.append(frame)

@@ -120,6 +120,8 @@ class Session:
         self._acknowledged = 0
         self._ack_at = NEVER
         self._settling = False
+        # The end of a GOAWAY before which nothing was unfinished.
+        self._goaway_end = -1
 
     # -- connections ---------------------------------------------------------------------------
 
@@ -136,7 +138,8 @@ class Session:
     @property
     def unfinished(self) -> bool:
         """Whether streams are open, or what was said at their ends may not have arrived."""
-        return bool(self._table.open or self.kept or self._send_queue.control_size)
+        end = self._send_queue.end
+        return bool(self._table.open) or end not in (self.acknowledged, self._goaway_end)
 
     @property
     def acknowledged(self) -> int:
@@ -264,7 +267,10 @@ class Session:
         self._refuses_streams = self.going_away
         self.going_away = True
         last = self._table.last_peer_number if self._refuses_streams else frames.MAX_STREAM
+        unfinished = self.unfinished
         self._send_queue.put(frames.goaway_frame(last, code, text))
+        if not unfinished:
+            self._goaway_end = self._send_queue.end
         self._check_drained()
 
     def tell_servers(self, servers: int) -> None:
@@ -469,8 +475,7 @@ class Session:
         if self.state is not SessionState.CLOSED:
             self._send_queue.put(frames.coded_frame(frames.RESET, stream.number, code, text))
             if stream.state is OPENING:
-                # Control frames go first, and all at once.
-                stream.given_up_at = self._send_queue.log.end + self._send_queue.control_size
+                stream.given_up_at = self._send_queue.end
         self._forget(stream, code, text)
 
     def pause(self, stream: Stream) -> None:
