@@ -222,6 +222,7 @@ class FakeChecks:
     def update(self, desired):
         """Answer for ``desired``."""
         self.desired = desired
+        return succeed(None)
 
     def problems(self):
         """Return what a test has set."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
 from twisted.internet.protocol import connectionDone
 from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
@@ -185,6 +186,10 @@ class ServiceTests(SynchronousTestCase):
         self.hosts = ["::"]
         self.servers = HealthCheckServers(self.reactor, lambda: self.hosts, lambda: self.alive)
 
+    def update(self, desired):
+        """Have it answer for ``desired``."""
+        self.successResultOf(self.servers.update(desired))
+
     def answer(self, path="/"):
         """Ask at the port that was opened last."""
         *_, (port, site, _, host) = self.reactor.tcpServers
@@ -194,7 +199,7 @@ class ServiceTests(SynchronousTestCase):
 
     def test_endpoints_on_this_node(self):
         """Any path is answered, as kube-proxy does, by their number."""
-        self.servers.update({30500: HealthCheckNodePort(30500, "shop", "web", 2)})
+        self.update({30500: HealthCheckNodePort(30500, "shop", "web", 2)})
         status, shown, headers = self.answer()
         self.assertEqual(200, status)
         expected = {
@@ -208,14 +213,14 @@ class ServiceTests(SynchronousTestCase):
 
     def test_none_on_this_node(self):
         """Load balancers are to go elsewhere; the port stays the same one."""
-        self.servers.update({30500: HealthCheckNodePort(30500, "shop", "web", 1)})
-        self.servers.update({30500: HealthCheckNodePort(30500, "shop", "web", 0)})
+        self.update({30500: HealthCheckNodePort(30500, "shop", "web", 1)})
+        self.update({30500: HealthCheckNodePort(30500, "shop", "web", 0)})
         self.assertEqual(503, self.answer()[0])
         self.assertEqual(1, len(self.reactor.tcpServers))
 
     def test_a_flood(self):
         """Whoever asks at once, by whatever path, is answered at once."""
-        self.servers.update({30500: HealthCheckNodePort(30500, "shop", "web", 2)})
+        self.update({30500: HealthCheckNodePort(30500, "shop", "web", 2)})
         *_, (_, site, _, _) = self.reactor.tcpServers
         for _ in range(2 * AT_ONCE):
             transport = TcpTransport(peerAddress=IPv4Address("TCP", "192.0.2.1", 40000))
@@ -226,8 +231,8 @@ class ServiceTests(SynchronousTestCase):
 
     def test_a_service_that_has_gone(self):
         """Who has connected before its port was closed is told that it has no endpoints."""
-        self.servers.update({30500: HealthCheckNodePort(30500, "shop", "web", 2)})
-        self.servers.update({})
+        self.update({30500: HealthCheckNodePort(30500, "shop", "web", 2)})
+        self.update({})
         status, shown, headers = self.answer()
         self.assertEqual((503, 0), (status, shown["localEndpoints"]))
         self.assertEqual("0", headers["x-load-balancing-endpoint-weight"])
@@ -235,7 +240,7 @@ class ServiceTests(SynchronousTestCase):
 
     def test_a_proxy_that_does_not_keep_up(self):
         """It may lead clients to endpoints that are gone."""
-        self.servers.update({30500: HealthCheckNodePort(30500, "shop", "web", 2)})
+        self.update({30500: HealthCheckNodePort(30500, "shop", "web", 2)})
         self.alive = False
         status, shown, _ = self.answer()
         self.assertEqual((503, False), (status, shown["serviceProxyHealthy"]))
@@ -252,12 +257,12 @@ class ServiceTests(SynchronousTestCase):
             return listen(reactor, flag, host, port, site)
 
         self.patch(health_checks, "listen_tcp", refused)
-        self.servers.update({30500: good, 30501: bad})
+        self.update({30500: good, 30501: bad})
         (problem,) = self.servers.problems()
         self.assertEqual("shop/api", problem.what)
         self.assertIn("another process listens there", problem.text)
         self.patch(health_checks, "listen_tcp", listen)
-        self.servers.update({30500: good, 30501: bad})
+        self.update({30500: good, 30501: bad})
         self.assertEqual([], list(self.servers.problems()))
         self.assertEqual([30500, 30501], [server[0] for server in self.reactor.tcpServers])
 
@@ -266,7 +271,7 @@ class ServiceTests(SynchronousTestCase):
         check = {30500: HealthCheckNodePort(30500, "shop", "web", 1)}
         opened = []
         for self.hosts in (["10.0.0.1", "fd00::1"], ["10.0.0.1", "fd00::2"]):
-            self.servers.update(check)
+            self.update(check)
             opened.append({server[3] for server in self.reactor.tcpServers})
             self.reactor.tcpServers.clear()
         self.assertEqual([{"10.0.0.1", "fd00::1"}, {"fd00::2"}], opened)
@@ -288,6 +293,27 @@ class ServiceTests(SynchronousTestCase):
             )
             self.assertEqual(expected, set(listening_hosts(some)))
 
+    def test_one_address_in_place_of_all(self):
+        """It is opened once that for all is closed, which takes a turn of the reactor."""
+        closing = Deferred()
+        listen = health_checks.listen_tcp
+
+        def listening(*arguments):
+            opened = listen(*arguments)
+            opened.stopListening = lambda: closing
+            return opened
+
+        self.patch(health_checks, "listen_tcp", listening)
+        check = {30500: HealthCheckNodePort(30500, "shop", "web", 1)}
+        self.update(check)
+        self.reactor.tcpServers.clear()
+        self.hosts = ["10.0.0.1"]
+        updating = self.servers.update(check)
+        self.assertEqual([], self.reactor.tcpServers)
+        closing.callback(None)
+        self.successResultOf(updating)
+        self.assertEqual(["10.0.0.1"], [server[3] for server in self.reactor.tcpServers])
+
     def test_ports_that_are_wanted_no_more(self):
         """They are given back, at the end all of them."""
         closed = []
@@ -300,8 +326,8 @@ class ServiceTests(SynchronousTestCase):
             return opened
 
         self.patch(health_checks, "listen_tcp", listening)
-        self.servers.update(checks)
-        self.servers.update({30500: checks[30500]})
+        self.update(checks)
+        self.update({30500: checks[30500]})
         self.assertEqual([30501], closed)
         self.successResultOf(self.servers.stop())
         self.assertEqual([30501, 30500], closed)

@@ -57,13 +57,16 @@ class HealthCheckServers:
         self._open: dict[tuple[str, int], IListeningPort] = {}
         self._failed: dict[int, str] = {}
 
-    def update(self, desired: Mapping[int, HealthCheckNodePort]) -> None:
+    def update(self, desired: Mapping[int, HealthCheckNodePort]) -> Deferred[None]:
         """Answer for ``desired`` from now on; what could not be opened is tried again."""
+        return Deferred.fromCoroutine(self._update(desired))
+
+    async def _update(self, desired: Mapping[int, HealthCheckNodePort]) -> None:
         self._desired = desired
         wanted = {(host, port) for host in self._hosts() for port in desired}
-        for place in self._open.keys() - wanted:
-            # Nobody waits for it: the kernel refuses from now on.
-            _ = maybeDeferred(self._open.pop(place).stopListening)
+        unwanted = [self._open.pop(place) for place in self._open.keys() - wanted]
+        # Before others are opened: one at all addresses has them.
+        await gatherResults([maybeDeferred(each.stopListening) for each in unwanted])
         self._failed.clear()
         for host, port in wanted - self._open.keys():
             # A load balancer may be told any path, and any method.

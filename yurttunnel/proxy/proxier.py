@@ -66,7 +66,7 @@ SYNC_BOUNDS = tuple(0.001 * 2**power for power in range(15))
 class IHealthChecks(Interface):
     """The ports by which load balancers ask for Services."""
 
-    def update(self, desired: Mapping[int, HealthCheckNodePort], /) -> None:
+    def update(self, desired: Mapping[int, HealthCheckNodePort], /) -> Deferred[None]:
         """Answer for ``desired`` from now on."""
         ...
 
@@ -244,7 +244,7 @@ class Proxier(Service):
         services = state.services
         unclaimed = self._claims.want({key: each.portals for key, each in services.items()})
         placed = await self._placement.place(services, unclaimed)
-        self._checks.update(state.health_checks)
+        await self._checks.update(state.health_checks)
         self._note(
             state.problems,
             [
