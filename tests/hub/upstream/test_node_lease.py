@@ -211,13 +211,14 @@ class SignOfLifeTests(PlayedServers):
     """What says that a server is well."""
 
     def test_refusals(self):
-        """A server that refuses answers; who may not renew is told once what to do."""
+        """A server that refuses answers; what the node misses by it is told once."""
         for status in (403, 403, 409, 422, 429):
             checked = self.check()
             self.answer(status)
             self.successResultOf(checked)
-        self.assertEqual(1, len(self.lines))
-        self.assertIn("leases", self.lines[0])
+        forbidden, refused = self.lines
+        self.assertIn("leases", forbidden)
+        self.assertIn("the API answers 409", refused)
 
     def test_failures(self):
         """A server that fails, or does not know the node, is not well."""
@@ -349,12 +350,6 @@ class EventTests(PlayedServers):
         self.assertEqual(201, self.successResultOf(sent))
         self.assertEqual([("a", True)], self.connections.keys)
 
-    def test_node_that_is_refused(self):
-        """Nobody is asked whether the node may send its own."""
-        sent = self.send()
-        self.answer(401)
-        self.assertEqual(401, self.successResultOf(sent))
-
     def test_token(self):
         """One of a pod is posted with its token."""
         self.send(token="abc")
@@ -404,10 +399,13 @@ class EventTests(PlayedServers):
         self.assertIsNone(self.successResultOf(sent))
 
     def test_the_nodes_own(self):
-        """That the node itself is not accepted is no answer to its Event, which stays kept."""
+        """That the node itself is not accepted is no answer to its Event, which stays kept, and
+        nobody is asked whether it may be sent.
+        """
         sent = self.send()
         self.answer(401)
         self.assertIsNone(self.successResultOf(sent))
+        self.assertEqual(1, len(self.connections.keys))
 
     def test_odd_names(self):
         """A path is percent-encoded again, and a media type goes as it came."""

@@ -33,6 +33,10 @@ _RENEWED_LATELY = 0.9
 """Of the interval: checks come a little earlier than after the whole of it."""
 
 
+_REFUSALS = frozenset(range(400, 500)) - {401, 403, 404}
+"""Statuses of which nothing else says what they mean; a node that has not joined gets 404."""
+
+
 class CheckFailed(Exception):
     """A server is not well; one line says why."""
 
@@ -130,6 +134,14 @@ class NodeLease:
             if 200 <= answer.status <= 299:
                 self._renewed_at = sent_at
                 self.renewals += 1
+            elif answer.status in _REFUSALS:
+                self._limited.warn(
+                    "the Lease of {node} was not renewed: the API answers {status}; it is tried"
+                    " again at the next check, and if that goes on, the cloud sees the node as"
+                    " NotReady",
+                    node=self._node,
+                    status=answer.status,
+                )
             return answer
         finally:
             if self._renewing is server:
