@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from ipaddress import ip_address
 
-from tests.steering.netlink.support import KernelTestCase
+from tests.steering.netlink.support import KernelTestCase, command
 from yurttunnel.proxy.node import machine_addresses
 
 
@@ -17,3 +18,18 @@ class AddressTests(KernelTestCase):
         """All are found, of both families."""
         expected = {ip_address(each) for each in ("192.0.2.7", "127.0.0.1", "::1")}
         self.assertEqual(expected, machine_addresses())
+
+    def test_addresses_that_another_machine_may_have(self):
+        """They are found once it is known that none has: until then nobody can listen there."""
+        before = machine_addresses()
+        command("ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1")
+        # Without its peer the link is not ready, and others cannot be asked.
+        command("ip", "link", "set", "eth0", "up")
+        command("ip", "address", "add", "fd00::1/64", "dev", "eth0")
+        with socket.socket(socket.AF_INET6) as listener:
+            self.assertRaises(OSError, listener.bind, ("fd00::1", 0))
+        self.assertEqual(before, machine_addresses())
+        command("ip", "address", "add", "fd00::2/64", "dev", "eth0", "nodad")
+        with socket.socket(socket.AF_INET6) as listener:
+            listener.bind(("fd00::2", 0))
+        self.assertEqual(before | {ip_address("fd00::2")}, machine_addresses())

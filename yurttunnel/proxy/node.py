@@ -131,11 +131,16 @@ class ThisNode(MultiService):
 
 
 def machine_addresses() -> frozenset[Address]:
-    """Return all addresses of the network namespace. Raises :class:`SteeringFailed`."""
+    """Return all addresses of the network namespace at which one can listen.
+
+    Raises :class:`SteeringFailed`.
+    """
     with (
         as_steering_failed("cannot ask for the addresses of this machine", {}),
         Conversation(NETLINK_ROUTE) as routes,
     ):
         return frozenset(
-            ip_address(packed) for version in (4, 6) for packed in own_addresses(routes, version)
+            ip_address(packed)
+            for version in (4, 6)
+            for packed in own_addresses(routes, version, certain=True)
         )

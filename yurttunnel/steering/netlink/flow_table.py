@@ -51,8 +51,9 @@ _GENERIC_HEADER_SIZE = 4
 """Of ``struct nfgenmsg``."""
 
 # Of linux/if_addr.h and linux/rtnetlink.h.
-_ADDRESS = struct.Struct("=3xBI")
-"""Scope and link of ``struct ifaddrmsg``."""
+_ADDRESS = struct.Struct("=2xBBI")
+"""Flags, scope and link of ``struct ifaddrmsg``."""
+_TENTATIVE, _OPTIMISTIC = 0x40, 0x04
 _ADDRESS_HEADER_SIZE = _ADDRESS.size
 _EVERYWHERE = 0
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
@@ -230,10 +231,19 @@ class FlowTable:
         return codes.count(0)
 
 
-def own_addresses(conversation: Conversation, version: int) -> frozenset[bytes]:
-    """Return this machine's addresses, packed; the conversation is of ``NETLINK_ROUTE``."""
+def own_addresses(
+    conversation: Conversation, version: int, certain: bool = False
+) -> frozenset[bytes]:
+    """Return this machine's addresses, packed; the conversation is of ``NETLINK_ROUTE``.
+
+    Those that are ``certain`` alone are without such of IPv6 as another machine may still have, as
+    after each time that the link was down: nobody can listen there.
+    """
     found = set()
     for body in _addresses(conversation, version):
+        flags, _, _ = _ADDRESS.unpack_from(body)
+        if certain and flags & (_TENTATIVE | _OPTIMISTIC) == _TENTATIVE:
+            continue
         known = dict(attributes(body, _ADDRESS_HEADER_SIZE))
         # On a point-to-point link the other attribute is the address of the other end.
         own = known.get(_IFA_LOCAL) or known.get(_IFA_ADDRESS)
@@ -247,7 +257,7 @@ def numbered_links(conversation: Conversation, version: int) -> frozenset[int]:
     :func:`own_addresses`.
     """
     found = (_ADDRESS.unpack_from(body) for body in _addresses(conversation, version))
-    return frozenset(link for scope, link in found if scope == _EVERYWHERE)
+    return frozenset(link for _, scope, link in found if scope == _EVERYWHERE)
 
 
 def _addresses(conversation: Conversation, version: int) -> Iterator[bytes]:
