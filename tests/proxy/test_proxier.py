@@ -587,6 +587,20 @@ class FlowTests(ProxierTestCase):
         self.pass_period()
         self.assertEqual([], self.forgotten())
 
+    def test_an_address_goes_while_rules_cannot_be_made(self):
+        """Those of before lead to it as long; in kernel mode none do."""
+        self.set(service([1], key=DNS, portals=(self.portal,)))
+        self.forgotten()
+        self.addresses = frozenset([ip_address("192.0.2.2")])
+        self.rules.refused = {4}
+        self.proxier.node_changed()
+        self.clock.advance(1)
+        self.assertEqual([], self.forgotten())
+        self.rules.refused = set()
+        self.clock.advance(10)
+        lost = [each.endpoint.address for _, each in self.forgotten()]
+        self.assertEqual([ip_address("192.0.2.1") for _ in self.sockets.opened], lost)
+
     def test_attempts(self):
         """Those of before there were rules are forgotten; later ones are led, or refused."""
         portal = replace(self.portal, port=80)

@@ -116,7 +116,7 @@ class Proxier(Service):
         self._limited = RateLimitedLog(clock, self._log)
         # What rules have been made for.
         self._placed: dict[Key, Placed] = {}
-        # Those of this machine then.
+        # Those of this machine then, and former ones to which rules still lead.
         self._led_to: frozenset[Address] = frozenset()
         self._stale: dict[tuple[int, Protocol], set[StaleFlows]] = {}
         self._generation: int | None = None
@@ -277,7 +277,7 @@ class Proxier(Service):
         self, services: Services, placed: dict[Key, Placed], versions: Collection[int] = VERSIONS
     ) -> None:
         """End what rules of these ``versions`` do not lead to any more."""
-        await self._forget_flows(placed)
+        await self._forget_flows(placed, versions)
         closed = self._placement.leave(services, self.settings.drain, versions)
         if closed and self._placement.lacks_ports:
             # What has stopped may have left its port to one of those that have none.
@@ -297,15 +297,16 @@ class Proxier(Service):
                 more=len(new) - MOST_TOLD,
             )
 
-    async def _forget_flows(self, placed: dict[Key, Placed]) -> None:
+    async def _forget_flows(self, placed: dict[Key, Placed], versions: Collection[int]) -> None:
         """Have the kernel forget flows that rules have led elsewhere before, or nowhere."""
-        led_to = self._addresses()
-        found = [*flows_to(self._led_to - led_to, self._placed)]
+        addresses = self._addresses()
+        lost = {each for each in self._led_to - addresses if each.version in versions}
+        found = [*flows_to(lost, self._placed)]
         for version, flows in stale_flows(self._placed, placed).items():
             found += ((version, each) for each in flows)
         for version, each in found:
             self._stale.setdefault((version, each.protocol), set()).add(each)
-        self._placed, self._led_to = placed, led_to
+        self._placed, self._led_to = placed, self._led_to - lost | addresses
         self._flows_problem = None
         for (version, protocol), stale in list(self._stale.items()):
             try:
