@@ -587,6 +587,16 @@ class FlowTests(ProxierTestCase):
         self.pass_period()
         self.assertEqual([], self.forgotten())
 
+    def test_very_many_addresses_go(self):
+        """As those of ipvs do: all flows are forgotten, not those to each address one by one."""
+        self.addresses |= {ip_address("10.97.0.0") + each for each in range(100)}
+        self.set(service([1], key=DNS, portals=(self.portal,)))
+        self.forgotten()
+        self.addresses = frozenset()
+        self.proxier.node_changed()
+        self.clock.advance(1)
+        self.assertEqual([(4, self.flows) for _ in self.sockets.opened], self.forgotten())
+
     def test_an_address_goes_while_rules_cannot_be_made(self):
         """Those of before lead to it as long; in kernel mode none do."""
         self.set(service([1], key=DNS, portals=(self.portal,)))

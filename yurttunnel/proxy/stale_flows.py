@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
+from yurttunnel.proxy.claims import MOST_ADDRESSES
 from yurttunnel.proxy.interfaces import Placed, StaleFlows
 from yurttunnel.proxy.rules.within_cluster import WithinCluster
 from yurttunnel.proxy.state.virtual_services import (
@@ -22,6 +23,7 @@ from yurttunnel.proxy.state.virtual_services import (
     Protocol,
     ServicePortName,
 )
+from yurttunnel.steering.interfaces import VERSIONS
 
 _Identity = tuple[ServicePortName, int]
 """Of the virtual services of all scopes."""
@@ -54,19 +56,22 @@ def flows_to(
     addresses: Collection[Address], placed: Mapping[Key, Placed]
 ) -> Iterator[tuple[int, StaleFlows]]:
     """Yield the flows that rules for ``placed`` have led to proxy sockets at ``addresses``, which
-    are this machine's no more, with the version of IP.
+    are this machine's no more, with the version of IP; all flows to their portals, where very many
+    are.
     """
     led = _within_cluster(placed)
+    its = {version: [each for each in addresses if each.version == version] for version in VERSIONS}
     for key, each in placed.items():
-        if key.protocol is not Protocol.UDP:
+        lost = its[key.version]
+        if key.protocol is not Protocol.UDP or not lost:
             continue
-        ends = [
-            Endpoint(address, port)
-            for address in addresses
-            if address.version == key.version
-            for port in (each.proxy_port, _own_port(led, each))
-            if port is not None
-        ]
+        ports = [port for port in (each.proxy_port, _own_port(led, each)) if port is not None]
+        ends: list[Endpoint | None]
+        if len(lost) <= MOST_ADDRESSES:
+            ends = [Endpoint(address, port) for address in lost for port in ports]
+        else:
+            # The thousands that ipvs leaves behind would be as many flows for each portal.
+            ends = [None] if ports else []
         for portal in each.service.portals:
             yield from ((key.version, _flows(portal, end)) for end in ends)
 
