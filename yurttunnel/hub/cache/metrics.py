@@ -42,7 +42,8 @@ class CacheStats:
 METRICS: tuple[Metric[CacheStats], ...] = (
     gauge(
         "yurthub_cache_bytes",
-        "Bytes in use in the file of the cache, without its log of at most some MB.",
+        "Bytes in use in the file of the cache, without its log: some MB, and up to 128 MiB while"
+        " lists are read slowly.",
         lambda stats: stats.size,
     ),
     gauge(
