@@ -29,9 +29,11 @@ from yurttunnel.kube.exec_credentials import PLUGIN_SECONDS
 from yurttunnel.kube.responses import MAX_BODY
 from yurttunnel.kube.responses import MAX_LINE as MAX_WATCH_LINE
 from yurttunnel.kube.work_queue import MAX_KEYS
+from yurttunnel.pki.approval_requests import MAX_REQUEST
 from yurttunnel.pki.authorities import MAX_BUNDLE
 from yurttunnel.pki.cluster_issuer import MAX_WAIT
 from yurttunnel.pki.enrolment_server import CLOSE_DEADLINE, MAX_CONNECTIONS, REQUEST_DEADLINE
+from yurttunnel.pki.identity import MAX_IDENTIFIERS
 from yurttunnel.pki.interception import MAX_CERTIFICATES
 from yurttunnel.server.agents import MAX_SESSIONS_OF_NODE
 from yurttunnel.server.frontends.calls import DIAL_TIMEOUT, MAX_PENDING_DIALS
@@ -152,6 +154,8 @@ VALUES = {
     "reviews of callers that wait": [MAX_WAITING_REVIEWS],
     "answers of reviews": [MAX_ENTRIES],
     "certificate requests": [MAX_KEYS],
+    "certificate request that": [MAX_REQUEST / KIB],
+    "identifiers of a node": [MAX_IDENTIFIERS],
     "events that wait": [MAX_WAITING, MAX_MESSAGE],
     "time for a certificate": [MAX_WAIT / 60],
     "file of authorities": [MAX_BUNDLE / KIB / KIB],
