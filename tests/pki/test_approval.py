@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from yurttunnel.cluster.nodes import MOST_ADDRESSES
 from yurttunnel.pki.agent_template import agent_template
-from yurttunnel.pki.approval import MOST_ADDRESSES, decide, lookups
+from yurttunnel.pki.approval import decide, lookups
 from yurttunnel.pki.approval_decision import MOST_FURTHER_NAMES, Facts, Lookups, Reason
 from yurttunnel.pki.approval_requests import (
     MAX_REQUEST,

@@ -6,10 +6,14 @@ from collections.abc import Hashable
 
 
 class Places:
-    """Who has how many of the places that there are, ``most``: one caller alone has half."""
+    """Who has how many of the places that there are, ``most``: one caller alone has half.
 
-    def __init__(self, most: float) -> None:
+    Each has ``least`` in any case, where who gets none waits for one.
+    """
+
+    def __init__(self, most: float, least: int = 0) -> None:
         self.most = most
+        self._least = least
         self.taken = 0
         self._by_caller: dict[Hashable, int] = {}
 
@@ -21,7 +25,8 @@ class Places:
     def has_one_for(self, caller: Hashable) -> bool:
         """Return whether ``caller`` has fewer than it leaves free; ``None`` may have all."""
         free = self.most - self.taken
-        return free > (0 if caller is None else self._by_caller.get(caller, 0))
+        taken = 0 if caller is None else self._by_caller.get(caller, 0)
+        return free > taken or taken < self._least
 
     def count(self, caller: Hashable, change: int) -> None:
         """Count one more or one less of a caller."""

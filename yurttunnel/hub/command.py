@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -13,6 +12,7 @@ from yurttunnel.hub.filters.chain import BadFilter
 from yurttunnel.hub.options import Options
 from yurttunnel.hub.settings import Settings
 from yurttunnel.ops.beginning import begin
+from yurttunnel.ops.command_line import as_long_as_it_is_read
 from yurttunnel.ops.configuration.following import follow_file
 from yurttunnel.ops.diagnose.subject import Subject
 from yurttunnel.ops.log import forward_standard_logging
@@ -67,12 +67,11 @@ def _dump(cache: Path, target: Path) -> NoReturn:
     path = cache / DATABASE
     try:
         if str(target) == "-":
-            # Whoever reads no further, as head(1), ends this without a word.
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-            screen.writelines(f"{line}\n" for line in as_text(path))
+            with as_long_as_it_is_read(screen):
+                screen.writelines(f"{line}\n" for line in as_text(path))
         else:
             print(f"{write_files(path, target)} objects are in {target.absolute()}", file=screen)
-        screen.flush()
+            screen.flush()
     except CacheFailed as error:
         raise SystemExit(f"--disk-cache-path: {error}") from None
     except OSError as error:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TextIO
 
 from twisted.python import usage
 
@@ -55,33 +56,35 @@ def ending_in_one_line() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def as_long_as_it_is_read() -> Iterator[None]:
+def as_long_as_it_is_read(screen: TextIO | None = None) -> Iterator[None]:
     """End the process as SIGPIPE would, which Python ignores, once nobody reads what it prints.
 
-    With a sentence it ends where that does not fit on a full disk.
+    With a sentence it ends where that does not fit on a full disk. ``screen`` is what it prints to,
+    by default what is standard output then.
     """
     try:
         try:
             yield
         finally:
             # There is none where the process was begun without (``>&-``).
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            screen = screen or sys.stdout
+            if screen is not None:
+                screen.flush()
     except BrokenPipeError:
-        _print_no_more()
+        _print_no_more(screen or sys.stdout)
         raise SystemExit(128 + signal.SIGPIPE) from None
     except OSError as error:
         # That of a file has its name.
         if error.errno != errno.ENOSPC or error.filename is not None:
             raise
-        _print_no_more()
+        _print_no_more(screen or sys.stdout)
         print(f"standard output cannot be written: {error.strerror}", file=sys.stderr)
         raise SystemExit(1) from None
 
 
-def _print_no_more() -> None:
+def _print_no_more(screen: TextIO) -> None:
     """Drop what is still to be written: it would fail once more at the end of the interpreter."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), screen.fileno())
 
 
 def did_you_mean(given: str, known: Iterable[str], prefix: str = "", likeness: float = 0.6) -> str:

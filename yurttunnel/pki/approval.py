@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from yurttunnel.cluster.nodes import MOST_ADDRESSES
 from yurttunnel.http.authority import Address, address_in
 from yurttunnel.kube.resources import Object
 from yurttunnel.pki.approval_decision import (
@@ -39,9 +40,6 @@ _POD_NAME = "authentication.kubernetes.io/pod-name"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
 _NODE_NAME = "authentication.kubernetes.io/node-name"
 _NODE_UID = "authentication.kubernetes.io/node-uid"
-
-MOST_ADDRESSES = 64
-"""Addresses of a node that are read: its own kubelet writes them, and as many as it likes."""
 
 _NODES_GROUP = "system:nodes"
 _NODE_USER = "system:node:"

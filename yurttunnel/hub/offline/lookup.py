@@ -11,13 +11,13 @@ kubelet never gets one of pods, because it would end all that run.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from twisted.internet.interfaces import IReactorTime
 
+from yurttunnel.http.places import Places
 from yurttunnel.hub.cache.interfaces import Collection, ICache, IListed, Scope
 from yurttunnel.hub.cache.selectors import PODS, scope_of
 from yurttunnel.hub.cache.store import MOST_LISTED
@@ -71,8 +71,8 @@ class Lookup:
         self._policy = policy
         self._filters = filters
         self._refusals = refusals
-        # Lists that pods with a network of their own read, or wait for.
-        self._reading: Counter[str] = Counter()
+        # Of lists that pods with a network of their own read, or wait for.
+        self._places = Places(MOST_LISTED, least=1)
 
     @contextmanager
     def reading(self, call: HubCall) -> Iterator[None]:
@@ -80,19 +80,17 @@ class Lookup:
 
         A pod has as many as it leaves free, so that others find some; and one in any case.
         """
-        holder, reading = call.holder, self._reading
+        holder = call.holder
         if holder is None:
             yield
             return
-        if reading[holder] >= max(1, MOST_LISTED - reading.total()):
+        if not self._places.has_one_for(holder):
             raise self._refusals.unavailable("this client reads too many lists at a time")
-        reading[holder] += 1
+        self._places.count(holder, 1)
         try:
             yield
         finally:
-            reading[holder] -= 1
-            if not reading[holder]:
-                del reading[holder]
+            self._places.count(holder, -1)
 
     def sources(self, call: HubCall) -> list[Source]:
         """Return what an answer can be made from."""
