@@ -153,6 +153,22 @@ class BalancerTests(ReplicaTests):
             self.kill(old)
         self.assertEqual([0, 0, 0, 1, 1, 1], self.counts())
 
+    def test_killed_while_it_drains(self):
+        """Streams of a server that is killed before they have ended end soon, though others have
+        come to its successor first.
+        """
+        self.pass_time(5)
+        leaving = self.replicas[0]
+        _, far = leaving.stream()
+        leaving.listener.drain("the server is about to stop")
+        self.replica("lb")
+        self.behind["lb"].remove(leaving)
+        self.pass_time(15)
+        self.assertEqual((["made"], 4), (far.told, len(self.servers.sessions())))
+        self.kill(leaving)
+        self.pass_time(3, 0.05)
+        self.assertEqual((["made", "lost"], 3), (far.told, len(self.servers.sessions())))
+
     def test_other_agent(self):
         """An agent whose session another one of the node has taken does not fight for it."""
         self.pass_time(5)

@@ -52,7 +52,8 @@ class ServerClient(ReconnectingClientFactory):
     When the server goes away, or :meth:`begin_anew` is called, the client only waits for the ends
     of its streams, as one that drains does: another client of ``group`` begins a new session. So it
     is, too, when the server does not answer and there are others that may take its place: a client
-    that goes there itself gives up the session, whose streams the server keeps.
+    that goes there itself gives up the session, whose streams the server keeps. A session is given
+    up, too, whose server has gone for good: others have sessions with each server that there is.
 
     Several addresses may lead to one server process, and one address to several. A process keeps
     one session for each node, so HELLO says with which processes the others of ``group`` have
@@ -413,6 +414,7 @@ class ServerClient(ReconnectingClientFactory):
             self._looks += 1
             self.answer = Answer.ALREADY_CONNECTED
             self._group.refusals += 1
+            self._give_up_without_server()
             return
         self.failed_attempts += 1
         error = problem_with_server(reason)
@@ -424,3 +426,15 @@ class ServerClient(ReconnectingClientFactory):
         if self.resumes and self._group.spare and not self._draining:
             self.drain("the agent has gone to another server meanwhile")
             self._lost_session()
+
+    def _give_up_without_server(self) -> None:
+        """End a session whose server is looked for in vain, as when it was killed while it left.
+
+        Who has come to its successor first was another client.
+        """
+        session = self._session
+        if session is None or self._looks <= MISDIRECTED_RETRIES:
+            return
+        if self._group.has_all_beside(self):
+            text = "its server has gone: there are sessions with all that there are"
+            session.close(Code.SESSION_LOST, text)

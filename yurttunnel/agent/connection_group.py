@@ -106,7 +106,7 @@ class ConnectionGroup:
     """What the clients of one agent know together.
 
     ``advertised`` is how many servers there are by the newest HELLO that says it, ``None`` when
-    none has. ``wanting`` says that there are sessions with fewer servers than there are to be,
+    none has, ``servers`` how many they are taken to be. ``wanting`` says that there are sessions with fewer servers than there are to be,
     ``spare`` that there are more servers than that.
     ``refusals`` counts attempts that have led to a server that is connected already.
     ``changed()`` is called whenever one of ``clients`` has got a session, has lost one, or stands
@@ -116,6 +116,7 @@ class ConnectionGroup:
 
     clients: Sequence[Member] = field(default_factory=list)
     advertised: int | None = None
+    servers: int = MOST_SERVERS
     wanting: bool = False
     spare: bool = False
     refusals: int = 0
@@ -140,6 +141,10 @@ class ConnectionGroup:
         """Return the server processes with which others than ``client`` have sessions."""
         processes = {other.process for other in self.clients if other is not client}
         return sorted(process for process in processes if process is not None)
+
+    def has_all_beside(self, client: Member) -> bool:
+        """Whether others than ``client`` have sessions with as many servers as there are."""
+        return len(self.held_by_others(client)) >= self.servers
 
     def next_delay(
         self, retries: int, looks: int = 0, standing_by: bool = False, resumes: bool = False

@@ -261,6 +261,7 @@ class ServerSet:
         self._remove_ended()
         self._routes.note_sessions()
         self._routes.shared = self._group.advertised is not None
+        self._group.servers = self._told
         self._group.spare = self._told > self._limit
         current = self._current()
         held, held_before = self._held(current), self._held_before
