@@ -129,12 +129,13 @@ class NewSessionTests(ListenerTests):
         self.refused(agent, Code.REVOKED, *words)
 
     def test_agents_open_no_streams(self):
-        """An agent that wants a stream is answered that there are none for it."""
+        """An agent that wants a stream loses its session: there are none for it."""
         agent = self.connected()
         opened = agent.session.open_stream("127.0.0.1", 22, 15.0, "r")
         self.network.settle()
-        self.assertEqual(Code.DENIED, self.failureResultOf(opened, StreamFailed).value.code)
-        self.assertTrue(agent.session.connected)
+        self.assertEqual(Code.PROTOCOL, self.failureResultOf(opened, StreamFailed).value.code)
+        self.assertFalse(agent.session.connected)
+        self.assertEqual(1, self.context.counters.session_ends[Code.PROTOCOL])
 
 
 class UnfinishedTests(ListenerTests):

@@ -68,11 +68,13 @@ One agent after the other may still end its streams, each for its drain timeout.
 
 @implementer(IStreamAcceptor)
 class RefuseStreams:
-    """What the server answers to agents that want to open streams: nothing is for them here."""
+    """What a server does with peers that open streams where it opens none for them: no agent of
+    ours does, so one that does is after the work that each opening is.
+    """
 
     def stream_requested(self, request: IStreamRequest) -> None:
-        """Refuse."""
-        request.fail(Code.DENIED, "the server opens no connections for agents")
+        """End the session."""
+        raise Violation(Code.PROTOCOL, "the server opens no connections for its peer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,4 +85,7 @@ class IStreamAcceptor(Interface):
     """What a session hands the peer's requests to: the agent's dialler."""
 
     def stream_requested(request: IStreamRequest) -> None:
-        """Answer ``request`` (:class:`IStreamRequest`), now or later; must not raise."""
+        """Answer ``request`` (:class:`IStreamRequest`), now or later.
+
+        Raises :class:`~yurttunnel.wire.frames.Violation`, and nothing else, to end the session.
+        """

@@ -483,7 +483,7 @@ class NodeTests(TwoServersTests):
         (tunnel,) = self.second.siblings._acceptor.sessions()
         opened = tunnel.open_stream("1/192.0.2.80", 80, 15.0, "r")
         self.network.settle()
-        self.assertEqual(Code.DENIED, self.failureResultOf(opened, StreamFailed).value.code)
+        self.assertEqual(Code.PROTOCOL, self.failureResultOf(opened, StreamFailed).value.code)
 
     def test_snapshot(self):
         """The way to a node describes itself by the node's name and the sibling's session."""
