@@ -21,6 +21,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.garbage import collect_if_due
+
 LONGEST = 60.0
 """Seconds for a test that trial does not bound. The slowest takes 10 on two busy processors."""
 
@@ -63,6 +65,7 @@ def _watched(run: Callable[..., None]) -> Callable[..., None]:
             faulthandler.cancel_dump_traceback_later()
             signal.signal(signal.SIGALRM, former)
             _note(test.id(), time.monotonic() - began, _processor() - used)
+            collect_if_due()
 
     return watched
 

@@ -13,6 +13,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessExitedAlready
 from twisted.internet.protocol import ProcessProtocol
 
+from tests.e2e.stopwatch import within
+
 SECONDS = 30.0
 """How long one command may take on a busy machine; on an idle one it is some milliseconds."""
 
@@ -82,7 +84,7 @@ class Browser(ProcessProtocol):
             message["sessionId"] = session
         answer = self._waiting[self._numbers] = Deferred()
         self.transport.writeToChild(3, json.dumps(message).encode() + b"\0")
-        return await answer.addTimeout(SECONDS, self._reactor)
+        return await within(self._reactor, SECONDS, answer)
 
     async def close(self) -> None:
         """End the process, and leave nothing of it."""
@@ -156,7 +158,7 @@ class Page:
         self._desired = answer["loaderId"]
         if self._desired not in self._loaded:
             loaded = self._waiting = Deferred()
-            await loaded.addTimeout(SECONDS, self._browser._reactor)
+            await within(self._browser._reactor, SECONDS, loaded)
 
     async def evaluate(self, expression: str):
         """The value of an expression of JavaScript in the page."""

@@ -125,6 +125,6 @@ async def connect_with_tls(
         acceptableProtocols=list(protocols or (AGENT_PROTOCOL,)),
         extraCertificateOptions=extra,
     )
-    endpoint = SSL4ClientEndpoint(reactor, "127.0.0.1", port, options, timeout=5)
+    endpoint = SSL4ClientEndpoint(reactor, "127.0.0.1", port, options)
     await endpoint.connect(Factory.forProtocol(lambda: peer))
     return peer

@@ -329,7 +329,7 @@ class FaultProxy:
 
     def join(self, client: _End) -> None:
         """Connect the other half for ``client``, which stays paused until then."""
-        endpoint = TCP4ClientEndpoint(self._reactor, "127.0.0.1", self._target_port, timeout=5)
+        endpoint = TCP4ClientEndpoint(self._reactor, "127.0.0.1", self._target_port)
         attempt = endpoint.connect(Factory.forProtocol(_End))
         self._half_open.add(attempt)
 

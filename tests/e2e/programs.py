@@ -18,7 +18,7 @@ from twisted.internet.task import deferLater
 from benchmarks.ports import free_ports
 from tests.e2e import stopwatch
 from tests.e2e.fork_server import Forked, fork_server
-from tests.e2e.stopwatch import Deadline
+from tests.e2e.stopwatch import Deadline, within
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -176,9 +176,9 @@ class Program:
     async def get(self, path: str) -> tuple[int, str]:
         """Fetch a page of the meta server: status and body."""
         page = _Page(path)
-        endpoint = TCP4ClientEndpoint(self._reactor, self.meta_host, self.meta_port, timeout=3)
+        endpoint = TCP4ClientEndpoint(self._reactor, self.meta_host, self.meta_port)
         await endpoint.connect(Factory.forProtocol(lambda: page))
-        return await page.done.addTimeout(20, self._reactor)
+        return await within(self._reactor, 20, page.done)
 
     async def listed(self, seconds: float = READY_SECONDS) -> None:
         """Wait until the server has an agent."""

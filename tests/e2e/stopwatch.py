@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 from weakref import WeakSet
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
 
@@ -127,6 +128,25 @@ class Alarm:
             self._ring()
         else:
             self._timer = self._clock.callLater(left, self._look)
+
+
+class TooLate(Exception):
+    """Something took longer than it may."""
+
+
+async def within(clock: IReactorTime, seconds: float, awaitable):
+    """Return the result of ``awaitable``, which is cancelled after ``seconds`` in which programs
+    could run; raises :class:`TooLate` then.
+    """
+    if hasattr(awaitable, "send"):
+        awaitable = Deferred.fromCoroutine(awaitable)
+    alarm = Alarm(clock, seconds, awaitable.cancel)
+    try:
+        return await awaitable
+    finally:
+        alarm.cancel()
+        if alarm.has_rung:
+            raise TooLate(f"not within {seconds} s")
 
 
 def _all_waited() -> Iterator[tuple[str, float]]:

@@ -17,7 +17,7 @@ from twisted.trial.unittest import SkipTest, TestCase
 from tests.e2e.clients import ConnectAnswer, Peer, Question, Target, connect, connect_directly
 from tests.e2e.faults import FaultProxy
 from tests.e2e.programs import Program, Tunnel
-from tests.e2e.stopwatch import Alarm, Deadline
+from tests.e2e.stopwatch import Deadline, TooLate, within
 from tests.e2e.turns import Turn, turn
 
 TURNS = {"tests.e2e.alone.quiet.": Turn.QUIET, "tests.e2e.alone.": Turn.ALONE}
@@ -111,9 +111,7 @@ class EndToEndTestCase(TestCase):
 
     async def dial(self, port: int, peer: Peer, source: str = "127.0.0.1") -> Peer:
         """Connect ``peer`` to a loopback port from an address; it ends with the test."""
-        endpoint = TCP4ClientEndpoint(
-            reactor, "127.0.0.1", port, timeout=5, bindAddress=(source, 0)
-        )
+        endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", port, bindAddress=(source, 0))
         await connect_directly(endpoint, peer)
         self._end_peer_with_test(peer)
         return peer
@@ -181,15 +179,10 @@ class EndToEndTestCase(TestCase):
         """The result of ``awaitable``; the test fails if it takes longer than ``seconds``, in
         which programs could run (`Stopwatch`).
         """
-        if hasattr(awaitable, "send"):
-            awaitable = Deferred.fromCoroutine(awaitable)
-        alarm = Alarm(reactor, seconds, awaitable.cancel)
         try:
-            return await awaitable
-        finally:
-            alarm.cancel()
-            if alarm.has_rung:
-                raise self.failureException(f"not within {seconds} s: {what}")
+            return await within(reactor, seconds, awaitable)
+        except TooLate as error:
+            raise self.failureException(f"{error}: {what}") from error
 
 
 class TwistedTransports(EndToEndTestCase):

@@ -27,7 +27,7 @@ class Balancer(Factory):
         """Join a connection to a server."""
         caller.transport.pauseProducing()
         for path in self._paths():
-            endpoint = UNIXClientEndpoint(self._reactor, path, timeout=5)
+            endpoint = UNIXClientEndpoint(self._reactor, path)
             try:
                 await endpoint.connect(Factory.forProtocol(lambda: _Side(other=caller)))
             except ConnectError:

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred, TimeoutError, gatherResults
+from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
 from twisted.internet.error import ConnectError
 
@@ -45,6 +45,7 @@ from tests.e2e.outages.gateway import (
 from tests.e2e.outages.site import SERVER, SERVER_6, SiteTestCase, source_port
 from tests.e2e.programs import Program
 from tests.e2e.steering.support import EDGE_4, EDGE_6, FAMILIES, SteeringTestCase
+from tests.e2e.stopwatch import TooLate
 from tests.e2e.support import which
 from yurttunnel.steering.probe_schedule import LEAST_PAUSE
 
@@ -317,7 +318,7 @@ class Way:
         async def says_so() -> bool:
             try:
                 return (await self.server.get("/readyz"))[0] == 503
-            except TimeoutError:
+            except TooLate:
                 return False
 
         await self.eventually(says_so, "the server drains", 2 * SOON)

@@ -78,7 +78,7 @@ class MoveTests(SteeringTestCase):
 
     async def asker(self, address: str, expected: bytes) -> Asker:
         """Open a connection that is answered by somebody in particular."""
-        endpoint = TCP4ClientEndpoint(reactor, address, PORT, timeout=5)
+        endpoint = TCP4ClientEndpoint(reactor, address, PORT)
         asker = Asker(f"{address}:{PORT}")
         await connect_directly(endpoint, asker)
         self.addCleanup(asker.drop)
