@@ -106,8 +106,8 @@ class ConnectionGroup:
     """What the clients of one agent know together.
 
     ``advertised`` is how many servers there are by the newest HELLO that says it, ``None`` when
-    none has, ``servers`` how many they are taken to be. ``wanting`` says that there are sessions with fewer servers than there are to be,
-    ``spare`` that there are more servers than that.
+    none has, ``servers`` how many they are taken to be. ``wanting`` says that there are sessions
+    with fewer servers than there are to be, ``spare`` that there are more servers than that.
     ``refusals`` counts attempts that have led to a server that is connected already.
     ``changed()`` is called whenever one of ``clients`` has got a session, has lost one, or stands
     by, ``everybody_told()`` when all agents have been told of servers, so that they are not to come
