@@ -23,7 +23,7 @@ from yurttunnel.hub.cache import (
 )
 from yurttunnel.hub.filters import chain, watches
 from yurttunnel.hub.forwarding import answers, forwarding, keeping, seen_tokens
-from yurttunnel.hub.offline import giving, writes
+from yurttunnel.hub.offline import whole_answers, writes
 from yurttunnel.hub.request import callers, parsing, requests
 from yurttunnel.hub.upstream import connections
 from yurttunnel.proxy import health, page, proxier
@@ -223,8 +223,8 @@ class HubTests(Limits, unittest.SynchronousTestCase):
         ("time for a next page", lists.PAGE_SECONDS),
         (
             "objects and documents of more than",
-            giving.MOST_GIVEN / MEBIBYTE,
-            giving.MOST_GIVEN / MEBIBYTE / 2,
+            whole_answers.MOST_BEING_SENT / MEBIBYTE,
+            whole_answers.MOST_BEING_SENT / MEBIBYTE / 2,
         ),
         ("lists that are read", store.MOST_LISTED, store.MOST_LISTED, store.MOST_LISTED / 2),
         ("time for reading", listed.SECONDS, store.MOST_LOG / MEBIBYTE),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.hub.cache.interfaces import ICache
-from yurttunnel.hub.offline.giving import Giving
 from yurttunnel.hub.offline.paging import READ_SECONDS
 from yurttunnel.hub.offline.refusals import Refusals
+from yurttunnel.hub.offline.whole_answers import WholeAnswers
 from yurttunnel.hub.request.accept import document_forms
 from yurttunnel.hub.request.requests import HubCall
 
@@ -19,12 +19,12 @@ class Documents:
     """Answers with them."""
 
     def __init__(
-        self, clock: IReactorTime, cache: ICache, refusals: Refusals, giving: Giving
+        self, clock: IReactorTime, cache: ICache, refusals: Refusals, answers: WholeAnswers
     ) -> None:
         self._clock = clock
         self._cache = cache
         self._refusals = refusals
-        self._giving = giving
+        self._answers = answers
 
     async def get(self, call: HubCall) -> None:
         """Answer with a document; raises ``RequestFailed``."""
@@ -35,7 +35,7 @@ class Documents:
             )
             if document is not None:
                 content_type = document.content_type.encode("latin-1")
-                await self._giving.give(call, content_type, document.body)
+                await self._answers.send(call, content_type, document.body)
                 return
         # Not 404, which says that there is no such group. kubectl asks for many at its start:
         # each would be asked for again, if the answer said when.

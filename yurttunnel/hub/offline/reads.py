@@ -10,12 +10,12 @@ from twisted.internet.interfaces import IReactorTime
 from yurttunnel.http.interfaces import IExchange
 from yurttunnel.hub.cache.versions import is_older, version_of
 from yurttunnel.hub.media.interfaces import ListMeta
-from yurttunnel.hub.offline.giving import Giving
 from yurttunnel.hub.offline.lookup import FoundList, Lookup
 from yurttunnel.hub.offline.pace import Pace
 from yurttunnel.hub.offline.paging import NotContinued, Page
 from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.offline.sources import Source
+from yurttunnel.hub.offline.whole_answers import WholeAnswers
 from yurttunnel.hub.request.requests import HubCall, ListOptions
 
 
@@ -23,18 +23,18 @@ class Reads:
     """Answers get and list. Both raise ``RequestFailed`` before the response has begun."""
 
     def __init__(
-        self, clock: IReactorTime, lookup: Lookup, refusals: Refusals, giving: Giving
+        self, clock: IReactorTime, lookup: Lookup, refusals: Refusals, answers: WholeAnswers
     ) -> None:
         self._clock = clock
         self._lookup = lookup
         self._refusals = refusals
-        self._giving = giving
+        self._answers = answers
 
     async def get(self, call: HubCall, owner: str) -> None:
         """Answer with an object."""
         source, type, item, columns = await self._lookup.object(call, owner)
         body = source.media.object(type, source.bodies([item])[0], columns)
-        await self._giving.give(call, source.media.content_type, body)
+        await self._answers.send(call, source.media.content_type, body)
 
     async def list(self, call: HubCall, owner: str) -> None:
         """Answer with a list, or a page of one."""

@@ -19,7 +19,6 @@ from yurttunnel.hub.cache.interfaces import CacheFailed, ICache
 from yurttunnel.hub.filters.interfaces import IFilters
 from yurttunnel.hub.interfaces import IConnectivity, IOffline, IPolicy
 from yurttunnel.hub.offline.documents import Documents
-from yurttunnel.hub.offline.giving import Giving
 from yurttunnel.hub.offline.keeping_events import KeptEvents
 from yurttunnel.hub.offline.lookup import Lookup
 from yurttunnel.hub.offline.metrics import OfflineStats
@@ -31,6 +30,7 @@ from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.offline.sending_events import EventSender, Send
 from yurttunnel.hub.offline.token_questions import TokenQuestions
 from yurttunnel.hub.offline.watches import Watches
+from yurttunnel.hub.offline.whole_answers import WholeAnswers
 from yurttunnel.hub.offline.writes import Writes
 from yurttunnel.hub.request.failures import tell
 from yurttunnel.hub.request.requests import HubCall
@@ -72,11 +72,11 @@ class Offline(MultiService):
         placeholders = settings.placeholders
         self._owners = owners = Owners(clock, cache, refusals, placeholders)
         lookup = Lookup(clock, cache, policy, filters, refusals)
-        giving = Giving(refusals)
-        self._reads = Reads(clock, lookup, refusals, giving)
+        answers = WholeAnswers(refusals)
+        self._reads = Reads(clock, lookup, refusals, answers)
         self._parked = ParkedWatches(clock, connectivity)
         self.watches = Watches(clock, lookup, self._parked, refusals, settings.shortest_watch)
-        self._documents = Documents(clock, cache, refusals, giving)
+        self._documents = Documents(clock, cache, refusals, answers)
         self._events = KeptEvents(clock, cache, connectivity, refusals, placeholders)
         tokens = TokenQuestions(clock, cache, policy, owners, refusals, placeholders)
         self._writes = Writes(

@@ -7,7 +7,7 @@ import json
 from tests.http.support import request
 from tests.hub.offline.world import OfflineTestCase, item
 from yurttunnel.hub.cache.store import MOST_LISTED
-from yurttunnel.hub.offline.giving import MOST_GIVEN
+from yurttunnel.hub.offline.whole_answers import MOST_BEING_SENT
 
 OPENAPI = "/openapi/v2"
 ONE = "/api/v1/namespaces/n/configmaps/a"
@@ -23,8 +23,8 @@ class StalledTestCase(OfflineTestCase):
         return connection
 
 
-class GivingTests(StalledTestCase):
-    """How they are given."""
+class WholeAnswerTests(StalledTestCase):
+    """How they are sent."""
 
     def waiting(self, connection):
         """Return how much waits for the client."""
@@ -55,7 +55,7 @@ class GivingTests(StalledTestCase):
 
     def test_bound(self):
         """Those who take nothing have so much at a time, which they give back when they leave."""
-        self.keep_document(OPENAPI, bytes(MOST_GIVEN // 2))
+        self.keep_document(OPENAPI, bytes(MOST_BEING_SENT // 2))
         self.keep_document("/version", b"{}")
         first, _ = self.stalled(OPENAPI), self.stalled(OPENAPI)
         status = self.assert_status(503, "ServiceUnavailable", "too much", OPENAPI)
@@ -66,7 +66,7 @@ class GivingTests(StalledTestCase):
 
     def test_pods(self):
         """A pod has as many as it leaves free, and the node its own."""
-        self.keep_document(OPENAPI, bytes(MOST_GIVEN // 2))
+        self.keep_document(OPENAPI, bytes(MOST_BEING_SENT // 2))
         self.holder = "10.0.0.1"
         self.stalled(OPENAPI)
         self.assert_status(503, "ServiceUnavailable", "too much", OPENAPI)

@@ -10,13 +10,13 @@ from yurttunnel.hub.request.requests import HubCall
 PIECE = 64 * 1024
 """Bytes that are written at once; what has no more goes out with its head."""
 
-MOST_GIVEN = 32 * 1024 * 1024
-"""Bytes of longer ones that are being given, and as many to pods with a network of their own, of
+MOST_BEING_SENT = 32 * 1024 * 1024
+"""Bytes of longer ones that are being sent, and as many to pods with a network of their own, of
 which each has as many as it leaves free."""
 
 
-class Giving:
-    """Gives them, no faster than their clients take them.
+class WholeAnswers:
+    """Sends them, no faster than their clients take them.
 
     Until then they are in memory, so that many who take little at a time would fill that.
     """
@@ -24,9 +24,9 @@ class Giving:
     def __init__(self, refusals: Refusals) -> None:
         self._refusals = refusals
         # By whether they are of pods.
-        self._places = {pods: Places(MOST_GIVEN) for pods in (False, True)}
+        self._places = {pods: Places(MOST_BEING_SENT) for pods in (False, True)}
 
-    async def give(self, call: HubCall, content_type: bytes, body: bytes) -> None:
+    async def send(self, call: HubCall, content_type: bytes, body: bytes) -> None:
         """Answer with ``body``; raises ``RequestFailed`` before the response has begun."""
         exchange, size = call.exchange, len(body)
         fields = [(b"Content-Type", content_type)]
@@ -48,6 +48,6 @@ class Giving:
         holder = call.holder
         places = self._places[holder is not None]
         if not places.has_one_for(holder):
-            raise self._refusals.unavailable("clients are being given too much of what is kept")
+            raise self._refusals.unavailable("clients are being sent too much of what is kept")
         places.count(holder, size)
         call.exchange.on_end(lambda _: places.count(holder, -size))
