@@ -1,0 +1,95 @@
+"""A proxier with fakes around it."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.proxy.fakes import (
+    FakeChecks,
+    FakeClaims,
+    FakeConntrack,
+    FakeRules,
+    FakeSockets,
+    FakeSource,
+)
+from tests.proxy.services import key
+from yurttunnel.proxy.balancing.balancer import LoadBalancer
+from yurttunnel.proxy.health import SyncHealth
+from yurttunnel.proxy.placement import Placement
+from yurttunnel.proxy.proxier import Proxier
+from yurttunnel.proxy.settings import SyncSettings
+from yurttunnel.proxy.state.virtual_services import (
+    Portal,
+    PortalKind,
+    Protocol,
+)
+
+SETTINGS = SyncSettings(period=30.0, least=1.0, drain=5.0, removes_rules=False)
+CLUSTER_IP = Portal(PortalKind.CLUSTER_IP, ip_address("10.96.0.1"), 80)
+NODE_PORT = Portal(PortalKind.NODE_PORT, None, 30080)
+DNS = key("dns", Protocol.UDP)
+
+
+class ProxierTestCase(SynchronousTestCase):
+    """A proxier among fakes."""
+
+    settings = SETTINGS
+
+    def setUp(self):
+        """Start it with nothing listed."""
+        self.clock = Clock()
+        self.addresses = frozenset([ip_address("192.0.2.1"), ip_address("2001:db8::1")])
+        self.source = FakeSource()
+        self.claims = FakeClaims()
+        self.sockets = FakeSockets()
+        self.rules = FakeRules()
+        self.conntrack = FakeConntrack()
+        self.checks = FakeChecks()
+        self.health = SyncHealth(self.clock, self.settings.period, lambda: True)
+        self.placement = self.make_placement()
+        self.proxier = Proxier(
+            self.clock,
+            self.settings,
+            self.source,
+            self.placement,
+            self.claims,
+            self.rules,
+            self.conntrack,
+            self.checks,
+            self.health,
+            lambda: self.addresses,
+        )
+        self.told = []
+        globalLogPublisher.addObserver(self.told.append)
+        self.addCleanup(globalLogPublisher.removeObserver, self.told.append)
+        self.proxier.startService()
+
+    kernel = None
+
+    def make_placement(self):
+        """Have sockets carry, but for what the kernel does."""
+        return Placement(self.clock, LoadBalancer(self.clock), self.sockets, self.kernel)
+
+    def set(self, *services, **more):
+        """Have another state, and the turn of the reactor after it."""
+        self.source.set(*services, **more)
+        self.clock.advance(0)
+        self.clock.advance(0)
+
+    def pass_period(self):
+        """Have the next sync that nobody asks for."""
+        self.clock.advance(self.settings.least)
+        self.clock.advance(self.settings.period)
+
+    def warnings(self):
+        """Return what was logged as a warning or worse."""
+        return [
+            each["log_format"].format(**each)
+            for each in self.told
+            if each.get("log_level", LogLevel.debug) >= LogLevel.warn
+            and each["log_namespace"].startswith("yurttunnel")
+        ]

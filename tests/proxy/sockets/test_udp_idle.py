@@ -1,0 +1,97 @@
+"""How long clients by UDP are remembered."""
+
+from __future__ import annotations
+
+from tests.proxy.sockets.udp_lab import UdpTestCase, received
+from yurttunnel.proxy.sockets.udp_table import AFTER_REPLY, BEFORE_REPLY
+
+
+class IdleTests(UdpTestCase):
+    """How long a client is remembered."""
+
+    def test_a_late_reply(self):
+        """A reply after two seconds arrives, and one just before the end of the first wait."""
+        endpoint, client = self.endpoint(), self.make()
+        self.serve(endpoint)
+        for seconds in (2, BEFORE_REPLY):
+            self.say(client, b"?")
+            self.pass_time(seconds)
+            self.answer(endpoint)
+            self.assertEqual(1, len(received(client)))
+
+    def test_no_reply(self):
+        """A client without a reply is forgotten, its socket closed, its endpoint not blamed."""
+        endpoint = self.endpoint()
+        self.serve(endpoint)
+        before = self.descriptors_open()
+        self.say(self.make(), b"?")
+        self.pass_time(BEFORE_REPLY + 2)
+        self.assertEqual(0, self.proxy.stats().active)
+        self.assertEqual(before + 1, self.descriptors_open())
+        [told] = self.picker.endpoints()
+        self.assertEqual((0, 0), (told.active, told.failures))
+
+    def test_after_a_reply(self):
+        """From the first reply on it is remembered for longer, from its last datagram on."""
+        endpoint, client = self.endpoint(), self.make()
+        self.serve(endpoint)
+        for _ in range(3):
+            self.say(client, b"?")
+            self.answer(endpoint)
+            self.pass_time(AFTER_REPLY)
+        self.assertEqual(1, self.proxy.stats().active)
+        self.assertEqual(1, self.proxy.stats().total)
+        self.pass_time(2)
+        self.assertEqual(0, self.proxy.stats().active)
+        self.assertEqual([], self.reactor.getDelayedCalls())
+
+    def test_times_that_change(self):
+        """Other times count for the clients that there are, too."""
+        endpoint, client, silent = self.endpoint(), self.make(), self.make()
+        self.serve(endpoint)
+        self.say(client, b"?")
+        self.answer(endpoint)
+        self.say(silent, b"?")
+        self.table.remember(3 * BEFORE_REPLY, AFTER_REPLY / 3)
+        self.pass_time(2 * BEFORE_REPLY)
+        self.assertEqual(2, self.proxy.stats().active)
+        self.pass_time(2)
+        self.assertEqual(1, self.proxy.stats().active)
+        self.pass_time(BEFORE_REPLY)
+        self.assertEqual(0, self.proxy.stats().active)
+
+    def test_replies_count(self):
+        """Who only listens is remembered while there is something to hear."""
+        endpoint, client = self.endpoint(), self.make()
+        self.serve(endpoint)
+        self.say(client, b"subscribe")
+        [(_, source)] = self.at(endpoint)
+        for _ in range(20):
+            self.endpoints[endpoint].sendto(b"news", source)
+            self.turn()
+            self.pass_time(10)
+        self.assertEqual(20, len(received(client)))
+
+    def test_nobody_replies_ever(self):
+        """Who only talks keeps its endpoint, too."""
+        endpoint, other = self.endpoint(), self.endpoint()
+        self.serve(endpoint, other)
+        client = self.make()
+        for _ in range(50):
+            self.say(client, b"<34>Oct 11 22:14:15 su")
+            self.pass_time(1)
+        self.assertEqual([0, 50], sorted(len(self.at(each)) for each in (endpoint, other)))
+
+    def test_other_times(self):
+        """Both times are arguments, those of the first kube-proxy included."""
+        self.use(before_reply=0.25, after_reply=0.25)
+        endpoint, client = self.endpoint(), self.make()
+        self.serve(endpoint)
+        self.say(client, b"?")
+        self.answer(endpoint)
+        for _ in range(4):
+            self.reactor.advance(0.0625)
+        self.assertEqual(1, self.proxy.stats().active)
+        self.reactor.advance(0.0625)
+        self.reactor.advance(0.0625)
+        self.assertEqual(0, self.proxy.stats().active)

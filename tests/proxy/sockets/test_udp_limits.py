@@ -1,0 +1,169 @@
+"""How many clients by UDP are remembered, and who makes room."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from pathlib import Path
+
+from tests.proxy.sockets.udp_lab import UdpTestCase, datagram_socket
+from tests.steering.netlink.support import KernelTestCase
+
+
+class LimitTests(UdpTestCase):
+    """How many clients there are."""
+
+    def test_ten_thousand_clients(self):
+        """No more descriptors are used than there may be clients, and all are served."""
+        self.use(most=200)
+        endpoint = self.endpoint()
+        self.serve(endpoint)
+        before = self.descriptors_open()
+        for number in range(10_000):
+            with datagram_socket(f"127.1.{number // 250}.{number % 250}") as client:
+                self.say(client, b"?")
+                self.answer(endpoint)
+                self.assertEqual(b"?", client.recv(10))
+            if number % 100 == 0:
+                self.assertLessEqual(self.descriptors_open(), before + 201)
+        stats = self.proxy.stats()
+        self.assertEqual((200, 0), (stats.active, stats.failed))
+        self.assertEqual(10_000, stats.total)
+
+    def test_who_makes_room(self):
+        """It is the client that has been idle for longest, of all services if need be."""
+        self.use(most=3)
+        endpoint = self.endpoint()
+        self.serve(endpoint)
+        *clients, another = self.make_apart(4)
+        for client in clients:
+            self.say(client, b"1")
+            self.answer(endpoint)
+            self.pass_time(2)
+        self.say(clients[0], b"2")
+        self.at(endpoint)
+        self.say(another, b"1")
+        self.at(endpoint)
+        for client in (clients[0], clients[2]):
+            self.say(client, b"3")
+        self.assertEqual(4, self.proxy.stats().total)
+        self.say(clients[1], b"3")
+        self.assertEqual(5, self.proxy.stats().total)
+
+    def test_of_another_service(self):
+        """Where the process has too many, the oldest goes, answered or not, of any service."""
+        self.use(most=3)
+        endpoint = self.endpoint()
+        self.serve(endpoint)
+        other = self.sockets.open(self.service(endpoint), self.picker)
+        self.addCleanup(self.stop, other)
+        clients = self.make_apart(5)
+        self.say(clients[0], b"?")
+        self.answer(endpoint)
+        for proxy, client in ((self.proxy, 1), (other, 2), (other, 3), (self.proxy, 1), (other, 4)):
+            self.pass_time(1.25)
+            clients[client].sendto(b"?", ("127.0.0.1", proxy.port))
+            self.turn()
+        # The first one has gone for the fourth, the third for the fifth.
+        self.assertEqual([1, 2], [each.stats().active for each in (self.proxy, other)])
+        self.assertEqual([2, 3], [each.stats().total for each in (self.proxy, other)])
+
+    def stop(self, proxy):
+        """Stop at once."""
+        stopped = proxy.stop(0)
+        self.reactor.advance(0)
+        self.successResultOf(stopped)
+
+    def test_one_service(self):
+        """A service has no more clients than one may have, those first that came last."""
+        self.use(most=10, most_of_service=2)
+        endpoint = self.endpoint()
+        self.serve(endpoint)
+        for client in self.make_apart(5):
+            self.say(client, b"?")
+            self.pass_time(1)
+        self.assertEqual(2, self.proxy.stats().active)
+
+    def test_share_of_an_address(self):
+        """It has as many clients as it leaves free, of all and of a service: beyond that its own
+        that has been idle for longest goes, and no other's.
+        """
+        for limits in ({"most": 8}, {"most_of_service": 8}):
+            self.use(**limits)
+            endpoint = self.endpoint()
+            self.serve(endpoint)
+            first, *others = self.make_apart(4)
+            self.say(first, b"1")
+            many = [self.make() for _ in range(20)]
+            for client in many:
+                self.answer(endpoint)
+                self.pass_time(1)
+                self.say(many[0], b"2")
+                self.say(client, b"2")
+            self.at(endpoint)
+            self.assertEqual(1 + 4, self.proxy.stats().active)
+            for client in (first, many[0], *many[-3:], *others):
+                self.say(client, b"3")
+            self.assertEqual(8, len(self.at(endpoint)))
+            self.assertEqual((8, 1 + 20 + 3), (self.proxy.stats().active, self.proxy.stats().total))
+            self.end()
+
+    def make_apart(self, count):
+        """Make clients, each with an address of its own."""
+        return [self.make(f"127.0.1.{number}") for number in range(1, count + 1)]
+
+    def test_no_descriptor_is_left(self):
+        """A client that is idle makes room for one that comes; without any it is counted."""
+        endpoint = self.endpoint()
+        self.serve(endpoint)
+        first, second = self.make(), self.make()
+        self.say(first, b"1")
+        made, refused = socket.socket, [True]
+
+        def socket_of_few(*arguments, **more):
+            if refused and refused.pop():
+                raise OSError(errno.EMFILE, "too many open files")
+            return made(*arguments, **more)
+
+        self.patch(socket, "socket", socket_of_few)
+        self.say(second, b"2")
+        self.assertEqual(1, self.proxy.stats().active)
+        self.assertEqual([b"1", b"2"], [data for data, _ in self.at(endpoint)])
+        refused[:] = [True, True]
+        self.say(first, b"3")
+        self.assertEqual(1, self.proxy.stats().failed)
+        self.say(first, b"4")
+        self.assertEqual([b"4"], [data for data, _ in self.at(endpoint)])
+
+
+class KernelLimitTests(UdpTestCase, KernelTestCase):
+    """Limits of the kernel."""
+
+    def setUp(self):
+        """Have a kernel of one's own, nearly."""
+        KernelTestCase.setUp(self)
+        UdpTestCase.setUp(self)
+
+    def test_no_local_port_is_left(self):
+        """The endpoint is not blamed, and a client that is idle makes room for the next one."""
+        endpoint = self.endpoint()
+        self.serve(endpoint)
+        clients = [self.make() for _ in range(4)]
+        Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("20000 20001")
+        for client in clients[:3]:
+            self.say(client, b"?")
+        stats = self.proxy.stats()
+        self.assertEqual((1, 1), (stats.active, stats.failed))
+        [told] = self.picker.endpoints()
+        self.assertEqual((1, 0), (told.active, told.failures))
+        self.say(clients[3], b"?")
+        self.assertEqual(2, self.proxy.stats().active)
+
+    def test_a_burst(self):
+        """Datagrams of a thousand clients wait rather than be lost, while others are served."""
+        self.serve(self.endpoint())
+        client = self.make()
+        for _ in range(1000):
+            client.sendto(bytes(64), ("127.0.0.1", self.proxy.port))
+        self.turn()
+        self.assertEqual(64_000, self.proxy.stats().received)

@@ -1,0 +1,112 @@
+"""Where datagrams to endpoints come from."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from ipaddress import ip_address
+from unittest import mock
+
+from twisted.logger import capturedLogs, formatEvent
+
+from tests.proxy.sockets.udp_lab import UdpTestCase
+from tests.steering.netlink.support import KernelTestCase, command
+from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
+
+
+class SourceTests(UdpTestCase, KernelTestCase):
+    """From which address of this machine endpoints are sent to."""
+
+    def setUp(self):
+        """Have a network beside loopback."""
+        KernelTestCase.setUp(self)
+        command("ip", "link", "add", "near", "type", "veth", "peer", "name", "far")
+        for link in ("near", "far"):
+            command("ip", "link", "set", link, "up")
+        command("ip", "address", "add", "10.5.0.1/24", "dev", "near")
+        UdpTestCase.setUp(self)
+
+    def test_after_another_endpoint(self):
+        """It is the one that leads there, not that which has led to the first endpoint."""
+        dead, away = self.dead(), Endpoint(ip_address("10.5.0.2"), 53)
+        self.serve(dead, away)
+        before = self.descriptors_open()
+        for _ in range(2):
+            self.say(self.make(), b"?")
+        clients = list(self.proxy.clients.values())
+        self.assertEqual([away] * 2, [each.endpoint for each in clients])
+        sources = [each._socket.getsockname()[0] for each in clients]
+        self.assertEqual(["10.5.0.1"] * 2, sources)
+        self.assertEqual(
+            {away: False, dead: True},
+            {each.endpoint: each.failures > 0 for each in self.picker.endpoints()},
+        )
+        self.assertEqual(before + 4, self.descriptors_open())
+
+    def test_no_socket_is_left(self):
+        """The endpoint is not blamed, and the client ends."""
+        self.serve(self.dead(), self.dead())
+        made, opened = socket.socket, []
+
+        def socket_of_few(*arguments, **more):
+            opened.append(arguments)
+            if len(opened) == 2:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return made(*arguments, **more)
+
+        client = self.make()
+        self.patch(socket, "socket", socket_of_few)
+        with capturedLogs() as told:
+            self.say(client, b"?")
+        [text] = map(formatEvent, told)
+        self.assertIn("is served by no endpoint: no socket: Too many open files", text)
+        self.assertEqual((0, 1), (self.proxy.stats().active, self.proxy.stats().failed))
+        self.assertEqual([0, 1], sorted(each.failures for each in self.picker.endpoints()))
+        self.assertEqual([0, 0], [each.active for each in self.picker.endpoints()])
+
+    def test_no_watch_is_left(self):
+        """The endpoint is not blamed, and the client ends; the next one is served."""
+        self.serve(self.endpoint())
+        watch, clients = self.descriptors.addReader, [self.make() for _ in range(2)]
+
+        def refuse(member):
+            self.patch(self.descriptors, "addReader", watch)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        self.patch(self.descriptors, "addReader", refuse)
+        with capturedLogs() as told:
+            self.say(clients[0], b"?")
+        [text] = map(formatEvent, told)
+        self.assertIn("is served by no endpoint: no socket: No space left on device", text)
+        [endpoint] = self.picker.endpoints()
+        self.assertEqual((0, 0), (endpoint.active, endpoint.failures))
+        self.say(clients[1], b"?")
+        self.assertEqual((1, 1), (self.proxy.stats().active, self.proxy.stats().failed))
+
+    def test_no_watch_for_a_proxy_socket(self):
+        """It has no port then, which is free for the next attempt."""
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with mock.patch.object(self.descriptors, "addReader", side_effect=full):
+            self.assertRaises(OSError, self.serve, self.endpoint())
+        [port] = self.allocator.opened
+        self.assertFalse(self.allocator.is_used(4, Protocol.UDP, port))
+        self.make(port=port)
+
+    def test_no_address_to_come_from(self):
+        """No endpoint is to blame; another one is tried."""
+        self.serve(self.endpoint(), self.endpoint())
+        connect, connected = socket.socket.connect, []
+
+        class Sourceless(socket.socket):
+            def connect(self, address):
+                connected.append(address)
+                if len(connected) == 1:
+                    raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+                connect(self, address)
+
+        self.patch(socket, "socket", Sourceless)
+        self.say(self.make(), b"?")
+        self.assertEqual(2, len(set(connected)))
+        self.assertEqual((1, 0), (self.proxy.stats().active, self.proxy.stats().failed))
+        self.assertEqual([0, 0], [each.failures for each in self.picker.endpoints()])
+        self.assertEqual([0, 1], sorted(each.active for each in self.picker.endpoints()))

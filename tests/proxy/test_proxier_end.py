@@ -1,0 +1,94 @@
+"""How a proxier stops, and takes its rules away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from twisted.internet.defer import Deferred
+
+from tests.proxy.proxier_world import SETTINGS, ProxierTestCase
+from tests.proxy.services import key, service
+from yurttunnel.proxy.proxier import REMOVAL_SECONDS
+from yurttunnel.proxy.state.virtual_services import (
+    HealthCheckNodePort,
+    Scope,
+)
+
+
+class EndTests(ProxierTestCase):
+    """An orderly end."""
+
+    def test_no_clients_are_taken_while_it_drains(self):
+        """Nor are any to be sent here: a proxy that is started again is."""
+        self.set(service([1]))
+        (socket,) = self.sockets.opened
+        socket.active = 1
+        self.assertTrue(self.health.takes_clients)
+        stopped = self.proxier.stopService()
+        self.assertFalse(self.health.takes_clients)
+        self.assertEqual("draining: the proxy is about to stop", self.proxier.problem())
+        socket.drained()
+        self.successResultOf(stopped)
+        self.proxier.startService()
+        self.assertTrue(self.health.takes_clients)
+        self.assertNotIn("draining", str(self.proxier.problem()))
+        self.successResultOf(self.proxier.stopService())
+
+    def test_what_outlived_a_traffic_policy_drains(self):
+        """The proxy does not wait for ever."""
+        self.set(service([1]))
+        (former,) = self.sockets.opened
+        former.active = 1
+        self.clock.advance(1)
+        self.set(service([1], key=key(scope=Scope.INTERNAL)))
+        stopped = self.proxier.stopService()
+        self.assertEqual([None, 5.0], former.drains)
+        self.assertNoResult(stopped)
+        former.drained()
+        self.successResultOf(stopped)
+
+    def test_rules_stay(self):
+        """The next process takes them over; connections have their time."""
+        self.set(service([1]), checks=[HealthCheckNodePort(30000, "shop", "web", 1)])
+        self.assertEqual({30000}, self.checks.desired.keys())
+        (socket,) = self.sockets.opened
+        socket.active = 1
+        stopped = self.proxier.stopService()
+        self.assertEqual(0, self.rules.removed)
+        self.assertEqual([5.0], socket.drains)
+        self.assertEqual((None, {}), (self.claims.wanted, self.checks.desired))
+        self.assertNoResult(stopped)
+        socket.drained()
+        self.successResultOf(stopped)
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+
+class RemovalTests(ProxierTestCase):
+    """An orderly end that removes the rules."""
+
+    settings = replace(SETTINGS, removes_rules=True)
+
+    def test_rules_go_first(self):
+        """Then nobody is led to sockets that listen no more."""
+        self.set(service([1]))
+        self.successResultOf(self.proxier.stopService())
+        self.assertEqual(1, self.rules.removed)
+        self.assertEqual([5.0], self.sockets.opened[0].drains)
+
+    def test_they_cannot_be_removed(self):
+        """It is told what to do, and the end comes all the same."""
+        self.set(service([1]))
+        self.rules.failure = "the lock is held"
+        self.successResultOf(self.proxier.stopService())
+        self.assertIn("run yurttunnel proxy --cleanup", self.warnings()[-1])
+
+    def test_their_removal_hangs(self):
+        """It is waited for no longer than it may take."""
+        self.set(service([1]))
+        hanging = Deferred()
+        self.rules.remove = lambda: hanging
+        stopped = self.proxier.stopService()
+        self.clock.advance(REMOVAL_SECONDS)
+        self.clock.advance(0)
+        self.successResultOf(stopped)
+        self.assertIn("left behind", self.warnings()[-1])

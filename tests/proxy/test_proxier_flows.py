@@ -1,0 +1,265 @@
+"""Flows that rules have led, which are forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address
+
+from twisted.logger import capturedLogs, formatEvent
+
+from tests.ops.status_pages import finished
+from tests.proxy.fakes import (
+    FakeKernel,
+)
+from tests.proxy.proxier_world import DNS, NODE_PORT, ProxierTestCase
+from tests.proxy.services import endpoint, key, service
+from yurttunnel.proxy.interfaces import (
+    KernelStats,
+    StaleFlows,
+)
+from yurttunnel.proxy.state.virtual_services import (
+    Endpoint,
+    Portal,
+    PortalKind,
+    Protocol,
+    Scope,
+)
+
+
+class FlowTests(ProxierTestCase):
+    """Flows that led elsewhere, or nowhere."""
+
+    portal = Portal(PortalKind.CLUSTER_IP, ip_address("10.96.0.10"), 53)
+    flows = StaleFlows(Protocol.UDP, "10.96.0.10", 53)
+
+    def forgotten(self):
+        """Return what was forgotten since the last call."""
+        found, self.conntrack.forgotten = self.conntrack.forgotten, []
+        return found
+
+    def at_first(self, *numbers):
+        """Return those that go when the first rules are there, by which endpoints serve."""
+        return self.flows
+
+    def test_once_there_are_rules(self):
+        """A former process may have led them to a port that nobody listens at."""
+        self.set(service([1], key=DNS, portals=(self.portal,)), service([1]))
+        self.assertEqual([(4, self.at_first(1))], self.forgotten())
+        self.pass_period()
+        self.assertEqual([], self.forgotten())
+        self.assertEqual(1, self.proxier.flows_forgotten)
+
+    def test_endpoints_come_and_go(self):
+        """A socket sees to that itself; where there were none clients were refused."""
+        for numbers, expected in (([1], 1), ([2], 0), ([], 1), ([2], 1)):
+            self.set(service(numbers, key=DNS, portals=(self.portal,)))
+            self.assertEqual(expected, len(self.forgotten()), numbers)
+            self.clock.advance(1)
+
+    def test_an_address_of_this_machine_goes(self):
+        """Flows that were led to sockets there are forgotten, once; in kernel mode none were."""
+        self.set(service([1], key=DNS, portals=(self.portal,)), service([1]))
+        self.forgotten()
+        (former,) = [each for each in self.addresses if each.version == 4]
+        self.addresses = frozenset([former + 1])
+        self.proxier.node_changed()
+        self.clock.advance(1)
+        ports = [each.port for each in self.sockets.opened if each.services[0].key == DNS]
+        lost = [(4, replace(self.flows, endpoint=Endpoint(former, port))) for port in ports]
+        self.assertEqual(lost, self.forgotten())
+        self.pass_period()
+        self.assertEqual([], self.forgotten())
+
+    def test_very_many_addresses_go(self):
+        """As those of ipvs do: all flows are forgotten, not those to each address one by one."""
+        self.addresses |= {ip_address("10.97.0.0") + each for each in range(100)}
+        self.set(service([1], key=DNS, portals=(self.portal,)))
+        self.forgotten()
+        self.addresses = frozenset()
+        self.proxier.node_changed()
+        self.clock.advance(1)
+        self.assertEqual([(4, self.flows) for _ in self.sockets.opened], self.forgotten())
+
+    def test_an_address_goes_while_rules_cannot_be_made(self):
+        """Those of before lead to it as long; in kernel mode none do."""
+        self.set(service([1], key=DNS, portals=(self.portal,)))
+        self.forgotten()
+        self.addresses = frozenset([ip_address("192.0.2.2")])
+        self.rules.refused = {4}
+        self.proxier.node_changed()
+        self.clock.advance(1)
+        self.assertEqual([], self.forgotten())
+        self.rules.refused = set()
+        self.clock.advance(10)
+        lost = [each.endpoint.address for _, each in self.forgotten()]
+        self.assertEqual([ip_address("192.0.2.1") for _ in self.sockets.opened], lost)
+
+    def test_attempts(self):
+        """Those of before there were rules are forgotten; later ones are led, or refused."""
+        portal = replace(self.portal, port=80)
+        attempts = StaleFlows(Protocol.TCP, "10.96.0.10", 80)
+        for numbers, expected in (([1], 1), ([2], 0), ([], 0), ([2], 0), (None, 0), ([], 1)):
+            self.set(*([] if numbers is None else [service(numbers, portals=(portal,))]))
+            self.assertEqual([(4, attempts)] * expected, self.forgotten(), numbers)
+            self.clock.advance(1)
+
+    def test_attempts_cannot_be_forgotten(self):
+        """It is told, and not tried again, as clients soon give up; UDP is."""
+        portal = replace(self.portal, port=80)
+        self.conntrack.failure = "no netlink"
+        with capturedLogs() as events:
+            self.set(service([1], portals=(portal,)), service([1], key=DNS, portals=(self.portal,)))
+        told = [formatEvent(each) for each in events]
+        self.assertTrue([each for each in told if "try in vain: no netlink" in each], told)
+        self.conntrack.failure = None
+        self.pass_period()
+        self.assertEqual([(4, self.at_first(1))], self.forgotten())
+
+    def test_endpoints_within_the_cluster(self):
+        """Clients within it may be led from an external portal to the socket of another scope, and
+        to one that is a third's by now; flows of external ones there go on by the same socket.
+        """
+        every, inside, outside = (
+            replace(DNS, scope=each) for each in (Scope.CLUSTER, Scope.INTERNAL, Scope.EXTERNAL)
+        )
+        external = service([1], key=outside, portals=(NODE_PORT,), keeps_source=True)
+        internal = service([1], key=inside, portals=(self.portal,))
+        by_node_port = (4, StaleFlows(Protocol.UDP, None, 30080))
+        self.set(internal, external, service([1, 2], key=every))
+        self.forgotten()
+        for placed in ([internal, external], [internal, external, service([1, 2], key=every)]):
+            self.clock.advance(1)
+            self.set(*placed)
+            self.assertEqual([by_node_port], self.forgotten())
+
+    def test_a_removed_service(self):
+        """By node ports, too."""
+        self.set(service([1], key=DNS, portals=(self.portal, NODE_PORT)))
+        self.forgotten()
+        self.clock.advance(1)
+        self.set()
+        expected = {(4, self.flows), (4, StaleFlows(Protocol.UDP, None, 30080))}
+        self.assertEqual(expected, set(self.forgotten()))
+
+    def test_rules_of_one_family_cannot_be_made(self):
+        """Flows of the other one are forgotten as ever, once; those of that one when it has its
+        rules.
+        """
+        six, there = replace(DNS, version=6), ip_address("fd00::10")
+        self.rules.refused = {6}
+        self.set(
+            service([1], key=DNS, portals=(self.portal,)),
+            service([1], key=six, portals=(replace(self.portal, address=there),)),
+        )
+        self.assertEqual([(4, self.at_first(1))], self.forgotten())
+        self.pass_period()
+        self.assertGreater(self.proxier.syncs["failed"], 1)
+        self.assertEqual([], self.forgotten())
+        self.rules.refused = set()
+        self.pass_period()
+        self.assertEqual([(6, replace(self.flows, address="fd00::10"))], self.forgotten())
+
+    def test_they_cannot_be_forgotten(self):
+        """It is told, tried again, and stops nothing else."""
+        self.conntrack.failure = "no netlink"
+        self.set(service([1], key=DNS, portals=(self.portal,)))
+        self.assertIn("no netlink", self.proxier.warning())
+        self.assertIsNone(self.proxier.problem())
+        self.conntrack.failure = None
+        self.pass_period()
+        self.assertEqual([(4, self.at_first(1))], self.forgotten())
+        self.assertNotIn("no netlink", self.proxier.warning() or "")
+
+
+class KernelTests(FlowTests):
+    """What is otherwise where the kernel carries."""
+
+    kernel = FakeKernel()
+
+    def at_first(self, *numbers):
+        """A former process may have led clients to endpoints that serve them still."""
+        return replace(self.flows, kept=frozenset(map(endpoint, numbers)))
+
+    def test_the_first_endpoints_of_another_scope(self):
+        """Clients within the cluster that a former process has led to those keep theirs, too."""
+        inside, outside = replace(DNS, scope=Scope.INTERNAL), replace(DNS, scope=Scope.EXTERNAL)
+        self.set(
+            service([1, 2], key=inside, portals=(self.portal,)),
+            service([3], key=outside, portals=(NODE_PORT,), keeps_source=True),
+        )
+        by_node_port = replace(self.at_first(1, 2, 3), address=None, port=30080)
+        self.assertEqual({(4, self.at_first(1, 2)), (4, by_node_port)}, set(self.forgotten()))
+
+    def test_endpoints_come_and_go(self):
+        """Flows to an endpoint that is gone are forgotten, and those of the others stay."""
+        gone = StaleFlows(Protocol.UDP, "10.96.0.10", 53, endpoint(1))
+        for numbers, expected in (
+            ([1, 2], [self.at_first(1, 2)]),
+            ([2, 3], [gone]),
+            ([2, 3, 4], []),
+            ([], [self.flows]),
+            ([2], [self.flows]),
+        ):
+            self.set(service(numbers, key=DNS, portals=(self.portal,)))
+            self.assertEqual(expected, [each for _, each in self.forgotten()], numbers)
+            self.clock.advance(1)
+
+    def test_attempts_at_an_endpoint_itself(self):
+        """They get there without any rule, by its address or by a node port of the same number."""
+        (there,) = service([1]).endpoints
+        itself = Portal(PortalKind.EXTERNAL_IP, there.address, there.port)
+        same = Portal(PortalKind.NODE_PORT, None, there.port)
+        self.set(service([1], portals=(itself, same)))
+        self.assertEqual([], self.forgotten())
+
+    def test_endpoints_within_the_cluster(self):
+        """Clients within it are led to endpoints of another scope by external portals: flows by
+        those to one that is gone are forgotten, too, and no flows to one that still serves there.
+        """
+        inside, outside = replace(DNS, scope=Scope.INTERNAL), replace(DNS, scope=Scope.EXTERNAL)
+        balancer = Portal(PortalKind.LOAD_BALANCER_IP, ip_address("192.0.2.7"), 53)
+
+        def served(within, here):
+            return (
+                service(within, key=inside, portals=(self.portal,)),
+                service(here, key=outside, portals=(balancer, NODE_PORT), keeps_source=True),
+            )
+
+        self.set(*served([1, 2], [1]))
+        self.forgotten()
+        self.clock.advance(1)
+        self.set(*served([1, 3], [1]))
+        ports = (("10.96.0.10", 53), ("192.0.2.7", 53), (None, 30080))
+        self.assertEqual(
+            {(4, StaleFlows(Protocol.UDP, *port, endpoint(2))) for port in ports},
+            set(self.forgotten()),
+        )
+        self.clock.advance(1)
+        self.set(*served([3], [1]))
+        gone = StaleFlows(Protocol.UDP, "10.96.0.10", 53, endpoint(1))
+        self.assertEqual([(4, gone)], self.forgotten())
+
+    def test_rules_know_the_endpoints(self):
+        """They are in no socket."""
+        self.set(service([1, 2]))
+        (placed,) = self.rules.applied[-1]
+        self.assertEqual((None, 2), (placed.proxy_port, len(placed.service.endpoints)))
+        self.assertEqual([], self.sockets.opened)
+        (carried,) = self.placement.carried()
+        self.assertEqual(KernelStats(2, 7), carried.stats)
+        self.assertEqual({(Protocol.TCP, "total"): 9}, finished(self.placement.totals()))
+        self.assertEqual(["not as asked for"], [each.text for each in self.proxier.problems])
+
+    def test_some_take_a_socket_all_the_same(self):
+        """Those that the kernel cannot carry; they get one, and leave it, as they change."""
+        by_socket = service([1], proxy_protocol=1)
+        self.set(by_socket)
+        self.assertEqual({key(): 40000}, self.rules.ports)
+        self.clock.advance(1)
+        self.set(service([1]))
+        self.assertEqual({key(): None}, self.rules.ports)
+        self.assertEqual([None], self.sockets.opened[0].drains)
+        self.clock.advance(1)
+        self.set(by_socket)
+        self.assertEqual({key(): 40000}, self.rules.ports)
+        self.assertEqual(1, len(list(self.placement.carried())))
