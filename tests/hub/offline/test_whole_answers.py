@@ -7,6 +7,7 @@ import json
 from tests.http.support import request
 from tests.hub.offline.world import OfflineTestCase, item
 from yurttunnel.hub.cache.store import MOST_LISTED
+from yurttunnel.hub.offline.pace import TAKE_SECONDS
 from yurttunnel.hub.offline.whole_answers import MOST_BEING_SENT
 
 OPENAPI = "/openapi/v2"
@@ -73,6 +74,16 @@ class WholeAnswerTests(StalledTestCase):
         for self.holder in ("10.0.0.2", None):
             self.assertEqual(200, self.ask(OPENAPI)[0])
 
+    def test_time(self):
+        """Who takes nothing for too long is cut off, and others have what it had."""
+        self.keep_document(OPENAPI, bytes(MOST_BEING_SENT // 2))
+        stalled = [self.stalled(OPENAPI) for _ in range(2)]
+        self.clock.advance(TAKE_SECONDS - 1)
+        self.assert_status(503, "ServiceUnavailable", "too much", OPENAPI)
+        self.clock.advance(1)
+        self.assertEqual(200, self.ask(OPENAPI)[0])
+        self.assertNotIn(None, [connection.closed_with for connection in stalled])
+
 
 class ListTests(StalledTestCase):
     """Lists of which there are so many at a time."""
@@ -105,3 +116,13 @@ class ListTests(StalledTestCase):
         self.assertEqual(200, self.ask("/api/v1/services")[0])
         for connection in stalled:
             connection.abortConnection()
+
+    def test_time(self):
+        """A pod that takes nothing for too long has its places back, and is cut off."""
+        self.keep("services.v1.core", *[item(f"s{n:03}", data="x" * 1000) for n in range(500)])
+        self.holder = "10.0.0.1"
+        targets = ("/api/v1/services", "/api/v1/services?watch=1")
+        stalled = [self.stalled(targets[n % 2]) for n in range(MOST_LISTED // 2)]
+        self.clock.advance(TAKE_SECONDS)
+        self.assertEqual(200, self.ask(targets[0])[0])
+        self.assertNotIn(None, [connection.closed_with for connection in stalled])

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IPushProducer
+from twisted.internet.interfaces import IPushProducer, IReactorTime
 from zope.interface import implementer
 
 from yurttunnel.http.interfaces import ExchangeFailed, IExchange
+
+TAKE_SECONDS = 120.0
+"""Seconds in which a client has to take more, as long as a list may be read. Until then it holds
+what others could have, and nothing else ends a connection from which nothing is taken."""
 
 
 @implementer(IPushProducer)
@@ -16,8 +20,9 @@ class Pace:
     ``ended`` says that nobody waits for the rest.
     """
 
-    def __init__(self, exchange: IExchange) -> None:
+    def __init__(self, clock: IReactorTime, exchange: IExchange) -> None:
         self.ended = False
+        self._clock = clock
         self._exchange = exchange
         self._paused = False
         self._waiting: Deferred[None] | None = None
@@ -28,10 +33,13 @@ class Pace:
         self._exchange.registerProducer(self, True)
 
     def ready(self) -> Deferred[None]:
-        """Return when the client takes more, or has gone; its connection bounds the time."""
+        """Return when the client takes more, or has gone.
+
+        Fails with ``TimeoutError`` after :data:`TAKE_SECONDS`.
+        """
         if self._paused and not self.ended:
             self._waiting = Deferred()
-            return self._waiting
+            return self._waiting.addTimeout(TAKE_SECONDS, self._clock)
         return succeed(None)
 
     def pauseProducing(self) -> None:

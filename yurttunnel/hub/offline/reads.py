@@ -49,7 +49,7 @@ class Reads:
                 page = Page(self._clock, found.listed, call.request.options)
             except NotContinued as error:
                 raise self._refusals.expired(str(error)) from None
-            await _send(call.exchange, found, page)
+            await _send(Pace(self._clock, call.exchange), call.exchange, found, page)
         finally:
             found.listed.close()
 
@@ -66,12 +66,11 @@ def check_version(options: ListOptions, meta: ListMeta, refusals: Refusals) -> N
         raise refusals.too_new(asked, known)
 
 
-async def _send(exchange: IExchange, found: FoundList, page: Page) -> None:
+async def _send(pace: Pace, exchange: IExchange, found: FoundList, page: Page) -> None:
     source = found.source
     fields = [(b"Content-Type", source.media.content_type)]
     if found.warning:
         fields.append(warning_field(found.warning))
-    pace = Pace(exchange)
     bodies = _Bodies(source, page)
     if source.media.lists_need_sizes and not source.is_as_kept:
         await bodies.make(pace)

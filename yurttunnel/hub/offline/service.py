@@ -72,7 +72,7 @@ class Offline(MultiService):
         placeholders = settings.placeholders
         self._owners = owners = Owners(clock, cache, refusals, placeholders)
         lookup = Lookup(clock, cache, policy, filters, refusals)
-        answers = WholeAnswers(refusals)
+        answers = WholeAnswers(clock, refusals)
         self._reads = Reads(clock, lookup, refusals, answers)
         self._parked = ParkedWatches(clock, connectivity)
         self.watches = Watches(clock, lookup, self._parked, refusals, settings.shortest_watch)

@@ -77,7 +77,7 @@ class Watches:
         page = Page(self._clock, listed, ListOptions())
         items = await page.next()
         exchange.send_head(200, [(b"Content-Type", media.watch_content_type)])
-        pace = Pace(exchange)
+        pace = Pace(self._clock, exchange)
         pace.begin()
         columns = meta.columns
         while items and not pace.ended:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from twisted.internet.interfaces import IReactorTime
+
 from yurttunnel.http.places import Places
 from yurttunnel.hub.offline.pace import Pace
 from yurttunnel.hub.offline.refusals import Refusals
@@ -21,7 +23,8 @@ class WholeAnswers:
     Until then they are in memory, so that many who take little at a time would fill that.
     """
 
-    def __init__(self, refusals: Refusals) -> None:
+    def __init__(self, clock: IReactorTime, refusals: Refusals) -> None:
+        self._clock = clock
         self._refusals = refusals
         # By whether they are of pods.
         self._places = {pods: Places(MOST_BEING_SENT) for pods in (False, True)}
@@ -35,7 +38,7 @@ class WholeAnswers:
             return
         self._take_place(call, size)
         exchange.send_head(200, [*fields, (b"Content-Length", b"%d" % size)])
-        pace = Pace(exchange)
+        pace = Pace(self._clock, exchange)
         pace.begin()
         for begin in range(0, size, PIECE):
             if pace.ended:
