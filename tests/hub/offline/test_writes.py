@@ -263,6 +263,12 @@ class EventTests(OfflineTestCase):
         self.assertEqual(201, self.create(b"")[0])
         self.assertEqual(body, self.kept()[0].body)
 
+    def test_long_bodies_that_were_read(self):
+        """One that is too long is not kept where it was on its way, either."""
+        self.body = b'{"metadata":{"name":"e"}}'.ljust(LONGEST_BODY + 1)
+        self.assertEqual(413, self.create(b"")[0])
+        self.assertEqual(0, len(self.kept()))
+
     def test_when_nothing_can_be_kept(self):
         """Where the disk keeps nothing, no Event is said to be kept."""
         self.cache.trouble = "the disk is full"

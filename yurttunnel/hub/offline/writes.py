@@ -85,4 +85,9 @@ class Writes:
 
 
 async def _body(call: HubCall) -> bytes:
-    return await read_body(call.exchange, LONGEST_BODY) if call.body is None else call.body
+    """Return the body of a request, which may have been read for a server that is lost."""
+    if call.body is None:
+        return await read_body(call.exchange, LONGEST_BODY)
+    if len(call.body) > LONGEST_BODY:
+        raise BodyTooLarge(LONGEST_BODY)
+    return call.body
