@@ -21,6 +21,7 @@ from tests.hub.forwarding.world import (
     pod_list,
 )
 from tests.hub.request.tokens import service_account_token
+from yurttunnel.hub.forwarding import answers
 from yurttunnel.hub.forwarding.answers import LONGEST_VIEW
 from yurttunnel.hub.forwarding.behind import SLICE
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
@@ -418,3 +419,51 @@ class KeepingTests(World):
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
         self.assertEqual("1", self.kept("one"))
         self.assertEqual(0, self.answers.unreadable)
+
+
+class DocumentTests(World):
+    """Documents of pods, which take them slowly."""
+
+    local = False
+
+    def setUp(self):
+        """Have room for some of them."""
+        self.patch(answers, "MOST_OF_DOCUMENTS", 4000)
+        super().setUp()
+        self.users["abc"] = ACCOUNT
+
+    def begin_one(self, path, *fields):
+        """Have one come, all but its last byte."""
+        self.client = self.server.connect()
+        self.ask(path, KUBELET, JSON, TOKEN)
+        head = [b"HTTP/1.1 200 OK", b"Content-Type: application/json", *fields]
+        self.answer(b"\r\n".join([*head, b"Content-Length: 1501", b"", b""]))
+        for _ in range(3):
+            self.answer(b"x" * 500)
+        return self.client
+
+    def is_kept(self, path):
+        """Return whether one is kept."""
+        return self.successResultOf(self.cache.document("", path, "application/json")) is not None
+
+    def test_bound(self):
+        """Of what has not come to its end so much is held, and a pod has as much as it leaves."""
+        self.begin_one("/version")
+        self.begin_one("/apis")
+        for number in (1, 0):
+            self.answer(b"x", number)
+        self.assertEqual(b"x" * 1501, self.answered()[0][1])
+        self.assertEqual((True, False), (self.is_kept("/version"), self.is_kept("/apis")))
+        self.assertIn("too much is being read", " ".join(self.lines))
+
+    def test_those_that_are_over(self):
+        """What has come to its end, broken off or been left makes room for the next one."""
+        self.begin_one("/api")
+        self.answer(b"x")
+        self.begin_one("/api").abortConnection()
+        self.begin_one("/api")
+        self.connections.played[-1].break_off(ConnectionLost())
+        self.begin_one("/api", b"Content-Encoding: gzip")
+        self.begin_one("/version")
+        self.answer(b"x")
+        self.assertTrue(self.is_kept("/version"))

@@ -15,6 +15,7 @@ from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.head import RequestHead
 from yurttunnel.http.interfaces import IBodySink, IBodySource
+from yurttunnel.http.places import Places
 from yurttunnel.hub.cache.interfaces import ICache, IListing
 from yurttunnel.hub.cache.selectors import PODS, scope_of
 from yurttunnel.hub.filters.interfaces import Change
@@ -30,6 +31,7 @@ from yurttunnel.hub.forwarding.bodies import (
 )
 from yurttunnel.hub.forwarding.keeping import (
     MAX_ITEM,
+    MOST_OF_DOCUMENTS,
     DocumentKeeper,
     IAbandoned,
     IKeeper,
@@ -88,6 +90,8 @@ class Answers:
         self._policy = policy
         self._repeats = Repeats(clock)
         self._turns = Turns(clock)
+        # By whether they are of pods.
+        self._documents = {pods: Places(MOST_OF_DOCUMENTS) for pods in (False, True)}
         self._limited = RateLimitedLog(clock, self._log)
         self.unreadable = 0
         """How many bodies could not be read."""
@@ -130,7 +134,10 @@ class Answers:
             if status == 200 and plan.client:
                 form = document_form(types[0])
                 text = types[0].decode("latin-1")
-                document = DocumentKeeper(self._cache, call.request.path, form, text)
+                places, holder = self._documents[call.holder is not None], call.holder
+                document = DocumentKeeper(
+                    self._cache, call.request.path, form, text, places, holder
+                )
                 return fields, self._read_along(plan, document, codings, source)
             return fields, source
         # What filters change was asked for as they can look into it.

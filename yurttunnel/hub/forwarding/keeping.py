@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from yurttunnel.http.places import Places
 from yurttunnel.hub.cache.interfaces import Collection, ICache, IListing, KeptDocument, Scope
 from yurttunnel.hub.media.interfaces import (
     IListReader,
@@ -33,6 +34,9 @@ MAX_ITEM = 8 * 1024 * 1024
 
 MAX_DOCUMENT = 32 * 1024 * 1024
 """Bytes of what is no object; OpenAPI v2 has some 5 MiB without custom resources."""
+
+MOST_OF_DOCUMENTS = 2 * MAX_DOCUMENT
+"""Bytes of those that have not come to their ends, as slowly as their clients take them."""
 
 
 class IAbandoned(Protocol):
@@ -226,16 +230,44 @@ class ObjectKeeper(_Collecting):
 
 
 class DocumentKeeper(_Collecting):
-    """Keeps what is no object."""
+    """Keeps what is no object; what has come of it counts in ``places``, for ``holder``."""
 
-    def __init__(self, cache: ICache, path: str, form: str, content_type: str) -> None:
+    def __init__(
+        self,
+        cache: ICache,
+        path: str,
+        form: str,
+        content_type: str,
+        places: Places,
+        holder: str | None,
+    ) -> None:
         super().__init__(MAX_DOCUMENT)
         self._cache = cache
         self._path = path
         self._form = form
         self._content_type = content_type
+        self._places = places
+        self._holder = holder
+        self._counted = 0
+
+    def read(self, data: bytes) -> Sequence[object]:
+        """Take the next piece, with which nothing is complete."""
+        if not self._places.has_one_for(self._holder):
+            raise BadBody("too much is being read of this and other documents")
+        self._count(self._counted + len(data))
+        return super().read(data)
 
     def end(self) -> None:
         """Take the end."""
         document = KeptDocument(self._content_type, self._whole())
+        self._count(0)
         self._cache.keep_document("", self._path, self._form, document)
+
+    def abandon(self) -> None:
+        """Forget the body."""
+        super().abandon()
+        self._count(0)
+
+    def _count(self, size: int) -> None:
+        self._places.count(self._holder, size - self._counted)
+        self._counted = size
