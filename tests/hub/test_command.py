@@ -220,10 +220,10 @@ class HubTests(TestCase):
             return None
         return text if "/v1/token" in text else None
 
-    async def dump(self, target, read="cat"):
-        """Have the cache shown, which ``read`` reads; give what is printed, and the status."""
+    async def dump(self, target, to="| cat"):
+        """Have the cache shown, which goes ``to``; give what is printed, and the status."""
         command = [sys.executable, "-m", "twisted", *self.hub.arguments, f"--dump-cache={target}"]
-        pipe = f'"$@" | {read}; exit ${{PIPESTATUS[0]}}'
+        pipe = f'"$@" {to}; exit ${{PIPESTATUS[0]}}'
         output, errors, status = await getProcessOutputAndValue(
             "bash", ["-c", pipe, "bash", *command], os.environ
         )
@@ -238,7 +238,9 @@ class HubTests(TestCase):
             shown, status = await self.dump("-")
         self.assertEqual(0, status)
         self.assertIn("kubelet pods.v1.core json\n", shown)
-        self.assertEqual(("", 128 + signal.SIGPIPE), await self.dump("-", read="true"))
+        self.assertEqual(("", 128 + signal.SIGPIPE), await self.dump("-", to="| true"))
+        for target in ("-", self.directory / "unsaid"):
+            self.assertEqual(("", 0), await self.dump(target, to=">&-"))
         target = self.directory / "dump"
         _, status = await self.dump(target)
         self.assertEqual(0, status)

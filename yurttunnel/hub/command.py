@@ -67,11 +67,12 @@ def _dump(cache: Path, target: Path) -> NoReturn:
     path = cache / DATABASE
     try:
         if str(target) == "-":
-            with as_long_as_it_is_read(screen):
-                screen.writelines(f"{line}\n" for line in as_text(path))
+            lines = as_text(path)
         else:
-            print(f"{write_files(path, target)} objects are in {target.absolute()}", file=screen)
-            screen.flush()
+            lines = iter((f"{write_files(path, target)} objects are in {target.absolute()}",))
+        with as_long_as_it_is_read(screen):
+            for line in lines:
+                print(line, file=screen)
     except CacheFailed as error:
         raise SystemExit(f"--disk-cache-path: {error}") from None
     except OSError as error:
