@@ -398,6 +398,17 @@ class ListedTests(CacheTestCase):
         self.assertEqual(1, len(self.result(listed.read())))
         listed.close()
 
+    def test_log_of_before(self) -> None:
+        """A log that was long ends none of those that are begun later, while nothing is written."""
+        self.patch(store, "MOST_LOG", 1_000_000)
+        tell_list(self.cache, [item("a", 2, body=bytes(2_000_000))], 6)
+        self.assertEqual({"a": "2"}, self.names())
+        self.clock.advance(1)
+        listed = self.result(self.cache.list(ALL))
+        self.clock.advance(SECONDS - 1)
+        self.assertEqual(1, len(self.result(listed.read())))
+        listed.close()
+
     def test_many(self) -> None:
         """Only so many are read at the same time; the next one waits for an end."""
         listed = [self.result(self.cache.list(ALL)) for _ in range(MOST_LISTED)]

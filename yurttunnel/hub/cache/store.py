@@ -362,6 +362,8 @@ class Cache(Service):
 
     def _written(self) -> None:
         if self._writing.log_size > MOST_LOG:
+            # It stays as long until the next write, before which others keep nothing from it.
+            self._writing.log_size = 0
             for listed in tuple(self._listed):
                 listed.close()
         if self._writing.own.is_busy:

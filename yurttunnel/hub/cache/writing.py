@@ -98,7 +98,8 @@ class Writing:
         self.opened = 0
         """How often a file was opened, each of which may be another one."""
         self.log_size = 0
-        """Bytes of its log, which begins anew only when nobody reads what is in it."""
+        """Bytes of its log after the last write, 0 when somebody has looked after that. It begins
+        anew only when nobody reads what is in it."""
 
     def start(self) -> None:
         """Open the file."""
