@@ -94,6 +94,45 @@ class FlowTests(ProxierTestCase):
         lost = [each.endpoint.address for _, each in self.forgotten()]
         self.assertEqual([ip_address("192.0.2.1") for _ in self.sockets.opened], lost)
 
+    def test_an_address_goes_while_rules_are_made(self):
+        """These lead to it as long as there are no others."""
+        self.set(service([1], key=DNS, portals=(self.portal,)))
+        self.clock.advance(1)
+        self.rules.holds = True
+        self.set(service([1], key=DNS, portals=(self.portal, NODE_PORT)))
+        self.addresses = frozenset([ip_address("192.0.2.2")])
+        self.proxier.node_changed()
+        self.rules.go_on()
+        self.assertNotIn(ip_address("192.0.2.1"), self.forgotten_to())
+        self.clock.advance(1)
+        self.assertEqual(
+            [
+                ip_address("192.0.2.1")
+                for _ in (self.portal, NODE_PORT)
+                for _ in self.sockets.opened
+            ],
+            self.forgotten_to(),
+        )
+
+    def test_an_address_comes_and_goes_while_rules_cannot_be_made(self):
+        """Those of before may have led to it."""
+        self.set(service([1], key=DNS, portals=(self.portal,)))
+        self.clock.advance(1)
+        self.rules.failure = "locked"
+        former, self.addresses = self.addresses, frozenset([ip_address("192.0.2.2")])
+        self.proxier.node_changed()
+        self.clock.advance(1)
+        self.forgotten()
+        self.addresses, self.rules.failure = former, None
+        self.clock.advance(10)
+        self.assertEqual(
+            [ip_address("192.0.2.2") for _ in self.sockets.opened], self.forgotten_to()
+        )
+
+    def forgotten_to(self):
+        """Return at which addresses were the ends of what was forgotten since the last call."""
+        return [each.endpoint.address for _, each in self.forgotten() if each.endpoint]
+
     def test_attempts(self):
         """Those of before there were rules are forgotten; later ones are led, or refused."""
         portal = replace(self.portal, port=80)

@@ -116,7 +116,8 @@ class Proxier(Service):
         self._limited = RateLimitedLog(clock, self._log)
         # What rules have been made for.
         self._placed: dict[Key, Placed] = {}
-        # Those of this machine then, and former ones to which rules still lead.
+        # This machine's when that began, and all to which rules may lead by now.
+        self._own: frozenset[Address] = frozenset()
         self._led_to: frozenset[Address] = frozenset()
         self._stale: dict[tuple[int, Protocol], set[StaleFlows]] = {}
         self._generation: int | None = None
@@ -256,6 +257,9 @@ class Proxier(Service):
         # It may have changed while sockets were opened.
         self._placement.update((self._source.state() or state).services)
         now = {each.service.key: each for each in placed}
+        # While rules are made they may become others, to which these rules do not lead.
+        self._own = self._addresses()
+        self._led_to |= self._own
         try:
             applied = await self._rules.apply(placed)
         except PartlyApplied as error:
@@ -299,14 +303,13 @@ class Proxier(Service):
 
     async def _forget_flows(self, placed: dict[Key, Placed], versions: Collection[int]) -> None:
         """Have the kernel forget flows that rules have led elsewhere before, or nowhere."""
-        addresses = self._addresses()
-        lost = {each for each in self._led_to - addresses if each.version in versions}
+        lost = {each for each in self._led_to - self._own if each.version in versions}
         found = [*flows_to(lost, self._placed)]
         for version, flows in stale_flows(self._placed, placed).items():
             found += ((version, each) for each in flows)
         for version, each in found:
             self._stale.setdefault((version, each.protocol), set()).add(each)
-        self._placed, self._led_to = placed, self._led_to - lost | addresses
+        self._placed, self._led_to = placed, self._led_to - lost
         self._flows_problem = None
         for (version, protocol), stale in list(self._stale.items()):
             try:
