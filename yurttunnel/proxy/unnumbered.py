@@ -7,8 +7,9 @@ drops it by IPv4, and by IPv6 gives it the link-local one, from which no datagra
 
 from __future__ import annotations
 
+import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pyroute2.netlink import NETLINK_ROUTE
@@ -37,10 +38,8 @@ def unnumbered_versions(proc_net: Path = PROC_NET) -> frozenset[int]:
         as_steering_failed("cannot ask for the addresses of this machine", {}),
         Conversation(NETLINK_ROUTE) as routes,
     ):
-        names = dict(socket.if_nameindex())
         numbered = {
-            version: {names.get(each) for each in numbered_links(routes, version)}
-            for version in VERSIONS
+            version: frozenset(_names(numbered_links(routes, version))) for version in VERSIONS
         }
     return frozenset(
         version
@@ -62,6 +61,15 @@ def address_for_all(facts: NodeFacts, host: HostAddress, version: int) -> Addres
         if each.version == version and not (each.is_loopback or each.is_link_local)
     )
     return host(version) or min(its, key=int, default=None)
+
+
+def _names(links: Iterable[int]) -> Iterator[str]:
+    """Yield the names of those that are still there."""
+    for link in links:
+        # Few links have addresses. Python makes all its threads wait for a list of all links, which
+        # takes the kernel 50 ms for a thousand pods, and longer while others come and go.
+        with contextlib.suppress(OSError):
+            yield socket.if_indextoname(link)
 
 
 def _leading(version: int, proc_net: Path) -> Iterator[str]:
