@@ -40,6 +40,16 @@ class LinkTests(KernelTestCase):
         command("ip", "route", "add", "10.9.0.5", "dev", "cali0")
         self.assertEqual({4}, unnumbered_versions())
 
+    def test_a_name_that_is_no_text(self):
+        """It may have any bytes."""
+        command("ip", "link", "set", "cali0", "down")
+        command("ip", "link", "set", "cali0", "name", b"cali\xff")
+        command("ip", "link", "set", b"cali\xff", "up")
+        command("ip", "route", "add", "10.9.0.5", "dev", b"cali\xff")
+        self.assertEqual({4}, unnumbered_versions())
+        command("ip", "address", "add", "10.9.0.1/32", "dev", b"cali\xff")
+        self.assertEqual(set(), unnumbered_versions())
+
     def test_no_such_family(self):
         """A machine without a family has no links of it."""
         self.assertEqual(set(), unnumbered_versions(Path(self.mktemp())))

@@ -8,6 +8,7 @@ drops it by IPv4, and by IPv6 gives it the link-local one, from which no datagra
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ from yurttunnel.steering.netlink.refusals import as_steering_failed
 _TO_NOBODY = ("lo", "*")
 """The links of routes that lead to this machine, and nowhere."""
 
-_OF_EACH_LINK = ("fe8", "ff")
+_OF_EACH_LINK = (b"fe8", b"ff")
 """What the destinations begin with of the routes of IPv6 that any link has."""
 
 
@@ -75,12 +76,13 @@ def _names(links: Iterable[int]) -> Iterator[str]:
 def _leading(version: int, proc_net: Path) -> Iterator[str]:
     """Yield the links of routes (proc(5))."""
     try:
-        lines = (proc_net / ("route" if version == 4 else "ipv6_route")).read_text().splitlines()
+        lines = (proc_net / ("route" if version == 4 else "ipv6_route")).read_bytes().splitlines()
     except FileNotFoundError:
         # The kernel has not this family.
         return
     for line in lines[1:] if version == 4 else lines:
         fields = line.split()
-        link = fields[0 if version == 4 else -1]
+        # A name may have any bytes but white space.
+        link = os.fsdecode(fields[0 if version == 4 else -1])
         if link not in _TO_NOBODY and (version == 4 or not fields[0].startswith(_OF_EACH_LINK)):
             yield link
