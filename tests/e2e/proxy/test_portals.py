@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from tests.e2e.network.namespaces import run
-from tests.e2e.proxy.network import NODE, address
+from tests.e2e.proxy.network import CLIENT, NODE, address
 from tests.e2e.proxy.objects import BOTH, port
 from tests.e2e.proxy.programs import SYNC_SECONDS
 from tests.e2e.proxy.support import LOCAL, OF_A_PROCESS, REMOTE, ProxyTestCase, spread
@@ -25,6 +25,9 @@ BALANCER = {4: "203.0.113.8", 6: "2001:db8:113::8"}
 
 ITSELF = {4: "203.0.113.9", 6: "2001:db8:113::9"}
 """The address of a load balancer that hands connections on by itself (KEP-1860)."""
+
+FAR = {4: "198.18.0.7", 6: "2001:db8:18::7"}
+"""The address of a client that is behind another one's machine."""
 
 NEW_NODE = 77
 """The number that the node has later."""
@@ -300,7 +303,29 @@ class Portals:
         self.assertEqual(self.changing_since(began, log), [])
 
 
-class IptablesPortals(Portals):
+class UserModePortals(Portals):
+    """The same where sockets of the proxy answer."""
+
+    async def test_ways_out_by_address(self) -> None:
+        """A node with several ways out that chooses by its address answers by the one by which
+        clients of node ports come, also where a link to a pod has no address.
+        """
+        self.network.add_unnumbered_pod()
+        await self.start_cloud()
+        self.everything()
+        self.objects.endpoints("web", *REMOTE)
+        await self.start_proxy()
+        for version in BOTH:
+            family, node = f"-{version}", address("clients", NODE, version)
+            far, way = FAR[version], address("clients", CLIENT, version)
+            self.network.run("clients", "ip", family, "address", "add", far, "dev", "lo")
+            run("ip", family, "rule", "add", "from", node, "lookup", "100")
+            run("ip", family, "route", "add", far, "via", way, "table", "100")
+            await self.eventually_by(REMOTE, node, NODE_PORT, source=far)
+            self.assertEqual((await self.ask(node, NODE_PORT_UDP, source=far)).problem, "")
+
+
+class IptablesPortals(UserModePortals):
     """The same for both kinds of iptables."""
 
     backend = "iptables"
@@ -342,7 +367,7 @@ class NftablesPortals(Portals):
             run("nft", "delete", "table", family, name)
 
 
-class NftablesTests(NftablesPortals, ProxyTestCase):
+class NftablesTests(NftablesPortals, UserModePortals, ProxyTestCase):
     """User mode, with native nftables."""
 
 

@@ -13,6 +13,7 @@ from twisted.trial.unittest import SkipTest, TestCase
 
 from tests.e2e.cluster.network import OwnNetwork
 from tests.steering.firewall.machines import BASES, CountedPrograms, execute, use_own_lock
+from yurttunnel.proxy.host_address import no_address
 from yurttunnel.proxy.interfaces import PartlyApplied, Placed
 from yurttunnel.proxy.rules.iptables.portals import PortalRules
 from yurttunnel.proxy.rules.iptables.rules import IptablesRules
@@ -126,9 +127,9 @@ class IptablesContract:
         self.rules = self.new_rules()
         self.placed = [*services(4), *services(6)]
 
-    def new_rules(self):
+    def new_rules(self, host_for_all=no_address):
         """Make what a proxy has that has just started."""
-        return IptablesRules(self.programs, HOSTS.get)
+        return IptablesRules(self.programs, HOSTS.get, host_for_all=host_for_all)
 
     def save(self):
         """Return all lines of both tables and families."""
@@ -174,10 +175,18 @@ class IptablesContract:
 
     async def test_shown_as_made(self):
         """What was made is found again by whoever looks, word for word."""
-        await self.rules.apply(self.placed)
+        await self.shown_as_made(no_address)
+
+    async def test_shown_as_made_for_all(self):
+        """So are the rules where a link has no address."""
+        await self.shown_as_made(HOSTS.get)
+
+    async def shown_as_made(self, host_for_all):
+        """Make the rules, and look at them."""
+        await self.new_rules(host_for_all).apply(self.placed)
         shown = self.save()
         for version, base in BASES.items():
-            wanted = PortalRules(version).rules(self.placed, HOSTS[version])
+            wanted = PortalRules(version).rules(self.placed, HOSTS[version], host_for_all(version))
             for table, rules in wanted.items():
                 for chain, some in rules.chains.items():
                     found = [
@@ -190,8 +199,7 @@ class IptablesContract:
                     for chain, some in jumps.items():
                         for rule in some:
                             self.assertIn(f"-A {chain} {rule}", shown[base, table])
-        self.rules = self.new_rules()
-        self.assertEqual(Applied(), await self.rules.apply(self.placed))
+        self.assertEqual(Applied(), await self.new_rules(host_for_all).apply(self.placed))
         self.assertEqual(shown, self.save())
 
     async def test_places_of_jumps(self):

@@ -139,11 +139,17 @@ class LedTests(PortalsCase):
         self.assertTrue(rule.endswith("-j REDIRECT --to-ports 4000"), rule)
 
     def test_address_for_all(self):
-        """What arrives is led to it as well, and not to the address of a link that has none."""
-        tables = PortalRules(4).rules([placed(CLUSTER_IP), placed(NODE_PORT)], HOST, HOST)
-        for chain in ("KUBE-PORTALS-CONTAINER", "KUBE-NODEPORT-CONTAINER"):
-            for rule in tables["nat"].chains[chain]:
-                self.assertTrue(rule.endswith(f"-j DNAT --to-destination {HOST}:4000"), rule)
+        """What arrives is led to it as well, as a link may have no address; but what is to one of
+        the link is led to that.
+        """
+        tables = PortalRules(4).rules([placed(CLUSTER_IP, NODE_PORT)], HOST, HOST)
+        there, at_the_link = f"-j DNAT --to-destination {HOST}:4000", "-j REDIRECT --to-ports 4000"
+        for chain, expected in (
+            ("KUBE-PORTALS-CONTAINER", [there]),
+            ("KUBE-NODEPORT-CONTAINER", [f"--limit-iface-in {at_the_link}", there]),
+        ):
+            for rule, end in zip(tables["nat"].chains[chain], expected, strict=True):
+                self.assertTrue(rule.endswith(end), rule)
 
     def test_order(self):
         """Rules have one order, in whichever the services are given; portals have their own."""

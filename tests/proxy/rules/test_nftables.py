@@ -14,6 +14,7 @@ from tests.e2e.cluster.network import OwnNetwork
 from tests.proxy.services import key, service
 from tests.steering.firewall.fakes import FakePrograms
 from tests.steering.firewall.machines import CountedPrograms, execute
+from yurttunnel.proxy.host_address import no_address
 from yurttunnel.proxy.interfaces import IRules, Placed
 from yurttunnel.proxy.rules.nftables.parts import user_part
 from yurttunnel.proxy.rules.nftables.rules import Nftables
@@ -34,9 +35,9 @@ EXTERNAL = {4: "192.0.2.1", 6: "2001:db8::1"}
 FOREIGN = "add table ip other; add chain ip other theirs; add rule ip other theirs accept"
 
 
-def tables(versions=(4, 6), networks=None, part=user_part):
+def tables(versions=(4, 6), networks=None, part=user_part, host_for_all=no_address):
     """Make what makes the tables, of a machine with the addresses ``HOSTS``."""
-    return Tables(versions, part, HOSTS.get, networks or Networks())
+    return Tables(versions, part, HOSTS.get, networks or Networks(), host_for_all=host_for_all)
 
 
 def portal(kind, version, port=80, sources=None):
@@ -87,14 +88,19 @@ class ElementsTests(SynchronousTestCase):
             self.assertEqual({"tcp . 30080": "40000"}, found[f"{way}-portals-node-ports"])
 
     def test_address_for_all(self):
-        """What arrives is led to it as well, and not to the address of a link that has none."""
-        make = Tables((4, 6), user_part, HOSTS.get, Networks(), host_for_all={4: HOSTS[4]}.get)
+        """What arrives is led to it as well, as a link may have no address; but what is to one of
+        the link is led to that.
+        """
+        make = tables(host_for_all={4: HOSTS[4]}.get)
         four, six = (
             str([table.chains[name] for name in ("nat-prerouting", "prerouting-node-ports")])
             for table in make([placed()])
         )
-        self.assertEqual((2, 0), (four.count(f"dnat to {HOSTS[4]}:"), four.count("redirect")))
+        self.assertEqual(2, four.count(f"dnat to {HOSTS[4]}:"))
+        of_the_link = "fib daddr . iif type local meta l4proto { tcp, udp } redirect to :"
+        self.assertEqual((2, 2), (four.count(of_the_link), four.count("redirect")))
         self.assertEqual((0, 2), (six.count("dnat"), six.count("redirect to :")))
+        self.assertNotIn("iif", six)
 
     def test_source_ranges(self):
         """A load balancer's portal is restricted to them, as few as they can be."""
@@ -196,10 +202,10 @@ class NftablesTests(TestCase):
         self.rules = self.new()
         self.both = [placed(version=4), placed(version=6)]
 
-    def new(self):
+    def new(self, host_for_all=no_address):
         """Make the rules of a process that knows nothing yet."""
         networks = Networks((ip_network("10.0.0.0/8"),), (ip_network("10.9.0.0/16"),))
-        return Nftables(self.programs, tables(networks=networks))
+        return Nftables(self.programs, tables(networks=networks, host_for_all=host_for_all))
 
     def calls(self):
         """Return the runs of programs since this was asked last."""
@@ -242,11 +248,12 @@ class NftablesTests(TestCase):
     @inlineCallbacks
     def test_another_process(self):
         """It finds the rules as it wants them, and keeps them."""
-        yield self.rules.apply(self.both)
-        before = self.rules.generation()
-        applied = yield self.new().apply(self.both)
-        self.assertEqual((), applied.differences)
-        self.assertEqual(before, self.rules.generation())
+        for host_for_all in (no_address, HOSTS.get):
+            yield self.new(host_for_all).apply(self.both)
+            before = self.rules.generation()
+            applied = yield self.new(host_for_all).apply(self.both)
+            self.assertEqual((), applied.differences)
+            self.assertEqual(before, self.rules.generation())
 
     @inlineCallbacks
     def test_changes_by_others(self):

@@ -33,6 +33,7 @@ _NAMES_HAVE_NOT = re.compile(r"[^\w./:-]", re.ASCII)
 
 _NOT_OVER_A_BRIDGE = " -m physdev ! --physdev-is-in"
 _TO_THIS_MACHINE = f" {chains.LOCAL}"
+_TO_THE_LINK = f" {chains.LOCAL} --limit-iface-in"
 
 _REFUSE = {
     (4, Protocol.TCP): "-j REJECT --reject-with tcp-reset",
@@ -88,7 +89,8 @@ class PortalRules:
         """Return the rules by their tables.
 
         This machine's own packets are led to ``host``; where it has no such address, to loopback.
-        Others are led to ``host_for_all``, or to the address of the link by which they come.
+        Others are led to an address of the link by which they come, or to ``host_for_all``, where
+        there is one, unless they are to an address of the link.
         """
         services = {
             each.service.key: each for each in placed if each.service.key.version == self._version
@@ -149,6 +151,9 @@ class _ServiceRules:
         for source, to in (*clients, ("", port)):
             if to is not None:
                 chain = chains.NODEPORT_CONTAINER if is_node_port else chains.PORTALS_CONTAINER
+                if portal.is_external and self._host_for_all is not None:
+                    # A node may choose the way of an answer by the address that it is from.
+                    self.rules[chain].append(f"{source}{match}{_TO_THE_LINK} {lead(None, to)}")
                 self.rules[chain] += [
                     f"{source}{match}{when} {lead(self._host_for_all, to)}"
                     for when in self._arriving(portal)

@@ -35,6 +35,8 @@ _PORT = "meta l4proto . th dport"
 _TRANSPORT = "meta l4proto { tcp, udp }"
 """Which nft wants to be told where ports are replaced."""
 
+_OF_THE_LINK = "fib daddr . iif type local"
+
 _LOOPBACK = {4: "127.0.0.0/8", 6: "::1"}
 """Addresses from which nothing can be sent to an endpoint, so that the kernel carries nothing that
 is sent to them: kube-proxy's nftables mode has no node ports there, either."""
@@ -113,20 +115,20 @@ class Tables:
         more = self._common(version)
         chains = {FORMAT: Chain(), REFUSE: _refuse(), **more.chains}
         hooks = (
-            (Way.ARRIVING, "prerouting", self._host_for_all(version)),
-            (Way.OWN, "output", host),
+            (Way.ARRIVING, "prerouting", _arriving_to(self._host_for_all(version))),
+            (Way.OWN, "output", (_to(host),)),
         )
-        for way, hook, to in hooks:
+        for way, hook, leads in hooks:
             node_ports = f"{hook}-node-ports"
             chains[f"nat-{hook}"] = chain(
-                *self._to_portals(version, way, to),
+                *self._to_portals(version, way, leads),
                 f"{self._local(version)} goto {node_ports}",
                 hook=f"type nat hook {hook} priority -100;",
             )
-            chains[node_ports] = chain(*self._to_node_ports(version, way, to))
+            chains[node_ports] = chain(*self._to_node_ports(version, way, leads))
         return Part(chains, {**_maps(version), **more.maps}, dict(more.elements))
 
-    def _to_portals(self, version: int, way: Way, host: Address | None) -> Iterator[str]:
+    def _to_portals(self, version: int, way: Way, leads: Sequence[str]) -> Iterator[str]:
         """Yield the rules for portals with an address; what most connections are to comes first.
 
         They go before node ports, as any address of the machine has those: where a load balancer's
@@ -137,16 +139,16 @@ class Tables:
         yield f"{portal} @{RESTRICTED} {portal} . {family} saddr != @{ALLOWED} drop"
         for by, clients in self._ways(version, way):
             yield f"{clients}{portal} vmap @{by.value}-{SERVICES}"
-            yield f"{clients}{_TRANSPORT} {_to(host)}:{portal} map @{by.value}-{PORTALS}"
+            yield from (f"{clients}{to}:{portal} map @{by.value}-{PORTALS}" for to in leads)
             yield f"{clients}{portal} vmap @{by.value}-{NOBODY}"
 
-    def _to_node_ports(self, version: int, way: Way, host: Address | None) -> Iterator[str]:
+    def _to_node_ports(self, version: int, way: Way, leads: Sequence[str]) -> Iterator[str]:
         """Yield the rules for what is sent to this machine, in the same order."""
         others = f"{FAMILIES[version]} daddr != {_LOOPBACK[version]}"
         for by, clients in self._ways(version, way):
             yield f"{clients}{others} {_PORT} vmap @{by.value}-{SERVICES}{NODE_PORTS}"
             node_ports = f"@{by.value}-{PORTALS}{NODE_PORTS}"
-            yield f"{clients}{_TRANSPORT} {_to(host)}:{_PORT} map {node_ports}"
+            yield from (f"{clients}{to}:{_PORT} map {node_ports}" for to in leads)
             yield f"{clients}{_PORT} vmap @{by.value}-{NOBODY}{NODE_PORTS}"
 
     def _ways(self, version: int, way: Way) -> Iterator[tuple[Way, str]]:
@@ -184,8 +186,18 @@ def _to(host: Address | None) -> str:
     another one: the replies would go astray.
     """
     if host is None:
-        return "redirect to "
-    return f"dnat to [{host}]" if host.version == 6 else f"dnat to {host}"
+        return f"{_TRANSPORT} redirect to "
+    return f"{_TRANSPORT} dnat to " + (f"[{host}]" if host.version == 6 else str(host))
+
+
+def _arriving_to(host: Address | None) -> Sequence[str]:
+    """Return the statements for what arrives: the first one whose condition is met.
+
+    Who calls an address of the link is led to one of that all the same: a node may choose the way
+    of an answer by the address that it is from.
+    """
+    own = _to(None)
+    return (own,) if host is None else (f"{_OF_THE_LINK} {own}", _to(host))
 
 
 def _refuse() -> Chain:
