@@ -289,6 +289,29 @@ class OutageTests(OutageTestCase):
         """However long there was no answer, no time is lost over attempts that are led astray."""
         self.come_back("lb", "lb", "lb")
 
+    def test_misdirected_after_a_new_claim(self):
+        """A session that ends, since the node has new addresses, is kept while its server lives,
+        however often others refuse it.
+        """
+        self.told = 3
+        for _ in range(3):
+            self.replica("lb")
+        self.use("lb")
+        self.pass_time(5)
+        near, far = self.replicas[0].stream()
+        self.claim = "host=edge-1&ipv4=192.0.2.7"
+        for _ in self.replicas:
+            self.servers.claim_anew()
+            self.pass_time(10)
+        self.behind["lb"] = self.replicas[1:]
+        self.cut()
+        self.pass_time(3, 0.05)
+        self.behind["lb"] = self.replicas
+        self.pass_time(26)
+        near.transport.write(b"still here")
+        self.pass_time(1)
+        self.assertEqual((["made"], b"still here"), (far.told, bytes(far.received)))
+
 
 class FewOfThreeOutageTests(OutageTestCase):
     """``--server-connections`` is less than there are servers, each at its own address."""

@@ -435,6 +435,8 @@ class ServerClient(ReconnectingClientFactory):
         session = self._session
         if session is None or self._looks <= MISDIRECTED_RETRIES:
             return
-        if self._group.has_all_beside(self):
+        held = self._held()
+        # One of the same server has begun anew, which is behind a balancer that leads elsewhere.
+        if len(held) >= self._group.servers and session.wire.peer.process not in held:
             text = "its server has gone: there are sessions with all that there are"
             session.close(Code.SESSION_LOST, text)

@@ -142,10 +142,6 @@ class ConnectionGroup:
         processes = {other.process for other in self.clients if other is not client}
         return sorted(process for process in processes if process is not None)
 
-    def has_all_beside(self, client: Member) -> bool:
-        """Whether others than ``client`` have sessions with as many servers as there are."""
-        return len(self.held_by_others(client)) >= self.servers
-
     def next_delay(
         self, retries: int, looks: int = 0, standing_by: bool = False, resumes: bool = False
     ) -> float:
