@@ -91,6 +91,24 @@ class BalancerTests(ReplicaTests):
         self.pass_time(1)
         self.assertEqual([], self.servers.sessions())
 
+    def test_misdirected_while_it_stops(self):
+        """A session whose connection is lost while all end is found again for its stream's sake."""
+        self.pass_time(5)
+        near, far = self.replicas[0].stream()
+        self.servers.drain("the agent is about to stop")
+        self.pass_time(1)
+        self.behind["lb"] = self.replicas[1:]
+        next(link for replica, link in self.links if replica is self.replicas[0]).cut()
+        self.pass_time(0.5, 0.05)
+        self.assertGreater(len(self.dialed), 3)
+        self.behind["lb"] = self.replicas
+        self.pass_time(3, 0.05)
+        near.transport.write(b"still here")
+        self.pass_time(1)
+        self.assertEqual((["made"], b"still here"), (far.told, bytes(far.received)))
+        self.assertEqual([0, 0, 0], self.counts())
+        self.assertEqual([], self.warnings())
+
     def test_one_fewer(self):
         """When one is gone for good the address is dialed less and less."""
         self.pass_time(5)

@@ -40,6 +40,8 @@ MISDIRECTED_RETRIES = 8
 """Seconds within which to dial again, and how often, when an attempt to resume a session has led to
 another server, as behind a balancer."""
 
+_NO_NEW_SESSION = "the agent begins no new session here"
+
 
 class ServerClient(ReconnectingClientFactory):
     """Holds a session with one server, over one connection after another.
@@ -260,6 +262,9 @@ class ServerClient(ReconnectingClientFactory):
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
         """Go on, or end what the server does not know and begin anew."""
+        session = self._session
+        if session is not None and self._is_astray(session, hello):
+            raise Violation(Code.GOING_AWAY, _NO_NEW_SESSION)
         self.resetDelay()
         self.last_error = None
         self.answer = Answer.SESSION
@@ -268,7 +273,6 @@ class ServerClient(ReconnectingClientFactory):
         servers = advertised_servers(hello)
         self.tells_servers = servers is not None
         self._group.told(servers)
-        session = self._session
         if session is not None and session.session_id == hello.session:
             self._log.info("{server}: back, the session goes on", server=self.server)
             connection.start(session, hello)
@@ -280,7 +284,7 @@ class ServerClient(ReconnectingClientFactory):
         if session is not None:
             session.close(Code.SESSION_LOST, "the server does not know the session any more")
         if self._draining:
-            raise Violation(Code.GOING_AWAY, "the agent begins no new session here")
+            raise Violation(Code.GOING_AWAY, _NO_NEW_SESSION)
         if hello.session == self._asked.session:
             # The server's count is of that one, and would not fit a new one.
             raise Violation(Code.SESSION_LOST, "the session has ended here meanwhile")
@@ -322,6 +326,15 @@ class ServerClient(ReconnectingClientFactory):
             # The session and its streams wait at another server.
             return random.uniform(0, MISDIRECTED_DELAY)
         return self._group.next_delay(self.retries, self._looks, self.standing_by, self.resumes)
+
+    def _is_astray(self, session: TunnelSession, hello: Hello) -> bool:
+        """Return whether the server of a session that ends is another one than this, and may live.
+
+        None of those with which there are sessions has come in its place.
+        """
+        if not self._draining or hello.process == session.wire.peer.process:
+            return False
+        return self._group.knows(hello.process)
 
     def _held(self) -> list[bytes]:
         return self._group.held_by_others(self)
@@ -409,7 +422,7 @@ class ServerClient(ReconnectingClientFactory):
     def _attempt_failed(self, reason: Failure) -> None:
         if not self.continueTrying:
             return
-        if isinstance(reason.value, Refused) and reason.value.code is Code.ALREADY_CONNECTED:
+        if _has_led_astray(reason):
             self._held_by_sibling = True
             self._looks += 1
             self.answer = Answer.ALREADY_CONNECTED
@@ -440,3 +453,11 @@ class ServerClient(ReconnectingClientFactory):
         if len(held) >= self._group.servers and session.wire.peer.process not in held:
             text = "its server has gone: there are sessions with all that there are"
             session.close(Code.SESSION_LOST, text)
+
+
+def _has_led_astray(reason: Failure) -> bool:
+    """Return whether an attempt has ended since the server is not the one that was looked for."""
+    error = reason.value
+    if isinstance(error, Violation):
+        return error.code is Code.GOING_AWAY
+    return isinstance(error, Refused) and error.code is Code.ALREADY_CONNECTED

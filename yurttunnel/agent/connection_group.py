@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from yurttunnel.ops.backoff import equal_jitter, full_jitter
+from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.wire.hello import HELD, NO_SESSION, SERVERS, Hello, Limits
 
 FIRST_DELAY = 0.3
@@ -97,6 +98,9 @@ class Member(Protocol):
     def process(self) -> bytes | None:
         """The server process with which there is a session, ``None`` without one that lasts."""
 
+    def sessions(self) -> list[TunnelSession]:
+        """Return the session, if there is one."""
+
     def sibling_lost_session(self) -> None:
         """Connect soon: what has been in vain may not be so any more."""
 
@@ -141,6 +145,11 @@ class ConnectionGroup:
         """Return the server processes with which others than ``client`` have sessions."""
         processes = {other.process for other in self.clients if other is not client}
         return sorted(process for process in processes if process is not None)
+
+    def knows(self, process: bytes) -> bool:
+        """Whether a client has a session with that server process, and be it one that ends."""
+        sessions = [session for client in self.clients for session in client.sessions()]
+        return any(session.wire.peer.process == process for session in sessions)
 
     def next_delay(
         self, retries: int, looks: int = 0, standing_by: bool = False, resumes: bool = False
