@@ -362,6 +362,25 @@ class OneOfThreeOutageTests(FewOfThreeOutageTests):
 
     limit = 1
 
+    def test_another_address_of_the_server(self):
+        """A session that is set aside, as its address answers no more, is found by another one."""
+        self.told = 2
+        for _ in range(2):
+            self.replica("a", "b")
+        self.use("a", "b")
+        for seed in range(4):
+            random.seed(seed)
+            self.pass_time(10)
+            near, far = next(each for each in self.replicas if each.sessions()).stream()
+            self.behind[self.dialed[-1]] = []
+            self.cut()
+            self.pass_time(20)
+            near.transport.write(b"still here")
+            self.pass_time(1)
+            self.assertEqual((["made"], b"still here"), (far.told, bytes(far.received)))
+            near.transport.abortConnection()
+            self.behind = {"a": self.replicas, "b": self.replicas}
+
 
 class TogetherTests(ReplicaTests):
     """Servers that start together behind one address, and become known one after the other."""

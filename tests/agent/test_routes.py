@@ -14,6 +14,7 @@ class Client:
 
     server = ""
     answer = Answer.NONE
+    at_home = True
     draining = resumes = False
 
 
@@ -50,6 +51,10 @@ class RoutesTests(TestCase):
         host, _ = route.location
         route.client.answer = answers[host]
         return host
+
+    def at_home(self):
+        """Return whether the first client has dialed where its session has been."""
+        return self.holder.client.at_home
 
     def dials(self, number, **answers):
         """Return where so many attempts of the second client lead to."""
@@ -91,16 +96,20 @@ class RoutesTests(TestCase):
         self.assertEqual("a", self.dial(looker, answers))
 
     def test_client_that_drains(self):
-        """It comes back to where its session is, and is in nobody's way there."""
+        """It looks where its session is before all else, and is in nobody's way there."""
         self.holder.client.draining = self.holder.client.resumes = True
         self.routes.use([("b", 1)])
         self.dial(self.seeker, {"b": Answer.SESSION})
         self.assertEqual(1, self.seeker.number)
         self.routes.use([("a", 1), ("b", 1)])
-        for _ in range(9):
-            self.assertEqual("b", self.dial(self.holder, {"b": Answer.NONE}))
+        answers = {"a": Answer.NONE, "b": Answer.NONE}
+        self.assertEqual(("b", True), (self.dial(self.holder, answers), self.at_home()))
+        while self.dial(self.holder, answers) != "a":
+            """Look at both in turn."""
+        self.assertFalse(self.at_home())
         self.routes.use([("a", 1)])
         self.assertEqual("a", self.dial(self.holder, {"a": Answer.SESSION}))
+        self.assertTrue(self.at_home(), "there is no other place by now")
 
     def test_client_that_resumes(self):
         """It looks where its session is before all else, whoever else is there meanwhile."""

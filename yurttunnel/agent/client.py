@@ -70,7 +70,7 @@ class ServerClient(ReconnectingClientFactory):
     ``last_error`` says why the last one did, if it did, and ``failed_at`` at which server.
     ``tells_servers`` says whether the server has told how many servers there are.
     ``answer`` is what the last attempt has come to; whoever chooses where the endpoint leads
-    resets it.
+    resets it, and says with ``at_home`` whether it leads to where the session has been.
     """
 
     _log = Logger()
@@ -88,6 +88,7 @@ class ServerClient(ReconnectingClientFactory):
         self.failed_attempts = 0
         self.last_error: str | None = "not connected yet"
         self.answer = Answer.NONE
+        self.at_home = True
         self.failed_at = ""
         self.standing_by = False
         self.connector = self._connector = EndpointConnector(endpoint, self)
@@ -330,11 +331,11 @@ class ServerClient(ReconnectingClientFactory):
     def _is_astray(self, session: TunnelSession, hello: Hello) -> bool:
         """Return whether the server of a session that ends is another one than this, and may live.
 
-        None of those with which there are sessions has come in its place.
+        None at another address has come in its place, nor one with which there is a session.
         """
         if not self._draining or hello.process == session.wire.peer.process:
             return False
-        return self._group.knows(hello.process)
+        return not self.at_home or self._group.knows(hello.process)
 
     def _held(self) -> list[bytes]:
         return self._group.held_by_others(self)

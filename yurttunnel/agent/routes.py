@@ -39,6 +39,7 @@ class Traveler(Protocol):
 
     server: str
     answer: Answer
+    at_home: bool
 
     @property
     def draining(self) -> bool:
@@ -78,8 +79,8 @@ class Routes:
 
     ``secured(host, port)`` makes the endpoint for one, TLS included. While ``shared`` is false,
     a location is not dialed by two as long as there is one that nobody dials. A client with a
-    session comes back to where that is before all else; one that drains takes no location from
-    another.
+    session comes back to where that is before all else, and looks elsewhere for a server that has
+    several; one that drains takes no location from another.
     """
 
     def __init__(self, secured: Callable[[str, int], IStreamClientEndpoint]) -> None:
@@ -138,8 +139,6 @@ class Routes:
     def choose(self, route: Route) -> Location:
         """Return the location for the next attempt of a client."""
         home = route.home if route.resumes else None
-        if home is not None and route.drains and home in self.locations:
-            return home
         return min(self.locations, key=lambda location: self._cost(route, location, home))
 
     def number(self, route: Route, location: Location) -> int:
@@ -207,6 +206,7 @@ class Route:
         self.number = self._routes.number(self, location)
         self.location = location
         client.answer, self.noted = Answer.NONE, None
+        client.at_home = location == self.home or self.home not in self._routes.locations
         client.server = join_authority(*location)
         if self.number > 1:
             # Sessions with several servers behind one address are told apart.
