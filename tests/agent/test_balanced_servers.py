@@ -263,6 +263,30 @@ class BalancerTests(ReplicaTests):
         self.assertEqual(dialed, len(self.dialed))
 
 
+class PatientServerTests(ReplicaTests):
+    """The same, of servers that wait long for agents that are connected elsewhere."""
+
+    grace = 1000.0
+
+    def test_a_new_server_beside_an_outage(self):
+        """Where a client is led to a server that it does not know and gives up its session, the
+        callers of that are told once the agent is back with its server.
+        """
+        self.told = 3
+        for _ in range(3):
+            self.replica("lb")
+        self.use("lb")
+        self.pass_time(5)
+        ends = [replica.stream() for replica in self.replicas]
+        self.told = 4
+        self.replica("lb")
+        self.cut()
+        self.pass_time(10)
+        self.assertEqual([1, 1, 1, 1], self.counts())
+        self.assertEqual([far.told[-1] for _, far in ends], [near.told[-1] for near, _ in ends])
+        self.assertIn("lost", [near.told[-1] for near, _ in ends])
+
+
 class OutageTestCase(ReplicaTests):
     """The network of an agent is down for most of the time for which its sessions wait."""
 

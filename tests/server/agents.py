@@ -64,6 +64,11 @@ class Agent:
         properties = {**self.hello.properties, "identifiers": identifiers}
         self.hello = replace(self.hello, properties=properties)
 
+    def keep(self, other):
+        """Write in the HELLO that the agent has the session of another of its clients, too."""
+        properties = {**self.hello.properties, "kept": other.session.session_id.hex()}
+        self.hello = replace(self.hello, properties=properties)
+
     def ask_to_resume(self):
         """Ask in the next HELLO for the session to go on."""
         wire = self.session.wire

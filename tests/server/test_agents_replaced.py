@@ -40,28 +40,33 @@ class ReplacementTests(ListenerTests):
         self.assertTrue(self.serving(second))
 
     def test_same_process_without_connection(self):
-        """An old session that has no connection waits for its agent for its streams' sake.
+        """An old session that has no connection waits for its agent, if that still has it.
 
         The agent's GOAWAY may have been lost with the connection.
         """
-        for streams in (0, 1):
-            first = self.connected()
-            users = [self.stream(first) for _ in range(streams)]
-            # Everything of what was before has arrived.
-            self.network.pass_time(1)
-            self.network.links[-1].cut()
-            second = self.connected()
-            self.assertTrue(self.serving(second))
-            self.assertEqual(1 + streams, len(self.listener.sessions()))
-            if not streams:
-                second.session.close(Code.GOING_AWAY, "")
-                self.network.settle()
+        first = self.connected()
+        users = [self.stream(first)]
+        self.network.links[-1].cut()
+        second = self.agent()
+        second.keep(first)
+        self.dial(second)
+        self.assertTrue(self.serving(second))
+        self.assertEqual(2, len(self.listener.sessions()))
         first.ask_to_resume()
         self.dial(first)
         self.assertTrue(self.serving(second))
         users[0].transport.write(b"still here")
         self.network.settle()
         self.assertEqual((b"still here", []), (bytes(first.far.received), first.ends))
+
+    def test_given_up(self):
+        """An old session that the agent has given up, as it was led to another server, ends."""
+        user = self.stream(self.connected())
+        self.network.links[-1].cut()
+        second = self.connected()
+        self.assertEqual(Code.REPLACED, user.reasons[0].value.code)
+        self.assertEqual(1, len(self.listener.sessions()))
+        self.assertTrue(self.serving(second))
 
     def test_second_agent(self):
         """A second agent of a node replaces the first, which is told so, and waits."""

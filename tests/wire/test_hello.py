@@ -20,6 +20,7 @@ from yurttunnel.wire.hello import (
     Limits,
     decode_hello,
     held_processes,
+    kept_sessions,
 )
 
 HELLO = Hello(
@@ -154,24 +155,26 @@ class HelloTests(SynchronousTestCase):
         self.assertEqual(Code.PROTOCOL, self.code_of(more[frames.HEADER_SIZE :]))
 
     def test_held_processes(self) -> None:
-        """The processes that an agent holds sessions with are read from its HELLO."""
+        """The processes that an agent holds sessions with, and those, are read from its HELLO."""
         first, second = bytes(range(16)), b"\xff" * 16
         for text, held in (
             ("", set()),
             (first.hex(), {first}),
             (f"{first.hex()},{second.hex()}", {first, second}),
         ):
-            hello = dataclasses.replace(HELLO, properties={"held": text})
+            hello = dataclasses.replace(HELLO, properties={"held": text, "kept": text})
             self.assertEqual(held, held_processes(decode(hello.encode())))
-        self.assertEqual(frozenset(), held_processes(HELLO))
+            self.assertEqual(held, kept_sessions(decode(hello.encode())))
+        self.assertEqual((set(), set()), (held_processes(HELLO), kept_sessions(HELLO)))
 
     @conformance("C-133")
     def test_held_processes_that_are_none(self) -> None:
         """A list of anything else than sixteen bytes each is refused."""
         for text in (",", "00" * 15, f"{'00' * 16},", f"{'00' * 16};{'00' * 16}", "no digits"):
-            hello = dataclasses.replace(HELLO, properties={"held": text})
-            violation = self.assertRaises(Violation, held_processes, hello)
-            self.assertEqual(Code.PROTOCOL, violation.code)
+            hello = dataclasses.replace(HELLO, properties={"held": text, "kept": text})
+            for read in (held_processes, kept_sessions):
+                violation = self.assertRaises(Violation, read, hello)
+                self.assertEqual(Code.PROTOCOL, violation.code)
 
     def test_too_long_to_send(self) -> None:
         """A HELLO that is too long for a peer cannot be encoded."""

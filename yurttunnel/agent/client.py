@@ -185,6 +185,11 @@ class ServerClient(ReconnectingClientFactory):
         return self._session.wire.peer.process
 
     @property
+    def session_id(self) -> bytes | None:
+        """The session that there is, connected or to be resumed, also one that only ends."""
+        return None if self._session is None else self._session.session_id
+
+    @property
     def claimed(self) -> str | None:
         """The identifiers that the server was told for the session, ``None`` without one."""
         session = self._session
@@ -255,10 +260,11 @@ class ServerClient(ReconnectingClientFactory):
         """Ask for the session to go on, or for a new one."""
         session = self._session
         if session is None:
-            self._asked = self._settings.hello(held=self._held())
+            self._asked = self._settings.hello(held=self._held(), kept=self._kept())
         else:
             received = session.wire.received
-            self._asked = self._settings.hello(session.session_id, received, self._held())
+            asked = session.session_id, received, self._held(), self._kept()
+            self._asked = self._settings.hello(*asked)
         connection.send_hello(self._asked)
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
@@ -336,6 +342,9 @@ class ServerClient(ReconnectingClientFactory):
         if not self._draining or hello.process == session.wire.peer.process:
             return False
         return not self.at_home or self._group.knows(hello.process)
+
+    def _kept(self) -> list[bytes]:
+        return self._group.kept_by_others(self)
 
     def _held(self) -> list[bytes]:
         return self._group.held_by_others(self)

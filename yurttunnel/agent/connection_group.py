@@ -10,7 +10,7 @@ from typing import Protocol
 
 from yurttunnel.ops.backoff import equal_jitter, full_jitter
 from yurttunnel.tunnel.session import TunnelSession
-from yurttunnel.wire.hello import HELD, NO_SESSION, SERVERS, Hello, Limits
+from yurttunnel.wire.hello import HELD, KEPT, NO_SESSION, SERVERS, Hello, Limits
 
 FIRST_DELAY = 0.3
 """A lost connection is tried again within this many seconds: streams are waiting."""
@@ -50,6 +50,9 @@ doubles each time. Each replacement ends the streams of the other."""
 LONGEST_REPLACED_DELAY = 300.0
 """Seconds that it becomes at most, and that a session has to last for it to begin anew."""
 
+MOST_KEPT = 32
+"""How many of its sessions an agent tells a server at most: a HELLO is to hold its names, too."""
+
 MOST_SERVERS = 32
 """With how many servers an agent has sessions at most, whatever they say how many they are."""
 
@@ -73,15 +76,18 @@ class ClientSettings:
         session: bytes = NO_SESSION,
         received: int = 0,
         held: Collection[bytes] = (),
+        kept: Collection[bytes] = (),
     ) -> Hello:
         """Make the HELLO that asks for a session.
 
-        ``held`` are the processes of servers with which the agent has sessions already. Its size
-        depends on nothing else.
+        ``held`` are the processes of servers with which the agent has sessions already, ``kept``
+        its other sessions. Its size depends on nothing else.
         """
         properties = {"software": self.software, "identifiers": self.identifiers()}
         if held:
             properties[HELD] = ",".join(process.hex() for process in held)
+        if kept:
+            properties[KEPT] = ",".join(session.hex() for session in kept)
         return Hello(
             limits=self.limits,
             session=session,
@@ -100,6 +106,10 @@ class Member(Protocol):
 
     def sessions(self) -> list[TunnelSession]:
         """Return the session, if there is one."""
+
+    @property
+    def session_id(self) -> bytes | None:
+        """The session that there is, connected or to be resumed, also one that only ends."""
 
     def sibling_lost_session(self) -> None:
         """Connect soon: what has been in vain may not be so any more."""
@@ -140,6 +150,11 @@ class ConnectionGroup:
         """Take what a server tells all its agents of the number of servers."""
         self.advertised = min(servers, MOST_SERVERS)
         self.everybody_told()
+
+    def kept_by_others(self, client: Member) -> list[bytes]:
+        """Return the sessions of others than ``client``, the newest if there are very many."""
+        sessions = [other.session_id for other in self.clients if other is not client]
+        return [session for session in sessions if session is not None][-MOST_KEPT:]
 
     def held_by_others(self, client: Member) -> list[bytes]:
         """Return the server processes with which others than ``client`` have sessions."""

@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 
 from yurttunnel import __version__
 from yurttunnel.agent import options
-from yurttunnel.agent.connection_group import MOST_SERVERS, ClientSettings
+from yurttunnel.agent.connection_group import MOST_KEPT, MOST_SERVERS, ClientSettings
 from yurttunnel.agent.connector import EndpointWithDeadline
 from yurttunnel.agent.dialer import Dialer
 from yurttunnel.agent.policy import DestinationPolicy
@@ -272,7 +272,8 @@ def check_identifiers(settings: Settings) -> None:
     """End the process with one line when a HELLO cannot hold all identifiers."""
     client_settings = _client_settings(settings, lambda: settings.identifiers)
     try:
-        client_settings.hello(held=[client_settings.process] * MOST_SERVERS).encode()
+        process = client_settings.process
+        client_settings.hello(held=[process] * MOST_SERVERS, kept=[process] * MOST_KEPT).encode()
     except ValueError as error:
         raise SystemExit(
             f"--agent-identifiers: they are too long, {error}: name fewer, as with networks (cidr)"

@@ -31,7 +31,7 @@ from yurttunnel.tunnel.interfaces import IStreamAcceptor, IStreamRequest
 from yurttunnel.tunnel.session import PeerDescription, SessionContext, TunnelSession
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import Violation
-from yurttunnel.wire.hello import NO_SESSION, SERVERS, Hello, Limits, held_processes
+from yurttunnel.wire.hello import NO_SESSION, SERVERS, Hello, Limits, held_processes, kept_sessions
 from yurttunnel.wire.stream_table import Side
 
 REFUSALS = (
@@ -353,8 +353,9 @@ class AgentListener(Factory):
         if replaced.going_away:
             replaced.end_if_succeeded()
             return
-        is_same = replaced.tunnel.wire.peer.process == hello.process
-        if is_same and (replaced.tunnel.connected or replaced.tunnel.wire.unfinished):
+        tunnel = replaced.tunnel
+        is_same = tunnel.wire.peer.process == hello.process
+        if is_same and (tunnel.connected or tunnel.session_id in kept_sessions(hello)):
             # Its GOAWAY comes by the other connection and may be late, or be lost with it, or its
             # clients have dialed this server at the same moment. One that has lost its state is
             # another process.

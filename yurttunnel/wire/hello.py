@@ -27,6 +27,9 @@ NO_SESSION: Final = bytes(16)
 HELD: Final = "held"
 """The property by which an agent says with which server processes it has sessions already."""
 
+KEPT: Final = "kept"
+"""The property by which an agent says which other sessions it has, connected or to be resumed."""
+
 SERVERS: Final = "servers"
 """The property by which a server says how many servers it knows of, itself included."""
 
@@ -41,7 +44,7 @@ MAX_OFFSET: Final = 2**63
 
 _FIXED = Struct("!BBHIIQIII16sQ16s")
 _FIELD = Struct("!BH")
-_PROCESS_SIZE = 16
+_ID_SIZE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +146,25 @@ def decode_hello(payload: bytes) -> Hello:
 
 def held_processes(hello: Hello) -> frozenset[bytes]:
     """Read from an agent's HELLO with which server processes it has sessions already."""
-    text = hello.properties.get(HELD)
+    return _listed(hello, HELD, "processes")
+
+
+def kept_sessions(hello: Hello) -> frozenset[bytes]:
+    """Read from an agent's HELLO which sessions it has beside the one that it asks for."""
+    return _listed(hello, KEPT, "sessions")
+
+
+def _listed(hello: Hello, name: str, what: str) -> frozenset[bytes]:
+    text = hello.properties.get(name)
     if not text:
         return frozenset()
     try:
-        processes = frozenset(bytes.fromhex(digits) for digits in text.split(","))
+        listed = frozenset(bytes.fromhex(digits) for digits in text.split(","))
     except ValueError:
-        processes = frozenset({b""})
-    if any(len(process) != _PROCESS_SIZE for process in processes):
-        raise Violation(Code.PROTOCOL, f"HELLO has a property {HELD} that lists no processes")
-    return processes
+        listed = frozenset({b""})
+    if any(len(each) != _ID_SIZE for each in listed):
+        raise Violation(Code.PROTOCOL, f"HELLO has a property {name} that lists no {what}")
+    return listed
 
 
 def _checked(limits: Limits) -> Limits:
