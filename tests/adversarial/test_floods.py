@@ -40,8 +40,6 @@ def openings() -> bytes:
 class FloodTests(EndToEndTestCase):
     """More of something than an honest node needs costs that node its session, nobody else."""
 
-    timeout = 120
-
     async def attack(self, tunnel: Tunnel, node: str, flood: bytes) -> Question:
         """Enroll ``node``, and flood the server in its place; give the attacker."""
         agent = tunnel.another_agent(node=node, state=f"state-{node}")

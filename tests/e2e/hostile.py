@@ -25,8 +25,6 @@ DESCRIPTORS = 12_000
 class HostileTestCase(EndToEndTestCase):
     """A tunnel that has to serve after whatever has been done to it."""
 
-    timeout = 90
-
     async def still_serves(self, tunnel: Tunnel) -> None:
         """Require that both programs run, say so, and carry a round trip."""
         for program in (tunnel.server, tunnel.agent):

@@ -87,8 +87,6 @@ class Door:
 class InterceptionTestCase(EndToEndTestCase):
     """A tunnel with kubelets behind it."""
 
-    timeout = 60
-
     def plain_kubelet(self, script: Script, **options) -> Kubelet:
         """Start a kubelet without TLS; it ends with the test."""
         return self._ends_with_test(Kubelet(reactor, script, **options))

@@ -39,7 +39,8 @@ def copy_state(source: str, target: str) -> None:
 class EndToEndTestCase(TestCase):
     """A test case with programs, clients, targets and faults, which it takes away again."""
 
-    timeout = 120
+    timeout = 600
+    """Seconds after which a test hangs: trial counts those without a processor, on any machine."""
 
     def run(self, result) -> None:
         """Wait for the test's turn first: it is no part of the time that a test has."""

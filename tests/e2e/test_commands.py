@@ -436,8 +436,6 @@ with socket.socket(socket.AF_UNIX) as caller:
 class InClusterTests(CommandCase):
     """``kubectl yurttunnel``, which asks the servers of a cluster."""
 
-    timeout = 240
-
     async def test_plugin(self) -> None:
         """A real kubectl finds the plugin, and that the server, by what kubectl may do."""
         versions = find_kubectls()

@@ -27,8 +27,6 @@ SOON = 15.0
 class LiveConfigurationTests(LeakTestCase):
     """What is changed is in use without a restart, and nothing ends for it."""
 
-    timeout = 240
-
     async def setUp(self) -> None:
         """Name the file."""
         await super().setUp()

@@ -296,8 +296,6 @@ class SharesTests(CrowdTestCase):
 class HalfOpenContract:
     """TLS handshakes that never end take memory only while they last."""
 
-    timeout = 180
-
     async def test_the_memory_comes_back(self) -> None:
         """After 1,024 on each port under TLS, silent and after a whole ClientHello, twice each."""
         port = free_ports.take()

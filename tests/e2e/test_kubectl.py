@@ -57,8 +57,6 @@ versions = find_kubectls()
 class QuickstartTestCase(EndToEndTestCase):
     """A test case with a quickstart and a kubectl of :attr:`version`."""
 
-    timeout = 240
-
     version = ""
 
     async def start_quickstart(self, **options) -> Quickstart:

@@ -152,8 +152,6 @@ class CutBeforeWebSocketsTests(CutTests):
 class ManyExecsTests(QuickstartTestCase):
     """Many commands."""
 
-    timeout = 400
-
     version = next(reversed(versions), "")
 
     async def test_many_execs(self):

@@ -21,8 +21,6 @@ COMMANDS = {
 class PluginTests(InstallingTestCase):
     """One environment for each way to install, side by side."""
 
-    timeout = 170
-
     async def commands_found(self, python: str) -> None:
         """Require that ``twist`` has them all, with their help and the files of the status page."""
         listed = await self.run_python(python, "-m", "twisted", "--help")

@@ -36,8 +36,6 @@ DETECTION = 25.0
 class CutTunnelTestCase(LeakTestCase):
     """Lets the agent's connection go through a proxy that cuts it."""
 
-    timeout = 200
-
     proxy: FaultProxy
 
     async def start_cut_tunnel(self, **options) -> Tunnel:

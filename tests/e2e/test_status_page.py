@@ -56,8 +56,6 @@ def shown_seconds(text: str) -> float:
 class BrowserTestCase(InterceptionTestCase):
     """Looks at pages in a browser."""
 
-    timeout = 120
-
     async def setUp(self) -> None:
         """Start a browser."""
         path = find_browser()

@@ -21,8 +21,6 @@ WAIT_SECONDS = 60.0
 class BootstrapTests(ClusterTestCase):
     """Two servers and three agents that have never run before."""
 
-    timeout = 300
-
     async def test_from_nothing_to_logs(self):
         """They get their certificates, find each other, and carry ``kubectl logs``."""
         times = []

@@ -40,8 +40,6 @@ def typed() -> list[list[str]]:
 class NewUserTests(InstallingTestCase):
     """Two machines behind NAT, and three commands."""
 
-    timeout = 240
-
     def sit_down(self, machine: str) -> Terminal:
         """Open a terminal on a machine, in its checkout."""
         home = f"{self.directory}/{machine}"

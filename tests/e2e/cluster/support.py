@@ -24,8 +24,6 @@ for number in itertools.count():
 class ClusterTestCase(EndToEndTestCase):
     """A test case with a cluster, which it takes away again."""
 
-    timeout = 180
-
     """What the servers get beside the flags that all tests need."""
 
     async def make_world(self, **options) -> World:

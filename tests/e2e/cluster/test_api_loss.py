@@ -16,8 +16,6 @@ READY_SECONDS = 60.0
 class ApiLossTests(ClusterTestCase):
     """The tunnel goes on without the API."""
 
-    timeout = 300
-
     async def test_refused(self):
         """While nobody answers at the API's address the tunnel goes on, and so does an agent
         that is restarted in that time.

@@ -21,8 +21,6 @@ NOTICED_SECONDS = 20.0
 class BehindHubTests(ClusterTestCase):
     """The node comes back without the cloud, its agent included."""
 
-    timeout = 240
-
     async def start_hub(self, world: World, node: str) -> Hub:
         """Start the hub of a node, which joins by the kubelet's certificate."""
         directory = world.identities.directory

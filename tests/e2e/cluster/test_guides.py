@@ -82,8 +82,6 @@ rules:
 class GuidesTests(ClusterTestCase):
     """Who types what stands there gets what stands there."""
 
-    timeout = 240
-
     skip = why_not_rendered()
 
     async def setUp(self) -> None:

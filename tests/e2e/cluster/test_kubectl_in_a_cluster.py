@@ -20,8 +20,6 @@ COPIED = 50 * MEBIBYTE
 class KubectlTests(ClusterTestCase):
     """Every kubectl that is found, against one cluster."""
 
-    timeout = 300
-
     async def test_every_kubectl(self):
         """Logs, input and output, exit codes, terminals, what is attached to, forwarded ports,
         copies and metrics are right.

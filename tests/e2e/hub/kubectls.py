@@ -39,8 +39,6 @@ class Home:
 class KubectlTestCase(HubTestCase):
     """A test case with a kubectl of the administrator, and one that asks the hub."""
 
-    timeout = 300
-
     def direct(self, cloud: Cloud) -> Kubectl:
         """Return a kubectl that asks the API."""
         config = cloud.identities.client_kubeconfig("admin", cloud.url, "admin", "system:masters")

@@ -48,8 +48,6 @@ def list_of(pods: list) -> bytes:
 class BodyTests(HubTestCase):
     """The answers of an API that the test has written."""
 
-    timeout = 240
-
     async def test_a_long_list_passes_as_it_is_and_is_kept(self) -> None:
         """Thirty megabytes arrive byte by byte, and the same objects are there offline."""
         body = list_of([pod(number, POD_BYTES) for number in range(PODS)])

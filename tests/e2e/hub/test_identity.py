@@ -26,8 +26,6 @@ SHORT = 12.0
 class IdentityTests(HubTestCase):
     """Joining, renewals, and the way back."""
 
-    timeout = 180
-
     def publish(self, cloud: Cloud, token: str = TOKEN, seconds: float = 3600.0) -> None:
         """Prepare the cloud for nodes that join with a token."""
         tokens = cloud.api.api.bootstrap_tokens

@@ -29,8 +29,6 @@ PASSWORD = f"{SECRETS}/password"
 class PodTests(HubTestCase):
     """The test is the host's network; a pod is in another namespace, with a route to the host."""
 
-    timeout = 240
-
     async def setUp(self) -> None:
         """Make both networks."""
         await super().setUp()

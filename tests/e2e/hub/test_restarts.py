@@ -147,8 +147,6 @@ class StopTests(HubTestCase):
 class KillTests(HubTestCase):
     """The hub is killed while it writes."""
 
-    timeout = 240
-
     async def test_a_list_is_the_old_or_the_new_one(self) -> None:
         """Whenever the hub dies that replaces a thousand objects, there is one whole list."""
         cloud, hub = await self.start()

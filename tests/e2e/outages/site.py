@@ -64,8 +64,6 @@ class MachineAgent(Agent):
 class SiteTestCase(LeakTestCase):
     """A test case with the network, and a server in the cloud that has no agent yet."""
 
-    timeout = 180
-
     server_extra: tuple[str, ...] = ()
     """Further arguments of the server."""
 

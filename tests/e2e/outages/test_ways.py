@@ -145,8 +145,6 @@ class Way:
     """Where the agent finds the server, without the port."""
     agent_port: int
 
-    timeout = 180
-
     def prepare(self, program: Program) -> None:
         """Have a program begin with a time of day of its own."""
         clock = WallClock(self.directory, program.arguments[0])

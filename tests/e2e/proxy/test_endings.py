@@ -96,8 +96,6 @@ class Introductions:
 class Endings(Introductions):
     """User mode, where two connections are made into one; a class chooses the rules."""
 
-    timeout = 4 * GUARD
-
     async def test_bytes_and_ends(self) -> None:
         """Large bodies pass whole both ways at a time, with the end of one direction long before
         the other's; ``nc -N`` has its answer; those who break off leave nothing behind.

@@ -39,7 +39,7 @@ SECONDS_EACH = 0.02
 class Soak:
     """The test; a class chooses who carries the bytes."""
 
-    timeout = 120 + CONNECTIONS * SECONDS_EACH
+    timeout = ProxyTestCase.timeout + CONNECTIONS * SECONDS_EACH
 
     udp_attempts = 4
     """How often a client asks by UDP, once a second, before it gives up."""

@@ -48,8 +48,6 @@ QUESTION = os.urandom(20_000)
 class LoadTests(LeakTestCase):
     """A server with a file, 200 streams, and 1,000 requests/s."""
 
-    timeout = 240
-
     async def setUp(self) -> None:
         """Name the file, and have a target."""
         await super().setUp()
