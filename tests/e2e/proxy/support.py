@@ -38,6 +38,9 @@ GROUP = "system:node-proxiers-of-tests"
 SHOWN_SECONDS = 15.0
 """How long what follows from a change may take on a busy machine; on another it is at once."""
 
+PATIENCE = 30.0
+"""Seconds for which a client waits for what must come; in some of them it may have no processor."""
+
 KEPT_PIPE_ENDS = 2 * 16
 """Of pipes that a proxy keeps for the next use."""
 
@@ -207,7 +210,7 @@ class ProxyTestCase(EndToEndTestCase):
         source_port: int = 0,
         size: int = 1000,
         stays: bool = False,
-        patience: float = 10.0,
+        patience: float = PATIENCE,
     ) -> Caller:
         """Have a client call; it stands on a machine, and speaks from an address of it.
 
@@ -299,7 +302,12 @@ class ProxyTestCase(EndToEndTestCase):
         return caller
 
     async def ask(
-        self, host: str, port: int = 53, question: bytes = b"?", patience: float = 5.0, **options
+        self,
+        host: str,
+        port: int = 53,
+        question: bytes = b"?",
+        patience: float = PATIENCE,
+        **options,
     ) -> Answer:
         """Have a new UDP client ask, and give what it got."""
         caller = self.datagram_caller(host, port, **options)
@@ -311,7 +319,7 @@ class ProxyTestCase(EndToEndTestCase):
 
     async def curl(self, url: str, machine: str = "node") -> tuple[int, str]:
         """Have curl ask for a page; the status, 0 without an answer, and the body."""
-        options = ("--silent", "--max-time", "5", "--write-out", "\n%{http_code}", url)
+        options = ("--silent", "--max-time", f"{PATIENCE:g}", "--write-out", "\n%{http_code}", url)
         with self.network.inside(machine):
             asked = getProcessOutputAndValue(which("curl"), options, reactor=reactor)
         out, _, _ = await asked

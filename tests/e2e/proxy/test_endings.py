@@ -110,7 +110,7 @@ class Endings(Introductions):
         before = proxy.descriptors()
         for version in BOTH:
             host = self.objects.address("web", version)
-            big = [self.dial(host, size=BIG, patience=30).answered for _ in range(4)]
+            big = [self.dial(host, size=BIG, patience=GUARD).answered for _ in range(4)]
             self.assertEqual({one.problem for one in await gatherResults(big)}, {""})
             await self.breaks(host)
             _, _, echoed = (await self.netcat(host, TEXT)).partition(b"\n")

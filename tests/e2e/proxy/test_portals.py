@@ -82,7 +82,7 @@ class Portals:
             self.objects.endpoints(name, *pods)
         run("nft", "-f", "-", stdin=_ANY_FIREWALL)
         expected = {
-            self.dial(self.objects.address(name, version), patience=30.0): problem
+            self.dial(self.objects.address(name, version), patience=60.0): problem
             for name, problem in (("web", ""), ("empty", REFUSED))
             for version in BOTH
         }

@@ -20,7 +20,7 @@ from tests.e2e.proxy.network import (
     version_of,
 )
 from tests.e2e.proxy.objects import BOTH, TARGET_PORT, port
-from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase
+from tests.e2e.proxy.support import LOCAL, PATIENCE, REMOTE, ProxyTestCase
 from tests.e2e.proxy.test_portals import BALANCER, ELSEWHERE
 from tests.e2e.proxy.traffic import REFUSED, UNANSWERED, Answer
 
@@ -35,16 +35,13 @@ OTHER_SOCKETS = 50
 """Those of a proxy that are no client's: ports, and connections to the API and to the kernel."""
 CLIENTS, ALL_CLIENTS = "yurtproxy_connections", "yurtproxy_accepted_connections_total"
 """The metrics of those that are remembered, and of all so far."""
-IDLE = ("--udp-timeout", "10s", "--udp-first-timeout", "3s")
+IDLE = ("--udp-timeout", "10s", "--udp-first-timeout", "10s")
 """Flags by which clients are remembered until so many have come as are allowed."""
 SOURCES = (CLIENT, OTHER_CLIENT, *range(FIRST_POD, LAST_POD + 1))
 """The numbers of addresses that many clients have."""
 FIRST_PORT = 20_000
 """Of clients that choose theirs: the kernel gives none of those that follow to others."""
 DATAGRAM = bytes(range(250)) * 36
-
-PATIENCE = 10.0
-"""Seconds for an answer that must come, on a busy machine."""
 
 
 class Datagrams:
