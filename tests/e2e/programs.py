@@ -28,6 +28,9 @@ READY_SECONDS = 20.0
 STOP_SECONDS = 10.0
 """How long a program may take from SIGTERM to its end, beyond its --drain-timeout."""
 
+LAST_STREAM = 120.0
+"""A --drain-timeout of programs that end with their last stream, however busy the machine is."""
+
 MEBIBYTE = 1024 * 1024
 
 WINDOWS = 24 * MEBIBYTE

@@ -10,7 +10,7 @@ from twisted.internet.endpoints import UNIXClientEndpoint
 
 from tests.e2e.clients import Echo, EchoClient, Question, connect
 from tests.e2e.leaks import LeakTestCase
-from tests.e2e.programs import Server, Tunnel
+from tests.e2e.programs import LAST_STREAM, Server, Tunnel
 from tests.e2e.stopwatch import Stopwatch
 from tests.e2e.support import EndToEndTestCase, copy_state
 
@@ -109,7 +109,7 @@ class SeveralServersTests(LeakTestCase):
 
     async def test_a_draining_server_keeps_its_streams_and_the_other_takes_the_new(self) -> None:
         """SIGTERM to one of two servers: its stream ends when it is over, new ones go on."""
-        tunnel, second = await self.start_pair(drain=20)
+        tunnel, second = await self.start_pair(drain=LAST_STREAM)
         echo = self.listen(Echo)
         client = await self.connected(tunnel, echo, EchoClient(reactor))
         await client.round_trip()

@@ -22,7 +22,7 @@ from tests.e2e.clients import (
     Source,
     connect,
 )
-from tests.e2e.programs import Program, Server
+from tests.e2e.programs import LAST_STREAM, Program, Server
 from tests.e2e.support import EndToEndTestCase
 from yurttunnel.pki.authority import request_certificate
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
@@ -268,7 +268,7 @@ class DrainTests(EndToEndTestCase):
     async def test_a_server_is_replaced_without_losing_a_stream(self) -> None:
         """While a server told to stop ends its stream, its successor takes all that is new."""
         echo = self.listen(Echo)
-        tunnel = await self.start_tunnel(forwards=(echo.port,), drain=20)
+        tunnel = await self.start_tunnel(forwards=(echo.port,), drain=LAST_STREAM)
         held = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
         await held.round_trip()
         tunnel.server.signal(signal.SIGTERM)
@@ -295,7 +295,7 @@ class DrainTests(EndToEndTestCase):
     async def test_a_server_that_drains_enrolls_nobody(self) -> None:
         """Who connected before that is refused, since a successor may know who is enrolled."""
         echo = self.listen(Echo)
-        tunnel = await self.start_tunnel(forwards=(echo.port,), drain=20)
+        tunnel = await self.start_tunnel(forwards=(echo.port,), drain=LAST_STREAM)
         held = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
         await held.round_trip()
         connection = await deferToThread(enrolment_connection, tunnel.server)
@@ -314,7 +314,7 @@ class DrainTests(EndToEndTestCase):
         target = self.listen(lambda: Source(size))
         slow = self.fault_proxy(target.port)
         slow.down.bandwidth = 3_000_000
-        tunnel = await self.start_tunnel(forwards=(slow.port,), drain=20)
+        tunnel = await self.start_tunnel(forwards=(slow.port,), drain=LAST_STREAM)
         download = await self.dial(tunnel.forward_ports[0], Download())
         await self.eventually(lambda: download.received > 100_000, "the download runs")
         program = getattr(tunnel, which)

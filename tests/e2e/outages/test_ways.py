@@ -104,7 +104,7 @@ PASSTHROUGH_PORT = "10270"
 
 STEERING = "yurttunnel_server_steering"
 
-DRAIN = "30s"
+DRAIN = "90s"
 """How long a program that has been told to stop waits for its streams."""
 
 GARBAGE = 4096

@@ -11,7 +11,7 @@ from tests.e2e.proxy.programs import Proxy
 from tests.e2e.proxy.support import REMOTE, ProxyTestCase, spread
 from tests.e2e.proxy.traffic import REFUSED
 
-DRAIN_SECONDS = 15
+DRAIN_SECONDS = 60
 
 
 class Lifetime:
