@@ -167,10 +167,13 @@ class Retry:
                 for _ in range(10)
             ]
             host = self.objects.address("web", version)
+            before = self.watch.waited()
             beside = await self.calls(CLIENTS // 2, host, at_once=2)
+            # Of two at once each has half of the time, and all programs wait for a processor in it.
+            busy = (self.watch.waited() - before) / (CLIENTS // 4)
             self.assertEqual(spread(beside), {ALIVE.address(version): CLIENTS // 2})
             # Were one dial waited for, most would wait for a step of the plan, 0.25 s or more.
-            self.assertLessEqual(latencies(beside).percentile(50), 0.2)
+            self.assertLessEqual(latencies(beside).percentile(50), 0.2 + busy)
             told = await gatherResults([caller.answered for caller in dead])
             self.assertEqual({answer.problem for answer in told}, {self.told})
             print(f"\n{self.mode} IPv{version}, no endpoint: {latencies(told)}", end="")

@@ -9,6 +9,7 @@ from tests.e2e.programs import MEBIBYTE
 from tests.e2e.proxy.objects import BOTH, Pod
 from tests.e2e.proxy.programs import SYNCS
 from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase
+from tests.e2e.stopwatch import Stopwatch
 
 SERVICES = 1000
 ENDPOINTS = 10
@@ -46,7 +47,10 @@ class Scale:
         proxy = self.make_proxy("--iptables-sync-period", f"{PERIOD_SECONDS}s")
         log = self.count_programs(proxy)
         proxy.start()
-        ready = await proxy.ready(60) - proxy.waited()
+        # From here on: the first process of a test run waits for the others to be forked from.
+        watch = Stopwatch(reactor)
+        await proxy.ready(60)
+        ready = watch.seconds()
         for version, name in WATCHED.items():
             await self.eventually_by(REMOTE, self.objects.address(name, version))
         synced, syncs = [
@@ -77,11 +81,11 @@ class Scale:
         # Longer than rules may wait for more changes since the last one.
         await self.pause(APART_SECONDS)
         self.objects.endpoints(WATCHED[version], pod, versions=(version,))
-        began = reactor.seconds()
+        watch = Stopwatch(reactor)
         while (await self.call(host, size=1)).endpoint != pod.address(version):
-            self.assertLess(reactor.seconds() - began, 20.0)
+            self.assertLess(watch.seconds(), 20.0)
             await deferLater(reactor, 0.002)
-        return reactor.seconds() - began
+        return watch.seconds()
 
 
 def _elsewhere(version: int, service: int, endpoint: int) -> str:
