@@ -25,11 +25,11 @@ from tests.e2e.kubelets import (
     response_head,
     routes,
 )
-from tests.e2e.programs import MEBIBYTE
+from tests.e2e.programs import LAST_STREAM, MEBIBYTE
 from tests.e2e.stopwatch import Stopwatch
 from tests.e2e.test_interception import together
 
-RESPONSE_TIMEOUT = 2.0
+RESPONSE_TIMEOUT = 4.0
 """--response-timeout of the tests where a kubelet never answers (seconds)."""
 
 HEAD_TIMEOUT = 10.0
@@ -175,6 +175,7 @@ class LeavingTests(InterceptionTestCase):
             client = await door.client()
             client.send_head("/deaf", "POST", CHUNKED)
             upload = ChunkedUpload(client.transport, 8 * HUGE)
+            await self.eventually(lambda: door.kubelet.seen(b"/deaf"), "it has come")
             last = await self.comes_to_rest(lambda: upload.payload.taken)
             self.assertEqual((await door.get("/hello")).body, HELLO)
             door.kubelet.seen(b"/deaf")[0].connection.transport.resumeProducing()
@@ -286,7 +287,9 @@ class DeadlineTests(InterceptionTestCase):
         began, watch = reactor.seconds(), Stopwatch(reactor)
         target = f"/never?{method}"
         body = b"text" if method == "POST" else None
-        answer = await self.within(5, client.ask(target, method, body=body).whole(), named)
+        answer = await self.within(
+            RESPONSE_TIMEOUT + 3, client.ask(target, method, body=body).whole(), named
+        )
         self.assertEqual(answer.status, 504, f"{named}: {answer.text}")
         self.assertIn("edge-1", answer.text, named)
         self.assertGreaterEqual(reactor.seconds() - began, RESPONSE_TIMEOUT - 0.1, named)
@@ -297,7 +300,7 @@ class DeadlineTests(InterceptionTestCase):
 
     async def waits(self, door: Door, target: str) -> None:
         """Require an answer that comes later than --response-timeout."""
-        answer = await self.within(8, door.get(target), f"{door.name}: {target}")
+        answer = await self.within(RESPONSE_TIMEOUT + 6, door.get(target), f"{door.name}: {target}")
         self.assertEqual(answer.body, HELLO, f"{door.name}: {target}")
 
     async def cut_off(self, what: str, peer: Question, drip: bytes = b"") -> None:
@@ -325,7 +328,8 @@ class DrainTests(InterceptionTestCase):
             request.send(response_head(200, CHUNKED) + chunk(b"first"))
             requests.append(request)
 
-        tunnel, doors = await self.start_with_doors(routes(slow=slow, hello=hello), drain=15)
+        script = routes(slow=slow, hello=hello)
+        tunnel, doors = await self.start_with_doors(script, drain=LAST_STREAM)
         clients: list[HttpClient] = []
         answers = []
         for door in doors:
