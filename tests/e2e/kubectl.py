@@ -20,12 +20,17 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.internet.task import deferLater
 
 from benchmarks.ports import free_ports
-from tests.e2e.programs import ROOT, Program
+from tests.e2e.programs import ROOT, STOP_SECONDS, Program
 from tests.e2e.stopwatch import Alarm, Deadline
 from yurttunnel.quickstart.options import PORT_COUNT
+from yurttunnel.quickstart.service import CHECK_SECONDS, REACHED_SECONDS
 
 FOLDERS = ("/usr/lib/google-cloud-sdk/bin", os.path.expanduser("~/google-cloud-sdk/bin"))
 """Where the Google Cloud SDK keeps kubectl in several versions, as kubectl.1.NN."""
+
+CHECKED_SECONDS = REACHED_SECONDS + CHECK_SECONDS + STOP_SECONDS
+"""How long a quickstart may take that checks itself: by then it has given up, and says why. Programs
+that it starts wait for processors, too, which is not known of them."""
 
 
 def find_kubectls() -> dict[str, str]:

@@ -10,6 +10,7 @@ import signal
 from twisted.internet import reactor
 
 from benchmarks.ports import free_ports
+from tests.e2e.kubectl import CHECKED_SECONDS
 from tests.e2e.programs import Program
 from tests.e2e.support import EndToEndTestCase
 from yurttunnel.quickstart.options import PORT_COUNT
@@ -52,7 +53,7 @@ class QuickstartTests(EndToEndTestCase):
         """It ends with status 0 after a line for each step, and leaves nothing behind."""
         program = self.program("--check")
         program.start()
-        status = await program.ended(60)
+        status = await program.ended(CHECKED_SECONDS)
         self.assertEqual(status, 0, program.log)
         steps = re.findall(r"(?m)^ok +([a-z-]+) +\d+\.\d{3} s  \S", program.log)
         self.assertEqual(tuple(steps), STEPS)
@@ -78,7 +79,7 @@ class QuickstartTests(EndToEndTestCase):
         for program in programs:
             program.start()
         for program in programs:
-            self.assertEqual(await program.ended(60), 0, program.log)
+            self.assertEqual(await program.ended(CHECKED_SECONDS), 0, program.log)
 
     def without_ports(self, log_path: str) -> Program:
         """Prepare the check as the README has it."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from twisted.internet import reactor
 from twisted.trial.unittest import SkipTest
 
-from tests.e2e.kubectl import Kubectl, Quickstart, find_kubectls
+from tests.e2e.kubectl import CHECKED_SECONDS, Kubectl, Quickstart, find_kubectls
 from tests.e2e.proxy.objects import Pod
 from tests.e2e.proxy.support import ProxyTestCase
 from tests.e2e.proxy.traffic import REFUSED, StreamEndpoint
@@ -46,7 +46,7 @@ class FirewallTests(ProxyTestCase):
         """The check calls a Service at its address; in the end no rule is left."""
         before = self.all_rules()
         checked = self.quickstart("--check")
-        self.assertEqual(await checked.ended(60), 0, checked.log)
+        self.assertEqual(await checked.ended(CHECKED_SECONDS), 0, checked.log)
         self.assertIn(" 6 calls of 10.96.0.10:80, past an endpoint that refuses\n", checked.log)
         self.assertEqual(checked.complaints(), [])
         self.assertEqual(self.all_rules(), before)
