@@ -20,6 +20,7 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.internet.task import deferLater
 
 from benchmarks.ports import free_ports
+from tests.e2e import stopwatch
 from tests.e2e.programs import ROOT, STOP_SECONDS, Program
 from tests.e2e.stopwatch import Alarm, Deadline
 from yurttunnel.quickstart.options import PORT_COUNT
@@ -29,8 +30,8 @@ FOLDERS = ("/usr/lib/google-cloud-sdk/bin", os.path.expanduser("~/google-cloud-s
 """Where the Google Cloud SDK keeps kubectl in several versions, as kubectl.1.NN."""
 
 CHECKED_SECONDS = REACHED_SECONDS + CHECK_SECONDS + STOP_SECONDS
-"""How long a quickstart may take that checks itself: by then it has given up, and says why. Programs
-that it starts wait for processors, too, which is not known of them."""
+"""How long a quickstart may take that checks itself: by then it has given up, and says why. Its
+programs wait for processors, too, which is not known of them."""
 
 
 def find_kubectls() -> dict[str, str]:
@@ -206,6 +207,10 @@ class Running(ProcessProtocol):
         self.error = bytearray()
         self._ended: Deferred[int] = Deferred()
 
+    def connectionMade(self) -> None:
+        """Have what it waits for processors be no part of its time."""
+        stopwatch.programs.add(self)
+
     def outReceived(self, data: bytes) -> None:
         """Keep output."""
         self.out += data
@@ -223,6 +228,11 @@ class Running(ProcessProtocol):
     def running(self) -> bool:
         """Whether it has not ended."""
         return not self._ended.called
+
+    @property
+    def pid(self) -> int:
+        """The id of its process."""
+        return self.transport.pid
 
     def resize(self, columns: int, rows: int) -> None:
         """Set the size of the program's terminal, which sends it SIGWINCH."""

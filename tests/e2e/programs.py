@@ -25,6 +25,9 @@ ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS = 20.0
 """How long a program may take to be ready on a busy machine; on an idle one it is below 1 s."""
 
+TYPED_SECONDS = 60.0
+"""The same of one that is typed at a shell: what it waits for a processor is not known here."""
+
 STOP_SECONDS = 10.0
 """How long a program may take from SIGTERM to its end, beyond its --drain-timeout."""
 

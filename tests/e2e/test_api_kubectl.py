@@ -197,7 +197,7 @@ class ApiKubectlTests(WithKubectl):
     async def test_change(self):
         """Objects are labeled, annotated and patched, and waited for; a node is drained."""
         await self.output("run", "web", "--image=none")
-        await self.output("wait", "--for=condition=Ready", "pod/web", "--timeout=10s")
+        await self.output("wait", "--for=condition=Ready", "pod/web", "--timeout=50s")
         await self.output("label", "pod", "web", "tier=front")
         await self.output("annotate", "pod", "web", "note=x")
         await self.output("set", "image", "pod/web", "web=other")
@@ -240,7 +240,7 @@ class ApiKubectlTests(WithKubectl):
         )
         self.assertIn('"targetPort":"web"', ports)
         await self.output("-n", "team", "run", "web", "--image=none")
-        await self.output("delete", "namespace", "team", "--timeout=20s")
+        await self.output("delete", "namespace", "team", "--timeout=50s")
         self.assertEqual([], self.api.store.list(PODS))
         refused = await self.refused("delete", "namespace", "default")
         self.assertIn("this namespace may not be deleted", refused)

@@ -25,7 +25,7 @@ from benchmarks.ports import free_ports
 from tests.e2e.clients import Echo, EchoClient
 from tests.e2e.hub.programs import Hub
 from tests.e2e.kubectl import Kubectl, Quickstart, find_kubectls
-from tests.e2e.programs import READY_SECONDS, ROOT
+from tests.e2e.programs import READY_SECONDS, ROOT, TYPED_SECONDS
 from tests.e2e.proxy.programs import IdleProxy
 from tests.e2e.support import EndToEndTestCase, which
 from tests.e2e.terminals import Terminal
@@ -290,7 +290,7 @@ class CommandTests(CommandCase):
         given = [f"--{name}-port={port}" for name, port in ports.items()]
         server.type(f"yurttunnel server --standalone {' '.join(given)}")
         line = await self.eventually(
-            lambda: server.told("YURTTUNNEL_JOIN_TOKEN=.*"), "the command is told", READY_SECONDS
+            lambda: server.told("YURTTUNNEL_JOIN_TOKEN=.*"), "the command is told", TYPED_SECONDS
         )
         self.assertIn(f"http://127.0.0.1:{ports['meta']}/", server.screen())
         token = Path(self.directory, "S", "join-token")
@@ -301,11 +301,11 @@ class CommandTests(CommandCase):
         )
         agent.type(line)
         connected = f"connected to 127.0.0.1:{ports['tunnel-agent-connect']} as edge-9"
-        await self.eventually(lambda: connected in agent.log, "it is connected", READY_SECONDS)
+        await self.eventually(lambda: connected in agent.log, "it is connected", TYPED_SECONDS)
         await self.eventually(
             lambda: agent.told("yurttunnel forward add 9000=edge-9/127.0.0.1:80"),
             "it tells what to do on the server",
-            READY_SECONDS,
+            TYPED_SECONDS,
         )
 
     def _end_process(self, process: subprocess.Popen) -> None:

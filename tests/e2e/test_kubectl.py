@@ -108,7 +108,7 @@ class QuickstartTestCase(EndToEndTestCase):
 
     async def pod_runs(self, kubectl: Kubectl, name: str) -> None:
         """Wait, with kubectl, until a pod is ready."""
-        await kubectl.output("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=20s")
+        await kubectl.output("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=50s")
 
     async def port_of(self, kubectl: Kubectl, name: str) -> int:
         """Read from a pod's log on which port it listens."""

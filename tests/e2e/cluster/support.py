@@ -82,9 +82,7 @@ class ClusterTestCase(EndToEndTestCase):
             },
         }
         await world.kubectl.output("apply", "-f", "-", stdin=json.dumps(pod).encode())
-        await world.kubectl.output(
-            "wait", "--for=condition=Ready", f"pod/{name}", "--timeout=30s", seconds=40
-        )
+        await world.kubectl.output("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=50s")
 
     def start_kubectl(self, world: World, *arguments: str, **options):
         """Start a kubectl that is ended with the test at the latest."""

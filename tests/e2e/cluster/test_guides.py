@@ -204,7 +204,7 @@ class GuidesTests(ClusterTestCase):
         }
         await self.kubectl(world, "apply", "-f", "-", stdin=json.dumps(pod))
         await self.kubectl(
-            world, "-n", NAMESPACE, "wait", "--for=condition=Ready", "pod/server", "--timeout=30s"
+            world, "-n", NAMESPACE, "wait", "--for=condition=Ready", "pod/server", "--timeout=50s"
         )
         sums = [line.split()[0] for line in (await page.follow(self.home)).splitlines()]
         self.assertEqual(2, len(sums))

@@ -117,9 +117,7 @@ class OnlineTests(KubectlTestCase):
         furnish(cloud)
         self.start_node(cloud)
         through = self.through(cloud, hub)
-        await through.output(
-            "wait", "--for=condition=Ready", "pod/web", "--timeout=30s", seconds=40
-        )
+        await through.output("wait", "--for=condition=Ready", "pod/web", "--timeout=50s")
         port = re.search(r"port (\d+)\n", await through.output("logs", "web"))[1]
         follow = through.start("logs", "-f", "web")
         await follow.says(r"tick 0\n(tick \d+\n){10}")
