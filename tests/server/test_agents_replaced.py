@@ -68,6 +68,15 @@ class ReplacementTests(ListenerTests):
         self.assertEqual(1, len(self.listener.sessions()))
         self.assertTrue(self.serving(second))
 
+    def test_sessions_that_are_none(self):
+        """A list of anything else is refused, and replaces nothing."""
+        first = self.connected()
+        second = self.agent()
+        second.hello = replace(second.hello, properties={"kept": "none"})
+        self.refused(second, Code.PROTOCOL, "a property kept that lists no sessions")
+        self.assertEqual([], first.ends)
+        self.assertEqual(1, len(self.listener.sessions()))
+
     def test_second_agent(self):
         """A second agent of a node replaces the first, which is told so, and waits."""
         first = self.connected()

@@ -185,11 +185,6 @@ class ServerClient(ReconnectingClientFactory):
         return self._session.wire.peer.process
 
     @property
-    def session_id(self) -> bytes | None:
-        """The session that there is, connected or to be resumed, also one that only ends."""
-        return None if self._session is None else self._session.session_id
-
-    @property
     def claimed(self) -> str | None:
         """The identifiers that the server was told for the session, ``None`` without one."""
         session = self._session

@@ -105,11 +105,7 @@ class Member(Protocol):
         """The server process with which there is a session, ``None`` without one that lasts."""
 
     def sessions(self) -> list[TunnelSession]:
-        """Return the session, if there is one."""
-
-    @property
-    def session_id(self) -> bytes | None:
-        """The session that there is, connected or to be resumed, also one that only ends."""
+        """Return the session, if there is one: connected, to be resumed, or one that ends."""
 
     def sibling_lost_session(self) -> None:
         """Connect soon: what has been in vain may not be so any more."""
@@ -153,8 +149,8 @@ class ConnectionGroup:
 
     def kept_by_others(self, client: Member) -> list[bytes]:
         """Return the sessions of others than ``client``, the newest if there are very many."""
-        sessions = [other.session_id for other in self.clients if other is not client]
-        return [session for session in sessions if session is not None][-MOST_KEPT:]
+        others = [other for other in self.clients if other is not client]
+        return [session.session_id for other in others for session in other.sessions()][-MOST_KEPT:]
 
     def held_by_others(self, client: Member) -> list[bytes]:
         """Return the server processes with which others than ``client`` have sessions."""

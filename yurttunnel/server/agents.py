@@ -311,6 +311,7 @@ class AgentListener(Factory):
         identifiers: Identifiers,
         hello: Hello,
     ) -> None:
+        kept = kept_sessions(hello)
         own = self._hello(os.urandom(16), 0)
         # What it has received counts in the session that it asked for, not in the new one.
         hello = replace(hello, received=0)
@@ -331,7 +332,7 @@ class AgentListener(Factory):
             text = f"the node has more than {MAX_SESSIONS_OF_NODE} sessions"
             older.pop(0).tunnel.close(Code.REPLACED, text)
         for replaced in older:
-            self._replace(replaced, hello)
+            self._replace(replaced, hello.process, kept)
         self._log.info(
             "{node}: connected from {address}, session {session}",
             node=identity.node,
@@ -348,26 +349,29 @@ class AgentListener(Factory):
         self.sessions_drain(frozenset({session}))
         self._registry.direct_changed(session.node)
 
-    def _replace(self, replaced: NodeSession, hello: Hello) -> None:
-        """End the session that a node had before, unless it is ending by itself already."""
+    def _replace(self, replaced: NodeSession, process: bytes, kept: frozenset[bytes]) -> None:
+        """End the session that a node had before, unless it is ending by itself already.
+
+        The agent that has begun another one is ``process``, and has those that are ``kept``, too.
+        """
         if replaced.going_away:
             replaced.end_if_succeeded()
             return
         tunnel = replaced.tunnel
-        is_same = tunnel.wire.peer.process == hello.process
-        if is_same and (tunnel.connected or tunnel.session_id in kept_sessions(hello)):
+        is_same = tunnel.wire.peer.process == process
+        if is_same and (tunnel.connected or tunnel.session_id in kept):
             # Its GOAWAY comes by the other connection and may be late, or be lost with it, or its
             # clients have dialed this server at the same moment. One that has lost its state is
             # another process.
-            replaced.tunnel.go_away("the agent has begun a new session")
+            tunnel.go_away("the agent has begun a new session")
             self.sessions_drain(frozenset({replaced}))
         elif is_same:
-            replaced.tunnel.close(Code.REPLACED, "the agent has begun a new session")
-        elif replaced.tunnel.connected:
+            tunnel.close(Code.REPLACED, "the agent has begun a new session")
+        elif tunnel.connected:
             # Perhaps two agents run as this node; the one that is told waits before it returns.
-            replaced.tunnel.close(Code.REPLACED, "another agent of the node has connected")
+            tunnel.close(Code.REPLACED, "another agent of the node has connected")
         else:
-            replaced.tunnel.close(Code.SESSION_LOST, RESTARTED)
+            tunnel.close(Code.SESSION_LOST, RESTARTED)
 
     def _ended(self, session: NodeSession, code: Code, text: str) -> None:
         self._sessions.pop(session.tunnel.session_id, None)
