@@ -65,7 +65,8 @@ def flows_to(
         lost = its[key.version]
         if key.protocol is not Protocol.UDP or not lost:
             continue
-        ports = [port for port in (each.proxy_port, _own_port(led, each)) if port is not None]
+        # Mostly one and the same.
+        ports = {port for port in (each.proxy_port, _own_port(led, each)) if port is not None}
         ends: list[Endpoint | None]
         if len(lost) <= MOST_ADDRESSES:
             ends = [Endpoint(address, port) for address in lost for port in ports]
