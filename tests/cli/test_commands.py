@@ -232,7 +232,7 @@ class LogsLevelTests(SynchronousTestCase):
             self.assertEqual("/server", str(options.process(program).path.parent))
         options = LogsLevelOptions(variable)
         options.parseOptions(["--program=agent", "--set=debug"])
-        with self.assertRaisesRegex(CommandFailed, "^what runs in /server is the server, and"):
+        with self.assertRaisesRegex(CommandFailed, "^the process in /server is the server, but"):
             options.process("agent")
 
 

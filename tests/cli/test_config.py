@@ -37,7 +37,7 @@ class ConfigCheckTests(SynchronousTestCase):
         hub = 'node-name = "n"\nserver-addr = "https://192.0.2.1"\nmax-watches = 5'
         proxy = 'master = "http://127.0.0.1:10261"\nudp-timeout = "5s"'
         for name, text in (("server", server), ("agent", agent), ("hub", hub), ("proxy", proxy)):
-            self.assertEqual((f"FILE is in order for yurttunnel {name}\n", "", 0), self.check(text))
+            self.assertEqual((f"FILE is valid for yurttunnel {name}\n", "", 0), self.check(text))
 
     def test_no_name(self):
         """It is not the current directory."""
@@ -55,7 +55,7 @@ class ConfigCheckTests(SynchronousTestCase):
         self.patch(sys, "stderr", errors)
         command, arguments = all_commands().find(["config", "check", str(self.path)])
         ended = self.assertRaises(SystemExit, command.run, arguments)
-        self.assertIn("is a pipe, and a file is read more than once", errors.getvalue())
+        self.assertIn("is a pipe, which can be read only once", errors.getvalue())
         self.assertEqual(1, ended.code)
 
     def test_one_that_cannot_be_looked_at(self):
@@ -68,12 +68,12 @@ class ConfigCheckTests(SynchronousTestCase):
         self.assertEqual(64, ended.code)
 
     def test_nothing(self):
-        """A comment alone is in order for each program; what one needs is told when it is named."""
+        """A comment alone is valid for each program; what one needs is told when it is named."""
         text = "# v = 2\n"
-        self.assertEqual(("FILE is in order: it says nothing\n", "", 0), self.check(text))
+        self.assertEqual(("FILE is valid, but sets nothing\n", "", 0), self.check(text))
         output, _, status = self.check(text, "--program=agent")
         self.assertEqual(0, status)
-        self.assertIn("FILE is in order for yurttunnel agent\n", output)
+        self.assertIn("FILE is valid for yurttunnel agent\n", output)
 
     def test_what_a_program_needs_beside_it(self):
         """It may stand on the command line."""

@@ -60,7 +60,7 @@ class MergedTests(SynchronousTestCase):
         with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(beside):
             nodes(options)
         self.assertEqual(["NODE", "STATE"], shown.getvalue().split()[:2])
-        self.assertIn("yurttunnel token create says what to run", beside.getvalue())
+        self.assertIn("yurttunnel token create prints the command", beside.getvalue())
 
 
 class Told:
@@ -144,7 +144,7 @@ class GoneTests(SynchronousTestCase):
             self.run_command(NodesOptions(), nodes, "--watch")
         states = [line.split()[1] for line in self.shown.getvalue().splitlines()[1:]]
         self.assertEqual(["connected", "lost", "connected"], states)
-        said = "kubectl: pods s-1 not found; it is asked again\n"
+        said = "kubectl: pods s-1 not found; retrying\n"
         self.assertEqual(2 * said, self.beside.getvalue())
 
     def test_one_that_is_never_asked(self) -> None:

@@ -112,7 +112,7 @@ class PluginTests(SynchronousTestCase):
         listed = [line.split()[0] for line in shown.splitlines() if line.startswith("  ")]
         self.assertEqual((["status", "nodes", "node"], 0), (listed, status))
         self.assertTrue(shown.startswith("Usage: kubectl yurttunnel COMMAND [flags]\n"))
-        self.assertIn("run without kubectl: yurttunnel --help.", shown)
+        self.assertIn("without kubectl: yurttunnel --help.", shown)
 
     def test_help_of_a_command(self) -> None:
         """It is called by its name there, and no flag is about this machine."""

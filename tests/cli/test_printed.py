@@ -88,7 +88,7 @@ class PrintedTests(SynchronousTestCase):
     def test_a_token_that_is_revoked(self) -> None:
         """Its secret is not sent; programs get what the process has answered."""
         for arguments, expected in (
-            (("a.secret",), "join token a enrols nobody any more\n"),
+            (("a.secret",), "join token a is revoked\n"),
             (("a.secret", "-o", "json"), output.as_json({"page": "/v1/tokens/revoke", "id": "a"})),
         ):
             options = tokens.RevokeOptions()

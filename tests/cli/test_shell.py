@@ -127,13 +127,13 @@ class KubectlTests(SynchronousTestCase):
     def test_flags(self) -> None:
         """They are told with their first sentences."""
         self.assertEqual(["--watch\tGo on"], self.offered("server", "--w"))
-        flags = ["--state-dir\tWhere it's kept", "--help\tWhat it does, with examples"]
+        flags = ["--state-dir\tWhere it's kept", "--help\tShow help with examples"]
         self.assertEqual(flags, self.offered("token", "create", "-"))
         self.assertEqual([], self.offered("server", ""))
         self.assertEqual(
             ["--help", "--version"], [each.split("\t")[0] for each in self.offered("-")]
         )
-        self.assertIn("--help\tWhat it does, with examples", self.offered("server", "--"))
+        self.assertIn("--help\tShow help with examples", self.offered("server", "--"))
 
     def test_values(self) -> None:
         """A flag or a word that is one of some texts is completed with these."""
@@ -229,7 +229,7 @@ class FishTests(SynchronousTestCase):
         self.assertEqual(commands, self.offered(""))
         self.assertEqual(NAMES, set(self.offered("man", "")))
         self.assertEqual(["create\tmake one", "list\tlist them"], self.offered("man", "token", ""))
-        self.assertIn("--version\tWhich one is installed", self.offered("--v"))
+        self.assertIn("--version\tShow the installed version", self.offered("--v"))
         self.assertEqual(["create\tmake one", "list\tlist them"], self.offered("token", ""))
 
     def test_flags(self) -> None:

@@ -154,7 +154,7 @@ class CommandTests(CommandCase):
         other.start()
         await other.ready()
         revoked = await self.done("token", "revoke", token, "--state-dir", server)
-        self.assertIn("enrols nobody any more", revoked)
+        self.assertIn("is revoked", revoked)
         self.assertIn(
             "no join token has this id",
             await self.failed("token", "revoke", token, "--state-dir", server),

@@ -87,15 +87,15 @@ def _pattern(text: str) -> Pattern | None:
 STANDALONE = Switch(
     "standalone",
     Group.BASICS,
-    "Work without Kubernetes: enrol at the server with a join token.",
+    "Run without Kubernetes: enrol at the server with a join token.",
 )
 
 NODE_NAME = Flag(
     "node-name",
     Group.BASICS,
     lambda text: check_node_name(text.strip()),
-    "Name of this node, by which callers reach it. [default: $NODE_NAME; with --standalone the"
-    " machine's name if there is none]",
+    "Name of this node, by which callers reach it. [default: $NODE_NAME; with --standalone also"
+    " the host name]",
     variable="NODE_NAME",
 )
 
@@ -103,9 +103,9 @@ NODE_IP = Flag(
     "node-ip",
     Group.BASICS,
     _node_ip,
-    "Address of this node. The node's names lead to it, and every port of it may be connected"
-    " to. [default: $NODE_IP; with --standalone, if there is none, the address with which this"
-    " machine reaches the server, or the only one that it has; callers cannot name the node by it]",
+    "IP address of this node. The node's names resolve to it, and connections to all its ports"
+    " are allowed. [default: $NODE_IP; with --standalone also the address with which this machine"
+    " reaches the server, or its only one; callers cannot name the node by such an address]",
     variable="NODE_IP",
 )
 
@@ -113,84 +113,84 @@ TUNNELSERVER_ADDR = Flag(
     "tunnelserver-addr",
     Group.BASICS,
     _servers,
-    "Servers, separated by commas: HOST, HOST:PORT or [IPV6]:PORT; the port is 10262 unless"
-    " given. The agent looks names up again on every attempt. Required with --standalone."
-    " [default: as the service x-tunnel-server-svc and its annotation"
-    " x-tunnel-server-external-addr say, followed as they change]",
+    "Comma-separated servers: HOST, HOST:PORT or [IPV6]:PORT; the default port is 10262. Names"
+    " are resolved again on every attempt. Required with --standalone. [default: the addresses of"
+    " the Service x-tunnel-server-svc and of its annotation x-tunnel-server-external-addr,"
+    " followed as they change]",
 )
 
 SERVER_CONNECTIONS = Flag(
     "server-connections",
     Group.LIMITS,
     _count,
-    "With how many different servers to have a session, when there are more. [default: all]",
+    "Number of servers to connect to if there are more. [default: all]",
 )
 
 KUBE_CONFIG = Flag(
     "kube-config",
     Group.CLUSTER,
     flags.path,
-    "File that says where the Kubernetes API is and who asks. [default: the service account"
-    f" of the pod if there is one, else {KUBELET_CONFIG}; with --apiserver-addr always the service"
-    " account]",
+    "Kubeconfig with the address of the Kubernetes API and the credentials for it. [default: the"
+    f" service account of the pod if there is one, else {KUBELET_CONFIG}; with --apiserver-addr"
+    " always the service account]",
 )
 
 APISERVER_ADDR = Flag(
     "apiserver-addr",
     Group.CLUSTER,
     _api_address,
-    "Where the Kubernetes API is, HOST:PORT, for a node that cannot reach it by the address"
-    " in --kube-config, or by the one that pods are given.",
+    "Address of the Kubernetes API, HOST:PORT, for a node that cannot reach it at the address in"
+    " --kube-config or at the one that pods get.",
 )
 
 CERT_DIR = Flag(
     "cert-dir",
     Group.CLUSTER,
     flags.path,
-    "Directory for the certificate that the cluster issues, and for the last known addresses"
-    " of the servers. [default: /var/lib/yurttunnel-agent/pki]",
+    "Directory for the certificate that the cluster issues and for the last known addresses of"
+    " the servers. [default: /var/lib/yurttunnel-agent/pki]",
 )
 
 NAMESPACE = Flag(
     "namespace",
     Group.CLUSTER,
     _label,
-    "Where the service x-tunnel-server-svc is. [default: kube-system]",
+    "Namespace of the Service x-tunnel-server-svc. [default: kube-system]",
 )
 
 AGENT_IDENTIFIERS = Flag(
     "agent-identifiers",
     Group.TRUST,
     parse_identifiers,
-    "What callers may name to reach this agent: KEY=VALUE joined by '&', where KEY is host,"
-    " ipv4, ipv6, cidr (each may be repeated) or default-route. [default: ipv4=IP&host=NAME"
-    " or ipv6=IP&host=NAME]",
+    "Identifiers by which callers reach this agent: KEY=VALUE pairs joined by '&', where KEY is"
+    " host, ipv4, ipv6, cidr (each repeatable) or default-route. [default: ipv4=IP&host=NAME or"
+    " ipv6=IP&host=NAME]",
 )
 
 STATE_DIR = Flag(
     "state-dir",
     Group.BASICS,
     flags.path,
-    "With --standalone: directory for this agent's key and certificates, made with mode 0700."
-    " Keep it: without it the agent has to enrol again. [default: /var/lib/yurttunnel-agent/state"
-    " for root, else ~/.local/state/yurttunnel/agent]",
+    "With --standalone: directory for this agent's key and certificates, created with mode 0700."
+    " Keep it: if it is lost, the agent has to enrol again. [default:"
+    " /var/lib/yurttunnel-agent/state for root, else ~/.local/state/yurttunnel/agent]",
 )
 
 JOIN_TOKEN_FILE = Flag(
     "join-token-file",
     Group.BASICS,
     flags.path,
-    "With --standalone: file with the join token, as the server wrote it to join-token in its"
-    " state directory. Needed only until the agent is enrolled.",
+    "With --standalone: file with the join token, a copy of join-token in the server's state"
+    " directory. Needed only until the agent is enrolled.",
 )
 
 JOIN_TOKEN = Flag(
     "join-token",
     Group.BASICS,
     lambda text: str(JoinToken.parse(text)),
-    "With --standalone: the join token itself. Other users of the machine can see it in the"
-    " list of processes until the agent has begun: prefer --join-token-file, or the variable"
-    " YURTTUNNEL_JOIN_TOKEN.",
+    "With --standalone: the join token. Other users of the machine can see it in the process list"
+    " until the agent has started; --join-token-file or the variable YURTTUNNEL_JOIN_TOKEN is"
+    " safer.",
     secret=True,
 )
 
@@ -198,7 +198,7 @@ RESUME_WINDOW = Flag(
     "resume-window",
     Group.LIMITS,
     flags.resume_window,
-    "How long streams outlive a lost connection to the server; with 0 they end at once.",
+    "How long streams survive the loss of the connection to the server; with 0 they end at once.",
     default="30",
 )
 
@@ -206,15 +206,15 @@ META_HOST = Flag(
     "meta-host",
     Group.BASICS,
     flags.listening_address,
-    "Address on which to serve /healthz, /readyz, /metrics and /agents. [default: loopback of"
-    " the family of --node-ip]",
+    "Address that serves /healthz, /readyz, /metrics and /agents. [default: the loopback address"
+    " of the family of --node-ip]",
 )
 
 META_PORT = Flag(
     "meta-port",
     Group.BASICS,
     flags.port,
-    "Port on which to serve them.",
+    "Port at --meta-host.",
     default=str(DEFAULT_META_PORT),
 )
 
@@ -222,18 +222,17 @@ ALLOW_DESTINATION = Repeated(
     "allow-destination",
     Group.TRUST,
     _pattern,
-    "What the agent may connect to, beside the default; repeatable. HOST, HOST:PORT or"
-    " HOST:FIRST-LAST, where HOST is an address, a network (10.0.0.0/8), a name or *.DOMAIN"
-    " (every name below it). IPv6 with a port is written [fd00::1]:443 or [fd00::/8]:443. A"
-    " name is looked up only when a pattern names it, and then leads anywhere but to"
-    " loopback, link-local and multicast addresses, which have to be allowed as addresses. An"
-    " address needs a pattern of addresses. 0.0.0.0/0 and ::/0 are every address, loopback"
-    " included. Default: every port of the node's own addresses (--node-ip, ipv4 and ipv6 of"
-    " --agent-identifiers), and on loopback 10250, 10255, 10266 and 10267. Patterns add to"
-    " the default, so that allowing one more target does not cut off the kubelet; the pattern"
-    " no-default takes it away and leaves the other patterns alone. The agent's own"
-    " --meta-port is in neither the default nor in patterns without a port: it takes"
-    " 127.0.0.1:10266.",
+    "Destination that the agent may connect to, in addition to the default; repeatable. HOST,"
+    " HOST:PORT or HOST:FIRST-LAST, where HOST is an address, a network (10.0.0.0/8), a name or"
+    " *.DOMAIN (every name below it). IPv6 with a port is written [fd00::1]:443 or [fd00::/8]:443."
+    " A name is resolved only if a pattern matches it, and then may resolve to any address except"
+    " loopback, link-local and multicast ones, which have to be allowed as addresses. A"
+    " destination that is an address needs a pattern of addresses. 0.0.0.0/0 and ::/0 are all"
+    " addresses, including loopback. The default allows every port on the node's own addresses"
+    " (--node-ip, ipv4 and ipv6 of --agent-identifiers), and on loopback 10250, 10255, 10266 and"
+    " 10267. Patterns add to the default, so that allowing one more destination does not cut off"
+    " the kubelet; the pattern no-default removes the default. The agent's own --meta-port is"
+    " neither part of the default nor of patterns without a port: allow 127.0.0.1:10266 for it.",
 )
 
 TABLE: tuple[Entry, ...] = (
@@ -278,27 +277,27 @@ class Options(CommandOptions[Settings]):
 
     invocation = "yurttunnel agent"
 
-    longdesc = """The edge end of the tunnel. It runs on the node, connects out to the servers,
-    keeps a TLS connection to each, and makes the connections that they ask for, as far as
-    --allow-destination permits. In a cluster it gets a certificate from the cluster, and finds the
-    servers by the service x-tunnel-server-svc. Without a cluster it enrols with a join token, and
-    later starts need none. Durations are seconds or carry units: 30, 30s, 5m, 1h30m."""
+    longdesc = """The edge end of the tunnel. It runs on the node, keeps an outgoing TLS connection
+    to each server, and opens the connections that the servers request if --allow-destination
+    permits them. In a cluster, it gets its certificate from the cluster and finds the servers by
+    the Service x-tunnel-server-svc. Without a cluster it enrols once with a join token. Durations
+    are in seconds or have units: 30, 30s, 5m, 1h30m."""
 
     examples = (
         Example(
-            "Without a cluster, with the file join-token from the server's state directory",
+            "Without a cluster, with a copy of join-token from the server's state directory",
             "--standalone --state-dir /var/lib/yurttunnel-agent --node-name edge-1"
             " --node-ip 192.168.1.20 --tunnelserver-addr tunnel.example.org"
             " --join-token-file join-token",
         ),
         Example(
-            "The same with port 9100 of a neighbour of the node",
+            "The same, and allow port 9100 of another machine",
             "--standalone --state-dir /var/lib/yurttunnel-agent --node-name edge-1"
             " --node-ip 192.168.1.20 --tunnelserver-addr tunnel.example.org"
             " --allow-destination 192.168.1.30:9100",
         ),
         Example(
-            "On a node of a cluster, in a pod or with the kubelet's configuration",
+            "On a node of a cluster, in a pod or with the kubelet's kubeconfig",
             "--node-name edge-1 --node-ip 192.168.1.20",
         ),
     )

@@ -22,10 +22,10 @@ def all_commands() -> Commands:
         PROGRAM_NAME,
         {
             "Programs": PROGRAMS,
-            "What runs here, or in a cluster": (STATUS, *NODES),
-            "A server on this machine": (*TOKENS, REVOKE, *FORWARDS),
-            "A program on this machine": (LOGS_LEVEL, DIAGNOSE),
-            "Files": (CONFIG_CHECK,),
-            "This command": shell_commands(all_commands),
+            "Inspect this machine or a cluster": (STATUS, *NODES),
+            "Manage a server on this machine": (*TOKENS, REVOKE, *FORWARDS),
+            "Debug a program on this machine": (LOGS_LEVEL, DIAGNOSE),
+            "Check files": (CONFIG_CHECK,),
+            "Shell and manual": shell_commands(all_commands),
         },
     )

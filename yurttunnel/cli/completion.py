@@ -28,7 +28,7 @@ _HELP = "help"
 _BEFORE_NAMES = (_HELP, "man")
 """What the name of a command can stand behind."""
 
-_OF_ALL = {"--help": "What it does, with examples", "--version": "Which one is installed"}
+_OF_ALL = {"--help": "Show help with examples", "--version": "Show the installed version"}
 """What can stand in the place of a command; the first is a flag of each as well."""
 
 

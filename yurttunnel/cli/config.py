@@ -19,21 +19,21 @@ PROGRAM = Flag(
     "program",
     Group.BASICS,
     flags.one_of(*NAMES),
-    "Which program the file is for: server, agent, hub or proxy. [default: the one that knows most"
-    " of its keys]",
+    "Program that the file is for: server, agent, hub or proxy. [default: the one with most of its"
+    " keys]",
 )
 
 
 class ConfigCheckOptions(ClientOptions):
     """Options of ``yurttunnel config check``."""
 
-    longdesc = """Looks at a file for --config without running anything: whether it is TOML, whether
-    its keys are flags, whether their values can be read and go together. What is wrong is one line
-    that names file and key, and the status is 64."""
+    longdesc = """Checks a file for --config without starting anything: that it is valid TOML, that
+    its keys are flags, and that their values are valid and compatible. An error is one line with
+    the file and the key, and the exit status is 64."""
 
     examples = (
-        Example("Before a server is given it", "server.toml"),
-        Example("For an agent, whatever its keys are", "agent.toml --program agent"),
+        Example("Check the configuration of a server", "server.toml"),
+        Example("Check it as that of an agent", "agent.toml --program agent"),
     )
 
     words = (Word("FILE", flags.path),)
@@ -47,19 +47,19 @@ def config_check(options: ConfigCheckOptions) -> None:
         # Why it cannot be looked at is told below; the second time a pipe would be empty.
         if path.is_fifo():
             raise CommandFailed(
-                f"{path} is a pipe, and a file is read more than once: write it into one, and name"
-                " that"
+                f"{path} is a pipe, which can be read only once: save its content to a file and"
+                " name that"
             )
     programs = _programs()
     name = options.optional_value(PROGRAM, None)
     if name is None and not parse_file(path):
-        print(output.shown(f"{path} is in order: it says nothing"))
+        print(output.shown(f"{path} is valid, but sets nothing"))
         return
     name = name or program_of(programs, path)
     beside = check_file(programs[name], path)
-    print(output.shown(f"{path} is in order for yurttunnel {name}"))
+    print(output.shown(f"{path} is valid for yurttunnel {name}"))
     if beside is not None:
-        print(output.shown(f"beside it, on the command line or in a variable: {beside}"))
+        print(output.shown(f"also needed on the command line or in a variable: {beside}"))
 
 
 def _programs() -> Programs:
@@ -68,7 +68,7 @@ def _programs() -> Programs:
 
 CONFIG_CHECK = ClientCommand(
     "config check",
-    "whether a file is what --config takes",
+    "check a configuration file for --config",
     ConfigCheckOptions,
     config_check,
 )

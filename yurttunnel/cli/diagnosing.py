@@ -37,13 +37,13 @@ _WITH_USUAL_DIRECTORY = ("server", "agent")
 class DiagnoseOptions(ClientOptions):
     """Options of ``yurttunnel diagnose``."""
 
-    longdesc = """Collects what there is to know of the server (agent, hub, proxy) that runs here
-    into a .tar.gz without keys and tokens, and says what looks wrong; it ends with status 0 if
-    nothing does. For a process that does not run, give --diagnose with its own flags."""
+    longdesc = """Collects diagnostic data of the running server (agent, hub, proxy) into a .tar.gz
+    without keys and tokens, and lists what looks wrong; the exit status is 0 if nothing does. For a
+    program that does not run, start it with its own flags and --diagnose."""
 
     examples = (
-        Example("For the server, into a file of this directory"),
-        Example("For the agent, into a file of that name", "--program agent -o agent.tar.gz"),
+        Example("Diagnose the server, into a file in this directory"),
+        Example("Diagnose the agent, into a named file", "--program agent -o agent.tar.gz"),
     )
 
     table = (BUNDLE, PROGRAM, STATE_DIR)
@@ -161,5 +161,5 @@ def _with_paths_below(directory: Path, subject: Subject) -> Subject:
 
 
 DIAGNOSE = ClientCommand(
-    "diagnose", "collect what there is to know, and say what is wrong", DiagnoseOptions, diagnose
+    "diagnose", "collect diagnostic data and list problems", DiagnoseOptions, diagnose
 )

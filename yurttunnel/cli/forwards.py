@@ -15,12 +15,11 @@ from yurttunnel.tunnel.kubelet_ports import KUBELET_PORTS
 REPLACE = Switch(
     "replace",
     Group.BASICS,
-    "Put it into the place of the one that listens there. Connections go on; who connects from"
-    " now on reaches the new target.",
+    "Replace the forward that listens there. Open connections stay; new ones go to the new target.",
 )
 
-_LASTS = """It lasts until the server ends, or its configuration says something else about that
-address: for good, put it into the configuration (--forward)."""
+_LASTS = """The change lasts until the server stops or its configuration sets a forward for this
+address. To keep it, add it to the configuration (--forward)."""
 
 
 def _forward(text: str) -> object:
@@ -45,17 +44,15 @@ _NONE = "no forward is open; yurttunnel forward add LISTEN=NODE/HOST:PORT opens 
 class AddOptions(ClientOptions):
     """Options of ``yurttunnel forward add``."""
 
-    longdesc = f"""Has a running server listen on a port and carry the connections to a target
-    behind an agent: LISTEN=NODE/HOST:PORT, as 127.0.0.1:9000=edge-1/127.0.0.1:80. PORT alone is a
-    port of the loopback address. The agent must allow the target: of itself that is each port of
-    its node's addresses and name (NODE/NODE:80), and the kubelet's on loopback. {_LASTS}"""
+    longdesc = f"""Makes a running server listen on a port and forward connections to a target
+    behind an agent: LISTEN=NODE/HOST:PORT, for example 127.0.0.1:9000=edge-1/127.0.0.1:80. PORT
+    alone listens on the loopback address. The agent must allow the target: by default every port
+    on the addresses and the name of its node (NODE/NODE:80), and on loopback the kubelet's ports.
+    {_LASTS}"""
 
     examples = (
-        Example("To reach port 80 of node edge-1 as port 9000 here", "9000=edge-1/edge-1:80"),
-        Example(
-            "To have every machine reach it that reaches this one",
-            "0.0.0.0:9000=edge-1/edge-1:80",
-        ),
+        Example("Reach port 80 of node edge-1 at port 9000 here", "9000=edge-1/edge-1:80"),
+        Example("The same for other machines", "0.0.0.0:9000=edge-1/edge-1:80"),
     )
 
     words = (Word("LISTEN=NODE/HOST:PORT", _forward),)
@@ -65,10 +62,10 @@ class AddOptions(ClientOptions):
 class RemoveOptions(ClientOptions):
     """Options of ``yurttunnel forward rm``."""
 
-    longdesc = f"""Has a running server listen no more at LISTEN, ADDRESS:PORT or PORT of the
-    loopback address. Connections that are open go on. {_LASTS}"""
+    longdesc = f"""Makes a running server stop listening at LISTEN: ADDRESS:PORT, or PORT of the
+    loopback address. Open connections stay. {_LASTS}"""
 
-    examples = (Example("To close port 9000 of the loopback address", "9000"),)
+    examples = (Example("Close port 9000 of the loopback address", "9000"),)
 
     words = (Word("LISTEN", _listen),)
     table = (STATE_DIR, OUTPUT)
@@ -77,10 +74,10 @@ class RemoveOptions(ClientOptions):
 class ListOptions(ClientOptions):
     """Options of ``yurttunnel forward ls``."""
 
-    longdesc = """Lists the forwards that are open, who has opened each (the configuration or a
-    command), and how many connections it has."""
+    longdesc = """Lists the open forwards, the origin of each (the configuration or a command) and
+    its number of connections."""
 
-    examples = (Example("All that are open"),)
+    examples = (Example("List all forwards"),)
 
     table = (STATE_DIR, OUTPUT)
 
@@ -105,7 +102,7 @@ def add(options: AddOptions) -> None:
         )
     elif is_on_loopback(done["target"]):
         print(
-            "if connections to it are reset: of loopback an agent allows the kubelet's ports alone,"
+            "if connections to it are reset: on loopback an agent allows only the kubelet's ports"
             f" unless it is started with --allow-destination {output.shown(done['target'])}",
             file=sys.stderr,
         )
@@ -126,7 +123,7 @@ def remove(options: RemoveOptions) -> None:
     if options.as_json:
         print(output.as_json(done), end="")
     else:
-        print(f"{output.shown(done['listen'])} leads to {_target(done)} no more")
+        print(f"{output.shown(done['listen'])} no longer leads to {_target(done)}")
 
 
 def list_forwards(options: ListOptions) -> None:
@@ -149,7 +146,7 @@ def _target(told: dict[str, str]) -> str:
 
 
 FORWARDS = (
-    ClientCommand("forward add", "have a port lead to a target behind a node", AddOptions, add),
-    ClientCommand("forward rm", "close such a port", RemoveOptions, remove),
-    ClientCommand("forward ls", "list these ports", ListOptions, list_forwards),
+    ClientCommand("forward add", "forward a port to a target behind a node", AddOptions, add),
+    ClientCommand("forward rm", "close a forwarded port", RemoveOptions, remove),
+    ClientCommand("forward ls", "list the forwarded ports", ListOptions, list_forwards),
 )

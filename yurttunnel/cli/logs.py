@@ -28,13 +28,13 @@ SET = Flag(
     "set",
     Group.BASICS,
     flags.one_of("debug", "info", "warn"),
-    "Log from this level on: debug, info or warn.",
+    "Lowest level to log: debug, info or warn.",
 )
 FOR = Flag(
     "for",
     Group.BASICS,
     _while,
-    "For how long; then it is as before.",
+    "How long the level stays changed.",
     default=f"{DEFAULT_SECONDS}s",
 )
 
@@ -42,12 +42,12 @@ FOR = Flag(
 class LogsLevelOptions(ClientOptions):
     """Options of ``yurttunnel logs-level``."""
 
-    longdesc = """Says from which level on a program logs, or has it log from another one
-    for a while, without a restart."""
+    longdesc = """Shows the log level of a running program, or changes it for a limited time
+    without a restart."""
 
     examples = (
-        Example("To see all that there is to tell for ten minutes", "--set debug --for 10m"),
-        Example("How much the agent on this machine logs", "--program agent"),
+        Example("Log everything for ten minutes", "--set debug --for 10m"),
+        Example("Show the log level of the agent on this machine", "--program agent"),
     )
 
     table = (SET, FOR, PROGRAM, STATE_DIR)
@@ -64,8 +64,8 @@ class LogsLevelOptions(ClientOptions):
         # Each of them would answer.
         if self._says(PROGRAM) and (found := program_of(process)) not in ("", program):
             raise CommandFailed(
-                f"what runs in {process.path.parent} is the {found}, and --program names"
-                f" {program}: name that one's directory, or leave one of both out"
+                f"the process in {process.path.parent} is the {found}, but --program names"
+                f" {program}: name that program's directory, or leave out one of the two"
             )
         return process
 
@@ -82,5 +82,5 @@ def logs_level(options: LogsLevelOptions) -> None:
 
 
 LOGS_LEVEL = ClientCommand(
-    "logs-level", "how much a process logs, for a while", LogsLevelOptions, logs_level
+    "logs-level", "show a log level, or change it for a while", LogsLevelOptions, logs_level
 )

@@ -18,10 +18,11 @@ from yurttunnel.ops.command_line import STATUS, as_long_as_it_is_read
 _HELP = ("-h", "--help", "help")
 
 _ABOUT = (
-    "A reverse tunnel: machines that nobody can dial connect out, and are reached through that."
+    "A reverse tunnel: machines that cannot be dialed connect out, and are reached through that"
+    " connection."
 )
 
-_ELSEWHERE = "\nThe other commands of yurttunnel are run without kubectl: yurttunnel --help."
+_ELSEWHERE = "\nRun the other commands of yurttunnel without kubectl: yurttunnel --help."
 
 
 def main() -> None:
@@ -80,7 +81,7 @@ def _usage(beginning: str) -> str:
 
 
 def _end(beginning: str) -> str:
-    return f"{beginning} COMMAND --help tells of a command's flags."
+    return f"Run {beginning} COMMAND --help for the flags of a command."
 
 
 def _lines(commands: Sequence[Command]) -> str:

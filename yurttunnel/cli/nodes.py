@@ -33,14 +33,17 @@ WATCH_SECONDS = 2.0
 WATCH = Switch(
     "watch",
     Group.BASICS,
-    "Go on, and print the line of each node that has changed, until Ctrl-C. With -o json each line"
-    " is an object, also of those that are there at first.",
+    "Keep running and print a line for each node that changes, until Ctrl-C. With -o json each"
+    " line, including the first ones, is an object.",
     short="w",
 )
 
 _HEADINGS = ("NODE", "STATE", "FOR", "RTT", "STREAMS", "VERSION", "ADDRESS", "WHY")
 
-_NOBODY = "no node is known yet; without a cluster, yurttunnel token create says what to run on one"
+_NOBODY = (
+    "no node is known yet; without a cluster, yurttunnel token create prints the command that"
+    " enrols one"
+)
 
 _ORDER = ("absent", "lost", "waiting", "connected")
 """Of states: of two servers' words the one that stands behind the other counts."""
@@ -51,14 +54,14 @@ Node = dict[str, Any]
 class NodesOptions(ClientOptions):
     """Options of ``yurttunnel nodes``."""
 
-    longdesc = """Lists the nodes that a server knows: those that are connected, those that are
-    waited for after a lost connection, those that were lost, with the reason, and those that are
-    enrolled (in a cluster: labelled as edge nodes) but absent. As "kubectl yurttunnel nodes" it
-    asks all servers of the cluster."""
+    longdesc = """Lists the nodes that a server knows: connected; waiting, which may resume after
+    a lost connection; lost, with the reason; and absent, which are enrolled (in a cluster: labelled
+    as edge nodes) but not connected. "kubectl yurttunnel nodes" queries all servers of the
+    cluster."""
 
     examples = (
-        Example("Every node, on a line each"),
-        Example("To wait for those that come and go", "--watch"),
+        Example("List all nodes"),
+        Example("Follow the changes", "--watch"),
     )
 
     table = (WATCH, STATE_DIR, OUTPUT, *CLUSTER_TABLE)
@@ -75,10 +78,9 @@ class NodesOptions(ClientOptions):
 class NodeOptions(ClientOptions):
     """Options of ``yurttunnel node``."""
 
-    longdesc = """Tells what is known of a node: its identifiers, sessions, and how the last ones
-    have ended."""
+    longdesc = """Shows one node: its identifiers, its sessions, and how the last sessions ended."""
 
-    examples = (Example("To see why edge-1 was lost", "edge-1"),)
+    examples = (Example("See why edge-1 was lost", "edge-1"),)
 
     words = (Word("NODE"),)
     table = (STATE_DIR, OUTPUT, *CLUSTER_TABLE)
@@ -133,7 +135,7 @@ def _watch(before: list[Node], look: Callable[[], list[Node]], as_json: bool) ->
             # It may be started again.
             if str(error) != problem:
                 problem = str(error)
-                print(f"{problem}; it is asked again", file=sys.stderr)
+                print(f"{problem}; retrying", file=sys.stderr)
             continue
         _print_changed(changed(before, known), as_json)
         before = known
@@ -210,6 +212,6 @@ def _told(server: Process | Server, page: str) -> Node | None:
 
 
 NODES = (
-    ClientCommand("nodes", "which nodes are connected, lost or absent", NodesOptions, nodes),
-    ClientCommand("node", "what is known of one node", NodeOptions, node),
+    ClientCommand("nodes", "list the nodes: connected, lost or absent", NodesOptions, nodes),
+    ClientCommand("node", "show the details of one node", NodeOptions, node),
 )

@@ -30,9 +30,9 @@ STATE_DIR = Flag(
     "state-dir",
     Group.BASICS,
     flags.path,
-    "State directory of the process that is asked (in a cluster its --cert-dir, of a hub its"
-    " --root-dir). [default: that of the only one that this user, or root, runs on this machine; or"
-    " $YURTTUNNEL_STATE_DIR]",
+    "State directory of the process to query (in a cluster its --cert-dir, for a hub its"
+    " --root-dir). [default: $YURTTUNNEL_STATE_DIR, or that of the only process that this user or"
+    " root runs on this machine]",
     variable="YURTTUNNEL_STATE_DIR",
 )
 
@@ -40,7 +40,7 @@ OUTPUT = Flag(
     "output",
     Group.BASICS,
     flags.one_of("text", "json"),
-    "What is printed: text, for people, or json, as docs/admin.md describes it.",
+    "Output format: text for people, json for programs (docs/admin.md).",
     default="text",
     short="o",
 )
@@ -54,7 +54,7 @@ PROGRAM = Flag(
     "program",
     Group.BASICS,
     flags.one_of(*NAMES),
-    "Which one is meant: server, agent, hub or proxy.",
+    "Program to query: server, agent, hub or proxy.",
     default="server",
 )
 
@@ -69,8 +69,8 @@ def _label(text: str) -> str:
 IN_CLUSTER = Switch(
     "in-cluster",
     Group.CLUSTER,
-    "Ask the servers of a cluster through its API, by kubectl, and not a process on this machine;"
-    ' "kubectl yurttunnel" does so by itself. It takes the right to list pods, and either to get'
+    "Query the servers of a cluster with kubectl instead of a process on this machine;"
+    ' "kubectl yurttunnel" implies it. Requires permission to list pods, and either to get'
     " pods/proxy, or to get pods and create pods/portforward.",
 )
 
@@ -78,18 +78,18 @@ NAMESPACE = Flag(
     "namespace",
     Group.CLUSTER,
     _label,
-    "Where the servers are.",
+    "Namespace of the servers.",
     default="kube-system",
     short="n",
 )
 
 META_PORT = Flag(
-    "meta-port", Group.CLUSTER, flags.port, "The meta port of the servers.", default="10265"
+    "meta-port", Group.CLUSTER, flags.port, "Meta port of the servers.", default="10265"
 )
 
-KUBECONFIG = Flag("kubeconfig", Group.CLUSTER, str, "The kubeconfig, as kubectl takes it.")
+KUBECONFIG = Flag("kubeconfig", Group.CLUSTER, str, "Path of the kubeconfig, passed to kubectl.")
 
-CONTEXT = Flag("context", Group.CLUSTER, str, "The context in it, as kubectl takes it.")
+CONTEXT = Flag("context", Group.CLUSTER, str, "Context of the kubeconfig, passed to kubectl.")
 
 CLUSTER_TABLE: tuple[Entry, ...] = (IN_CLUSTER, NAMESPACE, META_PORT, KUBECONFIG, CONTEXT)
 """The flags of commands that can ask a cluster."""

@@ -36,19 +36,17 @@ def is_plugin(path: str) -> bool:
 class _StatusOptions(StatusOptions):
     """Options of ``kubectl yurttunnel status``."""
 
-    longdesc = """Shows the servers of the cluster: which are ready, what they find wrong, and how
-    many nodes are connected to each. It ends with status 0 if all are ready, else 1."""
+    longdesc = """Shows the servers of the cluster: whether they are ready, their problems, and the
+    number of nodes connected to each. The exit status is 0 if all are ready, else 1."""
 
-    examples = (Example("All servers, for people"), Example("The same for programs", "-o json"))
+    examples = (Example("Show all servers"), Example("The same for programs", "-o json"))
 
 
-_STATUS = replace(
-    STATUS, text="the servers, and what is wrong with them", make_options=_StatusOptions
-)
+_STATUS = replace(STATUS, text="show the servers and their problems", make_options=_StatusOptions)
 
 ASKING = Commands(
     PLUGIN_NAME,
-    {"What runs in a cluster": [replace(each, behind_kubectl=True) for each in (_STATUS, *NODES)]},
+    {"Inspect a cluster": [replace(each, behind_kubectl=True) for each in (_STATUS, *NODES)]},
 )
 """The commands that there are."""
 

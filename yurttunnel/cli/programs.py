@@ -75,15 +75,15 @@ class _Surroundings(usage.Options):
 
 
 PROGRAMS = (
-    Program("server", "the cloud end: takes in agents and carries requests", "yurttunnel_server"),
-    Program("agent", "the edge end: dials out and reaches its node's targets", "yurttunnel_agent"),
+    Program("server", "cloud end: accepts agents and forwards requests", "yurttunnel_server"),
+    Program("agent", "edge end: dials out and connects to targets", "yurttunnel_agent"),
     Program(
         "quickstart",
-        "everything on one machine, to try it",
+        "everything on one machine, for a first try",
         "yurttunnel_quickstart",
-        # What happens to its tunnel is the business of its reader's curiosity.
+        # Who wants to follow its tunnel asks for more.
         level="warn",
     ),
-    Program("hub", "the node's way to the Kubernetes API, with a cache", "yurthub"),
-    Program("proxy", "Services on an edge node, in the place of kube-proxy", "yurtproxy"),
+    Program("hub", "caching proxy to the Kubernetes API on a node", "yurthub"),
+    Program("proxy", "Service proxy on a node, replaces kube-proxy", "yurtproxy"),
 )

@@ -14,11 +14,11 @@ from yurttunnel.ops.help import Example
 class RevokeOptions(ClientOptions):
     """Options of ``yurttunnel revoke``."""
 
-    longdesc = """Revokes the certificates of a node at a server without a cluster, and ends its
-    session. It can be enrolled again with a join token that is made later. In a cluster a node is
-    revoked by "kubectl delete node"."""
+    longdesc = """Revokes the certificates of a node at a standalone server and closes its session.
+    The node can be enrolled again with a join token that is created later. In a cluster use
+    "kubectl delete node" instead."""
 
-    examples = (Example("To cut off edge-1, which was stolen", "edge-1"),)
+    examples = (Example("Cut off edge-1, which was stolen", "edge-1"),)
 
     words = (Word("NODE"),)
     table = (STATE_DIR, OUTPUT)
@@ -45,4 +45,4 @@ def revoke(options: RevokeOptions) -> None:
         print(output.shown(f"nothing was known of {name!r}: {meant}"), file=sys.stderr)
 
 
-REVOKE = ClientCommand("revoke", "take a node's access away", RevokeOptions, revoke)
+REVOKE = ClientCommand("revoke", "revoke a node's access", RevokeOptions, revoke)

@@ -21,11 +21,11 @@ from yurttunnel.ops.help import Example
 class CompletionOptions(ClientOptions):
     """Options of ``yurttunnel completion``."""
 
-    longdesc = """Prints the script by which a shell completes commands, flags and values: bash, zsh
-    or fish. For bash: source <(yurttunnel completion bash)."""
+    longdesc = """Prints the completion script for bash, zsh or fish, which completes commands,
+    flags and values. For the current bash: source <(yurttunnel completion bash)."""
 
     examples = (
-        Example("To have each new bash complete", "bash >> ~/.bashrc"),
+        Example("Enable completion in each new bash", "bash >> ~/.bashrc"),
         Example("The same for zsh", "zsh >> ~/.zshrc"),
         Example("The same for fish", "fish > ~/.config/fish/completions/yurttunnel.fish"),
     )
@@ -36,13 +36,13 @@ class CompletionOptions(ClientOptions):
 class ManOptions(ClientOptions):
     """Options of ``yurttunnel man``."""
 
-    longdesc = """Shows the page of the manual of a command, or of all of it without one. On a
-    terminal man(1) does, where there is one; else it is printed as it is, in roff."""
+    longdesc = """Shows the manual page of a command, or the overview without one. On a terminal it
+    is shown by man(1) if that is installed, otherwise printed as roff."""
 
     examples = (
-        Example("To read of the server's flags", "server"),
+        Example("Read about the server's flags", "server"),
         Example(
-            "To have man yurttunnel-server show them",
+            "Install the page for man yurttunnel-server",
             "server > /usr/local/share/man/man1/yurttunnel-server.1",
         ),
     )
@@ -82,8 +82,8 @@ def shell_commands(all_commands: Callable[[], Commands]) -> tuple[ClientCommand,
             _show(manual.overview(commands))
 
     return (
-        ClientCommand("completion", "complete commands in a shell", CompletionOptions, complete),
-        ClientCommand("man", "a page of the manual", ManOptions, man),
+        ClientCommand("completion", "print a completion script", CompletionOptions, complete),
+        ClientCommand("man", "show a manual page", ManOptions, man),
     )
 
 

@@ -26,12 +26,11 @@ PEERS = {"yurttunnel-server": "nodes", "yurttunnel-agent": "servers"}
 class StatusOptions(ClientOptions):
     """Options of ``yurttunnel status``."""
 
-    longdesc = """Shows the servers, agents, hubs and proxies that this user, or root, runs on this
-    machine: since when, where the status page is, and what they find wrong; of a cluster all its
-    servers, and how many nodes are connected to each. It ends with status 0 if all are ready, else
-    1."""
+    longdesc = """Shows the servers, agents, hubs and proxies that this user or root runs on this
+    machine: their uptime, status page and problems; for a cluster all its servers and the number of
+    nodes connected to each. The exit status is 0 if all are ready, else 1."""
 
-    examples = (Example("What runs here, for people"), Example("The same for programs", "-o json"))
+    examples = (Example("Show what runs here"), Example("The same for programs", "-o json"))
 
     table = (STATE_DIR, OUTPUT, *CLUSTER_TABLE)
 
@@ -126,4 +125,4 @@ def _described(told: dict[str, Any]) -> str:
     return "".join(f"{output.shown(line)}\n" for line in lines)
 
 
-STATUS = ClientCommand("status", "what runs here, and what is wrong with it", StatusOptions, status)
+STATUS = ClientCommand("status", "show what runs, and its problems", StatusOptions, status)

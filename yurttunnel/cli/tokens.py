@@ -14,7 +14,7 @@ LIFETIME = Flag(
     "lifetime",
     Group.BASICS,
     flags.token_lifetime,
-    "How long nodes can be enrolled with the token, at most 365d.",
+    "How long the token is valid, at most 365d.",
     default="24h",
 )
 
@@ -22,13 +22,13 @@ LIFETIME = Flag(
 class CreateOptions(ClientOptions):
     """Options of ``yurttunnel token create``."""
 
-    longdesc = """Makes a join token and prints it, and on standard error the command that has a
-    node join with it. Nobody can ask for it again: the server keeps a hash. Whoever has the token
-    can enrol nodes until it expires or is revoked."""
+    longdesc = """Creates a join token and prints it, and on standard error the command that enrols
+    a node with it. The token cannot be shown again: the server stores a hash. Anyone who has the
+    token can enrol nodes until it expires or is revoked."""
 
     examples = (
-        Example("A token for nodes that come within a day"),
-        Example("One for the node that is set up now", "--lifetime 1h"),
+        Example("Create a token for the nodes of one day"),
+        Example("Create a token for a node that is set up now", "--lifetime 1h"),
     )
 
     table = (LIFETIME, STATE_DIR, OUTPUT)
@@ -37,10 +37,10 @@ class CreateOptions(ClientOptions):
 class ListOptions(ClientOptions):
     """Options of ``yurttunnel token list``."""
 
-    longdesc = """Lists the join tokens that are good, by their ids, without the secrets. The one in
-    the file join-token of the state directory is replaced in time by the server itself."""
+    longdesc = """Lists the valid join tokens by their ids, without the secrets. The server renews
+    the one in the file join-token of the state directory before it expires."""
 
-    examples = (Example("All that are good"),)
+    examples = (Example("List all valid tokens"),)
 
     table = (STATE_DIR, OUTPUT)
 
@@ -48,11 +48,11 @@ class ListOptions(ClientOptions):
 class RevokeOptions(ClientOptions):
     """Options of ``yurttunnel token revoke``."""
 
-    longdesc = """Has a join token enrol nobody any more; ID is what stands before the first dot.
-    Nodes that have enrolled with it stay: "yurttunnel revoke NODE" ends those. If it was the one in
-    the file join-token, the server writes another one there."""
+    longdesc = """Revokes a join token; ID is the part before the first dot. Nodes that were
+    enrolled with it keep their access; "yurttunnel revoke NODE" ends that. If it was the token in
+    the file join-token, the server writes a new one to the file."""
 
-    examples = (Example("By the id that the list has", "0123456789abcdef"),)
+    examples = (Example("Revoke a token by its id", "0123456789abcdef"),)
 
     words = (Word("ID"),)
     table = (STATE_DIR, OUTPUT)
@@ -66,7 +66,8 @@ def create(options: CreateOptions) -> None:
         return
     print(made["token"], flush=True)
     print(
-        f"It is good until {made['expires']}. On the node:\n\n  {made['command']}", file=sys.stderr
+        f"It expires at {made['expires']}. On the node run:\n\n  {made['command']}",
+        file=sys.stderr,
     )
 
 
@@ -96,11 +97,11 @@ def revoke(options: RevokeOptions) -> None:
     if options.as_json:
         print(output.as_json(done), end="")
     else:
-        print(f"join token {output.shown(token_id)} enrols nobody any more")
+        print(f"join token {output.shown(token_id)} is revoked")
 
 
 TOKENS = (
-    ClientCommand("token create", "make a join token for a node", CreateOptions, create),
-    ClientCommand("token list", "list the join tokens that are good", ListOptions, list_tokens),
-    ClientCommand("token revoke", "have a join token enrol nobody more", RevokeOptions, revoke),
+    ClientCommand("token create", "create a join token for a node", CreateOptions, create),
+    ClientCommand("token list", "list the valid join tokens", ListOptions, list_tokens),
+    ClientCommand("token revoke", "revoke a join token", RevokeOptions, revoke),
 )

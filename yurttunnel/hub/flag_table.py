@@ -139,15 +139,15 @@ NODE_NAME = Flag(
     "node-name",
     Group.BASICS,
     lambda text: check_cluster_node_name(text.strip()),
-    "Name of this node, which is the one that its kubelet registers. [default: $NODE_NAME]",
+    "Name of this node, as its kubelet registers it. [default: $NODE_NAME]",
     variable="NODE_NAME",
 )
 SERVER_ADDR = Flag(
     "server-addr",
     Group.BASICS,
     _servers,
-    "API servers, separated by commas: https://HOST:PORT. Never the address of the Service"
-    " kubernetes, which leads nowhere before kube-proxy runs, and kube-proxy waits for the hub.",
+    "Comma-separated API servers: https://HOST:PORT. Do not use the address of the Service"
+    " kubernetes: it is not reachable before kube-proxy runs, and kube-proxy waits for the hub.",
 )
 ROOT_DIR = Flag(
     "root-dir",
@@ -160,11 +160,11 @@ DISK_CACHE_PATH = Flag(
     "disk-cache-path",
     Group.BASICS,
     flags.path,
-    "Directory for what clients last saw; secrets are among it.",
+    "Directory for the cache. It contains secrets.",
     default="/etc/kubernetes/cache/",
 )
 WORKING_MODE = Flag(
-    "working-mode", Group.BASICS, _working_mode, "edge, the only one that is left.", default="edge"
+    "working-mode", Group.BASICS, _working_mode, "edge is the only supported mode.", default="edge"
 )
 BIND_ADDRESS = Flag(
     "bind-address",
@@ -184,31 +184,32 @@ BIND_PROXY_ADDRESS = Flag(
     "bind-proxy-address",
     Group.BASICS,
     flags.listening_address,
-    "Address at which clients on the node, and pods in its network, find the API. Whoever connects"
-    " there and has no token of its own asks as the node, so it has to be a loopback address.",
+    "Address that serves the API to clients on the node and to pods in the host network. Requests"
+    " without a bearer token are sent with the node's identity, so it has to be a loopback"
+    " address.",
     default="127.0.0.1",
 )
 PROXY_PORT = Flag(
     "proxy-port",
     Group.BASICS,
     flags.port,
-    "Port of the API by HTTP, there and at --dummy-if-ip.",
+    "HTTP port of the API, at --bind-proxy-address and --dummy-if-ip.",
     default="10261",
 )
 PROXY_SECURE_PORT = Flag(
     "proxy-secure-port",
     Group.BASICS,
     flags.port,
-    "Port of the API by TLS at --dummy-if-ip, or at --bind-proxy-address where there is no such"
-    " interface.",
+    "HTTPS port of the API at --dummy-if-ip, or at --bind-proxy-address if that interface is"
+    " disabled.",
     default="10268",
 )
 ENABLE_DUMMY_IF = Flag(
     "enable-dummy-if",
     Group.BASICS,
     flags.switch,
-    "Make the interface at which pods with a network of their own find the API; requests there"
-    " need a token of their own.",
+    "Create the network interface that serves the API to pods with their own network; their"
+    " requests need a bearer token.",
     default="true",
     stands_alone=True,
 )
@@ -216,65 +217,65 @@ DUMMY_IF_NAME = Flag(
     "dummy-if-name",
     Group.BASICS,
     _interface_name,
-    "Name of that interface, at most 15 characters.",
+    "Name of the interface, at most 15 characters.",
     default="yurthub-dummy0",
 )
 DUMMY_IF_IP = Flag(
     "dummy-if-ip",
     Group.BASICS,
     _interface_address,
-    "Its address, one of 169.254.0.0/16, or of IPv6. With another one of IPv6 than the default the"
-    " certificate for pods has to be approved by hand (kubectl certificate approve)."
-    f" [default: {HUB_ADDRESS}, or {HUB_ADDRESS_6} when --bind-proxy-address is of IPv6]",
+    "Address of the interface, in 169.254.0.0/16 or an IPv6 address. With an IPv6 address other"
+    " than the default, the certificate for pods has to be approved manually (kubectl certificate"
+    f" approve). [default: {HUB_ADDRESS}, or {HUB_ADDRESS_6} if --bind-proxy-address is IPv6]",
 )
 NAMESPACE = Flag(
     "namespace",
     Group.CLUSTER,
     _label,
-    "Where the ConfigMap yurt-hub-cfg is.",
+    "Namespace of the ConfigMap yurt-hub-cfg.",
     default="kube-system",
 )
 NODEPOOL_NAME = Flag(
     "nodepool-name",
     Group.CLUSTER,
     flags.host,
-    "Pool of this node. [default: as the labels of the node say]",
+    "Node pool of this node. [default: from the labels of the Node]",
 )
 BOOTSTRAP_MODE = Flag(
     "bootstrap-mode",
     Group.TRUST,
     _bootstrap_mode,
-    "What the first certificate is asked for with: token, or kubeletcertificate.",
+    "Credentials for requesting the first certificate: token, or kubeletcertificate.",
     default="token",
 )
 BOOTSTRAP_FILE = Flag(
     "bootstrap-file",
     Group.TRUST,
     flags.path,
-    "Kubeconfig with a bootstrap token. If it names certificate-authority-data, that is believed,"
-    " and nothing is discovered. Removed once the node has joined.",
+    "Kubeconfig with a bootstrap token. Its certificate-authority-data is trusted if present,"
+    " without discovery. The file is removed once the node has joined.",
 )
 JOIN_TOKEN = Flag(
     "join-token",
     Group.TRUST,
     _token,
-    "The bootstrap token itself. Other users of the machine can see it in the list of processes"
-    " until the hub has begun: prefer --bootstrap-file.",
+    "Bootstrap token. Other users of the machine can see it in the process list until the hub has"
+    " started; --bootstrap-file is safer.",
     secret=True,
 )
 DISCOVERY_PINS = Repeated(
     "discovery-token-ca-cert-hash",
     Group.TRUST,
     _pins,
-    "Pin of an authority of the cluster, sha256:HEX as kubeadm prints it; repeatable, or between"
-    " commas. Needed with a token.",
+    "Pin of an authority of the cluster, sha256:HEX as printed by kubeadm; repeatable or"
+    " comma-separated. Required with a token.",
 )
 SKIP_PINS = Flag(
     "discovery-token-unsafe-skip-ca-verification",
     Group.TRUST,
     flags.switch,
-    "Believe any authority that somebody with the token names: who has one of the tokens, and is"
-    " on the way to the API servers, gets the node.",
+    "Trust any authority presented by somebody who knows the token. An attacker between this node"
+    " and the API servers who has one of the tokens can then take over the node.",
     default="false",
     stands_alone=True,
 )
@@ -282,104 +283,105 @@ HUB_CERT_ORGANIZATIONS = Flag(
     "hub-cert-organizations",
     Group.TRUST,
     _organizations,
-    "Further organizations of the certificate, separated by commas. The tunnel's server approves"
-    " them when the node has them already; else kubectl certificate approve.",
+    "Comma-separated additional organizations for the certificate. The tunnel's server approves"
+    " them if the node already has them; otherwise use kubectl certificate approve.",
 )
 KUBELET_CERTIFICATE = Flag(
     "kubelet-client-certificate",
     Group.TRUST,
     flags.path,
-    "With --bootstrap-mode=kubeletcertificate: the kubelet's certificate with its key.",
+    "With --bootstrap-mode=kubeletcertificate: the kubelet's certificate and key.",
     default="/var/lib/kubelet/pki/kubelet-client-current.pem",
 )
 KUBELET_CA_FILE = Flag(
     "kubelet-ca-file",
     Group.TRUST,
     flags.path,
-    "With that: the cluster's authorities.",
+    "With --bootstrap-mode=kubeletcertificate: the cluster's authorities.",
     default="/etc/kubernetes/pki/ca.crt",
 )
 LB_MODE = Flag(
     "lb-mode",
     Group.OPERATION,
     _load_balancing,
-    "rr: healthy API servers are asked in turn; priority: the first healthy one of --server-addr.",
+    "Load balancing: rr uses the healthy API servers in turn; priority uses the first healthy one"
+    " of --server-addr.",
     default="rr",
 )
 HEARTBEAT_INTERVAL = Flag(
     "heartbeat-interval-seconds",
     Group.OPERATION,
     flags.positive_duration,
-    "Time between two renewals of the node's Lease, by which the health of API servers is known.",
+    "Interval of renewals of the node's Lease, which serve as health checks of the API servers.",
     default="10",
 )
 HEARTBEAT_TIMEOUT = Flag(
     "heartbeat-timeout-seconds",
     Group.OPERATION,
     flags.positive_duration,
-    "How long one renewal may take.",
+    "Timeout of one renewal.",
     default="2",
 )
 HEARTBEAT_RETRY = Flag(
     "heartbeat-failed-retry",
     Group.OPERATION,
     flags.count,
-    "Attempts at each renewal.",
+    "Number of attempts for each renewal.",
     default="3",
 )
 HEARTBEAT_THRESHOLD = Flag(
     "heartbeat-healthy-threshold",
     Group.OPERATION,
     flags.count,
-    "How many renewals in a row make a server healthy again.",
+    "Number of consecutive successful renewals after which a server is healthy again.",
     default="2",
 )
 KUBELET_GRACE = Flag(
     "kubelet-health-grace-period",
     Group.OPERATION,
     flags.positive_duration,
-    "After this time without a word of the kubelet its Lease is not renewed any more, so that the"
-    " cloud learns of it.",
+    "If the kubelet sends nothing for this long, its Lease is no longer renewed, so that the"
+    " cloud notices.",
     default="40s",
 )
 MAX_REQUESTS = Flag(
     "max-requests-in-flight",
     Group.LIMITS,
     _limit,
-    "Requests that are answered at a time, beside watches; more are told to come back (429). It is"
-    " for clients on the node; pods with a network of their own have as many together, of which"
-    " each may have as many as it leaves free. 0 is no limit.",
+    "Maximum number of concurrent requests, not counting watches; more are rejected with 429. The"
+    " limit applies to clients on the node. Pods with their own network have the same limit"
+    " together, and each of them may use as much as it leaves free for the others. 0 is no limit.",
     default="250",
 )
 MAX_WATCHES = Flag(
     "max-watches",
     Group.LIMITS,
     _limit,
-    "Watches at a time, of either. 0 is no limit.",
+    "Maximum number of concurrent watches, likewise. 0 is no limit.",
     default="1000",
 )
 MIN_REQUEST_TIMEOUT = Flag(
     "min-request-timeout",
     Group.LIMITS,
     flags.positive_duration,
-    "How long a watch lasts at least that is answered without the cloud and names no time.",
+    "Minimum duration of a watch without timeoutSeconds that is served from the cache.",
     default="30m",
 )
 CACHE_MAX_BYTES = Flag(
     "cache-max-bytes",
     Group.LIMITS,
     _bytes,
-    "How large the cache may become on disk: bytes, or with Ki, Mi, Gi. Of half of it nothing is"
-    " for others than the node's own components.",
+    "Maximum size of the cache on disk: bytes, or with Ki, Mi, Gi. Half of it is reserved for the"
+    " node's own components.",
     default="2Gi",
 )
 OFFLINE_TOKEN_PLACEHOLDERS = Flag(
     "offline-token-placeholders",
     Group.OPERATION,
     flags.switch,
-    "Give the kubelet, while the cloud is away, tokens for service accounts that are marked as no"
-    " tokens, so that pods start; with false it is told to wait, and pods with projected tokens"
-    " do.",
+    "While the API is unreachable, answer the kubelet's requests for service account tokens with"
+    " placeholders that are marked as such, so that pods start. If false, these requests fail with"
+    " 503, and pods with projected tokens do not start.",
     default="true",
     stands_alone=True,
 )
@@ -387,7 +389,8 @@ ENABLE_RESOURCE_FILTER = Flag(
     "enable-resource-filter",
     Group.OPERATION,
     flags.switch,
-    "Change what clients of the node see of some objects, as for the topology of Services.",
+    "Filter and modify some objects for clients on the node, for example for the topology of"
+    " Services.",
     default="true",
     stands_alone=True,
 )
@@ -395,13 +398,13 @@ DISABLED_FILTERS = Flag(
     "disabled-resource-filters",
     Group.OPERATION,
     _filters,
-    "Filters that are not to be, separated by commas; * is all of them.",
+    "Comma-separated filters to disable; * disables all.",
 )
 POOL_TOPOLOGY = Flag(
     "enable-pool-service-topology",
     Group.OPERATION,
     flags.switch,
-    "Find the nodes of a pool in NodeBuckets instead of the NodePool.",
+    "Read the nodes of a pool from NodeBuckets instead of the NodePool.",
     default="false",
     stands_alone=True,
 )
@@ -410,8 +413,9 @@ DUMP_CACHE = Flag(
     "dump-cache",
     Group.OPERATION,
     flags.path,
-    "Show what is in --disk-cache-path, and exit; the hub may be running. With - it is listed,"
-    " anything else is a directory to make, with a file for each object. Secrets are among it.",
+    "Dump the contents of --disk-cache-path, and exit; the hub may be running. - prints a list;"
+    " anything else is a directory to create with a file for each object. The output contains"
+    " secrets.",
 )
 
 TABLE: tuple[Entry, ...] = (

@@ -48,11 +48,11 @@ class Options(CommandOptions[Settings]):
 
     invocation = "yurttunnel hub"
 
-    longdesc = """The node's way to the Kubernetes API. It runs on an edge node between every local
-    client of the API and the API servers, keeps what comes back, and answers from there while the
-    cloud is away. Clients on the node use http://127.0.0.1:10261 without credentials of their own,
-    pods http://169.254.2.1:10261 or https://169.254.2.1:10268 with their tokens. Durations are
-    seconds or carry units: 30, 30s, 5m, 1h30m."""
+    longdesc = """A caching proxy to the Kubernetes API for the clients on an edge node. It forwards
+    requests to the API servers, caches the responses, and serves from the cache while the API
+    servers are unreachable. Clients on the node use http://127.0.0.1:10261 without credentials;
+    pods use http://169.254.2.1:10261 or https://169.254.2.1:10268 with their tokens. Durations are
+    in seconds or have units: 30, 30s, 5m, 1h30m."""
 
     examples = (
         Example(

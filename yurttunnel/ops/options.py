@@ -56,15 +56,15 @@ LOG_FORMAT = Flag(
     "log-format",
     Group.OPERATION,
     flags.one_of(*FORMATS),
-    "How the log is written: text, or json, an object on each line.",
+    "Format of the log: text, or json, one object per line.",
     default="text",
 )
 VERBOSITY = Flag(
     "v",
     Group.BASICS,
     lambda text: _verbosity(text),
-    "How much is logged: 0 and 1, what happens to the tunnel; 2 and 3, each request, too; 4 and"
-    " more, what is of use to find defects. [default: as 2; yurttunnel quickstart: warnings]",
+    "Log verbosity: 0 and 1 log events of the program, 2 and 3 also each request, 4 and above"
+    " also details for debugging. [default: as 2; yurttunnel quickstart: warnings]",
     short="v",
 )
 
@@ -72,9 +72,9 @@ CONFIG = Flag(
     OWN_KEY,
     Group.BASICS,
     flags.path,
-    "File (TOML) in which each flag but this one is a key. What stands on the command line or in a"
-    " variable YURTTUNNEL_... counts instead of it. It is followed: what can change without a"
-    " restart does, and the log says what cannot (docs/configuration.md).",
+    "TOML file in which every flag except this one is a key. The command line and variables"
+    " YURTTUNNEL_... take precedence. The file is reloaded when it changes; the log names changes"
+    " that need a restart (docs/configuration.md).",
 )
 
 _OF_ALL = (LOG_FORMAT, VERBOSITY)

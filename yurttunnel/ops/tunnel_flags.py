@@ -10,7 +10,7 @@ DRAIN_TIMEOUT = Flag(
     "drain-timeout",
     Group.LIMITS,
     flags.duration,
-    "How long SIGTERM waits for streams to end.",
+    "How long to wait for streams to end after SIGTERM.",
     default="30",
 )
 
@@ -18,7 +18,7 @@ TRANSPORT = Flag(
     "transport",
     Group.OPERATION,
     flags.one_of(*TRANSPORTS),
-    "What sends and encrypts: direct, made for this tunnel, or twisted, Twisted's own, which"
-    " is slower.",
+    "Implementation of sockets and TLS: direct, made for this tunnel, or twisted, Twisted's own,"
+    " which is slower.",
     default="direct",
 )

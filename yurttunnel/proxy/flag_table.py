@@ -67,55 +67,54 @@ HOSTNAME_OVERRIDE = Flag(
     "hostname-override",
     Group.BASICS,
     lambda text: check_cluster_node_name(text.strip().lower()),
-    "Name of this node, which is the one that its kubelet registers. [default: $NODE_NAME, or the"
-    " host name]",
+    "Name of this node, as its kubelet registers it. [default: $NODE_NAME, or the host name]",
     variable="NODE_NAME",
 )
 STATE_DIR = Flag(
     "state-dir",
     Group.OPERATION,
     flags.path,
-    "Directory for the socket by which the command yurttunnel asks this proxy, such as"
-    " /run/yurtproxy; made with mode 0700. [default: $RUNTIME_DIRECTORY, which systemd sets for a"
-    " unit with RuntimeDirectory=; without either there is no socket]",
+    "Directory for the socket that the command yurttunnel uses to query this proxy, for example"
+    " /run/yurtproxy; created with mode 0700. [default: $RUNTIME_DIRECTORY, which systemd sets for"
+    " a unit with RuntimeDirectory=; without either there is no socket]",
     variable="RUNTIME_DIRECTORY",
 )
 KUBE_CONFIG = Flag(
     "kubeconfig",
     Group.CLUSTER,
     flags.path,
-    "File that says where the Kubernetes API is and who asks. [default: the service account of the"
-    " pod]",
+    "Kubeconfig with the address of the Kubernetes API and the credentials for it. [default: the"
+    " service account of the pod]",
 )
 MASTER = Flag(
     "master",
     Group.CLUSTER,
     _url,
-    "URL of the Kubernetes API, in the place of the one in --kubeconfig, or of the one that pods"
-    " are given, which this proxy would have to serve first. Behind a hub it is"
-    " http://127.0.0.1:10261, and nothing else is needed.",
+    "URL of the Kubernetes API. It replaces the one in --kubeconfig, and the one that pods get,"
+    " which this proxy itself would have to serve first. Behind a hub use http://127.0.0.1:10261;"
+    " nothing else is needed.",
 )
 SERVICES_FILE = Flag(
     "services-file",
     Group.BASICS,
     flags.path,
-    "File with Services and EndpointSlices, in JSON or YAML, that is followed. Without --kubeconfig"
-    " and --master the API is not asked then.",
+    "JSON or YAML file with Services and EndpointSlices, reloaded when it changes. The API is"
+    " then not used unless --kubeconfig or --master is given.",
 )
 MODE = Flag(
     "mode",
     Group.BASICS,
     flags.member(Mode),
-    "Who carries the bytes: user, this process; kernel, the kernel, by nftables; auto, the kernel"
-    " where it can.",
+    "How connections are forwarded: user, by this process; kernel, by the kernel with nftables;"
+    " auto, by the kernel if it is supported.",
     default="auto",
 )
 PROXY_BACKEND = Flag(
     "proxy-backend",
     Group.STEERING,
     flags.member(BackEnd),
-    "What leads the addresses of Services here: iptables, nftables, or none, with which clients"
-    " speak to the proxy's own ports; auto, what this machine has.",
+    "How connections to Services are redirected to the proxy: iptables, nftables, or none, for"
+    " clients that connect to the proxy's own ports; auto, what this machine supports.",
     default="auto",
 )
 BIND_ADDRESS = Flag(
@@ -130,7 +129,7 @@ HEALTHZ_BIND_ADDRESS = Flag(
     "healthz-bind-address",
     Group.OPERATION,
     lambda text: _listener(HEALTH_PORT, text),
-    "Address and port of /healthz and /livez, for load balancers; empty for none.",
+    "Address and port of /healthz and /livez, for load balancers; empty to disable.",
     default=f"0.0.0.0:{HEALTH_PORT}",
 )
 METRICS_BIND_ADDRESS = Flag(
@@ -144,23 +143,22 @@ PROXY_PORT_RANGE = Flag(
     "proxy-port-range",
     Group.STEERING,
     _port_range,
-    "Ports that the proxy may listen on for Services in user mode, FIRST-LAST; neither node ports"
-    " nor those that the kernel gives to clients. 0-0 has the kernel choose.",
+    "In user mode: ports that the proxy may listen on for Services, FIRST-LAST. They must not"
+    " overlap node ports or the kernel's ephemeral ports. 0-0 lets the kernel choose.",
     default="0-0",
 )
 NODEPORT_ADDRESSES = Flag(
     "nodeport-addresses",
     Group.STEERING,
     _networks,
-    "Networks, separated by commas, of which this machine's addresses serve node ports."
-    " [default: all addresses]",
+    "Comma-separated networks; node ports are served on the addresses of this machine in these"
+    " networks. [default: all addresses]",
 )
 MASQUERADE_ALL = Flag(
     "masquerade-all",
     Group.STEERING,
     flags.switch,
-    "In kernel mode: show endpoints this node's address in the place of each client's of a cluster"
-    " IP.",
+    "In kernel mode: masquerade all connections to cluster IPs with this node's address.",
     default="false",
     stands_alone=True,
 )
@@ -168,60 +166,59 @@ CLUSTER_CIDR = Flag(
     "cluster-cidr",
     Group.STEERING,
     _networks,
-    "In kernel mode: networks of pods, separated by commas; other clients of cluster IPs are"
-    " replaced by this node's address, so that answers come back here.",
+    "In kernel mode: comma-separated networks of pods. Connections to cluster IPs from other"
+    " clients are masqueraded with this node's address, so that replies return through this node.",
 )
 SYNC_PERIOD = Flag(
     "iptables-sync-period",
     Group.STEERING,
     flags.positive_duration,
-    "The longest time between two looks at rules and sockets. Changes, also those that others make"
-    " of the rules, are followed sooner.",
+    "Longest time between two checks of rules and sockets. Changes, including those that others"
+    " make to the rules, are handled sooner.",
     default="30s",
 )
 MIN_SYNC_PERIOD = Flag(
     "iptables-min-sync-period",
     Group.STEERING,
     flags.duration,
-    "The shortest time between two changes of the rules, of which two may follow one another at"
-    " once after a quiet time. Endpoints that come and go are used at once in any case in user"
-    " mode.",
+    "Shortest time between two updates of the rules; after a quiet time two may follow each other"
+    " at once. In user mode changes of endpoints take effect at once regardless.",
     default="1s",
 )
 REMOVE_RULES = Flag(
     "remove-rules-at-exit",
     Group.STEERING,
     flags.switch,
-    "Remove all rules at an orderly end; else connections in kernel mode go on without this"
-    " process, and those of user mode wait for the next one.",
+    "Remove all rules at a clean exit. Otherwise connections in kernel mode continue without this"
+    " process, and new ones in user mode wait for the next process.",
     default="false",
     stands_alone=True,
 )
 CLEANUP = Switch(
     "cleanup",
     Group.STEERING,
-    "Remove all rules of the service proxy from this machine, those of kube-proxy's userspace mode"
-    " too, and exit.",
+    "Remove all rules of the service proxy, including those of kube-proxy's userspace mode, from"
+    " this machine and exit.",
 )
 UDP_TIMEOUT = Flag(
     "udp-timeout",
     Group.LIMITS,
     flags.positive_duration,
-    "How long a client of UDP keeps its endpoint without a datagram either way.",
+    "How long a UDP client keeps its endpoint without a datagram in either direction.",
     default="30s",
 )
 UDP_FIRST_TIMEOUT = Flag(
     "udp-first-timeout",
     Group.LIMITS,
     flags.positive_duration,
-    "The same as long as the endpoint has not answered.",
+    "The same until the endpoint has answered once.",
     default="5s",
 )
 DRAIN_TIMEOUT = Flag(
     "drain-timeout",
     Group.OPERATION,
     flags.duration,
-    "How long connections may go on when their Service is removed, or the proxy ends.",
+    "How long connections may continue when their Service is removed or the proxy stops.",
     default="30s",
 )
 

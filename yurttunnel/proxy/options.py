@@ -82,16 +82,16 @@ class Options(CommandOptions[Settings]):
 
     invocation = "yurttunnel proxy"
 
-    longdesc = """Services on an edge node, in the place of kube-proxy: clients of a cluster IP, an
-    external address or a node port get an endpoint, and another one where that does not answer.
-    To change the firewall it takes the capabilities CAP_NET_ADMIN and CAP_NET_RAW. Durations are
-    seconds or carry units: 30, 30s, 5m, 1h30m."""
+    longdesc = """Service proxy for an edge node; replaces kube-proxy. It forwards connections to a
+    cluster IP, an external address or a node port to an endpoint of the Service, and tries another
+    endpoint if one does not answer. Changing the firewall requires the capabilities CAP_NET_ADMIN
+    and CAP_NET_RAW. Durations are in seconds or have units: 30, 30s, 5m, 1h30m."""
 
     examples = (
         Example("Behind a hub", "--master http://127.0.0.1:10261"),
-        Example("With the kubelet's configuration", "--kubeconfig /etc/kubernetes/kubelet.conf"),
+        Example("With the kubelet's kubeconfig", "--kubeconfig /etc/kubernetes/kubelet.conf"),
         Example(
-            "In the kernel alone, for the most speed",
+            "In the kernel only",
             "--mode kernel --master http://127.0.0.1:10261",
         ),
     )

@@ -175,25 +175,24 @@ def _server_address(text: str) -> str:
 CHECK = Switch(
     "check",
     Group.BASICS,
-    "Try everything once through the tunnel, print one line for each with its time, and exit:"
-    " with status 0 only if all worked.",
+    "Run each check once through the tunnel, print its result and duration, and exit with status"
+    " 0 if all passed.",
 )
 
 STATE_DIR = Flag(
     "state-dir",
     Group.BASICS,
     _absolute_path,
-    "Directory for certificates, logs of pods and the kubeconfig. [default: one that is"
-    " removed in the end]",
+    "Directory for certificates, pod logs and the kubeconfig. [default: a temporary directory,"
+    " removed at exit]",
 )
 
 PORT = Flag(
     "port",
     Group.BASICS,
     _asked_ports,
-    f"The first of {PORT_COUNT} ports in a row, on {ADDRESS}: API, hub, those of server and agent,"
-    f" the hub's others, node, service proxy. [default: {USUAL_PORT}, or the next row that is"
-    " free]",
+    f"First of {PORT_COUNT} consecutive ports on {ADDRESS}: API, hub, server, agent, further ports"
+    f" of the hub, node, service proxy. [default: {USUAL_PORT}, or the next free range]",
 )
 
 NODE_NAME = Flag(
@@ -208,16 +207,16 @@ TUNNELSERVER_ADDR = Flag(
     "tunnelserver-addr",
     Group.BASICS,
     _server_address,
-    "HOST:PORT at which the agent reaches the server, when there is something between them,"
-    " such as a proxy that makes the network bad.",
+    "HOST:PORT at which the agent connects to the server, for example of a proxy in between that"
+    " simulates a bad network.",
 )
 
 FIREWALL = Switch(
     "firewall",
     Group.STEERING,
-    "Have programs of this machine reach Services at their cluster IPs, by rules of the firewall"
-    " that are removed in the end; takes root and a default route, and nothing else here that"
-    " serves Services. Without it the firewall stays as it is.",
+    "Make Services reachable at their cluster IPs for programs on this machine, by firewall rules"
+    " that are removed at exit. Requires root, a default route, and no other service proxy on this"
+    " machine.",
 )
 
 
@@ -226,17 +225,16 @@ class Options(CommandOptions[Settings]):
 
     invocation = "yurttunnel quickstart"
 
-    longdesc = """Everything on one machine, without a cluster: an embedded Kubernetes API (in
-    memory), the two ends of the tunnel and an edge node, behind a hub, whose pods are processes
-    of this machine, with a service proxy. It writes a kubeconfig for kubectl and says where. What
-    the API wants from the node (logs, exec, attach, port-forward, cp, metrics) goes through the
-    tunnel and nowhere else. It runs pods; there are no controllers for what makes pods, such as
-    deployments."""
+    longdesc = """Runs everything on one machine, without a cluster: an embedded Kubernetes API (in
+    memory), both ends of the tunnel, and an edge node with a hub and a service proxy, whose pods
+    are processes of this machine. It writes a kubeconfig for kubectl and prints its path. All
+    requests of the API to the node (logs, exec, attach, port-forward, cp, metrics) go through the
+    tunnel. Pods run, but there are no controllers that create pods, such as for Deployments."""
 
     examples = (
-        Example("To try kubectl through the tunnel"),
-        Example("To see that all of it works here", "--check"),
-        Example("To call Services at their addresses, too", "--firewall"),
+        Example("Try kubectl through the tunnel"),
+        Example("Check that everything works here", "--check"),
+        Example("Also reach Services at their cluster IPs", "--firewall"),
     )
 
     table = (CHECK, STATE_DIR, PORT, NODE_NAME, TUNNELSERVER_ADDR, FIREWALL)

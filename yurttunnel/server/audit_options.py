@@ -42,24 +42,24 @@ AUDIT_LOG_PATH = Flag(
     "audit-log-path",
     Group.OPERATION,
     _file,
-    "File (mode 0600) for the audit log: one line of JSON for each stream and each request to"
-    " a kubelet when it has ended or was refused, which says who asked for what, but nothing"
-    " of what passed. - is standard output. [default: there is none]",
+    "File (mode 0600) for the audit log. It gets one line of JSON when a stream or a request to a"
+    " kubelet ends or is rejected: who requested what, but none of the data. - is standard output."
+    " [default: no audit log]",
 )
 
 AUDIT_LOG_MAXSIZE = Flag(
     "audit-log-maxsize",
     Group.OPERATION,
     _number_from(1),
-    "Megabytes that the file of --audit-log-path may have before it is renamed and a new one"
-    f" is begun. [default: {DEFAULT_MAX_SIZE}]",
+    "Size in megabytes at which the file of --audit-log-path is rotated. [default:"
+    f" {DEFAULT_MAX_SIZE}]",
 )
 
 AUDIT_LOG_MAXBACKUP = Flag(
     "audit-log-maxbackup",
     Group.OPERATION,
     _number_from(0),
-    f"How many of the renamed files are kept, 0 for all. [default: {DEFAULT_MAX_BACKUP}]",
+    f"Number of rotated files to keep, 0 for all. [default: {DEFAULT_MAX_BACKUP}]",
 )
 
 AUDIT_TABLE: tuple[Entry, ...] = (AUDIT_LOG_PATH, AUDIT_LOG_MAXSIZE, AUDIT_LOG_MAXBACKUP)

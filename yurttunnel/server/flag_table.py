@@ -17,8 +17,6 @@ from yurttunnel.server.frontends.admission import parse_permission
 from yurttunnel.server.frontends.forward import parse_forward
 from yurttunnel.server.steering_options import STEERING_TABLE
 
-"""Processes of one server; each takes some 40 MiB."""
-
 USUAL_CALLERS = ("kube-apiserver-kubelet-client",)
 """What kubeadm calls kube-apiserver's certificate for kubelets (apiserver-kubelet-client.crt)."""
 
@@ -72,31 +70,30 @@ def _addresses(text: str) -> tuple[_Address, ...]:
 STANDALONE = Switch(
     "standalone",
     Group.BASICS,
-    "Work without Kubernetes: certificates come from an authority in --state-dir, nodes are"
-    " the connected agents.",
+    "Run without Kubernetes: certificates are issued by an authority in --state-dir, and the"
+    " nodes are the connected agents.",
 )
 
 ACCEPT_COMMON_AGENT_CERTIFICATES = Switch(
     "accept-common-agent-certificates",
     Group.TRUST,
-    "Let in agents whose certificate is of yurttunnel 1.2: all of those have the name"
-    " tunnel-agent-client, so that one node can pass for another. For the time of a migration"
-    " only.",
+    "Accept agents with certificates of yurttunnel 1.2. These all have the name"
+    " tunnel-agent-client, so one node can impersonate another. Use it only during a migration.",
 )
 
 CLEANUP_IPTABLES = Switch(
     "cleanup-iptables",
     Group.STEERING,
-    "Remove all firewall rules of the tunnel server from this machine, those of yurttunnel"
-    " 1.2 too, and exit.",
+    "Remove all firewall rules of the tunnel server, including those of yurttunnel 1.2, from this"
+    " machine and exit.",
 )
 
 STATE_DIR = Flag(
     "state-dir",
     Group.BASICS,
     flags.path,
-    "With --standalone: directory for the authority, the certificates and the join token, made"
-    " with mode 0700. Keep it: without it every agent has to enrol again. [default:"
+    "With --standalone: directory for the authority, the certificates and the join token, created"
+    " with mode 0700. Keep it: if it is lost, every agent has to enrol again. [default:"
     " /var/lib/yurttunnel-server/state for root, else ~/.local/state/yurttunnel/server]",
 )
 
@@ -104,15 +101,15 @@ KUBE_CONFIG = Flag(
     "kube-config",
     Group.CLUSTER,
     flags.path,
-    "File that says where the Kubernetes API is and who asks. [default: the service account"
-    " of the pod]",
+    "Kubeconfig with the address of the Kubernetes API and the credentials for it. [default: the"
+    " service account of the pod]",
 )
 
 NAMESPACE = Flag(
     "namespace",
     Group.CLUSTER,
     _label,
-    "Where the server's own objects are: its services, its leases and yurt-tunnel-server-cfg.",
+    "Namespace of the server's own objects: its Services, its Leases and yurt-tunnel-server-cfg.",
     default="kube-system",
 )
 
@@ -128,7 +125,7 @@ CLUSTER_DOMAIN = Flag(
     "cluster-domain",
     Group.CLUSTER,
     flags.host,
-    "What the DNS names of services end in.",
+    "DNS domain of the cluster.",
     default="cluster.local",
 )
 
@@ -136,10 +133,10 @@ ALLOWED_CALLERS = Flag(
     "allowed-callers",
     Group.TRUST,
     _callers,
-    "Names, separated by commas, that kube-apiserver has in its certificate for kubelets. It"
-    " speaks for others: the connection tells the node, no field does. Others, and those with"
-    " a bearer token, choose by fields and may do what the cluster allows them to"
-    " (nodes/proxy).",
+    "Comma-separated common names of kube-apiserver's kubelet client certificates. kube-apiserver"
+    " acts on behalf of others, so for it the connection alone determines the node, never a header"
+    " field. All other callers, also those with a bearer token, select the node by header fields"
+    " and need permission in the cluster (nodes/proxy).",
     default=",".join(USUAL_CALLERS),
 )
 
@@ -147,7 +144,7 @@ CLIENT_CA_FILE = Flag(
     "client-ca-file",
     Group.TRUST,
     flags.path,
-    "File of further authorities that certificates of callers on --secure-port may be from.",
+    "File with further authorities whose client certificates are accepted on --secure-port.",
 )
 
 BIND_ADDRESS = Flag(
@@ -155,7 +152,7 @@ BIND_ADDRESS = Flag(
     Group.BASICS,
     flags.listening_address,
     "Address of --tunnel-agent-connect-port and --secure-port. [default: 0.0.0.0, or :: on a"
-    " machine that has addresses of IPv6 only]",
+    " machine that has only IPv6 addresses]",
 )
 
 TUNNEL_AGENT_CONNECT_PORT = Flag(
@@ -170,9 +167,9 @@ SECURE_PORT = Flag(
     "secure-port",
     Group.BASICS,
     flags.port,
-    "HTTPS port for requests to kubelets. Callers need a certificate of the server's"
-    " authority, as client.crt in --state-dir, and name the kubelet as they would without a"
-    " tunnel, by the Host field, or by X-Tunnel-Proxy-Dest.",
+    "HTTPS port for requests to kubelets. Callers need a certificate of the server's authority,"
+    " such as client.crt in --state-dir, and name the kubelet as they would without a tunnel, by"
+    " the Host field, or by X-Tunnel-Proxy-Dest.",
     default="10263",
 )
 
@@ -180,7 +177,7 @@ INSECURE_BIND_ADDRESS = Flag(
     "insecure-bind-address",
     Group.BASICS,
     flags.listening_address,
-    "Address of --insecure-port and --meta-port. [default: loopback of the family of"
+    "Address of --insecure-port and --meta-port. [default: the loopback address of the family of"
     " --bind-address]",
 )
 
@@ -188,7 +185,8 @@ INSECURE_PORT = Flag(
     "insecure-port",
     Group.BASICS,
     flags.port,
-    "The same as --secure-port without TLS, on either side, and for everybody who can connect.",
+    "Like --secure-port but without TLS and without authentication: everybody who can connect may"
+    " use it.",
     default="10264",
 )
 
@@ -196,7 +194,7 @@ META_PORT = Flag(
     "meta-port",
     Group.BASICS,
     flags.port,
-    "Port on which to serve /healthz, /readyz, /metrics and /agents.",
+    "Port that serves /healthz, /readyz, /metrics and /agents.",
     default="10265",
 )
 
@@ -204,9 +202,9 @@ KUBELET_VERIFY = Flag(
     "kubelet-verify",
     Group.TRUST,
     flags.member(KubeletVerification),
-    "What is asked of kubelets' certificates: ca, to be of --kubelet-ca and for the host that"
-    " is dialed or the node; auto, the same of those that are of --kubelet-ca, while others"
-    " are accepted with a warning; skip, nothing.",
+    "How certificates of kubelets are verified: ca requires a certificate signed by --kubelet-ca"
+    " for the dialed host or the node; auto requires the same of certificates signed by"
+    " --kubelet-ca and accepts all others with a warning; skip accepts any.",
     default="auto",
 )
 
@@ -214,15 +212,15 @@ KUBELET_CA = Flag(
     "kubelet-ca",
     Group.TRUST,
     flags.path,
-    "File of the authorities that sign kubelets' certificates, or of such certificates"
-    " themselves; read again when it changes. [default: the server's own authority]",
+    "File with the authorities that sign the kubelets' certificates, or with these certificates"
+    " themselves; reloaded when it changes. [default: the server's own authority]",
 )
 
 RESPONSE_TIMEOUT = Flag(
     "response-timeout",
     Group.LIMITS,
     flags.duration,
-    "How long a kubelet may take to begin its answer, 0 for ever; requests with follow or"
+    "How long a kubelet may take to begin its response, 0 for no limit. Requests with follow or"
     " watch in their query are exempt.",
     default="60",
 )
@@ -231,8 +229,8 @@ RESUME_WINDOW = Flag(
     "resume-window",
     Group.LIMITS,
     flags.resume_window,
-    "How long streams outlive the connection to their agent, whatever has ended it; with 0"
-    " they end at once. A new process of the agent ends them sooner.",
+    "How long streams survive the loss of the connection to their agent, whatever the cause; with"
+    " 0 they end at once. A restart of the agent ends them sooner.",
     default="30",
 )
 
@@ -240,60 +238,58 @@ RETURN_GRACE = Flag(
     "return-grace",
     Group.LIMITS,
     flags.duration,
-    "How long they outlive one that was closed or reset while it was healthy, which is what"
-    " the death of the agent's process looks like, but also a firewall or load balancer that"
-    " is restarted. At most --resume-window, which is the default; less has callers know"
-    " sooner of an agent that does not return.",
+    "How long streams survive when a healthy connection is closed or reset. That is what the"
+    " death of the agent's process looks like, but also the restart of a firewall or load"
+    " balancer. At most --resume-window, which is the default; a shorter time tells callers sooner"
+    " about an agent that does not return.",
 )
 
 CERT_DNS_NAMES = Flag(
     "cert-dns-names",
     Group.TRUST,
     _names,
-    "Names, separated by commas, that the server's certificate is to have, by which agents"
-    " connect.",
+    "Comma-separated DNS names to add to the server's certificate, by which agents connect.",
 )
 
 CERT_IPS = Flag(
     "cert-ips",
     Group.TRUST,
     _addresses,
-    "Addresses, separated by commas, that it is to have.",
+    "Comma-separated IP addresses to add to the server's certificate.",
 )
 
 JOIN_TOKEN_LIFETIME = Flag(
     "join-token-lifetime",
     Group.TRUST,
     _lifetime,
-    "With --standalone: how long a join token can be used. [default: 24h]",
+    "With --standalone: how long a join token is valid. [default: 24h]",
 )
 
 NODE_CERTIFICATE_LIFETIME = Flag(
     "node-certificate-lifetime",
     Group.TRUST,
     _lifetime,
-    "With --standalone: how long the certificate of a node is valid; agents renew theirs in"
-    " time. [default: 720h]",
+    "With --standalone: how long a node's certificate is valid; agents renew it before it"
+    " expires. [default: 720h]",
 )
 
 REVOKE_NODE = Flag(
     "revoke-node",
     Group.TRUST,
     _node_name,
-    "With --standalone: revoke the certificates of this node in --state-dir and exit; a"
-    " server that runs on the same directory ends the node's session.",
+    "With --standalone: revoke the certificates of this node in --state-dir and exit. A server"
+    " that runs on the same directory closes the node's session.",
 )
 
 CONNECT_ENDPOINT = Repeated(
     "connect-endpoint",
     Group.BASICS,
     _connect_endpoint,
-    "Serve HTTP CONNECT clients on this endpoint; repeatable. unix:PATH (mode 0660; another"
-    " one with :mode=600), tcp:PORT or tcp6:PORT (loopback; another address with"
-    " :interface=ADDRESS, of IPv6 :interface=[ADDRESS]), ssl:PORT (callers need a certificate of"
-    " the server's authority, as client.crt in --state-dir; or give"
-    " :privateKey=FILE:certKey=FILE:caCerts=FILE), or systemd:domain=UNIX:name=NAME for a socket"
-    " that systemd has opened.",
+    "Serve HTTP CONNECT clients on this endpoint; repeatable. unix:PATH (mode 0660, or"
+    " :mode=600), tcp:PORT or tcp6:PORT (loopback, or :interface=ADDRESS, for IPv6"
+    " :interface=[ADDRESS]), ssl:PORT (callers need a certificate of the server's authority, such"
+    " as client.crt in --state-dir, or set :privateKey=FILE:certKey=FILE:caCerts=FILE), or"
+    " systemd:domain=UNIX:name=NAME for a socket from systemd.",
     once_each=True,
 )
 
@@ -301,31 +297,30 @@ FORWARD = Repeated(
     "forward",
     Group.BASICS,
     parse_forward,
-    "Carry TCP connections to a target behind an agent: LISTEN=NODE/HOST:PORT, as"
-    " 127.0.0.1:9000=edge-1/127.0.0.1:80; repeatable. LISTEN is ADDRESS:PORT; PORT alone is a"
-    " port of the loopback address. IPv6 addresses stand in brackets. The agent must allow"
-    " the target (its --allow-destination).",
+    "Forward TCP connections to a target behind an agent: LISTEN=NODE/HOST:PORT, for example"
+    " 127.0.0.1:9000=edge-1/127.0.0.1:80; repeatable. LISTEN is ADDRESS:PORT, or PORT on the"
+    " loopback address. IPv6 addresses are written in brackets. The agent must allow the target"
+    " (its --allow-destination).",
 )
 
 ALLOW_CONNECT = Repeated(
     "allow-connect",
     Group.TRUST,
     parse_permission,
-    "Let callers of --connect-endpoint reach only what such a permission names; repeatable."
-    " certificate:NAME=NODE/HOST:PORT is for who has a certificate with this common name"
-    " (ssl:), user:UID=NODE/HOST:PORT for who runs as this user (unix:),"
-    " address:ADDRESS=NODE/HOST:PORT for who connects from there (tcp:). NODE, HOST and PORT"
-    " may be *, NODE is the name of the node. Without any, whoever can connect reaches every"
-    " node.",
+    "Restrict the callers of --connect-endpoint to the permitted targets; repeatable."
+    " certificate:NAME=NODE/HOST:PORT applies to certificates with this common name (ssl:),"
+    " user:UID=NODE/HOST:PORT to processes of this user (unix:), address:ADDRESS=NODE/HOST:PORT to"
+    " connections from this address (tcp:). NODE, HOST and PORT may be *; NODE is the node's name."
+    " Without this flag every caller can reach every node.",
 )
 
 MIDDLEWARE = Repeated(
     "middleware",
     Group.OPERATION,
     str,
-    "Have the middleware NAME, a plugin that is installed beside this package, see all"
-    " requests to kubelets, and the calls of other entries if it wants to; repeatable, the"
-    " first sees a request first. How to write one is in docs/middlewares.md.",
+    "Pass all requests to kubelets, and calls of the other entries if it supports them, through"
+    " the middleware NAME, an installed plugin; repeatable, the first one sees a request first."
+    " See docs/middlewares.md.",
     once_each=True,
 )
 

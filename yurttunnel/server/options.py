@@ -128,21 +128,20 @@ class Options(CommandOptions[Settings]):
 
     invocation = "yurttunnel server"
 
-    longdesc = """The cloud end of the tunnel. It takes in agents on --bind-address port
-    --tunnel-agent-connect-port, and carries connections to their nodes: HTTP requests for
-    kubelets that come to --secure-port and --insecure-port, HTTP CONNECT clients on
-    --connect-endpoint and plain TCP clients on --forward. Durations are seconds or carry units: 30,
-    30s, 5m, 1h30m."""
+    longdesc = """The cloud end of the tunnel. It accepts agents on --tunnel-agent-connect-port and
+    forwards connections to their nodes: HTTP requests to kubelets on --secure-port and
+    --insecure-port, HTTP CONNECT on --connect-endpoint, and plain TCP on --forward. Durations are
+    in seconds or have units: 30, 30s, 5m, 1h30m."""
 
     examples = (
         Example(
-            "Without a cluster, with port 80 of node edge-1 as port 9000 here; agents need the file"
-            " join-token that this leaves in the state directory",
+            "Without a cluster, with port 80 of node edge-1 as port 9000 here; agents need a copy"
+            " of join-token from the state directory",
             "--standalone --state-dir /var/lib/yurttunnel-server"
             " --forward 9000=edge-1/127.0.0.1:80",
         ),
         Example(
-            "The same for HTTP CONNECT clients, which choose node and port themselves",
+            "The same for HTTP CONNECT clients, which name node and port in each request",
             "--standalone --state-dir /var/lib/yurttunnel-server --connect-endpoint tcp:8080",
         ),
         Example("In a pod of a cluster"),

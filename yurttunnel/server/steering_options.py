@@ -36,9 +36,9 @@ ENABLE_IPTABLES = Flag(
     "enable-iptables",
     Group.STEERING,
     flags.switch,
-    "Lead connections of this machine's own programs, such as kube-apiserver's, that are"
-    " meant for nodes behind the tunnel to the server, by firewall rules; false for no. Needs"
-    " the capabilities CAP_NET_ADMIN and CAP_NET_RAW. Not with --standalone. [default: true]",
+    "Redirect connections of local programs, such as kube-apiserver, to nodes behind the tunnel"
+    " to the server by firewall rules. Requires the capabilities CAP_NET_ADMIN and CAP_NET_RAW."
+    " Not with --standalone. [default: true]",
     stands_alone=True,
 )
 
@@ -46,49 +46,49 @@ IPTABLES_SYNC_PERIOD = Flag(
     "iptables-sync-period",
     Group.STEERING,
     flags.duration,
-    "The longest time between two looks at the rules, at least 15. Changes of nodes and"
-    " ports, and by others of the rules, are followed sooner.",
+    "Longest time between two checks of the rules, at least 15. Changes of nodes and ports, and"
+    " changes that others make to the rules, are handled sooner.",
     default="60",
 )
 
 INTERCEPT_PODS = Switch(
     "intercept-pods",
     Group.STEERING,
-    "With --enable-iptables: the same for connections that come through this machine from"
-    " elsewhere, such as those of its pods.",
+    "With --enable-iptables: also redirect connections that this machine forwards, such as those"
+    " of its pods.",
 )
 
 INTERCEPT_MATCH = Flag(
     "intercept-match",
     Group.STEERING,
     flags.member(Match),
-    "How such connections are recognised: edge-set, by their address, which is that of an"
-    " edge node; cloud-return, by their port alone, but for cloud nodes, as yurttunnel 1.2"
-    " did. [default: edge-set where the kernel has ipset]",
+    "Which connections are redirected: edge-set matches the addresses of edge nodes; cloud-return"
+    " matches ports alone and excludes cloud nodes, like yurttunnel 1.2. [default: edge-set if the"
+    " kernel has ipset]",
 )
 
 PASSTHROUGH_PORT = Flag(
     "passthrough-port",
     Group.STEERING,
     flags.port,
-    "Port that takes connections for --passthrough-ports as they are, without ending their"
-    " TLS: caller and kubelet verify each other.",
+    "Port that forwards connections for --passthrough-ports without terminating their TLS: caller"
+    " and kubelet verify each other.",
 )
 
 PASSTHROUGH_PORTS = Flag(
     "passthrough-ports",
     Group.STEERING,
     _ports,
-    "Ports of nodes, separated by commas, that are led to --passthrough-port. [default: 10250]",
+    "Comma-separated ports of nodes that are redirected to --passthrough-port. [default: 10250]",
 )
 
 ENABLE_DNS_CONTROLLER = Flag(
     "enable-dns-controller",
     Group.STEERING,
     flags.switch,
-    "Keep the records of nodes, in the ConfigMap yurt-tunnel-nodes, and the ports of"
-    " x-tunnel-server-internal-svc, for callers that ask for nodes by name; false for no. Not"
-    " with --standalone. [default: true]",
+    "Maintain the nodes' DNS records in the ConfigMap yurt-tunnel-nodes and the ports of"
+    " x-tunnel-server-internal-svc, for callers that connect to nodes by name. Not with"
+    " --standalone. [default: true]",
     stands_alone=True,
 )
 
@@ -96,7 +96,7 @@ DNS_SYNC_PERIOD = Flag(
     "dns-sync-period",
     Group.STEERING,
     flags.duration,
-    "How often the records are looked at, besides at every change; at least 30.",
+    "How often the DNS records are checked in addition to every change, at least 30.",
     default="1800",
 )
 
@@ -104,9 +104,9 @@ UNNAMED_UPGRADES = Flag(
     "unnamed-upgrades",
     Group.STEERING,
     _named_upgrades,
-    "What decides on the node of an upgrade whose TLS names none, which a kube-apiserver"
-    " without --kubelet-certificate-authority sends to nodes that it dials by name: pod, the"
-    " pod in its path; refuse, nothing: it is refused. [default: pod]",
+    "How the node is chosen for an upgrade whose TLS has no server name. A kube-apiserver without"
+    " --kubelet-certificate-authority sends these to nodes that it dials by name. pod uses the pod"
+    " in the path; refuse rejects the request. [default: pod]",
 )
 
 STEERING_TABLE: tuple[Entry, ...] = (

@@ -14,17 +14,15 @@ from yurttunnel.ops.options import CommandOptions
 DIAGNOSE = Switch(
     "diagnose",
     Group.OPERATION,
-    "Collect what there is to know of the process that runs here with the same flags, or"
-    " should, into a .tar.gz without keys and tokens, say what looks wrong, and exit: with"
-    " status 0 if nothing does.",
+    "Collect diagnostic data of the process with these flags, running or not, into a .tar.gz"
+    " without keys and tokens, list what looks wrong, and exit with status 0 if nothing does.",
 )
 
 OUTPUT = Flag(
     "output",
     Group.OPERATION,
     flags.path,
-    "With --diagnose: the file to make. [default: one with the time in its name, in the"
-    " working directory]",
+    "With --diagnose: file to write. [default: a name with the time, in the working directory]",
 )
 
 DIAGNOSE_TABLE: tuple[Entry, ...] = (DIAGNOSE, OUTPUT)
