@@ -75,8 +75,8 @@ CONNECT_TIMEOUT = 10.0
 METRICS: tuple[Metric[TunnelStats], ...] = (
     histogram(
         "konnectivity_network_proxy_agent_dial_duration_seconds",
-        "How long targets took to accept a connection of this agent; successful dials "
-        "only. High values mean slow or distant targets, not a slow tunnel.",
+        "Duration of successful dials of this agent to targets. High values mean slow or distant"
+        " targets, not a slow tunnel.",
         lambda stats: stats.counters.dial_durations,
     ),
 )
@@ -85,10 +85,9 @@ CONNECTION_FAILURES: Metric[tuple[int, int]] = Metric(
     # Not by counter(), which would append _total to the agreed name.
     "counter",
     "konnectivity_network_proxy_agent_server_connection_failure_count",
-    "Connections between this agent and its servers that failed: direction to_server counts "
-    "attempts that ended before the server's HELLO (look at address, firewall and "
-    "certificates), from_server counts established connections that broke (look at the "
-    "network between).",
+    "Failed connections between this agent and its servers. Direction to_server counts attempts"
+    " that failed before the server's HELLO (check address, firewall and certificates);"
+    " from_server counts established connections that broke (check the network).",
     lambda failures: zip(("from_server", "to_server"), failures, strict=True),
     ("direction",),
 )

@@ -42,23 +42,22 @@ class ServerStats:
 METRICS: tuple[Metric[ServerStats], ...] = (
     gauge(
         "yurttunnel_agent_servers",
-        "Different servers: wanted is how many the agent is to be connected to (all replicas, or "
-        "--server-connections), connected to how many it is. Fewer for minutes: see every server "
-        "on /readyz. Requests reach the node as long as one is connected.",
+        "Number of servers: wanted, to which the agent should be connected (all replicas, or"
+        " --server-connections), and connected. If connected is lower for minutes, /readyz lists"
+        " each server. Requests reach the node as long as one server is connected.",
         lambda stats: (("wanted", stats.desired), ("connected", stats.connected)),
         "state",
     ),
     gauge(
         "yurttunnel_agent_server_addresses",
-        "Addresses at which servers can be dialed, as known now. 0: none has been found, see "
-        "server addresses on /readyz.",
+        "Number of known addresses of servers. If 0, see server addresses on /readyz.",
         lambda stats: stats.addresses,
     ),
     counter(
         "yurttunnel_agent_already_connected",
-        "Attempts that have led to a server with which there is a session already. Some are "
-        "normal where several servers are behind one address. A rate that stays high, with fewer "
-        "connected than wanted, means that a load balancer does not spread connections.",
+        "Connections that reached a server to which the agent was already connected. Some are"
+        " normal if several servers share one address. A high rate while fewer are connected than"
+        " wanted means that a load balancer does not distribute connections.",
         lambda stats: stats.refusals,
     ),
 )

@@ -236,11 +236,11 @@ METRICS: tuple[Metric[Nodes], ...] = (
     # The name is that of yurttunnel 1.2.
     gauge(
         "yurttunnel_server_cloud_nodes_counter",
-        "Nodes that are ready and not reached by the tunnel, counted by their first InternalIP: "
-        "those without a label openyurt.io/is-edge-worker or "
-        "openyurt.io/edge-enable-reverseTunnel-client that is true. 0 with a control plane that "
-        "has nodes: the API was out of reach since the server started (/readyz), or these nodes "
-        "are labeled as edge nodes or not ready (kubectl get nodes --show-labels).",
+        "Ready nodes that are not reached through the tunnel, counted by their first InternalIP:"
+        " those without a true label openyurt.io/is-edge-worker or"
+        " openyurt.io/edge-enable-reverseTunnel-client. If 0 although the control plane has nodes:"
+        " the API has been unreachable since the server started (/readyz), or these nodes are"
+        " labeled as edge nodes or are not ready (kubectl get nodes --show-labels).",
         Nodes.cloud_addresses,
     ),
 )

@@ -78,29 +78,29 @@ class Limits:
 METRICS: tuple[Metric[Limits], ...] = (
     gauge(
         "node_yurthub_in_flight_requests_collector",
-        "Requests in hand now, by verb. Watches last as long as their clients want; others that"
-        " pile up wait for a slow API server.",
+        "Requests in flight, by verb. Watches last as long as their clients want; a growing"
+        " number of other requests waits for a slow API server.",
         lambda limits: sorted(limits.in_hand.items()),
         "verb",
     ),
     gauge(
         "node_yurthub_in_flight_requests_total",
-        "The same over all verbs.",
+        "Requests in flight, all verbs.",
         lambda limits: limits.in_hand.total(),
     ),
     Metric(
         # Not by counter(), which would append _total to upstream's name.
         "counter",
         "node_yurthub_rejected_requests_counter",
-        "Requests that were answered 429, since there were more in hand than"
-        " --max-requests-in-flight or --max-watches allow.",
+        "Requests rejected with 429, because --max-requests-in-flight or --max-watches was"
+        " reached.",
         lambda limits: limits.rejected,
     ),
     histogram(
         "yurthub_request_duration_seconds",
-        "How long requests took, from the head of the request to the end of the answer, whoever"
-        " gave it; without watches, followed logs and upgrades. Upstream's proxy_latency_collector"
-        " is in nanoseconds.",
+        "Duration of requests from the head of the request to the end of the response, from the"
+        " API or the cache; without watches, followed logs and upgrades. Upstream's"
+        " proxy_latency_collector is in nanoseconds.",
         lambda limits: limits.durations,
     ),
 )

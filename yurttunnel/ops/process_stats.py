@@ -68,7 +68,7 @@ def _own_metrics(prefix: str) -> tuple[Metric[ProcessStats], ...]:
         ),
         gauge(
             f"{prefix}build_info",
-            "Always 1; the labels say which versions run.",
+            "Always 1; the labels have the versions.",
             lambda _: [((__version__, platform.python_version()), 1)],
             "version",
             "python",
@@ -79,8 +79,8 @@ def _own_metrics(prefix: str) -> tuple[Metric[ProcessStats], ...]:
 def _expiry(prefix: str) -> Metric[Mapping[str, datetime.datetime]]:
     return gauge(
         f"{prefix}certificate_expiry_timestamp_seconds",
-        "When each certificate in use ends, in seconds since 1970. Renewal happens long "
-        "before; alert when less than a week is left.",
+        "Expiry of each certificate in use, in seconds since 1970. Renewal happens long before;"
+        " alert when less than a week is left.",
         lambda ends: ((name, end.timestamp()) for name, end in ends.items()),
         "certificate",
     )
@@ -88,16 +88,18 @@ def _expiry(prefix: str) -> Metric[Mapping[str, datetime.datetime]]:
 
 METRICS: tuple[Metric[ProcessStats], ...] = (
     counter(
-        "process_cpu_seconds", "Processor time, user and system.", lambda _: time.process_time()
+        "process_cpu_seconds",
+        "Total user and system CPU time in seconds.",
+        lambda _: time.process_time(),
     ),
     gauge(
         "process_start_time_seconds",
-        "When the process began, in seconds since 1970.",
+        "Start time of the process in seconds since 1970.",
         lambda stats: stats.started,
     ),
     gauge(
         "process_max_fds",
-        "How many file descriptors there can be.",
+        "Maximum number of open file descriptors.",
         lambda _: resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     ),
     gauge("process_virtual_memory_bytes", "Virtual memory.", lambda stats: stats.virtual),

@@ -43,11 +43,11 @@ def cluster_trust_metrics(prefix: str) -> tuple[Metric[ClusterTrustStats], ...]:
     return (
         counter(
             f"{prefix}certificate_requests",
-            "CertificateSigningRequests of this process that have ended, by certificate. issued: "
-            "the certificate is in use. denied: somebody has denied the request, or its signer has "
-            "refused it. failed: the API was out of reach, nobody has approved or signed it in 15 "
-            "minutes, or the signer issued something else; the log has the sentence. All are tried "
-            "again at least every 32 seconds.",
+            "CertificateSigningRequests of this process by certificate and result. issued: the"
+            " certificate is in use. denied: the request was denied, or its signer rejected it."
+            " failed: the API was unreachable, the request was not approved or signed within 15"
+            " minutes, or the signer issued something else; the log has the reason. All are"
+            " retried at least every 32 seconds.",
             lambda stats: (
                 ((name, result), count)
                 for name, counters in sorted(stats.requests.items())
@@ -68,10 +68,10 @@ def cluster_trust_metrics(prefix: str) -> tuple[Metric[ClusterTrustStats], ...]:
         ),
         counter(
             f"{prefix}common_agent_certificates",
-            "Sessions begun or resumed, or asked for, with a certificate that all agents of "
-            "yurttunnel 1.2 can get and that says nothing of its node. Any accepted ones: upgrade "
-            "the agents of the nodes that the log names, then start the server without "
-            "--accept-common-agent-certificates.",
+            "Sessions opened, resumed or attempted with the common certificate of yurttunnel 1.2,"
+            " which all agents can get and which does not identify a node. If any are accepted:"
+            " upgrade the agents of the nodes that the log names, then start the server without"
+            " --accept-common-agent-certificates.",
             lambda stats: _by_result(stats.common_certificates),
             "result",
         ),

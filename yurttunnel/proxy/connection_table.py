@@ -34,12 +34,13 @@ def connection_table(proc: Path = Path("/proc")) -> ConnectionTable | None:
 METRICS: tuple[Metric[ConnectionTable], ...] = (
     gauge(
         "yurtproxy_conntrack_entries",
-        "Connections in the kernel's table, whoever's they are.",
+        "Entries in the kernel's connection tracking table, of all programs.",
         lambda table: table.entries,
     ),
     gauge(
         "yurtproxy_conntrack_limit",
-        "How many there may be (net.netfilter.nf_conntrack_max); new ones are dropped beyond.",
+        "Maximum number of entries (net.netfilter.nf_conntrack_max); packets of further"
+        " connections are dropped.",
         lambda table: table.limit,
     ),
 )

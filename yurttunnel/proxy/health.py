@@ -139,13 +139,13 @@ class HealthPages:
 METRICS: tuple[Metric[HealthPages], ...] = (
     counter(
         "kubeproxy_proxy_healthz",
-        "Answers of /healthz on --healthz-bind-address, by their status.",
+        "Responses of /healthz on --healthz-bind-address, by status.",
         lambda pages: counts_of(_CODES, pages.healthz),
         "code",
     ),
     counter(
         "kubeproxy_proxy_livez",
-        "Answers of /livez on --healthz-bind-address, by their status.",
+        "Responses of /livez on --healthz-bind-address, by status.",
         lambda pages: counts_of(_CODES, pages.livez),
         "code",
     ),

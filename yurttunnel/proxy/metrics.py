@@ -60,81 +60,83 @@ class ProxyStats:
 METRICS: tuple[Metric[ProxyStats], ...] = (
     histogram(
         "kubeproxy_sync_proxy_rules_duration_seconds",
-        "How long syncs of sockets and rules took that went well.",
+        "Duration of successful syncs of sockets and rules.",
         lambda stats: stats.proxier.durations,
     ),
     gauge(
         "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
-        "When the last sync went well, in seconds since 1970.",
+        "Time of the last successful sync, in seconds since 1970.",
         lambda stats: stats.health.last_synced,
     ),
     gauge(
         "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
-        "When a change of Services or endpoints came last, in seconds since 1970.",
+        "Time of the last received change of Services or endpoints, in seconds since 1970.",
         lambda stats: stats.health.last_queued,
     ),
     histogram(
         "kubeproxy_network_programming_duration_seconds",
-        "From what has changed endpoints, as a pod that is ready, to the sync that made it count.",
+        "Time from the cause of a change of endpoints, such as a pod becoming ready, to the sync"
+        " that applied it.",
         lambda stats: stats.health.programming,
     ),
     gauge(
         "yurtproxy_change_age_seconds",
-        "For how long the oldest change has been waiting for a sync; 0 where none waits.",
+        "Age of the oldest change that waits for a sync, 0 if there is none.",
         lambda stats: stats.health.waits(),
     ),
     counter(
         "yurtproxy_syncs",
-        "Syncs of sockets and rules, by result; repaired: somebody else had changed the rules.",
+        "Syncs of sockets and rules, by result. repaired: another program had changed the rules.",
         lambda stats: stats.proxier.syncs.items(),
         "result",
     ),
     gauge(
         "yurtproxy_problems",
-        "What cannot be served as it should be, for what Services ask for (objects), or what is"
-        " so on this node (node), such as ports that are taken: the status page says what and why.",
+        "Problems because of what Services request (objects) or because of this node (node), such"
+        " as ports that are in use. The status page has the details.",
         lambda stats: stats.problems(),
         "of",
     ),
     gauge(
         "yurtproxy_services",
-        "Virtual services (a port of a Service, by protocol and family) that are carried.",
+        "Number of virtual services (a port of a Service, by protocol and address family).",
         lambda stats: len(stats.carried),
     ),
     gauge(
         "yurtproxy_endpoints",
-        "Their endpoints.",
+        "Number of endpoints of the virtual services.",
         lambda stats: sum(len(each.service.endpoints) for each in stats.carried),
     ),
     gauge(
         "yurtproxy_services_without_endpoints",
-        "Those that have none now: their clients are refused. Absent before the first sync.",
+        "Virtual services without endpoints, whose clients are rejected. Absent before the first"
+        " sync.",
         lambda stats: stats.without_endpoints(),
     ),
     gauge(
         "yurtproxy_ejected_endpoints",
-        "Endpoints that get no new connections, since dials have failed.",
+        "Endpoints that get no new connections because dials to them failed.",
         lambda stats: sum(
             one.ejected_until is not None for each in stats.carried for one in each.endpoints
         ),
     ),
     gauge(
         "yurtproxy_connections",
-        "Connections and UDP clients of the moment, by protocol; in kernel mode as of some 10 to"
-        " 30 s ago, and absent where the kernel's table cannot be read or is too large for that.",
+        "Open connections and UDP clients, by protocol. In kernel mode 10 to 30 s old, and absent"
+        " if the kernel's table cannot be read or is too large.",
         lambda stats: stats.active(),
         "protocol",
     ),
     counter(
         "yurtproxy_accepted_connections",
-        "Connections and UDP clients since the start, by protocol; in kernel mode as they were some"
-        " 10 s ago, and one that is led to another endpoint counts anew.",
+        "Accepted connections and UDP clients, by protocol. In kernel mode about 10 s old, and a"
+        " connection that is redirected to another endpoint counts again.",
         lambda stats: stats.counted("total"),
         "protocol",
     ),
     counter(
         "yurtproxy_failed_connections",
-        "Those that got no endpoint in user mode, by protocol.",
+        "Connections and UDP clients that got no endpoint in user mode, by protocol.",
         lambda stats: stats.counted("failed"),
         "protocol",
     ),
@@ -152,8 +154,8 @@ METRICS: tuple[Metric[ProxyStats], ...] = (
     ),
     counter(
         "yurtproxy_forgotten_flows",
-        "Flows by UDP that the kernel was told to forget, since they led elsewhere, and attempts"
-        " by TCP that led nowhere.",
+        "Connection tracking entries that were deleted: UDP flows to a former endpoint, and TCP"
+        " attempts to an endpoint that did not answer.",
         lambda stats: stats.proxier.flows_forgotten,
     ),
 )

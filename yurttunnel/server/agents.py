@@ -49,12 +49,12 @@ REFUSALS = (
 REFUSAL_METRICS: tuple[Metric[Counter[str]], ...] = (
     counter(
         "yurttunnel_server_refused_agents",
-        "Connections to the agents' port that have not become a session, by reason. "
-        "not_authorized: somebody with a certificate claims what is another node's, or none of "
-        "the tunnel's, which may be an attack; revoked: a node that was cut off; tls: no "
-        "certificate that is trusted, or none at all; timeout and lost: networks, and scanners; "
-        "overloaded: many newer ones were unfinished, too; "
-        "going_away: this server was about to stop. The log has each, with its address.",
+        "Connections to the agents' port that did not become a session, by reason."
+        " not_authorized: a certificate that does not match the claimed node, or is not one of the"
+        " tunnel's, which may be an attack; revoked: the node was revoked; tls: no trusted"
+        " certificate, or none at all; timeout and lost: network problems, and scanners;"
+        " overloaded: too many unfinished handshakes; going_away: this server was stopping. The"
+        " log has each with its address.",
         lambda refusals: counts_of((*REFUSALS, "protocol"), refusals),
         "reason",
     ),

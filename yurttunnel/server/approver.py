@@ -75,20 +75,20 @@ class ApprovalCounters:
 METRICS: tuple[Metric[ApprovalCounters], ...] = (
     counter(
         "yurttunnel_server_certificate_requests_approved",
-        "Certificate requests that this server has approved, by the kind of certificate. Many "
-        "agent ones: agents lose their certificates (--cert-dir), or addresses of nodes change.",
+        "Certificate requests that this server has approved, by kind of certificate. Many for"
+        " agents: agents lose their certificates (--cert-dir), or addresses of nodes change.",
         lambda counters: counts_of((kind.value for kind in Kind), counters.approved),
         "kind",
     ),
     counter(
         "yurttunnel_server_certificate_requests_left_alone",
-        "Certificate requests of the tunnel that were not approved, by kind and reason. requester "
-        "and unbound_token: somebody asks for a certificate that is not theirs, which may be an "
-        "attack, as may be other_node: a node reports the name of another one as its own. names: "
-        "an agent claims more than its node has. other_installation: servers in another "
-        "namespace, whose own approver it is for; nothing is to be done. Others are mistakes. The "
-        "event on the request (kubectl describe csr) and the log say who, for what, and what to "
-        "do.",
+        "Certificate requests of the tunnel that were not approved, by kind and reason. requester"
+        " and unbound_token: a request for a certificate that does not belong to the requester,"
+        " which may be an attack, as may other_node: a node reports the name of another node as"
+        " its own. names: an agent claims more names than its node has. other_installation: a"
+        " request of servers in another namespace, which their own approver handles; no action is"
+        " needed. The others are mistakes. The Event on the request (kubectl describe csr) and the"
+        " log have the requester, the subject and the remedy.",
         # All from the start: an attack may be one request, of which ``increase`` sees nothing else.
         lambda counters: (
             ((kind.value, reason.value), counters.left_alone[kind.value, reason.value])
@@ -100,8 +100,8 @@ METRICS: tuple[Metric[ApprovalCounters], ...] = (
     ),
     counter(
         "yurttunnel_server_certificate_request_failures",
-        "Attempts to look at or approve a certificate request that failed and are repeated: the "
-        "API was out of reach, or does not permit it; /readyz and the log say which.",
+        "Failed attempts to review or approve a certificate request, which are retried: the API"
+        " was unreachable, or permission is missing; /readyz and the log have the reason.",
         lambda counters: counters.failures,
     ),
 )

@@ -84,8 +84,8 @@ METRICS: tuple[Metric[AuditStats], ...] = (
     ),
     counter(
         "yurttunnel_server_audit_lines_lost",
-        "Lines of the audit log that could not be written: the disk is full or too slow, or the "
-        "file or its directory is not writable; the log says what it is. Alert on any increase.",
+        "Lines of the audit log that could not be written: the disk is full or too slow, or the"
+        " file or its directory is not writable; the log has the reason. Alert on any increase.",
         lambda stats: stats.lost,
     ),
 )

@@ -66,31 +66,30 @@ _FOR_CALLERS = frozenset({Kind.CONNECT, Kind.FORWARD, Kind.PASSTHROUGH})
 METRICS: tuple[Metric[TunnelStats], ...] = (
     gauge(
         "konnectivity_network_proxy_server_registered_agents",
-        "1 for a node whose agent is connected, 0 for one whose agent is expected back within "
-        "the resume window. A node that is absent has no session: it cannot be reached.",
+        "1 for a node whose agent is connected, 0 for a node whose agent may return within the"
+        " resume window. A node without a value has no session and is unreachable.",
         lambda stats: ((node, int(each.connected)) for node, each in stats.newest.items()),
         "agentID",
     ),
     gauge(
         "konnectivity_network_proxy_server_total_registered_agents",
-        "How many nodes have a connected agent. A sudden fall across many nodes points to the "
-        "network before the server; a fall to 0 to the server itself or its certificate.",
+        "Number of nodes with a connected agent. A sudden drop across many nodes points to the"
+        " network in front of the server; a drop to 0 to the server itself or its certificate.",
         lambda stats: sum(each.connected for each in stats.newest.values()),
     ),
     histogram(
         "konnectivity_network_proxy_server_dial_duration_seconds",
-        "How long agents took to reach a target, seen from the server; successful dials "
-        "only. Compare with the round trip times: a dial is one round trip more than what "
-        "the node itself needs.",
+        "Duration of successful dials through agents, as seen by the server. Compare it with the"
+        " round-trip times: a dial takes one round trip more than the node's own dial.",
         lambda stats: stats.counters.dial_durations,
     ),
     counter(
         "yurttunnel_server_refused_streams",
-        "Dials that were refused because a share of the streams was used up, by the entry "
-        "(forward, connect, passthrough, or kubelets for requests to them) and whose share it was: "
-        "caller, one address or user has too many by that entry; entry, its callers together; "
-        "all, there is room for nobody. docs/limits.md has the shares; /agents says which entries "
-        "have how many streams to a node, and what callers are told names the node.",
+        "Dials rejected because a share of the streams was exhausted, by entry (forward, connect,"
+        " passthrough, or kubelets for requests to them) and holder of the share: caller, one"
+        " address or user has too many through that entry; entry, all its callers together; all,"
+        " there is no room at all. docs/limits.md has the shares; /agents has the streams of each"
+        " entry to a node, and the error that callers get names the node.",
         lambda stats: (
             ((kind, share), stats.counters.refused[f"{kind}.{share}"])
             for kind in Kind

@@ -125,10 +125,10 @@ class SteeringReport:
 RULES_METRICS: tuple[Metric[RulesReport], ...] = (
     counter(
         f"{_PREFIX}syncs",
-        "Looks at the rules of the firewall, by family of addresses and result. changed: nodes or "
-        "ports were others. repaired: somebody else had disturbed the rules; a steady rate is a "
-        "fight with another program, such as a second tunnel server or firewalld, and the log "
-        "says over what. failed: the rules may be out of date; /steering says why.",
+        "Checks of the firewall rules, by address family and result. changed: nodes or ports"
+        " changed. repaired: another program had changed the rules; a steady rate is a conflict"
+        " with another program, such as a second tunnel server or firewalld, and the log has the"
+        " rules. failed: the rules may be outdated; /steering has the reason.",
         lambda report: (
             ((each.name, result), each.syncs.get(result, 0))
             for each in report.families
@@ -139,9 +139,9 @@ RULES_METRICS: tuple[Metric[RulesReport], ...] = (
     ),
     gauge(
         f"{_PREFIX}last_success_timestamp_seconds",
-        "When the rules of the firewall were last known to be as wanted, in seconds since 1970; "
-        "absent before. Alert when it is older than three times --iptables-sync-period: "
-        "/steering and the log say what fails.",
+        "Time when the firewall rules were last verified, in seconds since 1970; absent before."
+        " Alert when it is older than three times --iptables-sync-period: /steering and the log"
+        " have the reason.",
         lambda report: (
             (each.name, each.last_success)
             for each in report.families
@@ -151,8 +151,8 @@ RULES_METRICS: tuple[Metric[RulesReport], ...] = (
     ),
     gauge(
         f"{_PREFIX}intercepted_ports",
-        "Ports of edge nodes that the rules lead to this server. 0 beside edge addresses "
-        "that are known to the API: nothing is intercepted, and /readyz says why.",
+        "Ports of edge nodes that the rules redirect to this server. If 0 although edge addresses"
+        " are known: nothing is intercepted, and /readyz has the reason.",
         lambda report: (
             (each.name, len({port.port for port in each.ports})) for each in report.families
         ),
@@ -160,9 +160,9 @@ RULES_METRICS: tuple[Metric[RulesReport], ...] = (
     ),
     gauge(
         f"{_PREFIX}addresses",
-        "Addresses of nodes that the rules know: edge, to which connections are led through the "
-        "tunnel, and cloud, which are reached directly. 0 edge ones: no node has a label "
-        "openyurt.io/is-edge-worker=true (kubectl get nodes --show-labels), so there are no rules.",
+        "Addresses of nodes in the rules: edge, reached through the tunnel, and cloud, reached"
+        " directly. If edge is 0: no node has the label openyurt.io/is-edge-worker=true (kubectl"
+        " get nodes --show-labels), so there are no rules.",
         lambda report: (
             ((each.name, side), addresses.total)
             for each in report.families
@@ -173,9 +173,9 @@ RULES_METRICS: tuple[Metric[RulesReport], ...] = (
     ),
     counter(
         f"{_PREFIX}flows_cut",
-        "Connections that were cut because the rules lead them elsewhere than before. Many for "
-        "long: nodes change their addresses or labels again and again, or somebody flushes the "
-        "rules (see syncs, repaired).",
+        "Connections that were closed because the rules redirect them elsewhere now. Many for"
+        " long: nodes change their addresses or labels repeatedly, or somebody flushes the rules"
+        " (see syncs, repaired).",
         lambda report: ((each.name, each.flows_cut) for each in report.families),
         "family",
     ),
@@ -203,8 +203,8 @@ DNS_METRICS: tuple[Metric[DnsReport], ...] = (
     ),
     counter(
         f"{_PREFIX}dns_writes",
-        "Objects that the DNS controller has written, by their kind. A steady rate without "
-        "changes of nodes or ports: somebody else changes them back.",
+        "Objects written by the DNS controller, by kind. A steady rate without changes of nodes"
+        " or ports: another program reverts them.",
         lambda report: sorted(report.writes.items()),
         "kind",
     ),
@@ -219,8 +219,8 @@ PASSTHROUGH_METRICS: tuple[Metric[PassthroughReport], ...] = (
     ),
     counter(
         f"{_PREFIX}passthrough_refusals",
-        "Connections on --passthrough-port that were not led to a node, by reason; the log says "
-        "more of each. Callers see a connection that is reset.",
+        "Connections on --passthrough-port that were not forwarded to a node, by reason; the log"
+        " has the details. Callers see a connection reset.",
         lambda report: sorted(report.refused.items()),
         "reason",
     ),

@@ -160,9 +160,8 @@ def tunnel_metrics(prefix: str, peer: str) -> tuple[Metric[TunnelStats], ...]:
     return (
         counter(
             f"{prefix}bytes",
-            "Payload of streams, received from and sent to the other ends of this process's "
-            "sessions. Frame headers, TLS and what was sent again after a lost connection are not "
-            "included.",
+            "Payload of streams, received from and sent to the peers of this process's sessions,"
+            " without frame headers, TLS and retransmissions after a lost connection.",
             lambda stats: (
                 ("received", stats.counters.bytes_received),
                 ("sent", stats.counters.bytes_sent),
@@ -171,37 +170,36 @@ def tunnel_metrics(prefix: str, peer: str) -> tuple[Metric[TunnelStats], ...]:
         ),
         counter(
             f"{prefix}dial_results",
-            "Answers to requests for a stream: done is success. refused, unreachable, timeout and "
-            "name_not_resolved lie with the target; denied is the agent's --allow-destination; "
-            "overloaded means that a limit was reached; session codes mean that the node was lost "
-            "meanwhile.",
+            "Results of opening streams: done is success. refused, unreachable, timeout and"
+            " name_not_resolved concern the target; denied is the agent's --allow-destination;"
+            " overloaded means that a limit was reached; session codes mean that the node was lost"
+            " meanwhile.",
             lambda stats: _by_reason(stats.counters.dials),
             "reason",
         ),
         counter(
             f"{prefix}stream_ends",
-            "How streams ended: done is a normal end, cancelled a caller who went away, "
-            "connection_lost a caller's or target's socket that broke, session_lost and "
-            "going_away the tunnel's own doing. protocol, flow_control and internal are defects: "
-            "please report them.",
+            "Reasons for which streams ended: done is a normal end, cancelled a caller that went"
+            " away, connection_lost a broken socket of a caller or target, session_lost and"
+            " going_away an end by the tunnel. protocol, flow_control and internal are defects:"
+            " please report them.",
             lambda stats: _by_reason(stats.counters.stream_ends),
             "reason",
         ),
         counter(
             f"{prefix}session_ends",
-            "Why sessions ended: session_lost means that the peer did not come back within the "
-            "resume window, replaced that it came back as a new process, revoked that its node was "
-            "cut off. Who is refused before there is a session is in the server's refused_agents. "
-            "Many of flood, protocol or frame_too_large come from a peer that is not yurttunnel or "
-            "is broken.",
+            "Reasons for which sessions ended: session_lost, the peer did not return within the"
+            " resume window; replaced, it returned as a new process; revoked, its node was"
+            " revoked. Connections that are rejected before a session begins are in the server's"
+            " refused_agents. Many of flood, protocol or frame_too_large come from a peer that is"
+            " not yurttunnel or is broken.",
             lambda stats: _by_reason(stats.counters.session_ends),
             "reason",
         ),
         gauge(
             f"{prefix}sessions",
-            "Sessions now: connected ones, and those that wait for their peer to come back within "
-            "the resume window. Waiting ones that never become connected again are nodes that are "
-            "being lost.",
+            "Sessions: connected, and waiting for their peer to return within the resume window."
+            " Waiting sessions that never become connected again are nodes that are being lost.",
             lambda stats: (
                 ("connected", sum(each.connected for each in stats.sessions)),
                 ("waiting", sum(not each.connected for each in stats.sessions)),
@@ -269,7 +267,7 @@ def tunnel_metrics(prefix: str, peer: str) -> tuple[Metric[TunnelStats], ...]:
         ),
         counter(
             f"{prefix}session_bytes",
-            "Payload of the session's streams since it began; begins at 0 with every new session.",
+            "Payload of the session's streams; starts at 0 with every new session.",
             lambda stats: (
                 sample
                 for name, each in stats.newest.items()

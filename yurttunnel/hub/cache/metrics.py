@@ -42,68 +42,67 @@ class CacheStats:
 METRICS: tuple[Metric[CacheStats], ...] = (
     gauge(
         "yurthub_cache_bytes",
-        "Bytes in use in the file of the cache, without its log: some MB, and up to 128 MiB while"
-        " lists are read slowly.",
+        "Size in bytes of the data in the cache file, without the write-ahead log, which has some"
+        " MB, and up to 128 MiB while lists are read slowly.",
         lambda stats: stats.size,
     ),
     gauge(
         "yurthub_cache_clients",
-        "Clients of which something is kept; --dump-cache shows them.",
+        "Number of clients with cached data; --dump-cache lists them.",
         lambda stats: stats.clients,
     ),
     gauge(
         "yurthub_cache_waiting_bytes",
-        "Bytes of memory that wait to be written, with the lists that are on their way.",
+        "Bytes of memory waiting to be written, including lists that are being received.",
         lambda stats: stats.waiting,
     ),
     counter(
         "yurthub_cache_objects",
-        "Objects that lists and watches have shown to the cache. written: it was new, or in "
-        "another version. unchanged: it was there, and nothing was written.",
+        "Objects from lists and watches, by result. written: new, or with another"
+        " resourceVersion. unchanged: already cached, so nothing was written.",
         lambda stats: (("written", stats.written), ("unchanged", stats.unchanged)),
         "result",
     ),
     counter(
         "yurthub_cache_dropped",
-        "What was not kept because too much waited: the disk is slow, full or broken, or a list is "
-        "very large; or since the file, or its disk, has no room for it. "
-        "changes: of single objects, or whole lists that waited; lists: that were never complete. "
-        "Of what it was about, the cache has an older state until it is listed again.",
+        "Data that was not cached because too much was waiting to be written (the disk is slow,"
+        " full or broken, or a list is very large), or because the file or its disk is full."
+        " changes: single objects, or complete lists that were waiting; lists: lists that were"
+        " never complete. Until the next list the cache has an older state of these objects.",
         lambda stats: (("changes", stats.dropped), ("lists", stats.refused)),
         "what",
     ),
     gauge(
         "yurthub_cache_kept_events",
-        "Kubernetes Events that could not be sent yet.",
+        "Kubernetes Events that have not been sent yet.",
         lambda stats: stats.events,
     ),
     counter(
         "yurthub_cache_lost_events",
-        "Kubernetes Events that were not sent, and that newer ones have taken the place of.",
+        "Kubernetes Events that were never sent, and were evicted by newer ones.",
         lambda stats: stats.events_lost,
     ),
     counter(
         "yurthub_cache_forgotten_clients",
-        "Clients of which nothing is there any more: they are kept no longer, have not asked for "
-        "30 days, or there was no room; the log names them, and one guest a minute.",
+        "Clients whose cached data was deleted: they are no longer cached, have sent no request"
+        " for 30 days, or there was no room. The log names them, and at most one guest a minute.",
         lambda stats: stats.forgotten,
     ),
     counter(
         "yurthub_cache_forgotten_documents",
-        "Answers of discovery and OpenAPI that are not kept any longer, since there was no room: "
-        "the oldest, or one that is larger than all may be. Without the cloud kubectl may find "
-        "nothing.",
+        "Discovery and OpenAPI responses that were evicted because there was no room: the oldest,"
+        " or one that is larger than the limit for all. Without the cloud kubectl may not work.",
         lambda stats: stats.forgotten_documents,
     ),
     counter(
         "yurthub_cache_damaged",
-        "Files of the cache that were damaged, and moved aside; see the log, and the disk.",
+        "Damaged cache files that were moved aside; see the log, and check the disk.",
         lambda stats: stats.damaged,
     ),
     gauge(
         "yurthub_cache_broken",
-        "1 while nothing can be written; /readyz has the sentence. Clients notice nothing of it "
-        "before the cloud cannot be reached.",
+        "1 while nothing can be written; /readyz has the reason. Clients are affected only once"
+        " the API is unreachable.",
         lambda stats: int(stats.broken),
     ),
 )

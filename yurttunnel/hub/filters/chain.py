@@ -227,9 +227,9 @@ def _all_of(members: Sequence[_Member]) -> Callable[[Object], Object | None]:
 METRICS: tuple[Metric[Filters], ...] = (
     counter(
         "yurthub_filter_failures",
-        "Objects that a filter could not change because of a defect in it, which pass as they are,"
-        " or are hidden by one that hides objects; and requests of which it could not say whether"
-        " it is for them.",
+        "Failures of filters because of a defect: objects that a filter could not modify, which"
+        " are passed unmodified, or hidden by a filter that hides objects; and requests for which"
+        " it could not decide whether it applies.",
         lambda filters: filters.failures.items(),
         "filter",
     ),

@@ -320,8 +320,9 @@ def _without(fields: Fields) -> list[tuple[bytes, bytes]]:
 METRICS: tuple[Metric[Answers], ...] = (
     counter(
         "yurthub_unreadable_answers",
-        "Answers that the hub could not read, and was to keep or to filter. Those to keep pass, and"
-        " are not there without the cloud; those to filter are broken off. The log says which.",
+        "Responses that the hub could not parse for caching or filtering. Responses to be cached"
+        " are passed on but not cached; responses to be filtered are aborted. The log has the"
+        " details.",
         lambda answers: answers.unreadable,
     ),
 )

@@ -74,39 +74,39 @@ def _openings(stats: SiblingStats) -> Iterable[tuple[tuple[str, str], int]]:
 METRICS: tuple[Metric[SiblingStats], ...] = (
     gauge(
         "yurttunnel_server_siblings",
-        "Other replicas of this server: known by the EndpointSlices of its Service, and connected "
-        "now. Fewer connected than known for long: the log says why; look at what is between the "
-        "servers on the agents' port.",
+        "Other replicas of this server: known from the EndpointSlices of its Service, and"
+        " connected. If fewer are connected than known for long, the log has the reason; check the"
+        " network between the servers on the agents' port.",
         lambda stats: (("known", stats.known), ("connected", stats.connected)),
         "state",
     ),
     gauge(
         "yurttunnel_server_remote_nodes",
-        "Nodes that this server reaches by a sibling only. Many for long: agents do not connect "
-        "to all servers; look at what they know of them (/readyz of the agent, its log).",
+        "Nodes that this server reaches only through a sibling. Many for long: agents do not"
+        " connect to all servers; check which servers they know (/readyz of the agent, its log).",
         lambda stats: stats.remote_nodes,
     ),
     gauge(
         "yurttunnel_server_sibling_streams",
-        "Streams between this server and its siblings now: out, to nodes that a sibling has; in, "
-        "to nodes that this server has. There is one more for each connected sibling either way, "
-        "the list of nodes.",
+        "Streams between this server and its siblings: out, to nodes that are connected to a"
+        " sibling; in, to nodes that are connected to this server. Each connected sibling adds one"
+        " stream in either direction for the list of nodes.",
         lambda stats: (("out", stats.open_outgoing), ("in", stats.open_incoming)),
         "direction",
     ),
     counter(
         "yurttunnel_server_sibling_stream_openings",
-        "Streams that were asked for between servers, by how the asking ended: DONE, or the code "
-        "of docs/protocol.md. SESSION_LOST, now and then: a node or a sibling was lost meanwhile, "
-        "and another way is tried if there is one.",
+        "Streams opened between servers, by result: DONE, or the code of docs/protocol.md."
+        " Occasional SESSION_LOST: a node or a sibling was lost meanwhile, and another route is"
+        " tried if there is one.",
         _openings,
         "direction",
         "code",
     ),
     counter(
         "yurttunnel_server_sibling_bytes",
-        "Payload of the streams between servers, out and in by the way of the bytes. Much of it "
-        "beside little of other traffic: see remote_nodes.",
+        "Payload of the streams between servers, out and in. Much of it compared with other"
+        " traffic: see remote_nodes.",
         lambda stats: (
             ("out", stats.outgoing.bytes_sent + stats.incoming.bytes_sent),
             ("in", stats.outgoing.bytes_received + stats.incoming.bytes_received),
@@ -115,8 +115,8 @@ METRICS: tuple[Metric[SiblingStats], ...] = (
     ),
     counter(
         "yurttunnel_server_sibling_connection_failures",
-        "Attempts to connect to siblings that ended before the sibling's HELLO. Some are normal "
-        "while a replica starts or stops; the log has the reason of each that is new.",
+        "Failed attempts to connect to siblings, before the sibling's HELLO. Some are normal"
+        " while a replica starts or stops; the log has each new reason.",
         lambda stats: stats.failed_attempts,
     ),
 )

@@ -65,9 +65,9 @@ class InterceptionStats:
 METRICS: tuple[Metric[InterceptionStats], ...] = (
     gauge(
         f"{_PREFIX}in_proxy_requests",
-        "Requests to kubelets that are being served now, by verb and first segment of the path. "
-        "exec, attach, portForward and followed containerLogs last as long as somebody uses "
-        "them; others that pile up wait for a slow node.",
+        "Requests to kubelets in flight, by verb and first segment of the path. exec, attach,"
+        " portForward and followed containerLogs last as long as they are used; a growing number"
+        " of others waits for a slow node.",
         lambda stats: sorted(stats.counters.in_hand.items()),
         "verb",
         "path",
@@ -80,9 +80,9 @@ METRICS: tuple[Metric[InterceptionStats], ...] = (
     ),
     counter(
         f"{_PREFIX}proxied_requests",
-        "Requests to kubelets that have ended, by the status that the caller got, 101 for those "
-        "that were upgraded, none for callers that left before. 502, 503 and 504 are mostly the "
-        "server's: the node could not be reached, has no agent, or did not answer in time.",
+        "Completed requests to kubelets by the status sent to the caller: 101 for upgrades, none"
+        " for callers that disconnected before a response. 502, 503 and 504 mostly come from the"
+        " server: the node was unreachable, has no agent, or did not respond in time.",
         lambda stats: sorted(stats.counters.answered.items()),
         "verb",
         "path",
@@ -90,10 +90,10 @@ METRICS: tuple[Metric[InterceptionStats], ...] = (
     ),
     counter(
         f"{_PREFIX}refused_requests",
-        "Requests that were answered by the ports themselves, by status; they are in no other "
-        "figure and have no line in the log. 503: too many connections, of which the log warns; "
-        "408: callers that do not send what they began; 400, 417, 431 and 501: requests that are "
-        "malformed, expect what cannot be met, are too large, or have an unknown encoding.",
+        "Requests that the ports rejected themselves, by status; they are not part of the other"
+        " metrics and are not logged. 503: too many connections, about which the log warns; 408:"
+        " incomplete requests; 400, 417, 431 and 501: requests that are malformed, have an"
+        " unsupported expectation, are too large, or have an unknown encoding.",
         lambda stats: (
             (str(status), stats.refusals.get(status, 0))
             for status in sorted({*_REFUSED, *stats.refusals})
@@ -110,24 +110,24 @@ METRICS: tuple[Metric[InterceptionStats], ...] = (
     ),
     counter(
         f"{_PREFIX}kubelet_tls_handshakes",
-        "TLS handshakes with kubelets by how they ended. Many done ones beside few requests that "
-        "were upgraded mean that connections are not reused: look at kubelet_pool_events. "
-        "not_trusted is --kubelet-verify at work; failed is a port without TLS, or a kubelet "
-        "that broke off; timeout a kubelet that is overloaded or gone.",
+        "TLS handshakes with kubelets, by result. Many of result done with few upgraded requests"
+        " mean that connections are not reused: see kubelet_pool_events. not_trusted:"
+        " --kubelet-verify rejected the certificate; failed: the port has no TLS, or the kubelet"
+        " closed the connection; timeout: the kubelet is overloaded or gone.",
         lambda stats: counts_of(HANDSHAKE_RESULTS, stats.counters.handshakes),
         "result",
     ),
     counter(
         f"{_PREFIX}kubelet_verifications",
-        "How far kubelets were verified in handshakes that were done. Any unverified ones: give "
-        "their authority by --kubelet-ca, then demand it by --kubelet-verify ca.",
+        "Verification of kubelets in successful handshakes. If any are unverified: set their"
+        " authority with --kubelet-ca, then require it with --kubelet-verify ca.",
         lambda stats: counts_of(VERDICTS, stats.counters.verdicts),
         "result",
     ),
     gauge(
         f"{_PREFIX}kubelet_connections",
-        "Connections to kubelets now, over all nodes: in use by a request, those that follow and "
-        "those that were upgraded included, or idle until the next one.",
+        "Connections to kubelets of all nodes: in use by a request, including followed and"
+        " upgraded ones, or idle.",
         lambda stats: (("in_use", stats.pool.in_use), ("idle", stats.pool.idle)),
         "state",
     ),
@@ -140,11 +140,11 @@ METRICS: tuple[Metric[InterceptionStats], ...] = (
     ),
     counter(
         f"{_PREFIX}kubelet_pool_events",
-        "What requests for connections to kubelets have led to: reuse, a connection that was "
-        "there was used again; connect, one was made or tried, which failed as often as "
-        "connect_failed says; refusal, the caller got 503 because the connections to one kubelet "
-        "were at their bounds (docs/limits.md). Many connects beside few reuses: requests come "
-        "less often than once in the time for which a connection is kept, or kubelets close them.",
+        "Events of the connection pools for kubelets: reuse, a kept connection was used; connect,"
+        " a connection was attempted, of which connect_failed have failed; refusal, the caller got"
+        " 503 because the limit of connections to one kubelet was reached (docs/limits.md). Many"
+        " connects and few reuses: requests are rarer than connections are kept, or kubelets close"
+        " them.",
         lambda stats: stats.pool.events(),
         "event",
     ),

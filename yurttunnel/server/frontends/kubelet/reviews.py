@@ -73,20 +73,20 @@ class AuthorizationCounters:
 METRICS: tuple[Metric[AuthorizationCounters], ...] = (
     counter(
         "yurttunnel_server_caller_decisions",
-        "Requests on --secure-port by what was decided, and by what the caller proved itself: a "
-        "name of --allowed-callers, another certificate, a token, or none. denied (403): somebody "
-        "lacks a role on nodes/proxy, or tries what is not for them; the log says who. "
-        "unauthenticated (401): tokens are missing or have expired. unavailable (503): the API "
-        "did not answer, see caller_review_failures.",
+        "Requests on --secure-port by decision and by credentials of the caller: a name of"
+        " --allowed-callers, another certificate, a token, or none. denied (403): the caller lacks"
+        " permission for nodes/proxy, or requests something that it must not; the log has the"
+        " caller. unauthenticated (401): the token is missing or expired. unavailable (503): the"
+        " API did not respond, see caller_review_failures.",
         lambda counters: sorted(counters.decisions.items()),
         "result",
         "proof",
     ),
     counter(
         "yurttunnel_server_caller_lookups",
-        "What had to be known about callers, by the kind of review and how it was come by: kept "
-        "from before, shared with a request that waited for the same, or asked of the API. Many "
-        "asked ones beside few kept ones: callers change their tokens, or somebody tries many.",
+        "Lookups of callers by kind of review and source: kept (from the cache), shared (with a"
+        " concurrent request), or asked (from the API). Many asked and few kept: callers change"
+        " their tokens, or somebody tries many tokens.",
         lambda counters: (
             ((review, source), count)
             for review, lookups in counters.lookups.items()
@@ -101,9 +101,9 @@ METRICS: tuple[Metric[AuthorizationCounters], ...] = (
     ),
     counter(
         "yurttunnel_server_caller_review_failures",
-        "Reviews of callers that came to nothing because the API was out of reach, or refused to "
-        "do them for this server; /readyz and the log say which. Callers of --allowed-callers, "
-        "and those that were reviewed a moment ago, get through all the same.",
+        "Failed reviews of callers, because the API was unreachable or this server lacks the"
+        " permission; /readyz and the log have the reason. Callers of --allowed-callers, and those"
+        " that were reviewed a moment ago, are still served.",
         lambda counters: counts_of(REVIEWS, counters.failures),
         "review",
     ),
