@@ -23,21 +23,21 @@ from yurttunnel.pki.certificate_template import HUB_ADDRESS, HUB_ADDRESS_6
 
 # Of yurthub 1.6 and before, and of its logging library.
 _IGNORED_FLAGS = {
-    "gc-frequency": "the cache is bounded by --cache-max-bytes",
-    "pool-scope-resources": "each client has a watch of its own",
+    "gc-frequency": "--cache-max-bytes limits the cache",
+    "pool-scope-resources": "each client has its own watch",
     "host-control-plane-address": "there is no working mode local",
-    "coordinator-server-addr": "there is no coordinator of a pool",
-    "coordinator-storage-addr": "there is no coordinator of a pool",
-    "coordinator-storage-prefix": "there is no coordinator of a pool",
+    "coordinator-server-addr": "there is no pool coordinator",
+    "coordinator-storage-addr": "there is no pool coordinator",
+    "coordinator-storage-prefix": "there is no pool coordinator",
     "cert-mgr-mode": "use --bootstrap-mode",
     **KLOG_FLAGS,
 }
 _IGNORED_SWITCHES = {
-    "enable-iptables": "no rules are needed where the INPUT chain lets the node's own pods in",
-    "enable-node-pool": "pools are followed where a filter needs them",
-    "enable-coordinator": "there is no coordinator of a pool",
+    "enable-iptables": "no rules are needed if the INPUT chain accepts the node's own pods",
+    "enable-node-pool": "pools are watched if a filter needs them",
+    "enable-coordinator": "there is no pool coordinator",
     "access-server-through-hub": "the hub's own requests always go through it",
-    "leader-elect": "there is no coordinator of a pool",
+    "leader-elect": "there is no pool coordinator",
     "profiling": "see /debug on --serve-port",
     **KLOG_SWITCHES,
 }

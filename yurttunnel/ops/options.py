@@ -25,7 +25,7 @@ from yurttunnel.ops.log_output import FORMATS, take_over_log
 
 _USE_LOG_LEVEL = "use --v, or twist's --log-level"
 _USE_LOG_FILE = "use twist's --log-file"
-_OWN_FORM = "lines have the form that twist, or --log-format, gives them"
+_OWN_FORM = "twist or --log-format determines the format"
 
 KLOG_FLAGS: Mapping[str, str] = {
     "log_backtrace_at": _USE_LOG_LEVEL,

@@ -27,15 +27,15 @@ from yurttunnel.proxy.settings import (
 )
 
 _NO_IPVS = "there is no mode ipvs"
-_NO_SYSCTLS = "limits of conntrack are the machine's: set them by sysctl"
+_NO_SYSCTLS = "conntrack limits are set per machine: use sysctl"
 _USE_ADDRESSES = "use --healthz-bind-address and --metrics-bind-address"
 _OF_KUBE_PROXY = b"kind: KubeProxyConfiguration"
-_ONE_WATCH = "a change is one event of a watch, whatever the rate"
+_ONE_WATCH = "each change is one watch event, whatever the rate"
 
 # Of kube-proxy up to 1.35, and of its logging library.
 _IGNORED_FLAGS = {
     "proxy-mode": "use --mode and --proxy-backend",
-    "config-sync-period": "the API is followed, and asked anew only when that breaks",
+    "config-sync-period": "the API is watched, and listed again only when a watch fails",
     "conntrack-max-per-core": _NO_SYSCTLS,
     "conntrack-min": _NO_SYSCTLS,
     "conntrack-tcp-timeout-established": _NO_SYSCTLS,
@@ -58,7 +58,7 @@ _IGNORED_FLAGS = {
     "ipvs-udp-timeout": _NO_IPVS,
     "kube-api-burst": _ONE_WATCH,
     "kube-api-qps": _ONE_WATCH,
-    "kube-api-content-type": "objects are asked for as JSON",
+    "kube-api-content-type": "objects are requested as JSON",
     "oom-score-adj": "use OOMScoreAdjust= of the unit, or the pod's priorityClassName",
     "resource-container": "use the cgroup of the unit or pod",
     "show-hidden-metrics-for-version": "no metric is hidden",
@@ -67,9 +67,9 @@ _IGNORED_FLAGS = {
     **KLOG_FLAGS,
 }
 _IGNORED_SWITCHES = {
-    "bind-address-hard-fail": "a port that is taken is told, and all else is served",
-    "conntrack-tcp-be-liberal": "set net.netfilter.nf_conntrack_tcp_be_liberal by sysctl, which is"
-    " followed",
+    "bind-address-hard-fail": "a port in use is reported, and everything else is served",
+    "conntrack-tcp-be-liberal": "set net.netfilter.nf_conntrack_tcp_be_liberal by sysctl; the"
+    " proxy applies it",
     "iptables-localhost-nodeports": "node ports are served at 127.0.0.1 in user mode",
     "ipvs-strict-arp": _NO_IPVS,
     "profiling": "see /debug on --metrics-bind-address",

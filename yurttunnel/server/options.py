@@ -28,7 +28,7 @@ from yurttunnel.server.steering_options import SteeringFlags, refuse_steering, s
 
 # Of yurttunnel 1.2 and of its logging library.
 _IGNORED_FLAGS = {
-    "server-count": "agents are told how many servers there are",
+    "server-count": "servers report their number to agents",
     "proxy-strategy": "the agent is always chosen by the destination",
     **KLOG_FLAGS,
 }
