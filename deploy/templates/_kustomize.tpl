@@ -1,11 +1,11 @@
 {{- /*
-As much of Kustomize as the kustomizations of this directory use, so that the chart has no objects
+The subset of Kustomize that the kustomizations of this directory use, so that the chart needs no objects
 of its own: resources, components, replicas, configMapGenerator, and patches by RFC 6902 and as
-strategic merges. Templates return text only, so these change what they are given: maps of a state,
-"objects" (those so far) and "seen" (directories), and of objects.
+strategic merges. Templates can only return text, so these modify their arguments: the maps of a state,
+"objects" (the result so far) and "seen" (directories), and the maps of objects.
 */}}
 
-{{- /* Takes in a directory, unless it is there already. */}}
+{{- /* Adds the objects of a directory, unless it was added before. */}}
 {{- define "kustomization" }}
 {{- $state := .state }}
 {{- $files := .files }}
@@ -47,11 +47,11 @@ strategic merges. Templates return text only, so these change what they are give
 {{- end }}
 {{- end }}
 
-{{- /* Patches the objects of a target; without one those of the patch's own kind and name. */}}
+{{- /* Patches the objects of a target; without a target, those of the patch's own kind and name. */}}
 {{- define "patch" }}
 {{- $patch := .patch }}
 {{- $merged := fromYaml $patch }}
-{{- /* What is no map, but a list of operations, is an error to it. */}}
+{{- /* fromYaml returns an error for a list of operations. */}}
 {{- $operations := list }}
 {{- if hasKey $merged "Error" }}
 {{- $operations = fromYamlArray $patch }}
@@ -84,8 +84,8 @@ strategic merges. Templates return text only, so these change what they are give
 {{- end }}
 
 {{- /*
-One operation of RFC 6902, without "copy" and "move". A list cannot be changed, so the map that has it
-gets another. What cannot be done is an error, as it is to Kustomize.
+One operation of RFC 6902, without "copy" and "move". Templates cannot modify a list, so the map that
+contains it gets a new list. An impossible operation is an error, as in Kustomize.
 */}}
 {{- define "operation" }}
 {{- $op := .operation.op }}
@@ -150,7 +150,7 @@ gets another. What cannot be done is an error, as it is to Kustomize.
 {{- end }}
 {{- end }}
 
-{{- /* What "test" is: an error if it is something else. */}}
+{{- /* The operation "test": fails if the values differ. */}}
 {{- define "equal" }}
 {{- if ne (toYaml .item) (toYaml .value) }}
 {{- fail (printf "%s has %v where a patch wants %v" .name .item .value) }}
@@ -158,8 +158,8 @@ gets another. What cannot be done is an error, as it is to Kustomize.
 {{- end }}
 
 {{- /*
-A strategic merge. Of lists whose items have a key those with the same one are merged, in the order of
-the patch and before the others, as Kustomize does; other lists are replaced.
+A strategic merge. Lists whose items have a key are merged by that key, in the order of
+the patch and before the other items, as in Kustomize; other lists are replaced.
 */}}
 {{- define "merge" }}
 {{- $onto := .onto }}
@@ -204,7 +204,7 @@ the patch and before the others, as Kustomize does; other lists are replaced.
 {{- end }}
 {{- end }}
 
-{{- /* What tells an item of a list from the others; one port may be there for each protocol. */}}
+{{- /* The key of a list item; the same port may occur once for each protocol. */}}
 {{- define "item key" }}
 {{- $value := get .item .by }}
 {{- if eq .by "port" }}
