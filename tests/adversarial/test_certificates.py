@@ -96,7 +96,7 @@ class ClientCertificates:
     def test_wrong_usage(self) -> None:
         """A server's certificate is not a client's."""
         server = self.good.but(usage=SERVER)
-        self.refuses(server.signed_by(self.issuer), "is not meant for this use")
+        self.refuses(server.signed_by(self.issuer), "is not valid for this use")
 
     def test_weak_key(self) -> None:
         """One with an RSA key of 1024 bits is refused, though the authority has signed it."""

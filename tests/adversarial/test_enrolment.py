@@ -116,13 +116,13 @@ class TokenTests(World):
         other = Issuer.make(self)
         tokens = TokenStore(other.clock, state_directory(self), other.authority.pin)
         token = tokens.issue(600)
-        self.refuses(Refusal.BAD_TOKEN, "not known here", lambda: self.ask(token=token))
+        self.refuses(Refusal.BAD_TOKEN, "join token is unknown", lambda: self.ask(token=token))
 
     def test_of_another_server_with_the_same_authority(self) -> None:
         """Nor is one of a second server with a copy of the authority."""
         authority = self.issuer.authority
         token = TokenStore(self.clock, state_directory(self), authority.pin).issue(600)
-        self.refuses(Refusal.BAD_TOKEN, "not known here", lambda: self.ask(token=token))
+        self.refuses(Refusal.BAD_TOKEN, "join token is unknown", lambda: self.ask(token=token))
 
     def test_used_twice(self) -> None:
         """A token enrolls another node again, and never the same one with another key."""

@@ -59,7 +59,9 @@ class FoundTests(SynchronousTestCase):
         self.assertEqual("edge-7.example", self.parse("--node-name").node_name)
         for name in ("localhost", "a_b"):
             self.patch(socket, "gethostname", lambda name=name: name)
-            with self.assertRaisesRegex(UsageError, "^--node-name is missing: .*own name cannot"):
+            with self.assertRaisesRegex(
+                UsageError, "^--node-name is missing: .*host name is not valid"
+            ):
                 self.parse("--node-name")
 
     def test_address(self) -> None:
@@ -77,13 +79,15 @@ class FoundTests(SynchronousTestCase):
         self.patch(options_module, "outgoing_address", lambda towards=None: None)
         own = {ip_address("127.0.0.1"), ip_address("::1")}
         self.patch(options_module, "own_addresses", lambda: own)
-        with self.assertRaisesRegex(UsageError, "^--node-ip is missing: .* would be known$"):
+        with self.assertRaisesRegex(
+            UsageError, "^--node-ip is missing: .* its address is not known$"
+        ):
             self.parse("--node-ip")
         own.add(ip_address("192.0.2.7"))
         self.assertEqual("192.0.2.7", str(self.parse("--node-ip").node_ip))
         own.add(ip_address("10.0.0.1"))
         with self.assertRaisesRegex(
-            UsageError, "would be known, and several addresses: 10.0.0.1, 192.0.2.7$"
+            UsageError, "its address is not known, and several addresses: 10.0.0.1, 192.0.2.7$"
         ):
             self.parse("--node-ip")
 

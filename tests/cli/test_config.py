@@ -85,12 +85,12 @@ class ConfigCheckTests(SynchronousTestCase):
         """One line names the file and the key."""
         for text, expected in {
             'forwards = ["a"]\nstandalone = true': (
-                "FILE: forwards: there is no such key: did you mean forward?"
+                "FILE: forwards: unknown key: did you mean forward?"
             ),
             "forward = 1": 'FILE: forward: write an array of texts, as forward = ["..."],',
             'forward = ["a"]': "FILE: forward: 'a' is not a forward: write LISTEN=NODE/HOST:PORT",
             "forward = ": "FILE: it is not TOML: ",
-            "\n": "FILE: it is empty, as a file is that is just being written, or was on a full",
+            "\n": "FILE: it is empty, perhaps because it is being written or the disk was full;",
             'allow-connect = ["user:1=*/*:*"]': "FILE: --allow-connect has no effect without",
             'state-dir = "S"\nforward = []': "FILE: --state-dir is for --standalone: add that, or",
             'standalone = true\nstate-dir = "~/S"': (

@@ -98,8 +98,8 @@ class PluginTests(SynchronousTestCase):
             ),
             (
                 ["nodes", "--state-dir=S"],
-                " nodes: --state-dir has no effect in a cluster, which is asked through its API:"
-                " leave it out",
+                " nodes: --state-dir has no effect in a cluster, which is queried through its"
+                " API: leave it out",
                 STATUS,
             ),
         ):

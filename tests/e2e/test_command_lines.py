@@ -55,10 +55,7 @@ SAID = {
 }
 
 
-_IN_USE = (
-    "is in use by process {pid}, which is to be stopped first; or give this one a directory of its"
-    " own"
-)
+_IN_USE = "is in use by process {pid}, which has to be stopped first; or use another directory"
 
 
 class _CommandTestCase(EndToEndTestCase):
@@ -150,8 +147,8 @@ class StateDirectoryTests(_CommandTestCase):
         above = os.path.join(self.directory, "above")
         os.mkdir(above, 0o555)
         await self.refused(
-            f"--state-dir: {above}/S does not exist, and user id 0 may not make it in {above}: make"
-            f" it as root, install -d -m 0700 -o 0 {above}/S, or choose another directory",
+            f"--state-dir: {above}/S does not exist, and user id 0 may not create it in {above}:"
+            f" make it as root, install -d -m 0700 -o 0 {above}/S, or choose another directory",
             ["yurttunnel-server", "--standalone", "--state-dir", f"{above}/S"],
             *(which("setpriv"), "--bounding-set=-dac_override,-dac_read_search"),
         )
@@ -186,7 +183,7 @@ class FirstStartTests(EndToEndTestCase):
         await self.eventually(lambda: not agent.running, "it ends", READY_SECONDS)
         told = agent.log.splitlines()[0]
         self.assertEqual(
-            f"yurttunnel-agent: {agent.state} holds no certificate for edge-1 that is still good,"
+            f"yurttunnel-agent: {agent.state} has no valid certificate for edge-1,"
             ' and there is no --join-token-file or --join-token: "yurttunnel token create" on the'
             " server makes one, and the command to run here",
             told,

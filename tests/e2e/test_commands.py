@@ -156,7 +156,7 @@ class CommandTests(CommandCase):
         revoked = await self.done("token", "revoke", token, "--state-dir", server)
         self.assertIn("is revoked", revoked)
         self.assertIn(
-            "no join token has this id",
+            "there is no join token with this id",
             await self.failed("token", "revoke", token, "--state-dir", server),
         )
 
@@ -530,7 +530,7 @@ class NothingRunsTests(CommandCase):
             self.assertEqual(sentence, await self.failed(*arguments, status=64))
         self.assertIn("--no-such-flag", await self.failed("server", "--no-such-flag", status=64))
         self.assertEqual(
-            "the Kubernetes API: there is no API to ask: KUBERNETES_SERVICE_HOST and"
+            "the Kubernetes API: there is no API: KUBERNETES_SERVICE_HOST and"
             " KUBERNETES_SERVICE_PORT are not set, so this is no pod; give --kubeconfig FILE;"
             " behind a hub, give --master http://127.0.0.1:10261",
             await self.failed("proxy"),

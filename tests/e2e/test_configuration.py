@@ -117,8 +117,8 @@ class LiveConfigurationTests(LeakTestCase):
                 (f'{key} = "32s"\n', f"changed in {self.path}, and in use: --{key}\n"),
                 (
                     f'{wrong} = "33s"\n',
-                    f"{self.path}: {wrong}: there is no such key: did you mean {key}?; what the"
-                    " configuration said before stays in use\n",
+                    f"{self.path}: {wrong}: unknown key: did you mean {key}?; the previous"
+                    " configuration stays in use\n",
                 ),
                 (
                     f'{key} = "32s"\nlog-format = "json"\n',

@@ -182,7 +182,7 @@ class NodeTests(InterceptionTestCase):
         ):
             answer = await plain.get("/hello", f"evil.example:{plain.port}", fields)
             self.assertEqual(answer.status, 421, answer.text)
-            self.assertIn("ask for an IP address or localhost", answer.text)
+            self.assertIn("use an IP address or localhost as Host", answer.text)
         self.assertEqual(plain.kubelet.requests, [])
 
     async def test_each_failure_has_its_status_and_a_sentence(self) -> None:

@@ -304,7 +304,7 @@ class DrainTests(EndToEndTestCase):
             lambda: is_free(tunnel.server.agent_port), "the server has closed its ports"
         )
         refused = await deferToThread(enroll, connection, tunnel.server, "edge-2")
-        self.assertIn("this server is about to stop: try again", refused)
+        self.assertIn("this server is stopping: try again", refused)
         held.transport.loseConnection()
         self.assertIn(await tunnel.server.ended(10), (0, -signal.SIGTERM))
 

@@ -60,7 +60,9 @@ class StateDirectoryTests(HostileTestCase):
         await self.refused(programs("key")[0], "/key/ca.key belongs to another user")
         os.chmod(self.directory, 0o777)
         for program in programs("open"):
-            await self.refused(program, f"everybody can replace what is in {self.directory} (mode")
+            await self.refused(
+                program, f"everybody can replace the contents of {self.directory} (mode"
+            )
         os.chmod(self.directory, 0o700)
         agent = programs("A5")[1]
         os.chown(token, 12345, 12345)

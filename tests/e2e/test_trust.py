@@ -56,7 +56,7 @@ class CertificateTests(EndToEndTestCase):
                 signed_again(original, foreign_authority()),
                 "its certificate is not from this server's authority",
             ),
-            (None, "it has shown no certificate"),
+            (None, "it presented no certificate"),
         ):
             await self.turned_away(tunnel, identity)
             line = f"has not become a session: {why}"
@@ -382,7 +382,7 @@ class CallerTests(EndToEndTestCase):
         node = os.path.join(tunnel.agent.state, "node.pem")
         for certificate, why in (
             (("-cert", node, "-key", node), "its certificate is that of a node, 'edge-1'"),
-            ((), "it has shown no certificate"),
+            ((), "it presented no certificate"),
         ):
             _, errors, status = await self.run_command(
                 "openssl", "s_client", "-quiet", "-connect", f"localhost:{port}",

@@ -160,7 +160,7 @@ class RefusalTests(SynchronousTestCase):
 
     def test_everybodys_node(self) -> None:
         """The port without credentials is for loopback only."""
-        self.refused("--bind-proxy-address=0.0.0.0", "no loopback address")
+        self.refused("--bind-proxy-address=0.0.0.0", "not a loopback address")
 
     def test_cloud(self) -> None:
         """Modes that are left out say what to do."""

@@ -305,7 +305,7 @@ class KubeConfigTests(ConfigurationTestCase):
         path.write_bytes(b"")
         self.assertEqual([b"ca", b"ca"], [configuration.authorities() for _ in range(2)])
         [line] = said
-        self.assertIn("what was read before stays in use: ", line)
+        self.assertIn("the previous content stays in use: ", line)
         self.assertIn(f"it is empty: {str(path)!r}", line)
 
     def test_token_file(self):

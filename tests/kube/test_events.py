@@ -228,7 +228,7 @@ class EventRecorderTests(SynchronousTestCase):
         for involved in (None, [], {}, {"metadata": None}, {"metadata": {"name": "a"}}):
             self.recorder.record(involved, "Warning", "Bad", "something")
         self.assertEqual([], self.written())
-        self.assertTrue(any("no object" in line for line in self.lines))
+        self.assertTrue(any("does not refer to an object" in line for line in self.lines))
 
     def test_stop(self):
         """Stopping cancels what is under way and forgets the rest, until the next start."""

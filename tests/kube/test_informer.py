@@ -582,7 +582,7 @@ class BadTimesTests(InformerTestCase):
         self.pass_time(100)
         self.client.recover()
         self.pass_time(100)
-        self.assertEqual(1, sum("cannot be followed at the moment" in line for line in said))
+        self.assertEqual(1, sum("watch failed" in line for line in said))
         self.assertEqual(1, sum("followed again" in line for line in said))
 
     def test_next_watch(self):

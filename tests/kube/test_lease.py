@@ -586,7 +586,7 @@ class StopTests(ElectionTestCase):
             self.assertFalse(self.a.led.active)
             self.pass_time(RELEASE_SECONDS + 0.1)
             self.successResultOf(stopped)
-            self.assertTrue(any("not given back" in line for line in self.lines))
+            self.assertTrue(any("not released" in line for line in self.lines))
             self.a.link.silent = self.a.link.cut = False
 
     def test_while_waiting(self):

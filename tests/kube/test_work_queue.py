@@ -130,7 +130,7 @@ class HandlingTests(WorkQueueTestCase):
             self.queue.add(key)
         self.queue.add("c")
         self.assertEqual(3, len(self.queue))
-        self.assertEqual(1, len([line for line in self.lines if "d is not looked at" in line]))
+        self.assertEqual(1, len([line for line in self.lines if "d is not processed" in line]))
         for key in "abc":
             self.finish(key)
         self.assertEqual(list("abc"), self.begun)
@@ -201,7 +201,7 @@ class FailureTests(WorkQueueTestCase):
             self.results[str(number)] = AWAY
             self.queue.add(str(number))
         told = [line for line in self.lines if str(AWAY) in line]
-        self.assertEqual([f"0: {AWAY}; it is tried again"], told)
+        self.assertEqual([f"0: {AWAY}; retrying"], told)
 
     def test_defect(self):
         """What is raised by mistake is logged with its traceback, and the key tried again."""

@@ -134,7 +134,7 @@ class LookupTests(TestCase):
         others = [self.look_up("a.test"), self.look_up("b.test")]
         with capturedLogs() as events:
             self.assertEqual([], self.successResultOf(self.look_up().complete))
-        self.assertIn("api.test is not looked up", formatEvent(events[0]))
+        self.assertIn("api.test is not resolved", formatEvent(events[0]))
         self.may_answer.set()
         for other in others:
             await other.complete

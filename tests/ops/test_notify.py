@@ -299,7 +299,10 @@ class SocketTests(NotifyTestCase):
             self.start()
             self.clock.pump([INTERVAL] * 3)
         self.assertEqual(
-            ["systemd cannot be told of this process ($NOTIFY_SOCKET): No such file or directory"],
+            [
+                "systemd cannot be notified of this process ($NOTIFY_SOCKET): No such file or"
+                " directory"
+            ],
             [formatEvent(event) for event in events],
         )
         self.systemd = self.listen(self.address)

@@ -22,7 +22,7 @@ DEADLINE = 200.0
 FINISH = 5.0
 
 
-OVERDUE = "keeping it took more than 200.0 s and is cancelled; once it has ended it is tried again"
+OVERDUE = "keeping it took more than 200.0 s and is cancelled; it is retried once it has ended"
 
 
 class Expected(Exception):
@@ -263,7 +263,7 @@ class FailureTests(ReconcilerTestCase):
         self.result = lambda: fail(RuntimeError("defect"))
         self.reconciler.startService()
         self.assertEqual(1, len(self.flushLoggedErrors(RuntimeError)))
-        self.assertIn("Defect: keeping it failed; it is tried again", self.lines[0])
+        self.assertIn("Defect: keeping it failed; retrying", self.lines[0])
         self.result = lambda: succeed(True)
         self.advance(2 * SPACING)
         self.assertEqual(2, self.runs)
@@ -289,7 +289,7 @@ class FailureTests(ReconcilerTestCase):
             self.make(**options)
             self.result = lambda: fail(TimeoutError("the API does not answer"))
             self.reconciler.startService()
-            self.assertIn("Defect: keeping it failed; it is tried again", self.lines.pop())
+            self.assertIn("Defect: keeping it failed; retrying", self.lines.pop())
             errors = self.flushLoggedErrors(TimeoutError)
             self.assertEqual(["the API does not answer"], [str(error.value) for error in errors])
             self.assertTrue(self.stopped())

@@ -61,7 +61,9 @@ class TokenAdmissionTests(World):
             JoinToken(self.token.token_id, "0" * 32, self.token.pin),
             JoinToken("0" * 16, self.token.secret, self.token.pin),
         ):
-            self.refuses(Refusal.BAD_TOKEN, "not known here", lambda t=token: self.ask(token=t))
+            self.refuses(
+                Refusal.BAD_TOKEN, "join token is unknown", lambda t=token: self.ask(token=t)
+            )
 
     def test_expired_token(self) -> None:
         """An expired token enrolls nobody."""

@@ -136,7 +136,7 @@ class AuthorityStateTests(TestCase):
         with capturedLogs() as events:
             self.open()
         [line] = [formatEvent(event) for event in events]
-        self.assertEqual(f"nobody will connect yet: {said}", line)
+        self.assertEqual(f"no agent can connect yet: {said}", line)
 
 
 class SigningTests(TestCase):

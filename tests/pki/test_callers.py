@@ -102,7 +102,7 @@ class CallerContextsTests(World):
         for credentials, why in (
             (Issuer.make(self).caller(), "is not from an authority that is trusted here"),
             (self.issuer.caller(lifetime=-1), "has expired"),
-            (self.issuer.server(), "is not meant for this use"),
+            (self.issuer.server(), "is not valid for this use"),
         ):
             self.refuses(credentials, why)
 
@@ -160,7 +160,7 @@ class OptionalCallerContextsTests(World):
         for credentials, why in (
             (Issuer.make(self).caller(), "is not from an authority that is trusted here"),
             (self.issuer.caller(lifetime=-1), "has expired"),
-            (self.issuer.server(), "is not meant for this use"),
+            (self.issuer.server(), "is not valid for this use"),
         ):
             self.refuses(credentials, why)
 

@@ -193,7 +193,7 @@ class StoreTests(SynchronousTestCase):
         self.refuses("chmod 0600")
         path.chmod(0o600)
         path.unlink()
-        self.refuses("which is missing")
+        self.refuses("which does not exist")
         path.mkdir()
         self.refuses("is a directory")
 

@@ -137,7 +137,7 @@ class ServerContextsTests(TestCase):
             (Issuer.make(self).node(), "its certificate is not from this server's authority"),
             (self.issuer.expired_node(), "its certificate has expired"),
             (early, "its certificate is not valid yet: compare the two machines' clocks"),
-            (self.issuer.server(), "its certificate is not meant for this use"),
+            (self.issuer.server(), "its certificate is not valid for this use"),
         ):
             with self.subTest(why):
                 self.refuses(credentials, [TUNNEL_PROTOCOL], why)
@@ -301,7 +301,7 @@ class ClientContextsTests(TestCase):
     def test_nodes_are_no_servers(self) -> None:
         """A node's certificate does not make a server, whatever its names."""
         node = self.issuer.node("server.test")
-        self.refuses("server.test", node, "not meant for this use")
+        self.refuses("server.test", node, "not valid for this use")
 
     def test_expired_server(self) -> None:
         """An expired server certificate is refused, and the reason is said."""

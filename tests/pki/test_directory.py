@@ -115,8 +115,8 @@ class StateDirectoryTests(SynchronousTestCase):
             for mode, told in (
                 (
                     0o755,
-                    f"{wanted} does not exist, and user id 65534 may not make it in {above}: make"
-                    f" it as root, install -d -m 0700 -o 65534 {wanted}, or choose another"
+                    f"{wanted} does not exist, and user id 65534 may not create it in {above}:"
+                    f" make it as root, install -d -m 0700 -o 65534 {wanted}, or choose another"
                     " directory",
                 ),
                 (
@@ -190,8 +190,8 @@ class StateDirectoryTests(SynchronousTestCase):
                 if refused:
                     self.assertEqual(
                         self.refused(path),
-                        f"everybody can replace what is in {above.absolute()} (mode {bits:04o}):"
-                        " chmod o-w it, or choose another",
+                        f"everybody can replace the contents of {above.absolute()} (mode"
+                        f" {bits:04o}): chmod o-w it, or choose another",
                     )
                     self.assertFalse(path.exists())
                 else:
@@ -367,7 +367,7 @@ class StateFileTests(SynchronousTestCase):
         with open(self.path / "key", "wb") as file:
             file.truncate(1 << 30)
         error = self.assertRaises(StateError, self.directory.read, "key")
-        self.assertIn("too long to be ours", str(error))
+        self.assertIn("is too long", str(error))
 
     def test_lock(self) -> None:
         """Two changes of the same state exclude each other."""
@@ -484,8 +484,8 @@ class HoldTests(SynchronousTestCase):
         for _ in range(2):
             self.assertEqual(
                 self.refused(),
-                f"{self.path} is in use by process {os.getpid()}, which is to be stopped first;"
-                " or give this one a directory of its own",
+                f"{self.path} is in use by process {os.getpid()}, which has to be stopped first;"
+                " or use another directory",
             )
         with StateDirectory.open_existing(self.path).lock():
             pass
@@ -569,7 +569,7 @@ class HoldTests(SynchronousTestCase):
             for make, phrase in (
                 (make_link, "is a symbolic link"),
                 (make_open, "is open to other users (mode 0640): chmod 0600 it"),
-                (lambda path: path.mkdir(), "is a directory where a file is due"),
+                (lambda path: path.mkdir(), "is a directory, but has to be a file"),
             ):
                 make(path)
                 self.assertIn(f"{path} {phrase}", str(self.assertRaises(StateError, access)))

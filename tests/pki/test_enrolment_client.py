@@ -185,7 +185,7 @@ class ClientTests(World):
         failure = self.failureResultOf(self.enroll(token=token), EnrolmentRefused)
         self.assertEqual(failure.value.code, Refusal.BAD_TOKEN)
         self.assertEqual(
-            "server.test:10262: the join token is not known here: use the server's current one"
+            "server.test:10262: the join token is unknown: use the server's current one"
             " (bad-token)",
             str(failure.value),
         )
@@ -225,7 +225,7 @@ class ClientTests(World):
             (self.issuer.authority.certificate,),
             foreign.authorities,
         )
-        self.refuses_to_send(borrowed, "is not good", self.token)
+        self.refuses_to_send(borrowed, "is not valid", self.token)
 
     def test_wrong_name(self) -> None:
         """A token is not sent to a server whose certificate is for other names."""
@@ -233,7 +233,7 @@ class ClientTests(World):
 
     def test_node_as_server(self) -> None:
         """A token is not sent to a node that poses as the server."""
-        self.refuses_to_send(self.issuer.node("server.test"), "is not good", self.token)
+        self.refuses_to_send(self.issuer.node("server.test"), "is not valid", self.token)
 
     def expired(self, name: str, issuer: Issuer) -> Credentials:
         """Make the credentials of a server that have expired, with the authority that is pinned."""
@@ -276,9 +276,9 @@ class ClientTests(World):
     def test_expired_and_worse(self) -> None:
         """No clock makes a certificate good that is another authority's, name's, or a node's."""
         for expired, words in (
-            (self.expired("server.test", Issuer.make(self)), "is not good"),
+            (self.expired("server.test", Issuer.make(self)), "is not valid"),
             (self.expired("other.test", self.issuer), "is for other.test"),
-            (self.issuer.node("server.test", lifetime=-1), "is not good"),
+            (self.issuer.node("server.test", lifetime=-1), "is not valid"),
         ):
             self.refuses_to_send(expired, words, self.token)
 

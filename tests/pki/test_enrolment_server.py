@@ -212,7 +212,7 @@ class EnrolmentProtocolTests(World):
             self.clock.advance(60)
             self.ask_again()
         lines = [formatEvent(e) for e in events if e["log_level"] is LogLevel.error]
-        line = f"no certificate for a node at {ADDRESS}, whose record cannot be kept: {problem}"
+        line = f"no certificate for a node at {ADDRESS}, whose record cannot be stored: {problem}"
         self.assertEqual(lines, [line, f"{line} (19 more like this were not shown)"])
         self.assertEqual([e for e in events if e["log_level"] is LogLevel.warn], [])
         self.assertEqual(self.flushLoggedErrors(), [])

@@ -144,7 +144,8 @@ class InterceptionContextsTests(SynchronousTestCase):
         (event,) = events
         self.assertIs(LogLevel.warn, event["log_level"])
         self.assertIn(
-            "no certificate for a node: the server's authority ended at", formatEvent(event)
+            "no node certificate can be issued for callers: the server's authority ended at",
+            formatEvent(event),
         )
         clock.ahead = 0.0
         self.assertEqual(["edge-1"], names_in(self.shown(b"edge-1")))

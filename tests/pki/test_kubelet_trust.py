@@ -79,7 +79,7 @@ class KubeletTrustTests(SynchronousTestCase):
         self.clock.advance(250 * DAY)
         self.assertNotEqual(first, trust.kubelets.credentials.certificate)
         self.assertEqual(
-            "the certificate of the server for kubelets is in use but not kept for a restart:"
+            "the certificate of the server for kubelets is in use but not stored for a restart:"
             " the disk is full",
             trust.kubelet_problem(),
         )

@@ -183,7 +183,7 @@ class KubeletContextsTests(SynchronousTestCase):
         for mode in (AUTO, CA):
             expired = self.kubelet(self.issuer, "edge-1", lifetime=-1)
             self.refuses(self.contexts(mode), expired, "has expired")
-            self.refuses(self.contexts(mode), self.issuer.node(), "is not meant for this use")
+            self.refuses(self.contexts(mode), self.issuer.node(), "is not valid for this use")
 
     def test_skip(self):
         """``skip`` takes everybody, and warns of nobody."""

@@ -129,8 +129,8 @@ class OwnershipTests(World):
         self.restart()
         self.assertEqual(
             [
-                "b belongs to several enrolled nodes, a, b: only b gets what is for it;"
-                " revoke those that should not have it"
+                "b belongs to several enrolled nodes, a, b: only b gets its traffic;"
+                " revoke the nodes that should not have it"
             ],
             warnings,
         )

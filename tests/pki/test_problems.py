@@ -56,7 +56,7 @@ class ProblemTests(TestCase):
                 "not from this server's authority",
                 "not know the authority",
             ),
-            (self.issuer.server(), "not meant for this use", "not one of an agent"),
+            (self.issuer.server(), "not valid for this use", "not an agent's certificate"),
         ):
             for version in VERSIONS:
                 server, agent = self.told(credentials, [TUNNEL_PROTOCOL], version)
@@ -66,7 +66,7 @@ class ProblemTests(TestCase):
     def test_no_certificate(self) -> None:
         """An agent without a certificate is told from one with a bad one."""
         server, agent = self.told(None, [TUNNEL_PROTOCOL], SSL.TLS1_3_VERSION)
-        self.assertEqual(server, "it has shown no certificate")
+        self.assertEqual(server, "it presented no certificate")
         self.assertIn("remove node.pem", agent)
 
     def test_other_protocol(self) -> None:
@@ -84,7 +84,7 @@ class ProblemTests(TestCase):
         agent.set_connect_state()
         with self.assertRaises(SSL.Error) as caught:
             handshake(agent, accept(self.contexts))
-        self.assertIn("no version of TLS from 1.2", problem_with_peer(Failure(caught.exception)))
+        self.assertIn("does not support TLS 1.2", problem_with_peer(Failure(caught.exception)))
 
     def test_no_tls(self) -> None:
         """Somebody who does not speak TLS at all is told from a bad agent."""
@@ -135,7 +135,7 @@ class ProblemTests(TestCase):
     def test_refusals_of_the_session(self) -> None:
         """The agent is told what to do after it has been revoked or claims too much."""
         for code, words in (
-            (Code.REVOKED, "to let it in again, remove node.pem from the agent's --state-dir"),
+            (Code.REVOKED, "to accept it again, remove node.pem from the agent's --state-dir"),
             (Code.NOT_AUTHORIZED, "leave that out of --agent-identifiers"),
         ):
             told = problem_with_server(Failure(Refused(code, "no")))

@@ -131,7 +131,7 @@ class FirstCertificateTests(Kept):
         self.api.issuer = Issuer.make(self, self.clock)
         self.api.lifetime = 86400.0
         renewal = self.renewal()
-        self.assertIn("is not from an authority", renewal.warning())
+        self.assertIn("is not signed by an authority", renewal.warning())
         self.assertIsNone(renewal.problem())
         self.pass_time(50)
         self.assertEqual(self.requests, 1)
@@ -174,4 +174,4 @@ class FirstCertificateTests(Kept):
         renewal = self.renewal()
         self.assertEqual(self.changes, [renewal.current])
         self.assertIsNone(renewal.problem())
-        self.assertIn("not kept for a restart: pki: the disk is full", renewal.warning())
+        self.assertIn("not stored for a restart: pki: the disk is full", renewal.warning())

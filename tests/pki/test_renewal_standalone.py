@@ -300,7 +300,7 @@ class StandaloneTests(SynchronousTestCase):
         self.assertEqual((len(self.attempts), self.stored), (1, []))
         self.assertIsNot(renewed, before)
         problem = (
-            "the certificate of node edge-1 is in use but not kept for a restart:"
+            "the certificate of node edge-1 is in use but not stored for a restart:"
             f" {self.store.problem}"
         )
         self.assertEqual((self.service.problem(), self.service.warning()), (None, problem))

@@ -273,7 +273,9 @@ class RevocationTests(TestCase):
         self.directory.use_reserve()
         with mock.patch("os.posix_fallocate", side_effect=OSError(errno.ENOSPC, "full")):
             self.clock.pump([1] * 30)
-            self.assertIn("no room is kept for revocations: ", self.revocations.warning or "")
+            self.assertIn(
+                "no disk space is reserved for revocations: ", self.revocations.warning or ""
+            )
             later = Revocations(self.clock, self.directory, self.records)
             self.assertIsNotNone(later.warning)
         self.clock.advance(RESERVE_INTERVAL + 1)

@@ -418,7 +418,7 @@ class AgentTrustTests(World):
         self.assertEqual(len({first, second, third}), 3)
         self.assertEqual(Path(state, "node.pem").read_bytes(), stored)
         self.assertIsNone(agent.problem())
-        self.assertIn("not kept for a restart: the disk is full", agent.warning() or "")
+        self.assertIn("not stored for a restart: the disk is full", agent.warning() or "")
         self.pass_time(3600)
         self.assertIsNone(agent.warning())
         self.assertNotEqual(Path(state, "node.pem").read_bytes(), stored)

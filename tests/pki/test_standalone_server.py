@@ -234,7 +234,7 @@ class ServerTrustTests(World):
         self.assertEqual(token, self.read_token())
         agent = self.agent()
         self.network.settle()
-        self.assertIn("about to stop: try again (unavailable)", str(agent.problem()))
+        self.assertIn("this server is stopping: try again (unavailable)", str(agent.problem()))
         self.assertEqual([], self.trust.records.all())
 
     def test_stops(self) -> None:

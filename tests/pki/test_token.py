@@ -292,7 +292,7 @@ class JoinTokenFileTests(TestCase):
         with capturedLogs() as events:
             self.clock.advance(60)
         [line] = [formatEvent(e) for e in events if e["log_level"] is LogLevel.error]
-        self.assertRegex(line, "^replacing the join token failed: .*/join-token is a directory ")
+        self.assertRegex(line, "^replacing the join token failed: .*/join-token is a directory")
         (self.directory.path / "join-token").rmdir()
         self.clock.advance(60)
         self.assertIsNotNone(self.store.find(self.token()))

@@ -99,7 +99,7 @@ class TokenTests(AdminCase):
             ("tokens?lifetime=366d", 400, "one second to 365 days"),
             ("tokens?life=1h", 400, "parameters of this page, each once: lifetime"),
             ("tokens/revoke", 400, "id is wanted"),
-            ("tokens/revoke?id=unknown", 409, "no join token has this id"),
+            ("tokens/revoke?id=unknown", 409, "there is no join token with this id"),
         ):
             self.assertIn(expected, self.refused(f"/v1/{target}", status), target)
         self.assertEqual(1, len(self.tokens.good()))

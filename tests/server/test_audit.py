@@ -370,7 +370,7 @@ class PassthroughTests(AuditTestCase):
         """Whether there was a dial or not, the reason is that of the log."""
         self.led("10.0.0.1", 22)
         entry = self.entry(result="refused", destination="10.0.0.1:22", who=CALLER, code=None)
-        self.assertIn("22 is none of --passthrough-ports", entry["reason"])
+        self.assertIn("22 is not in --passthrough-ports", entry["reason"])
 
     def test_unknown_name(self):
         """A name that callers send is within the reason."""

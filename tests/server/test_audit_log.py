@@ -178,7 +178,7 @@ class LogTests(SynchronousTestCase):
         self.assertEqual((self.log.stats.written, self.log.stats.lost), (0, 3))
         self.assertIn(str(self.path), self.log.problem)
         (warning,) = self.texts()
-        self.assertIn(f"The audit log is in trouble: {self.path} cannot be written", warning)
+        self.assertIn(f"The audit log cannot be written: {self.path} cannot be written", warning)
         self.path.unlink()
         self.log.write(b"kept\n")
         self.clock.advance(FLUSH_DELAY)

@@ -121,11 +121,11 @@ class FileTests(FileTestCase):
         self.assertEqual(elsewhere.read_bytes(), b"1\n")
 
     def test_hard_link(self):
-        """A file with another name may be somebody else's."""
+        """A file with more than one name may be somebody else's."""
         victim = self.directory / "victim"
         victim.write_bytes(b"secret")
         os.link(victim, self.path)
-        self.refused("another name")
+        self.refused("more than one name")
         self.assertEqual(victim.read_bytes(), b"secret")
 
     def test_other_kinds(self):

@@ -240,7 +240,7 @@ class CommandTests(SynchronousTestCase):
         """That others can come to port 10264 is warned of."""
         self.start("--insecure-bind-address", "192.0.2.1")
         [warning] = self.warnings
-        self.assertIn("--insecure-port: whoever can connect to 192.0.2.1 port 10264", warning)
+        self.assertIn("--insecure-port: everybody who can connect to 192.0.2.1 port 10264", warning)
 
     def ask_silent_kubelet(self, *arguments):
         """Start a server, and ask a kubelet that says nothing; give the caller's connection."""

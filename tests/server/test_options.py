@@ -266,7 +266,7 @@ class ErrorTests(SynchronousTestCase):
             )
         self.assert_refused("--passthrough-port: add it", "--passthrough-ports=10250")
         self.assert_refused(
-            "both want 0.0.0.0:10262", "--passthrough-port=10262", "--bind-address=0.0.0.0"
+            "use the same port 0.0.0.0:10262", "--passthrough-port=10262", "--bind-address=0.0.0.0"
         )
 
     def test_the_state_directory(self):
@@ -343,18 +343,18 @@ class ErrorTests(SynchronousTestCase):
     def test_one_port_for_two_purposes(self):
         """Both flags are named."""
         self.assert_refused(
-            "--meta-port and --forward 10265=a/b:1 both want 127.0.0.1:10265",
+            "--meta-port and --forward 10265=a/b:1 use the same port 127.0.0.1:10265",
             *MINIMUM,
             "--forward=10265=a/b:1",
         )
         self.assert_refused(
-            "both want 127.0.0.1:7",
+            "use the same port 127.0.0.1:7",
             *MINIMUM,
             "--connect-endpoint=tcp:7",
             "--connect-endpoint=ssl:7",
         )
         self.assert_refused(
-            "--tunnel-agent-connect-port and --meta-port both want 127.0.0.1:1",
+            "--tunnel-agent-connect-port and --meta-port use the same port 127.0.0.1:1",
             *MINIMUM,
             "--bind-address=127.0.0.1",
             "--tunnel-agent-connect-port=1",
@@ -364,12 +364,12 @@ class ErrorTests(SynchronousTestCase):
             "is given twice", *MINIMUM, "--connect-endpoint=unix:a", "--connect-endpoint=unix:a"
         )
         self.assert_refused(
-            "--tunnel-agent-connect-port and --secure-port both want 0.0.0.0:10262",
+            "--tunnel-agent-connect-port and --secure-port use the same port 0.0.0.0:10262",
             *MINIMUM,
             "--secure-port=10262",
         )
         self.assert_refused(
-            "--insecure-port and --meta-port both want 127.0.0.1:7",
+            "--insecure-port and --meta-port use the same port 127.0.0.1:7",
             *MINIMUM,
             "--insecure-port=7",
             "--meta-port=7",

@@ -136,7 +136,7 @@ class AddressTests(SynchronousTestCase):
         ]
         found = left_out(settings(), of(nodes))
         self.assertEqual(11, len(found))
-        self.assertEqual("the same goes for 20 more addresses", found[-1])
+        self.assertEqual("the same applies to 20 more addresses", found[-1])
         self.assertEqual(found, left_out(settings(), of(reversed(nodes))))
 
     def test_many_of_a_node(self):
@@ -147,22 +147,24 @@ class AddressTests(SynchronousTestCase):
         found = of(nodes)
         self.assertEqual(addresses(*many), found.edge)
         [sentence] = left_out(settings(), found)
-        self.assertIn("IPv4 addresses of node a do not count, since it has more than 16", sentence)
+        self.assertIn(
+            "some IPv4 addresses of node a are ignored, because it has more than 16", sentence
+        )
         kept = map(node_from, nodes)
         other = desired(settings(), Match.EDGE_SET, kept, Ports(), ())[6]
         self.assertEqual(frozenset(), other.edge)
         [sentence] = left_out(settings(), other)
-        self.assertIn("IPv6 addresses of node a do not count", sentence)
+        self.assertIn("IPv6 addresses of node a are ignored", sentence)
 
     def test_many_crowded(self):
         """Ten such nodes are told one by one, in order, and then how many more there are."""
         many = [f"192.0.2.{number}" for number in range(17)]
-        for count, more in ((10, []), (12, ["the same goes for IPv4 addresses of 2 more nodes"])):
+        for count, more in ((10, []), (12, ["the same applies to IPv4 addresses of 2 more nodes"])):
             nodes = [node(f"n-{number:02}", *many, labels=EDGE) for number in range(count)]
             found = left_out(settings(), of(reversed(nodes)))
             self.assertEqual(
                 [f"n-{number:02}" for number in range(10)],
-                [sentence.split()[4] for sentence in found[:10]],
+                [sentence.split()[5] for sentence in found[:10]],
             )
             self.assertEqual(more, list(found[10:]))
 

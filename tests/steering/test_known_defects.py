@@ -118,7 +118,7 @@ class KnownDefectTests(SteeredTestCase):
         self.assertEqual([], self.flows.flows)
         [report, _] = manager.report().families
         self.assertEqual((1, 1), (report.syncs["changed"], report.syncs["repaired"]))
-        [line] = self.logged("not as wanted", "repaired")
+        [line] = self.logged("rules differed", "restored")
         self.assertIn("the rules of port 10250; the rules of port 10255", line)
 
     def flush(self):

@@ -111,7 +111,7 @@ class BeginningTests(SteeredTestCase):
         manager = self.start()
         self.assertEqual("iptables-save: timed out", manager.problem())
         self.assertEqual("failing", manager.report().state)
-        self.assertEqual(1, len(self.logged("iptables-save: timed out; it is tried again")))
+        self.assertEqual(1, len(self.logged("iptables-save: timed out; retrying")))
         self.search_failure = None
         self.clock.advance(1.0)
         self.assertEqual(RULES, self.firewall.rules)
@@ -294,7 +294,7 @@ class MatchTests(SteeredTestCase):
         self.sets.is_supported = False
         manager = self.start(match=Match.EDGE_SET)
         self.assertEqual({}, self.firewall.rules)
-        self.assertIn("--intercept-match edge-set: this kernel has no sets", manager.problem())
+        self.assertIn("--intercept-match edge-set: this kernel has no ipset", manager.problem())
         self.sets.is_supported = True
         self.clock.advance(1)
         self.assertEqual(RULES, self.firewall.rules)
@@ -306,7 +306,7 @@ class MatchTests(SteeredTestCase):
         self.assertEqual(addresses("10.0.0.1"), self.firewall.rules[10250][0])
         self.assertEqual({}, self.sets.sets)
         self.clock.advance(PERIOD)
-        [line] = self.logged("cloud-return", "refused")
+        [line] = self.logged("cloud-return", "rejected")
         self.assertIn("Can't open socket to ipset", line)
         self.assertEqual(line, manager.problem())
         [report, _] = manager.report().families

@@ -54,7 +54,7 @@ class ListenerTests(SteeredTestCase):
         self.assertEqual(1, len(self.flows.flows))
         self.assertIn("port 10263 is not bound", manager.problem())
         self.assertEqual("waiting", manager.report().state)
-        self.assertEqual(1, len(self.logged("No rules", "port 10263 is not bound")))
+        self.assertEqual(1, len(self.logged("No firewall rules", "port 10263 is not bound")))
         self.calls.clear()
         self.look(2 * PERIOD)
         self.assertEqual([], self.calls)

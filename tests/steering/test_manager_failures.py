@@ -44,7 +44,7 @@ class FailureTests(SteeredTestCase):
         self.assertEqual(RULES, self.firewall.rules)
         self.assertIsNone(manager.problem())
         self.assertEqual(1, len(self.logged("IPv4", "as wanted again")))
-        self.assertEqual(1, len(self.logged("it is tried again")))
+        self.assertEqual(1, len(self.logged("retrying")))
 
     def test_change_while_failing(self):
         """A change waits for the next attempt: others can make as many as they like."""

@@ -407,8 +407,8 @@ class Options(CommandOptions[Settings]):
             return own[0]
         known = f", and several addresses: {listed(own)}" if own else ""
         raise usage.UsageError(
-            "--node-ip is missing: give it, or set NODE_IP; this machine has no way to the server"
-            f" now by which it would be known{known}"
+            "--node-ip is missing: give it, or set NODE_IP; this machine has no route to the"
+            f" server now, so its address is not known{known}"
         )
 
     def _node_name(self) -> str:
@@ -432,8 +432,8 @@ class Options(CommandOptions[Settings]):
             return check_node_name(socket.gethostname().lower())
         except BadIdentity as reason:
             raise usage.UsageError(
-                "--node-name is missing: give it, or set NODE_NAME; the machine's own name cannot"
-                f" be one: {reason}"
+                "--node-name is missing: give it, or set NODE_NAME; the host name is not valid as"
+                f" a node name: {reason}"
             ) from None
 
     def _identifiers(self, node_name: str, node_ip: Address) -> Identifiers:

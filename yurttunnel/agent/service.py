@@ -102,7 +102,7 @@ class AgentService(Service):
             # Trying again would not change it; whoever started the agent should see it.
             end_process(self._reactor, f"yurttunnel-agent: {error}")
         except Exception as error:
-            self._log.failure("the agent could not begin, by a defect of its own")
+            self._log.failure("the agent could not begin because of a defect")
             end_process(self._reactor, f"yurttunnel-agent: internal error: {error!r}")
 
     def stopService(self) -> Deferred[None]:

@@ -154,8 +154,7 @@ def locations(
         )
     if not found:
         raise NoAddresses(
-            f"service {service.name} has no address that can be dialed: what is wrong with those it"
-            " has is in the log"
+            f"service {service.name} has no address that can be dialed: the log says why"
         )
     return tuple(sorted(set(found)))[:MOST_LOCATIONS]
 

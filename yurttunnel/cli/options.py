@@ -140,8 +140,8 @@ class ClientOptions(CommandOptions[None]):
                 self.value(entry)
         if self.in_cluster and self._says(STATE_DIR):
             raise usage.UsageError(
-                "--state-dir has no effect in a cluster, which is asked through its API: leave it"
-                " out"
+                "--state-dir has no effect in a cluster, which is queried through its API: leave"
+                " it out"
             )
         for flag in (NAMESPACE, META_PORT):
             if self._says(flag) and not self.in_cluster:

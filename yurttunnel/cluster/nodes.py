@@ -218,8 +218,8 @@ class Nodes:
                 self._by_host.setdefault(host, {})[new.name] = new
             if len(hosts) <= len(new.addresses) and (old is None or old.addresses != new.addresses):
                 log.warn(
-                    "node {node} cannot be found by all of its addresses, since some are none:"
-                    " {addresses}",
+                    "node {node} cannot be reached by all of its addresses, because some are"
+                    " invalid: {addresses}",
                     node=new.name,
                     addresses=", ".join(repr(address) for _, address in new.addresses),
                 )

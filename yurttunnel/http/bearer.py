@@ -27,7 +27,7 @@ def bearer_token(head: Head) -> str | None:
     if not values:
         return None
     if len(values) > 1:
-        raise BadToken("Authorization is given more than once")
+        raise BadToken("Authorization is present more than once")
     match = _BEARER.fullmatch(values[0])
     if match is None:
         raise BadToken("Authorization has no bearer token")

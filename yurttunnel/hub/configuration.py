@@ -97,7 +97,7 @@ class HubConfiguration:
         except BadComponents as error:
             if value != before:
                 log.warn(
-                    "ConfigMap {namespace}/{name}, {key}: {error}; what it said before stays in"
+                    "ConfigMap {namespace}/{name}, {key}: {error}; the previous value stays in"
                     " use. Write names between commas",
                     namespace=self._namespace,
                     name=CONFIG_MAP,

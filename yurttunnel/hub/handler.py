@@ -31,15 +31,13 @@ without one is to have its first answer within half a second of the hub's start,
 interpreter and its modules take most."""
 
 
-_NOT_JSON = RequestFailed(
-    406, "filters have to look into this answer: accept application/json, too"
-)
+_NOT_JSON = RequestFailed(406, "filters have to parse this response: accept application/json, too")
 
 _NOT_CONTINUED = RequestFailed(
-    410, "the first page of the list was given without the Kubernetes API: begin the list anew"
+    410, "the first page of the list was served from the cache: start the list again"
 )
 
-_STOPS = ApiFailure(503, "the hub stops: try again later", retry_after=1)
+_STOPS = ApiFailure(503, "the hub is stopping: try again later", retry_after=1)
 
 _DEFECT = ApiFailure(500, "the hub has a defect; its log has more")
 
@@ -205,12 +203,12 @@ def _asked_by_pod(head: RequestHead) -> _Asked:
 
 def _asked(head: RequestHead, local: bool) -> _Asked:
     if head.method == b"CONNECT":
-        raise RequestFailed(405, "this port takes requests to the Kubernetes API, not CONNECT")
+        raise RequestFailed(405, "this port accepts requests to the Kubernetes API, not CONNECT")
     caller = caller_of(head, local)
     if not local and not caller.token:
         raise RequestFailed(
             401,
-            "this address of the hub takes requests with a bearer token of their own only, as"
-            " service accounts have one",
+            "this address of the hub accepts only requests with a bearer token, such as that of"
+            " a service account",
         )
     return parse_request(head), caller, forms_of(head)

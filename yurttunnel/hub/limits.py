@@ -18,7 +18,7 @@ from yurttunnel.http.places import Places
 from yurttunnel.hub.request.requests import HubCall
 from yurttunnel.metrics import Durations, Metric, gauge, histogram
 
-TOO_MANY = ApiFailure(429, "too many requests are in hand: try again later", retry_after=1)
+TOO_MANY = ApiFailure(429, "too many requests are in flight: try again later", retry_after=1)
 """With the pause that upstream and kube-apiserver tell."""
 
 _EITHER = (False, True)

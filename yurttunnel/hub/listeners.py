@@ -81,7 +81,7 @@ class LaterPort(Reconciler):
         except CannotListen as error:
             if str(error) != self._problem:
                 self._problem = str(error)
-                self._log.warn("{error}; it is tried again", error=error)
+                self._log.warn("{error}; retrying", error=error)
         else:
             self._problem = ""
         for callback in self.on_tried:

@@ -104,8 +104,9 @@ class Options(CommandOptions[Settings]):
         host = self.value(flag_table.BIND_PROXY_ADDRESS)
         if not ip_address(host).is_loopback:
             raise usage.UsageError(
-                f"--bind-proxy-address: {host} is no loopback address, and whoever can connect to"
-                " it would be the node: leave it out, and let pods come to --dummy-if-ip"
+                f"--bind-proxy-address: {host} is not a loopback address, and everybody who can"
+                " connect to it would get the node's identity: leave it out, and let pods use"
+                " --dummy-if-ip"
             )
         return ListenerSettings(
             meta_host=self.value(flag_table.BIND_ADDRESS),
@@ -135,8 +136,8 @@ class Options(CommandOptions[Settings]):
         skips = self.value(flag_table.SKIP_PINS)
         if given is not None and not (pins or skips or mode is not BootstrapMode.TOKEN):
             raise usage.UsageError(
-                "--discovery-token-ca-cert-hash is missing: with a token it says which cluster is"
-                " joined (kubeadm token create --print-join-command), or give"
+                "--discovery-token-ca-cert-hash is missing: with a token it authenticates the"
+                " cluster (kubeadm token create --print-join-command), or give"
                 " --discovery-token-unsafe-skip-ca-verification"
             )
         organizations = flag_table.HUB_CERT_ORGANIZATIONS

@@ -91,7 +91,7 @@ class ApiEndpoint:
             if self._creator is None:
                 raise
             self._refused = desired
-            self._log.warn("{error}; those before stay in use", error=error)
+            self._log.warn("{error}; the previous ones stay in use", error=error)
             return
         self._creator, self._used, self._refused = creator, desired, None
         self._rotated()

@@ -107,7 +107,7 @@ class EventRecorder(Service):
         about = _reference(involved)
         if about is None:
             self._limited.warn(
-                "the event {reason} is not recorded: it is about what is no object: {text}",
+                "the event {reason} is not recorded: it does not refer to an object: {text}",
                 reason=reason,
                 text=repr(involved)[:200],
             )

@@ -56,4 +56,4 @@ class RereadFile:
     def _tell(self, error: OSError) -> None:
         if str(error) != self._told:
             self._told = str(error)
-            self._log.warn("what was read before stays in use: {error}", error=error)
+            self._log.warn("the previous content stays in use: {error}", error=error)

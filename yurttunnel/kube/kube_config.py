@@ -87,14 +87,17 @@ class _Reading:
         cluster = self._cluster
         if cluster.get("insecure-skip-tls-verify"):
             raise BadKubeConfiguration(
-                f"{self._path}: insecure-skip-tls-verify is refused, since anybody could then play"
-                " the API: give certificate-authority, or tls-server-name if the name differs"
+                f"{self._path}: insecure-skip-tls-verify is refused, because anybody could then"
+                " impersonate the API: give certificate-authority, or tls-server-name if the name"
+                " differs"
             )
         if cluster.get("proxy-url"):
             raise BadKubeConfiguration(f"{self._path}: proxy-url is not supported: remove it")
         host = checked_host(str(cluster.get("server") or ""), f"{self._path}: server")
         if host.startswith("http://"):
-            _log.warn("{path}: the API is asked without TLS at {host}", path=self._path, host=host)
+            _log.warn(
+                "{path}: connecting to the API without TLS at {host}", path=self._path, host=host
+            )
         authorities = self._source(cluster, "certificate-authority")
         return KubeConfiguration(
             host,

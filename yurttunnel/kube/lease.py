@@ -239,8 +239,8 @@ class LeaderElection(Service):
 
     def _tell_overtime(self) -> None:
         self._log.warn(
-            "{lease}: what it is for is still stopping although the lease is over: another process"
-            " may do the same at this moment",
+            "{lease}: its work is still stopping although the lease has ended: another process"
+            " may do the same work now",
             lease=self._lease,
         )
 
@@ -256,7 +256,7 @@ class LeaderElection(Service):
             await self._within(RELEASE_SECONDS, self._lock.release())
         except _TROUBLE as error:
             self._log.warn(
-                "{lease}: not given back, so others take it in {seconds} s: {error}",
+                "{lease}: not released; others can acquire it in {seconds} s: {error}",
                 lease=self._lease,
                 seconds=LEASE_SECONDS,
                 error=_described(error),
@@ -279,7 +279,7 @@ class LeaderElection(Service):
     def _tell(self, error: Exception) -> None:
         self._error = _described(error)
         self._limited.warn(
-            "{lease}: cannot be held or looked at, trying again: {error}",
+            "{lease}: cannot be acquired or read, retrying: {error}",
             lease=self._lease,
             error=self._error,
         )

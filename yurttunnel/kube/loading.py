@@ -56,8 +56,8 @@ def _pod_host(environment: Mapping[str, str], flag: str) -> str:
     port = environment.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         raise BadKubeConfiguration(
-            "there is no API to ask: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not"
-            f" set, so this is no pod; give {flag} FILE"
+            "there is no API: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set, so"
+            f" this is no pod; give {flag} FILE"
         )
     host = f"[{host}]" if ":" in host else host
     return checked_host(f"https://{host}:{port}", "KUBERNETES_SERVICE_HOST")

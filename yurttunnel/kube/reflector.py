@@ -203,7 +203,7 @@ class Reflector:
         except Exception:
             # It reads what others have written; the other objects are kept all the same.
             self._log.failure(
-                "{what}: {namespace}/{name} cannot be understood; what was known of it stays",
+                "{what}: {namespace}/{name} cannot be parsed; its previous state stays in use",
                 what=self._what,
                 namespace=key[0],
                 name=key[1],
@@ -242,10 +242,10 @@ class Reflector:
     def _failed(self, error: Exception) -> float:
         """Note a failure; return the seconds to wait before the next attempt."""
         if not isinstance(error, ApiError | ApiUnreachable):
-            self._log.failure("{what}: an error of our own; trying again", what=self._what)
+            self._log.failure("{what}: internal error; retrying", what=self._what)
         elif str(error) != str(self.error):
             self._log.warn(
-                "{what}: cannot be followed at the moment, trying again: {error}",
+                "{what}: watch failed, retrying: {error}",
                 what=self._what,
                 error=error,
             )

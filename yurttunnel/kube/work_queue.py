@@ -90,7 +90,8 @@ class WorkQueue(Service):
         if state is None:
             if len(self._keys) >= MAX_KEYS:
                 self._limited.warn(
-                    "{key} is not looked at: {count} others wait already; see above why they do",
+                    "{key} is not processed: {count} others are already queued; see the messages"
+                    " above",
                     key=key,
                     count=MAX_KEYS,
                 )
@@ -200,14 +201,14 @@ class WorkQueue(Service):
 
     def _tell(self, key: str, error: Exception) -> None:
         if isinstance(error, ApiError | ApiUnreachable):
-            self._limited.warn("{key}: {error}; it is tried again", key=key, error=error)
+            self._limited.warn("{key}: {error}; retrying", key=key, error=error)
             return
         now = self._clock.seconds()
         if self._traceback_at is None or now - self._traceback_at >= _TRACEBACK_SECONDS:
             self._traceback_at = now
-            self._log.failure("Defect: {key} cannot be handled; it is tried again", key=key)
+            self._log.failure("Defect: {key} cannot be handled; retrying", key=key)
             return
-        self._limited.warn("Defect: {key}: {error}; it is tried again", key=key, error=repr(error))
+        self._limited.warn("Defect: {key}: {error}; retrying", key=key, error=repr(error))
 
 
 class _Bucket:

@@ -60,7 +60,7 @@ class DeferredStart(Service):
         except Exception as error:
             # A process that lives on without listening would look healthy to its supervisor.
             self._log.failure(
-                "{program} could not begin, by a defect of its own", program=self._program
+                "{program} could not begin because of a defect", program=self._program
             )
             end_process(self._reactor, f"{self._program}: internal error: {error!r}")
 

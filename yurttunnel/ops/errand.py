@@ -61,7 +61,7 @@ class Errand(Service):
             return
         except Exception as error:
             # Whoever waits for it to end would wait for ever.
-            self._log.failure("{flag} could not be done, by a defect of its own", flag=self._flag)
+            self._log.failure("{flag} could not be done because of a defect", flag=self._flag)
             end_process(self._reactor, f"{self._flag}: internal error: {error!r}")
             return
         # The end must not depend on somebody who reads.

@@ -82,7 +82,9 @@ class Lookups:
         if waiting is not None:
             waiting[:] = [each for each in waiting if each.receiver is not None] + [resolution]
         elif len(self._waiting) >= MOST_LOOKUPS:
-            self._limited.warn("{name} is not looked up: too many others are", name=hostName)
+            self._limited.warn(
+                "{name} is not resolved: too many lookups are running", name=hostName
+            )
             resolutionReceiver.resolutionComplete()
         else:
             self._waiting[question] = [resolution]

@@ -54,7 +54,7 @@ class NotifySocket:
             if not self._told:
                 self._told = True
                 self._log.warn(
-                    "systemd cannot be told of this process ($NOTIFY_SOCKET): {error}",
+                    "systemd cannot be notified of this process ($NOTIFY_SOCKET): {error}",
                     error=error.strerror or str(error),
                 )
             return False

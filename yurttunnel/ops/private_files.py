@@ -40,15 +40,15 @@ def check_above(path: Path, owners: Collection[int] = ()) -> None:
         if status.st_uid not in trusted:
             raise ExposedPath(
                 0,
-                f"{directory} belongs to another user (id {status.st_uid}), who can replace what is"
-                " in it: chown it to root, or choose another",
+                f"{directory} belongs to another user (id {status.st_uid}), who can replace its"
+                " contents: chown it to root, or choose another",
             )
         is_open = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
         if is_open and not (status.st_uid == 0 and os.path.ismount(directory)):
             raise ExposedPath(
                 0,
-                f"everybody can replace what is in {directory}"
-                f" (mode {stat.S_IMODE(status.st_mode):04o}): chmod o-w it, or choose another",
+                f"everybody can replace the contents of {directory} (mode"
+                f" {stat.S_IMODE(status.st_mode):04o}): chmod o-w it, or choose another",
             )
 
 
@@ -67,13 +67,13 @@ def read_trusted(path: Path, most: int) -> bytes:
         if status.st_uid not in (0, os.geteuid()):
             raise ExposedPath(
                 0,
-                f"it belongs to another user (id {status.st_uid}): see what it holds, and chown"
+                f"it belongs to another user (id {status.st_uid}): check its content, and chown"
                 f" it to user id {os.geteuid()}",
             )
         if status.st_mode & 0o022:
             raise ExposedPath(
                 0,
                 f"it can be changed by other users (mode {stat.S_IMODE(status.st_mode):04o}):"
-                " see what it holds, and chmod go-w it",
+                " check its content, and chmod go-w it",
             )
         return file.read(most)

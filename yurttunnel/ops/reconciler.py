@@ -195,7 +195,7 @@ class Reconciler(Service):
             # Who ends because of a defect would leave everything as it happens to be. What a stop
             # has cancelled is no news.
             if self.running and starts == self._starts:
-                self._log.failure("Defect: {what} failed; it is tried again", what=self._what)
+                self._log.failure("Defect: {what} failed; retrying", what=self._what)
         return False
 
     def _in_time(self) -> Deferred[bool | None]:
@@ -208,8 +208,7 @@ class Reconciler(Service):
     def _overdue(self, run: Deferred[bool | None]) -> None:
         # Told now: it may not end though it is cancelled.
         self._log.error(
-            "{what} took more than {seconds} s and is cancelled; once it has ended it is tried"
-            " again",
+            "{what} took more than {seconds} s and is cancelled; it is retried once it has ended",
             what=self._what,
             seconds=self._deadline,
         )

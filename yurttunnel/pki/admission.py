@@ -107,7 +107,7 @@ class Admission:
         connection comes from.
         """
         if self._closed:
-            raise EnrolmentRefused(Refusal.UNAVAILABLE, "this server is about to stop: try again")
+            raise EnrolmentRefused(Refusal.UNAVAILABLE, "this server is stopping: try again")
         self._revocations.refresh()
         # First who asks, then what: strangers cost no parsing, and no public key operation.
         if request.token_id:
@@ -255,8 +255,8 @@ def _understand(request: EnrolmentRequest) -> tuple[str, Identifiers, PublicKey]
     if node in _NAMES_OF_CALLERS:
         raise EnrolmentRefused(
             Refusal.BAD_REQUEST,
-            f"{node!r} is the name by which kubelets know those who may call them:"
-            " give the node another one",
+            f"{node!r} is the name by which kubelets recognize authorized callers: give the node"
+            " another one",
         )
     return node, dataclasses.replace(claimed, hosts=claimed.hosts | {node}), key
 

@@ -66,10 +66,11 @@ class AuthorityBundle(Reconciler):
             if found.strip():
                 return found
             raise BadBundle(
-                "there are no authorities of the cluster, by which agents and servers verify each"
-                " other: give the cluster in the kubeconfig (--kube-config) certificate-authority"
-                " or certificate-authority-data, as in the kubeconfig of another node, and see"
-                " that the file it names is not empty (in a pod: ca.crt of the service account)"
+                "there are no authorities of the cluster, which agents and servers need to verify"
+                " each other: give the cluster in the kubeconfig (--kube-config)"
+                " certificate-authority or certificate-authority-data, as in the kubeconfig of"
+                " another node, and see that the file it names is not empty (in a pod: ca.crt of"
+                " the service account)"
             )
 
         return cls(clock, "the bundle of the cluster's authorities", content, use)
@@ -96,8 +97,8 @@ class AuthorityBundle(Reconciler):
                 self._log.info("{name} has changed and is in use", name=self._name)
         except BadBundle as error:
             if self.problem is None:
-                self._log.error("{error}; those from before stay in use", error=error)
-            self.problem = f"{error}; those from before stay in use"
+                self._log.error("{error}; the previous ones stay in use", error=error)
+            self.problem = f"{error}; the previous ones stay in use"
         else:
             self.problem = None
 
@@ -110,7 +111,7 @@ class AuthorityBundle(Reconciler):
         except Exception as error:
             raise BadBundle(f"{self._name} cannot be read: {_line(error)}") from error
         if len(content) > MAX_BUNDLE:
-            raise BadBundle(f"{self._name} is far too long to be a bundle of authorities")
+            raise BadBundle(f"{self._name} is too long for a bundle of authorities")
         return content
 
     def _parse(self, content: bytes) -> Authorities:

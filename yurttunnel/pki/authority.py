@@ -160,7 +160,7 @@ class Authority:
         problem = authority.problem()
         if problem is not None:
             # No more than that: a clock that nobody has set yet is set soon.
-            _log.warn("nobody will connect yet: {problem}", problem=problem)
+            _log.warn("no agent can connect yet: {problem}", problem=problem)
         return authority
 
     def problem(self) -> str | None:

@@ -170,7 +170,7 @@ class DatedStore(CertificateStore):
         # The directory may be mounted elsewhere than where the link was made.
         content = self._directory.read(Path(name).name, secret=True)
         if content is None:
-            raise StateError(f"{self.path} leads to {name}, which is missing")
+            raise StateError(f"{self.path} is a link to {name}, which does not exist")
         return content
 
     def _discard(self, name: str) -> None:

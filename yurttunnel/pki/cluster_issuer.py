@@ -126,7 +126,7 @@ class _Waiting:
         try:
             request: Any = await self._client.get(CERTIFICATE_SIGNING_REQUESTS, self._name)
         except NotFound:
-            raise NotIssued(f"{self._name} was deleted before it was answered") from None
+            raise NotIssued(f"{self._name} was deleted before it was approved or denied") from None
         except (ApiError, ApiUnreachable) as error:
             # A new request would be no better off, and leave this one behind.
             if isinstance(error, ApiUnreachable):

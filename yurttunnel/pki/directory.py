@@ -137,7 +137,7 @@ class StateDirectory:
                     )
                 content = file.read(_MAX_FILE_SIZE + 1)
         if len(content) > _MAX_FILE_SIZE:
-            raise StateError(f"{path} is far too long to be ours: remove it")
+            raise StateError(f"{path} is too long: remove it")
         return content
 
     def write(self, name: str, content: bytes) -> None:
@@ -230,16 +230,16 @@ class StateDirectory:
             holder = _holder_of(os.fstat(descriptor))
             release()
             raise StateError(
-                f"{self.path} is in use by {holder}, which is to be stopped first;"
-                " or give this one a directory of its own"
+                f"{self.path} is in use by {holder}, which has to be stopped first; or use another"
+                " directory"
             ) from None
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 release()
                 raise StateError(f"{self.path} {_explanation(error)}") from error
             log.warn(
-                "{path} is on a file system without locks: a second process that is started on it"
-                " is not kept out, so see that there is none, or choose a local disk",
+                "{path} is on a file system without locks: a second process on it would not be"
+                " detected: make sure that there is none, or choose a local disk",
                 path=self.path,
             )
         return release
@@ -383,13 +383,13 @@ def _check_file(path: Path, status: os.stat_result, owner: int) -> None:
     """Raise unless nobody else can have written a file of a directory of ``owner``."""
     if status.st_uid not in {0, os.geteuid(), owner}:
         raise StateError(
-            f"{path} belongs to another user (id {status.st_uid}): see how it came there, and"
-            f" put yours in its place, or chown it to user id {os.geteuid()}"
+            f"{path} belongs to another user (id {status.st_uid}): check where it came from, and"
+            f" replace it, or chown it to user id {os.geteuid()}"
         )
     if status.st_mode & 0o022:
         raise StateError(
-            f"{path} can be changed by other users"
-            f" (mode {stat.S_IMODE(status.st_mode):04o}): see what it holds, and chmod go-w it"
+            f"{path} can be changed by other users (mode {stat.S_IMODE(status.st_mode):04o}):"
+            " check its content, and chmod go-w it"
         )
 
 
@@ -442,7 +442,7 @@ def _explained_above(path: Path) -> Iterator[None]:
                 " choose another directory"
             ) from error
         raise StateError(
-            f"{path} does not exist, and user id {user} may not make it in {above}: make it as"
+            f"{path} does not exist, and user id {user} may not create it in {above}: make it as"
             f" root, install -d -m 0700 -o {user} {path}, or choose another directory"
         ) from error
 
@@ -456,9 +456,9 @@ def _explanation(error: OSError) -> str:
         case errno.ENOTDIR | errno.EEXIST:
             return "is not a directory, or lies below a file: choose another path"
         case errno.EISDIR:
-            return "is a directory where a file is due: remove it"
+            return "is a directory, but has to be a file: remove it"
         case errno.ELOOP:
-            return "is a symbolic link, which are not followed here: put the file itself there"
+            return "is a symbolic link, which are not followed here: use the file itself"
         case errno.ENOENT:
             return "does not exist: check the path"
         case number if number in _FULL:

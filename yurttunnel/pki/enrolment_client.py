@@ -210,7 +210,7 @@ class _PinnedServer:
                 self.misdated = Misdated.by(now, "the server's certificate", leaf, authority)
                 return
             raise ServerNotTrusted(
-                f"{self._where}: the server's certificate is not good: {error}"
+                f"{self._where}: the server's certificate is not valid: {error}"
             ) from None
 
 

@@ -195,9 +195,9 @@ class EnrolmentIssuer:
                 " with --join-token-file or --join-token to enrol it anew"
             )
         raise StateError(
-            f"{path} holds no certificate for {node} that is still good, and there is no"
-            ' --join-token-file or --join-token: "yurttunnel token create" on the server makes one,'
-            " and the command to run here"
+            f"{path} has no valid certificate for {node}, and there is no --join-token-file or"
+            ' --join-token: "yurttunnel token create" on the server makes one, and the command to'
+            " run here"
         )
 
     def _check_owner(self, certificate: x509.Certificate) -> None:
@@ -227,7 +227,7 @@ async def _first_answer(
         except (EnrolmentFailed, EnrolmentRefused, ServerNotTrusted) as error:
             problems.append(error)
     if not problems:
-        raise EnrolmentFailed("no server is known")
+        raise EnrolmentFailed("no server address is known")
     if len(problems) > 1 and any(_is_temporary(problem) for problem in problems):
         is_clock = any(isinstance(problem, ClockSeemsWrong) for problem in problems)
         failed = ClockSeemsWrong if is_clock else EnrolmentFailed

@@ -67,7 +67,7 @@ class EnrolmentTroubles:
         """Log that the record of a node cannot be written, and remember it for a while."""
         self._not_kept, self._since = str(error), self._clock.seconds()
         self._limited.error(
-            "no certificate for a node at {address}, whose record cannot be kept: {error}",
+            "no certificate for a node at {address}, whose record cannot be stored: {error}",
             address=address,
             error=error,
         )

@@ -87,7 +87,9 @@ class InterceptionContexts(CallerContexts):
                 connection.use_certificate(self._certificate_for(host))
         except AuthorityEnded as error:
             # By a clock that may be set: the one for the default host, which the caller refuses.
-            self._limited.warn("callers are shown no certificate for a node: {error}", error=error)
+            self._limited.warn(
+                "no node certificate can be issued for callers: {error}", error=error
+            )
         except Exception:
             # OpenSSL calls this: nobody else would hear of an error.
             _log.failure("choosing a certificate for a caller failed")

@@ -182,7 +182,7 @@ async def obtain(
     try:
         request = template.request(key)
     except ValueError as error:
-        raise NotIssued(f"no certificate can have the names that are wanted: {error}") from None
+        raise NotIssued(f"no certificate can have the requested names: {error}") from None
     certificate, *chain = await issuer.issue(request, waits)
     problem = _problem(clock, template, key, certificate)
     if problem is not None:

@@ -79,4 +79,4 @@ class KeptCertificate:
             self._to_store = self.problem = None
 
     def _without_store(self, error: StateError) -> str:
-        return f"the {self._name} is in use but not kept for a restart: {error}"
+        return f"the {self._name} is in use but not stored for a restart: {error}"

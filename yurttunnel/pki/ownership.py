@@ -33,8 +33,8 @@ class Ownership:
             owner = self.owner(claim)
             if owner is not None and len(having) > 1:
                 self._log.warn(
-                    "{claim} belongs to several enrolled nodes, {nodes}: only {owner} gets what is"
-                    " for it; revoke those that should not have it",
+                    "{claim} belongs to several enrolled nodes, {nodes}: only {owner} gets its"
+                    " traffic; revoke the nodes that should not have it",
                     claim=claim,
                     nodes=", ".join(record.node for record in having),
                     owner=owner,

@@ -33,13 +33,13 @@ _ERRORS = {
     "unexpected eof while reading": _CUT,
     "http request": _NO_TLS,
     "wrong version number": _NO_TLS,
-    "unsupported protocol": "it has no version of TLS from 1.2 on",
-    "no shared cipher": "it has no cipher in common with this end",
+    "unsupported protocol": "it does not support TLS 1.2 or newer",
+    "no shared cipher": "it has no cipher suite in common with this end",
     "no application protocol": "it does not speak yurttunnel/1 (ALPN): check the port",
 }
 
 _AT_THE_SERVER = {
-    "peer did not return a certificate": "it has shown no certificate",
+    "peer did not return a certificate": "it presented no certificate",
     "certificate verify failed": "its certificate is refused",
 }
 
@@ -53,8 +53,8 @@ _AGENT_DISTRUSTS = dict.fromkeys(
 _SERVER_REFUSES = {
     "certificate required": f"the server has got no certificate of this node: {_ENROLL_AGAIN}",
     "certificate expired": (
-        f"to the server this node's certificate has expired: {_COMPARE_CLOCKS};"
-        f" if it is so, {_ENROLL_AGAIN}"
+        f"the server says that this node's certificate has expired: {_COMPARE_CLOCKS}; if it has,"
+        f" {_ENROLL_AGAIN}"
     ),
     # OpenSSL's alert for one that is not valid yet, and for a broken signature.
     "bad certificate": (
@@ -65,14 +65,15 @@ _SERVER_REFUSES = {
         f"the server does not know the authority of this node's certificate: {_ENROLL_AGAIN}"
     ),
     "unsupported certificate": (
-        f"to the server this node's certificate is not one of an agent: {_ENROLL_AGAIN}"
+        "the server says that this node's certificate is not an agent's certificate:"
+        f" {_ENROLL_AGAIN}"
     ),
     "certificate unknown": f"the server refuses this node's certificate: {_ENROLL_AGAIN}",
     "internal error": "the server does not speak yurttunnel/1 there: check address and port",
     "no application protocol": (
         "the server does not speak yurttunnel/1 there: check address and port"
     ),
-    "protocol version": "the server has no version of TLS from 1.2 on",
+    "protocol version": "the server does not support TLS 1.2 or newer",
 }
 
 _NOT_KNOWN_TO_KUBELET = (
@@ -113,11 +114,11 @@ _API_REFUSES = {
         _NOT_KNOWN_TO_API,
     ),
     "no application protocol": "it does not speak HTTP/1.1 there: check address and port",
-    "protocol version": "it has no version of TLS from 1.2 on",
+    "protocol version": "it does not support TLS 1.2 or newer",
 }
 
 _AFTER_REFUSAL = {
-    Code.REVOKED: f"to let it in again, {_ENROLL_AGAIN}",
+    Code.REVOKED: f"to accept it again, {_ENROLL_AGAIN}",
     Code.NOT_AUTHORIZED: f"leave that out of --agent-identifiers, or {_ENROLL_AGAIN}",
 }
 
@@ -155,7 +156,7 @@ def certificate_problem(
         ):
             return f"is not from {authority}"
         case codes.ERR_INVALID_PURPOSE:
-            return "is not meant for this use"
+            return "is not valid for this use"
         case 66 | 67 | 68:
             # EE_KEY_TOO_SMALL, CA_KEY_TOO_SMALL and CA_MD_TOO_WEAK of OpenSSL's x509_vfy.h, which
             # have no names in pyOpenSSL.

@@ -42,8 +42,8 @@ PATIENCE = 60.0
 """Seconds that a request may take before it is worth a word while another one is in use."""
 
 _FOREIGN = (
-    "is not from an authority in the cluster's bundle, so whoever verifies it by that refuses it:"
-    " see --cluster-signing-cert-file of kube-controller-manager"
+    "is not signed by an authority in the cluster's bundle, so peers that verify it with the"
+    " bundle reject it: see --cluster-signing-cert-file of kube-controller-manager"
 )
 
 

@@ -137,7 +137,9 @@ class Revocations(Reconciler):
     @property
     def warning(self) -> str | None:
         """Why nobody could be revoked on a full disk, for readiness; ``None`` when one could."""
-        return f"no room is kept for revocations: {self._no_reserve}" if self._no_reserve else None
+        if not self._no_reserve:
+            return None
+        return f"no disk space is reserved for revocations: {self._no_reserve}"
 
     def on_revoked(self, callback: Callable[[str], None]) -> None:
         """Have ``callback(node)`` called whenever a node is revoked; it must not raise."""

@@ -133,7 +133,7 @@ class TokenStore:
         expected = issued.secret_hash if issued is not None else _hash("")
         right = hmac.compare_digest(_hash(secret), expected)
         if issued is None or not right:
-            raise TokenRefused("the join token is not known here: use the server's current one")
+            raise TokenRefused("the join token is unknown: use the server's current one")
         if issued.ended or utc_now(self._clock) >= issued.expires:
             raise TokenRefused(
                 f"the join token expired at {issued.expires:%F %T} UTC:"
@@ -161,7 +161,7 @@ class TokenStore:
         Who has enrolled with it stays enrolled.
         """
         if token_id not in self._tokens:
-            raise TokenRefused("no join token has this id")
+            raise TokenRefused("there is no join token with this id")
         self._save([each for each in self._tokens.values() if each.token_id != token_id])
 
     def _save(self, tokens: list[IssuedToken]) -> None:

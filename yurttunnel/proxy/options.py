@@ -122,8 +122,8 @@ class Options(CommandOptions[Settings]):
         mode, back_end = self.value(flag_table.MODE), self.value(flag_table.PROXY_BACKEND)
         if mode is Mode.KERNEL and back_end in (BackEnd.IPTABLES, BackEnd.NONE):
             raise usage.UsageError(
-                f"--mode kernel is by nftables alone: leave --proxy-backend {back_end.value} out,"
-                " or use --mode user"
+                f"--mode kernel works only with nftables: leave --proxy-backend {back_end.value}"
+                " out, or use --mode user"
             )
         return Settings(
             node_name=self._node_name(),
@@ -157,7 +157,8 @@ class Options(CommandOptions[Settings]):
             return flag.parse(socket.gethostname())
         except ValueError as reason:
             raise usage.UsageError(
-                f"--hostname-override is missing, and the host name is none of a node: {reason}"
+                "--hostname-override is missing, and the host name is not valid as a node name:"
+                f" {reason}"
             ) from None
 
     def _sources(self) -> SourceSettings:
@@ -167,8 +168,8 @@ class Options(CommandOptions[Settings]):
         by_http = self.is_given(master) and self.value(master).startswith("http:")
         if by_http and self.is_given(kube_config):
             raise usage.UsageError(
-                "--kubeconfig has no effect with --master http://, which is for a hub and tells it"
-                " nobody's secrets: leave it out, or write https://"
+                "--kubeconfig has no effect with --master http://, which is for a hub and sends"
+                " no credentials: leave it out, or write https://"
             )
         return SourceSettings(
             api=has_api or file is None,
@@ -189,14 +190,15 @@ class Options(CommandOptions[Settings]):
         address = ip_address(host)
         if address.is_loopback and back_end is not BackEnd.NONE:
             raise usage.UsageError(
-                f"--bind-address: clients of Services are led to the proxy by rules, and what comes"
-                f" from elsewhere to {host} the kernel drops (route_localnet is off): leave it out,"
-                " or let clients speak to the proxy's ports themselves, with --proxy-backend none"
+                "--bind-address: rules redirect clients of Services to the proxy, but the kernel"
+                f" drops packets from other interfaces to {host} (route_localnet is off): leave it"
+                " out, or let clients connect to the proxy's ports directly, with --proxy-backend"
+                " none"
             )
         if not (address.is_loopback or address.is_unspecified):
             raise usage.UsageError(
-                f"--bind-address: {host} is one of several addresses that clients come in at, and"
-                " rules lead each of them to the proxy there: leave it out, or give 0.0.0.0"
+                f"--bind-address: {host} is one of several addresses that clients connect to, and"
+                " rules redirect all of them: leave it out, or give 0.0.0.0"
             )
         return host
 

@@ -216,8 +216,7 @@ class Proxier(Service):
         except SteeringFailed as error:
             self._failed(str(error))
             self._limited.warn(
-                "Services are served as before, since rules cannot be made: {error}; it is tried"
-                " again",
+                "Services are served as before, because rules cannot be updated: {error}; retrying",
                 error=error,
             )
         except CancelledError:
@@ -225,7 +224,7 @@ class Proxier(Service):
         except Exception as error:
             # Whatever it is, all that is served stays, and it is tried again.
             self._failed(f"internal error: {error!r}")
-            self._log.failure("Defect: Services cannot be kept; it is tried again")
+            self._log.failure("Defect: Services cannot be kept; retrying")
         else:
             self._rules_problem = None
             self.syncs[result] += 1
@@ -324,13 +323,13 @@ class Proxier(Service):
     def _tell_not_forgotten(self, protocol: Protocol, error: SteeringFailed) -> None:
         if protocol is Protocol.TCP:
             self._limited.warn(
-                "Clients by TCP that began before their Service had rules try in vain: {error}",
+                "TCP clients that connected before their Service had rules keep failing: {error}",
                 error=error,
             )
             return
-        self._flows_problem = f"UDP clients may be led to endpoints that are gone: {error}"
+        self._flows_problem = f"UDP clients may be sent to endpoints that are gone: {error}"
         self._limited.warn(
-            "UDP clients may be led to endpoints that are gone: {error}; it is tried again",
+            "UDP clients may be sent to endpoints that are gone: {error}; retrying",
             error=error,
         )
 

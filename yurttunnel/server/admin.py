@@ -79,7 +79,7 @@ def status_page(settings: Settings) -> str:
     return f"http://{join_authority(settings.insecure_address, settings.meta_port)}/"
 
 
-NOT_YET = "this server takes no callers now: it begins"
+NOT_YET = "this server accepts no calls now: it begins"
 
 
 class ForwardPages:

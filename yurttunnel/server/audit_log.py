@@ -207,6 +207,6 @@ class AuditLog(Service):
         if self.problem is None:
             self._lost_before = self.stats.lost
             self._warnings.warn(
-                "The audit log is in trouble: {problem}; traffic goes on", problem=problem
+                "The audit log cannot be written: {problem}; traffic goes on", problem=problem
             )
         self.problem = problem

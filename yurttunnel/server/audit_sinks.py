@@ -150,7 +150,7 @@ class AuditFile:
         if status.st_uid not in (os.geteuid(), 0):
             raise UnsuitableFile(0, "it belongs to another user")
         if status.st_nlink > 1:
-            raise UnsuitableFile(0, "it has another name, too (a hard link)")
+            raise UnsuitableFile(0, "it has more than one name (hard links)")
         if stat.S_IMODE(status.st_mode) != _MODE:
             os.fchmod(descriptor, _MODE)
 

@@ -253,8 +253,8 @@ def _interception_listeners(
     """
     if not ip_address(settings.insecure_address).is_loopback:
         log.warn(
-            "--insecure-port: whoever can connect to {address} port {port} reaches every node; "
-            "--secure-port asks who they are",
+            "--insecure-port: everybody who can connect to {address} port {port} can reach every"
+            " node; --secure-port authenticates callers",
             address=settings.insecure_address,
             port=settings.insecure_port,
         )

@@ -103,8 +103,8 @@ class TcpEndpoint:
         """See :class:`Endpoint`; warns when others than this machine can connect."""
         if not (wanted.restricted or ip_address(self.interface).is_loopback):
             log.warn(
-                "{flag}: whoever can connect to {interface} port {port} reaches every node; "
-                "ssl: demands a certificate, unix: is closed to other users",
+                "{flag}: everybody who can connect to {interface} port {port} can reach every"
+                " node; ssl: requires a certificate, unix: is closed to other users",
                 flag=wanted.flag,
                 interface=self.interface,
                 port=self.port,
@@ -181,7 +181,7 @@ class SystemdEndpoint:
         except (ValueError, TypeError, AttributeError, OSError) as error:
             raise CannotListen(flag, f"bad endpoint {self.description!r}: {error}") from None
         if not results:
-            raise CannotListen(flag, f"{self.description!r} does not listen at once")
+            raise CannotListen(flag, f"{self.description!r} does not listen immediately")
         (result,) = results
         if isinstance(result, Failure):
             if not isinstance(result.value, CannotListenError | OSError | ValueError):

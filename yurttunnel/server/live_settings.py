@@ -42,8 +42,8 @@ class LiveSettings:
         """
         if self.now.connect_permissions and not settings.connect_permissions:
             raise ChangeRefused(
-                "--allow-connect: without one whoever can connect reaches every node, which needs a"
-                " restart: leave one there"
+                "--allow-connect: without one everybody who can connect can reach every node,"
+                " which needs a restart: keep at least one"
             )
         for use in self._parts:
             used = use(settings)

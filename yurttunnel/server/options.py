@@ -242,8 +242,8 @@ class Options(CommandOptions[Settings]):
         grace = self.value(flag_table.RETURN_GRACE)
         if grace > resume_window:
             raise usage.UsageError(
-                f"--return-grace: {grace:g} s is longer than --resume-window ({resume_window:g} s):"
-                " lower the one or raise the other"
+                f"--return-grace: {grace:g} s is longer than --resume-window ({resume_window:g}"
+                " s): lower the first or raise the second"
             )
         return grace
 
@@ -271,4 +271,6 @@ def _check_ports(settings: Settings) -> None:
         first = flag_of.setdefault((host, port), flag)
         if first is not flag:
             where = join_authority(host, port)
-            raise usage.UsageError(f"{first} and {flag} both want {where}: choose another port")
+            raise usage.UsageError(
+                f"{first} and {flag} use the same port {where}: choose another port"
+            )

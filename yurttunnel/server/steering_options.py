@@ -183,8 +183,7 @@ def refuse_steering(options: CommandOptions[Any]) -> None:
 
 def _refuse(flag: str) -> NoReturn:
     raise usage.UsageError(
-        f"--{flag} has no effect with --standalone, to which no traffic is steered: leave one of"
-        " them out"
+        f"--{flag} has no effect with --standalone, which steers no traffic: leave one of them out"
     )
 
 
@@ -192,7 +191,7 @@ def _period(options: CommandOptions[Any], flag: Flag[float], least: float) -> fl
     seconds = options.value(flag)
     if seconds < least:
         _log.warn(
-            "--{flag}: {seconds:g} s is raised to {least:g} s, the least that there is",
+            "--{flag}: {seconds:g} s is raised to {least:g} s, the minimum",
             flag=flag.name,
             seconds=seconds,
             least=least,

@@ -149,10 +149,10 @@ def _shared(addresses: Collection[Address], sides: _Sides) -> Iterator[str]:
         yield (
             f"connections to {address} are not intercepted, since it is an address of the cloud"
             f" node {sides.cloud[address]} as well as of the edge node {sides.edge[address]}: one"
-            " of them says what is not so, or lacks its label (kubectl get nodes -o wide)"
+            " of them reports a wrong address, or lacks its label (kubectl get nodes -o wide)"
         )
     if len(shared) > MOST_TOLD:
-        yield f"the same goes for {len(shared) - MOST_TOLD} more addresses"
+        yield f"the same applies to {len(shared) - MOST_TOLD} more addresses"
 
 
 def _crowded(version: int, sides: _Sides) -> Iterator[str]:
@@ -160,12 +160,14 @@ def _crowded(version: int, sides: _Sides) -> Iterator[str]:
     crowded = sorted(sides.crowded)
     for name in crowded[:MOST_TOLD]:
         yield (
-            f"IPv{version} addresses of node {name} do not count, since it has more than"
-            f" {MOST_OF_A_NODE} addresses and only the first count: see what its kubelet lists"
-            f" (kubectl get node {name} -o jsonpath='{{.status.addresses}}')"
+            f"some IPv{version} addresses of node {name} are ignored, because it has more than"
+            f" {MOST_OF_A_NODE} addresses: see what its kubelet lists (kubectl get node {name} -o"
+            f" jsonpath='{{.status.addresses}}')"
         )
     if len(crowded) > MOST_TOLD:
-        yield f"the same goes for IPv{version} addresses of {len(crowded) - MOST_TOLD} more nodes"
+        yield (
+            f"the same applies to IPv{version} addresses of {len(crowded) - MOST_TOLD} more nodes"
+        )
 
 
 def _addresses(node: Node) -> list[Address]:

@@ -156,7 +156,7 @@ class Families:
                 await self._search()
             except SteeringFailed as error:
                 # What has been found goes on.
-                self._limited.warn("{error}; it is looked for again", error=error)
+                self._limited.warn("{error}; retrying", error=error)
 
     async def _search(self) -> None:
         has_sets = await self._has_sets()
@@ -192,7 +192,7 @@ class Families:
             has_sets = False
         if asked is Match.EDGE_SET and not has_sets:
             raise SteeringFailed(
-                "--intercept-match edge-set: this kernel has no sets of addresses; load the modules"
+                "--intercept-match edge-set: this kernel has no ipset support; load the modules"
                 " ip_set_hash_ip and xt_set, or give --intercept-match cloud-return"
             )
         return has_sets

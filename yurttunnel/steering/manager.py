@@ -199,7 +199,7 @@ class SteeringManager(Service):
         except SteeringFailed as error:
             state = State.FAILING
             self._failure = str(error)
-            self._limited.warn("{error}; it is tried again", error=error)
+            self._limited.warn("{error}; retrying", error=error)
         except CancelledError:
             # It took too long, altogether or to wait for at the stop.
             state = State.FAILING
@@ -208,7 +208,7 @@ class SteeringManager(Service):
             # Whatever it is, the rules are looked at again later.
             state = State.FAILING
             self._failure = f"internal error: {error!r}"
-            self._log.failure("Defect: the rules cannot be made; it is tried again")
+            self._log.failure("Defect: the rules cannot be made; retrying")
         if self.running:
             self._state = state
         return state is not State.FAILING
@@ -219,7 +219,7 @@ class SteeringManager(Service):
             if failed := await self._families.remove():
                 raise SteeringFailed("; ".join(failed))
             self._rules_may_exist = False
-            self._log.warn("No rules of the firewall lead to this server for now: {why}", why=why)
+            self._log.warn("No firewall rules redirect to this server for now: {why}", why=why)
             return State.WAITING
         if self._waits_for() is not None:
             return State.WAITING
@@ -263,8 +263,8 @@ class SteeringManager(Service):
         if not await ended_within(self._clock, REMOVAL_PATIENCE, removing):
             removing.cancel()
             self._log.error(
-                "Rules of the firewall are left behind, since removing them took more than"
-                " {seconds} s; run yurttunnel server --cleanup-iptables",
+                "Firewall rules are left behind, since removing them took more than {seconds} s;"
+                " run yurttunnel server --cleanup-iptables",
                 seconds=REMOVAL_PATIENCE,
             )
         self._state = State.STOPPED
@@ -286,7 +286,7 @@ class SteeringManager(Service):
             failed = [f"internal error: {error!r}"]
         for why in failed:
             self._log.error(
-                "Rules of the firewall may be left behind: {why}; run yurttunnel server"
+                "Firewall rules may be left behind: {why}; run yurttunnel server"
                 " --cleanup-iptables",
                 why=why,
             )

@@ -68,8 +68,8 @@ class Record:
         if desired == former:
             self._syncs[REPAIRED] += 1
             self._limited.warn(
-                "IPv{version}: rules were not as wanted: {differed}; repaired. Another program has"
-                " changed them",
+                "IPv{version}: rules differed: {differed}; restored. Another program has changed"
+                " them",
                 version=self._version,
                 differed="; ".join(differed),
             )
@@ -101,20 +101,20 @@ class Record:
         self._syncs[FAILED] += 1
         if isinstance(error, SteeringFailed):
             self.problem = f"IPv{self._version}: {error}"
-            self._limited.warn("{problem}; it is tried again", problem=self.problem)
+            self._limited.warn("{problem}; retrying", problem=self.problem)
             return
         self.problem = f"IPv{self._version}: internal error: {error!r}"
         self._log.failure(
-            "Defect: the IPv{version} rules cannot be made; it is tried again",
+            "Defect: the IPv{version} rules cannot be made; retrying",
             version=self._version,
         )
 
     def fell_back(self, error: SteeringFailed) -> None:
         """Rules with a set were refused with ``error``, those without were taken."""
         self.without_sets = (
-            f"IPv{self._version}: rules with a set of addresses are refused: {error}. So"
-            " --intercept-match is cloud-return: connections to whatever is not known as a cloud"
-            " node are led to this server"
+            f"IPv{self._version}: rules with an ipset are rejected: {error}. So --intercept-match"
+            " is cloud-return: connections to all hosts but known cloud nodes are redirected to"
+            " this server"
         )
         self._log.warn("{text}", text=self.without_sets)
 
@@ -132,7 +132,7 @@ class Record:
     def flows_not_judged(self, error: SteeringFailed) -> None:
         """The flows could not be looked at, which is told once."""
         known = self._flows_problem is not None
-        self._flows_problem = f"connections from before the last change are not cut: {error}"
+        self._flows_problem = f"connections from before the last change are not closed: {error}"
         if not known:
             self._log.warn(
                 "IPv{version}: {problem}", version=self._version, problem=self._flows_problem

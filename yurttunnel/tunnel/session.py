@@ -528,7 +528,7 @@ class TunnelSession:
         carrier = self._carrier
         if carrier is not None:
             self._log.warn(
-                "{peer}: nothing heard for too long, the connection is given up",
+                "{peer}: no data for too long, closing the connection",
                 peer=self.peer_name,
             )
             carrier.abandon()

@@ -119,4 +119,4 @@ class ApiLossTests(ClusterTestCase):
 
 def complaints(program: Program) -> int:
     """Count how often a program has told that it does not hear from the API."""
-    return program.log.count("cannot be followed at the moment")
+    return program.log.count("watch failed")

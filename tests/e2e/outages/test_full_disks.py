@@ -150,7 +150,7 @@ class FullDiskTests(LeakTestCase):
         self.assertIn(problem, (await self.readiness(server))["enrolment"])
         [line] = [line for line in server.log.splitlines() if problem in line]
         self.assertIn("error]", line)
-        self.assertIn("whose record cannot be kept", line)
+        self.assertIn("whose record cannot be stored", line)
         await client.round_trip()
         await self.dial_through(server, echo.port)
 
@@ -219,7 +219,7 @@ class FullDiskTests(LeakTestCase):
 
         problem = f"{self.mount_point}/node.pem cannot be written, the disk is full: make room"
         await self.eventually(
-            lambda: renewal_says(f"is in use but not kept for a restart: {problem}"),
+            lambda: renewal_says(f"is in use but not stored for a restart: {problem}"),
             "there is a new certificate",
             life,
         )

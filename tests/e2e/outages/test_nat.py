@@ -214,7 +214,7 @@ class LargePacketTests(SiteTestCase):
         async def cut_off() -> bool:
             return not any(entry["connected"] for entry in await self.server.agents())
 
-        await self.eventually(cut_off, "the connection is given up", DETECTION + SLACK)
+        await self.eventually(cut_off, "closing the connection", DETECTION + SLACK)
         dial = self.reached("edge-1", echo, Question())
         self.assertEqual(
             await self.within(RETURN_PATIENCE + SLACK, dial, "a dial is answered"), 503

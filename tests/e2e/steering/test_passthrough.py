@@ -37,7 +37,7 @@ class PassThroughTests(SteeringTestCase):
             SERVER, "--insecure", "--header", "Host: edge-1:10250", port=int(PORT)
         )
         self.assertEqual((page.status, page.terminated), (403, True), page)
-        self.assertIn("nothing tells which node", page.body)
+        self.assertIn("no node can be determined", page.body)
         page = await self.by_name("edge-9", SERVER, int(PORT))
         self.assertEqual(page.status, 0, page)
         self.assertIn("alert", page.complaints)

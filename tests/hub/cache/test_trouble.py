@@ -532,7 +532,7 @@ class DamageTests(TroubleTestCase):
         self.start(b"This is no database, but it is long enough to be one. " * 1000)
         self.cache.upsert(PODS, POD, item("a", 9))
         self.assertEqual({"a": "9"}, self.names())
-        self.assertEqual((1, 1), (self.cache.stats.damaged, self.said("a new one is begun")))
+        self.assertEqual((1, 1), (self.cache.stats.damaged, self.said("a new one was created")))
         aside = self.directory / "cache.db.damaged"
         self.assertTrue(aside.read_bytes().startswith(b"This is"))
 
@@ -577,7 +577,7 @@ class DamageTests(TroubleTestCase):
             found += self.cache.stats.damaged
             self.stop()
         self.assertGreater(found, 0)
-        self.assertEqual(found, self.said("a new one is begun"))
+        self.assertEqual(found, self.said("a new one was created"))
 
     def test_what_was_read_before(self) -> None:
         """What is still read of a file that was replaced says nothing about the new one."""

@@ -59,7 +59,7 @@ class StopTests(World):
             self.hub.end_watches()
             ((status, body),) = self.answered()
             self.assertEqual(503, status)
-            self.assertIn(b"the hub stops", body)
+            self.assertIn(b"the hub is stopping", body)
 
     def test_watch_that_was_refused(self):
         """What the API says of it comes to its end."""

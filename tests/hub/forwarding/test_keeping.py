@@ -207,7 +207,7 @@ class KeepingTests(World):
         self.assertEqual((200, b'{"items": [{"secret": }]}'), self.answered("GET", "GET")[1])
         self.assertEqual(["one"], self.kept_list())
         self.assertEqual(1, self.answers.unreadable)
-        self.assertIn("cannot be kept", self.lines[-1])
+        self.assertIn("cannot be cached", self.lines[-1])
         self.assertNotIn("secret", self.lines[-1])
 
     def test_wrong_length(self):

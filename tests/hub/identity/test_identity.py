@@ -266,7 +266,7 @@ class AuthoritiesTests(SynchronousTestCase):
             kept.take(found)
             kept.keep()
         self.assertEqual(1, len([e for e in events if e["log_level"] is LogLevel.error]))
-        self.assertIn("not kept for a restart", kept.warning())
+        self.assertIn("not stored for a restart", kept.warning())
         self.assertFalse(kept.is_stored)
         kept.keep()
         self.assertIsNone(kept.warning())

@@ -260,7 +260,7 @@ class LifeTests(SynchronousTestCase):
             self.clock.advance(INTERVAL)
         self.assertEqual("not permitted", self.interface.problem())
         self.assertEqual(1, len(self.told), self.told)
-        self.assertIn("pods that have a network of their own", self.told[0])
+        self.assertIn("pods with their own network", self.told[0])
         self.result = ["made"]
         self.clock.advance(INTERVAL)
         self.assertIsNone(self.interface.problem())

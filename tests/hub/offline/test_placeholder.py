@@ -40,7 +40,7 @@ class SecretTests(SynchronousTestCase):
             ):
                 secrets.add(kept_secret(self.directory))
             (event,) = logged
-            self.assertIn("once it is started again", formatEvent(event))
+            self.assertIn("after a restart", formatEvent(event))
         self.assertEqual(2, len(secrets))
         self.assertEqual({SECRET_BYTES}, {len(each) for each in secrets})
         self.assertEqual([], self.directory.names())

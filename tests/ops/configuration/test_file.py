@@ -56,12 +56,12 @@ class FileTests(ConfigurationFile, SynchronousTestCase):
     def test_unknown_keys(self):
         """A similar one is proposed; tables are keys, too, and the file names no other one."""
         for text, expected in {
-            'node-nam = "x"': "node-nam: there is no such key: did you mean node-name?",
-            'node_name = "x"': "node_name: there is no such key: did you mean node-name?",
-            "frob = 1": "frob: there is no such key: keys are the names of the flags",
-            '"fr\\nob" = 1': '"fr\\nob": there is no such key: keys are the names of the flags',
-            "[frontend]\na = 1": "frontend: there is no such key: keys are the names of the flags",
-            'config = "x"': "config: there is no such key: keys are the names of the flags",
+            'node-nam = "x"': "node-nam: unknown key: did you mean node-name?",
+            'node_name = "x"': "node_name: unknown key: did you mean node-name?",
+            "frob = 1": "frob: unknown key: keys are the names of the flags",
+            '"fr\\nob" = 1': '"fr\\nob": unknown key: keys are the names of the flags',
+            "[frontend]\na = 1": "frontend: unknown key: keys are the names of the flags",
+            'config = "x"': "config: unknown key: keys are the names of the flags",
         }.items():
             self.assertEqual(expected, self.problem(text))
 

@@ -16,7 +16,7 @@ from yurttunnel.ops.configuration.following import LOOK_SECONDS, ChangeRefused, 
 from yurttunnel.ops.log_levels import ShownLevels
 from yurttunnel.ops.readiness import Finding, Readiness
 
-KEPT = "what the configuration said before stays in use"
+KEPT = "the previous configuration stays in use"
 
 
 class FollowingTests(ConfigurationFile, SynchronousTestCase):
@@ -138,8 +138,8 @@ class FollowingTests(ConfigurationFile, SynchronousTestCase):
         for nothing in ("", " \n\n"):
             self.change(nothing)
             self.assertEqual(
-                "FILE: it is empty, as a file is that is just being written, or was on a full disk;"
-                f" for no settings at all leave a comment in it; {KEPT}",
+                "FILE: it is empty, perhaps because it is being written or the disk was full;"
+                f" for no settings at all put a comment into it; {KEPT}",
                 self.problem(),
             )
         self.assertEqual([], self.used)
@@ -156,7 +156,7 @@ class FollowingTests(ConfigurationFile, SynchronousTestCase):
         self.following.stopService()
         for nothing in ("", " \n\n"):
             error = self.assertRaises(UsageError, self.start, nothing, "--node-name=n")
-            self.assertIn(f"{self.path}: it is empty, as a file is that", str(error))
+            self.assertIn(f"{self.path}: it is empty, perhaps because", str(error))
 
     def test_a_file_that_says_nothing_at_the_start(self):
         """What is written into it later is used."""

@@ -25,7 +25,7 @@ WEB, DNS = key("web"), key("dns", Protocol.UDP)
 
 
 class Active:
-    """Connections of the moment, as many of each service."""
+    """Open connections, as many of each service."""
 
     def __init__(self, number):
         self.number = number
@@ -112,7 +112,7 @@ class ConnectionCountsTests(SynchronousTestCase):
         self.assertEqual({Protocol.TCP: 3}, self.counts.totals())
 
     def test_a_kernel_that_does_not_say(self):
-        """It is told once in a while; the total stays, those of the moment are not known."""
+        """It is told once in a while; the total stays, open connections are not known."""
         self.table = Table(Active(2), 0.0)
         self.count(web=3)
         with capturedLogs() as logged:
@@ -153,7 +153,7 @@ class ConnectionCountsTests(SynchronousTestCase):
         with capturedLogs() as logged:
             self.count(web=3)
         (warning,) = logged
-        self.assertIn("of the moment", warning["log_format"])
+        self.assertIn("Open connections", warning["log_format"])
         self.assertEqual(KernelStats(None, 3), self.counts.of(service([1], key=WEB)))
 
     def test_a_former_process(self):

@@ -187,7 +187,7 @@ class ChoiceTests(SynchronousTestCase):
         self.assertEqual(["remove"] * 3, self.nftables.calls)
         told = [formatEvent(each) for each in events]
         self.assertEqual(2, len(told), told)
-        self.assertIn("the lock is held; it is tried again", told[0])
+        self.assertIn("the lock is held; retrying", told[0])
         self.assertIn("removed the rules of nftables", told[1])
 
     def test_remove(self):

@@ -348,7 +348,9 @@ class IptablesContract:
             for number in (4000, 4100):
                 self.assertTrue((await self.rules.apply(services(4, number))).differences)
         (told,) = [formatEvent(each) for each in events if each["log_level"] is LogLevel.warn]
-        self.assertIn("Rules of IPv6, of which no Service here is, cannot be made: changing", told)
+        self.assertIn(
+            "Rules of IPv6, which no Service here uses, cannot be created: changing", told
+        )
         refusal.restore()
         applied = await self.rules.apply(services(4, 4100))
         self.assertIn("IPv6: the chain KUBE-PORTALS-HOST is missing", applied.differences)

@@ -107,7 +107,7 @@ class CarryingTests(UdpTestCase):
             self.reactor.advance(60)
             self.say(self.make(), b"?")
         first, second = map(formatEvent, told)
-        self.assertIn("is served by no endpoint: it has no endpoints", first)
+        self.assertIn("got no endpoint: it has no endpoints", first)
         self.assertIn("(2 more like this were not shown)", second)
 
 

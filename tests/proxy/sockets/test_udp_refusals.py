@@ -102,7 +102,7 @@ class RefusedTests(UdpTestCase):
             self.say(self.make(), b"?")
         self.assertEqual(before + 1, self.descriptors_open())
         [text] = map(formatEvent, told)
-        self.assertRegex(text, f"shop/dns:http UDP IPv4 is served by no endpoint: 127.*: {LOOP}")
+        self.assertRegex(text, f"shop/dns:http UDP IPv4 got no endpoint: 127.*: {LOOP}")
         self.assertEqual((1, 1), (own.stats().total, own.stats().failed))
         self.assertEqual(0, other.stats().total)
         self.assertEqual({LOOP}, {each.last_failure for each in self.picker.endpoints()})

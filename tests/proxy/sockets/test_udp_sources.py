@@ -59,7 +59,7 @@ class SourceTests(UdpTestCase, KernelTestCase):
         with capturedLogs() as told:
             self.say(client, b"?")
         [text] = map(formatEvent, told)
-        self.assertIn("is served by no endpoint: no socket: Too many open files", text)
+        self.assertIn("got no endpoint: no socket: Too many open files", text)
         self.assertEqual((0, 1), (self.proxy.stats().active, self.proxy.stats().failed))
         self.assertEqual([0, 1], sorted(each.failures for each in self.picker.endpoints()))
         self.assertEqual([0, 0], [each.active for each in self.picker.endpoints()])
@@ -77,7 +77,7 @@ class SourceTests(UdpTestCase, KernelTestCase):
         with capturedLogs() as told:
             self.say(clients[0], b"?")
         [text] = map(formatEvent, told)
-        self.assertIn("is served by no endpoint: no socket: No space left on device", text)
+        self.assertIn("got no endpoint: no socket: No space left on device", text)
         [endpoint] = self.picker.endpoints()
         self.assertEqual((0, 0), (endpoint.active, endpoint.failures))
         self.say(clients[1], b"?")

@@ -178,7 +178,7 @@ class FileTests(WorldCase):
             (self.directory / name).write_text("")
             self.look()
             self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
-            reason = "stays in use: it is empty, as a file is that is just being written"
+            reason = "stays in use: it is empty, perhaps because it is being written"
             self.assertIn(reason, self.sources.problem())
             self.write(name, empty)
             self.look()

@@ -146,7 +146,7 @@ class HandshakeTests(ConnectTestCase):
         return [line for line in map(formatEvent, self.events) if line and word in line]
 
     def test_strangers_keep_nobody_out(self):
-        """Of more handshakes than may be under way the oldest is cut off, without an answer."""
+        """Of more handshakes than may be under way the oldest is disconnected, without an answer."""
         strangers = [self.open() for _ in range(6)]
         caller = self.open()
         caller.finish()
@@ -159,8 +159,8 @@ class HandshakeTests(ConnectTestCase):
         """The log has one in a minute, with what can be done; the audit log has none."""
         for _ in range(10):
             self.open()
-        (line,) = self.logged("is cut off")
-        self.assertIn("a caller from 127.0.0.1 is cut off: 3 newer ones", line)
+        (line,) = self.logged("is disconnected")
+        self.assertIn("a caller from 127.0.0.1 is disconnected: 3 newer ones", line)
         self.assertEqual(self.lines, [])
 
     def test_heads_count_apart(self):
@@ -171,8 +171,8 @@ class HandshakeTests(ConnectTestCase):
         for caller in callers:
             caller.finish()
         self.assertEqual([caller.aborted for caller in callers], [True, False, False])
-        (line,) = [line for line in self.logged("is cut off") if "handshake" not in line]
-        self.assertIn("a caller from 127.0.0.1 is cut off: 2 newer ones", line)
+        (line,) = [line for line in self.logged("is disconnected") if "handshake" not in line]
+        self.assertIn("a caller from 127.0.0.1 is disconnected: 2 newer ones", line)
         self.assertEqual(self.lines, [])
         self.assertFalse(self.open().aborted)
 
@@ -186,8 +186,8 @@ class HandshakeTests(ConnectTestCase):
         for each in (stranger, other):
             self.assertTrue(each.aborted)
             self.assertEqual(each.sent, b"")
-        (line,) = self.logged("is cut off")
-        self.assertIn("its TLS handshake was not done within 10 s", line)
+        (line,) = self.logged("is disconnected")
+        self.assertIn("its TLS handshake took longer than 10 s", line)
         self.assertEqual(len(self.lines), 1)
         self.assertEqual(len(self.logged("answered 408")), 1)
 

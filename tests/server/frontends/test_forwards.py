@@ -154,7 +154,7 @@ class ForwardsTests(TestCase):
         reason = await self.refused(forwards.add(parse_forward(new)))
         self.assertEqual(
             f"{old} is there already: yurttunnel forward rm 127.0.0.1:{self.first} closes it,"
-            " forward add --replace puts another in its place",
+            " forward add --replace replaces it",
             reason,
         )
         descriptors = len(os.listdir("/proc/self/fd"))
@@ -170,7 +170,7 @@ class ForwardsTests(TestCase):
         with socket.create_server(("127.0.0.1", taken)):
             forwards = self.prepared()
             forward = parse_forward(f"{taken}=edge-1/a:1")
-            self.assertIn("takes no callers now", await self.refused(forwards.add(forward)))
+            self.assertIn("accepts no calls now", await self.refused(forwards.add(forward)))
             forwards.listen()
             self.assertEqual(
                 f"cannot listen on 127.0.0.1:{taken}: another process listens there, or this one"
@@ -182,7 +182,7 @@ class ForwardsTests(TestCase):
             await self.refused(forwards.remove(("127.0.0.1", taken))),
         )
         await forwards.stopListening()
-        self.assertIn("takes no callers now", await self.refused(forwards.add(forward)))
+        self.assertIn("accepts no calls now", await self.refused(forwards.add(forward)))
 
     async def test_a_change_of_the_configuration(self):
         """New ones are opened, others lead elsewhere, and what it has no longer is closed."""
@@ -272,7 +272,7 @@ class ForwardsTests(TestCase):
         change = forwards.configure([parse_forward(f"0.0.0.0:{self.first}=edge-1/b:1")])
         self.assertNoResult(change)
         await forwards.stopListening()
-        self.assertIn("takes no callers now", await self.refused(change))
+        self.assertIn("accepts no calls now", await self.refused(change))
         self.assertFalse(self.listens(self.first, "0.0.0.0"))
 
     async def test_a_configuration_that_changes_before_the_server_listens(self):

@@ -460,7 +460,7 @@ class FailureTests(SynchronousTestCase):
         desired = Interception(4, Match.CLOUD_RETURN)
         for call in (partial(self.firewall.apply, desired, None), self.firewall.remove):
             failure = self.failureResultOf(call(), SteeringFailed)
-            self.assertIn("iptables does not show it", str(failure.value))
+            self.assertIn("iptables cannot read it", str(failure.value))
 
     def test_readable(self):
         """An empty table is one."""

@@ -44,7 +44,7 @@ def scope_of(client: str, request: ApiRequest, form: Form) -> Scope:
     if not options.label_selector and not options.field_selector:
         return Scope(_collection(client, request.resource, form), request.namespace)
     if len(options.label_selector) + len(options.field_selector) > LONGEST_SELECTORS:
-        text = f"nothing is kept by selectors of more than {LONGEST_SELECTORS} characters"
+        text = f"nothing is cached for selectors of more than {LONGEST_SELECTORS} characters"
         raise RequestFailed(503, text)
     if "\0" in options.label_selector or "\0" in options.field_selector:
         # SQLite counts no character behind one, and nothing has such a label or field.

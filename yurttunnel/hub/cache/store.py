@@ -379,8 +379,8 @@ class Cache(Service):
     def _refused(self, scope: Scope) -> None:
         self._writing.stats.refused += 1
         self._warnings.warn(
-            "A list of {resource} for {client} is not kept: {size} MB wait for the cache already;"
-            " without the cloud its last state is given",
+            "A list of {resource} for {client} is not kept: {size} MB wait for the cache"
+            " already; offline requests get its previous state",
             resource=scope.collection.resource,
             client=scope.collection.client,
             size=self._writing.queue(scope.collection.client).size // 1_000_000,

@@ -308,8 +308,8 @@ class Writing:
         if queue is self.own:
             self._given_up = refused
         self._warnings.warn(
-            "A list, or changes, for {clients} are not kept: {reason}; without the cloud, what they"
-            " were about is not there or older than it could be, until it is listed again",
+            "A list, or changes, for {clients} are not kept: {reason}; until the next list,"
+            " offline requests may get no or outdated objects",
             clients=", ".join(sorted(clients)) or "the node",
             reason=refused,
         )
@@ -341,8 +341,8 @@ class Writing:
         self._damage = None
         self.stats.damaged += 1
         self._log.error(
-            "{damage}: it is now {aside}, and a new one is begun; what this node needs of the API"
-            " without the cloud is known again once its clients have listed it: see its disk",
+            "{damage}: it is now {aside}, and a new one was created; offline requests fail until"
+            " clients have listed again: check the disk",
             damage=damage,
             aside=aside,
         )
@@ -350,7 +350,7 @@ class Writing:
     def _fail(self, failure: CacheFailed) -> None:
         if str(failure) != str(self._problem):
             self._log.error(
-                "What the API answers is not kept for an outage: {reason}; it is tried again",
+                "What the API answers is not kept for an outage: {reason}; retrying",
                 reason=failure,
             )
         self._problem = failure
@@ -370,8 +370,8 @@ class Writing:
     def _dropped(self, count: int) -> None:
         self.stats.dropped += count
         self._warnings.warn(
-            "{count} of the changes that wait for the cache {path} were dropped: its disk is slow,"
-            " full or broken; without the cloud, what they were about is older than it could be",
+            "{count} of the changes that wait for the cache {path} were dropped: its disk is"
+            " slow, full or broken; offline requests may get outdated objects",
             count=count,
             path=self._path,
         )

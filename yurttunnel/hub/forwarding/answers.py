@@ -251,7 +251,8 @@ class Answers:
     def _unread(self, plan: Plan, error: Exception) -> None:
         self._note(error)
         self._limited.warn(
-            "an answer to {component} ({verb} {path}) is passed on, but cannot be kept: {error}",
+            "the response to {component} ({verb} {path}) is forwarded, but cannot be cached:"
+            " {error}",
             component=plan.call.caller.component,
             verb=plan.call.request.verb,
             path=plan.call.request.path,
@@ -266,8 +267,8 @@ class Answers:
     def _broken(self, plan: Plan, broken: Callable[[], object], error: Exception) -> None:
         self._note(error)
         self._limited.error(
-            "an answer to {component} ({verb} {path}) is broken off, since filters that apply"
-            " cannot look into it: {error}",
+            "the response to {component} ({verb} {path}) is aborted, because filters that apply"
+            " cannot parse it: {error}",
             component=plan.call.caller.component,
             verb=plan.call.request.verb,
             path=plan.call.request.path,

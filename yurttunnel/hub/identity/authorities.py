@@ -77,7 +77,7 @@ class ClusterAuthorities(MultiService):
         try:
             self._directory.write(CA_FILE, self.pem())
         except StateError as error:
-            problem = f"the cluster's authorities are in use but not kept for a restart: {error}"
+            problem = f"the cluster's authorities are in use but not stored for a restart: {error}"
             if problem != self._not_stored:
                 self._log.error("{problem}", problem=problem)
             self._not_stored = problem
@@ -100,12 +100,12 @@ class ClusterAuthorities(MultiService):
         try:
             found = load_certificates(self._directory, CA_FILE) or ()
         except StateError as error:
-            self._log.warn("{error}; the cluster's authorities are found again", error=error)
+            self._log.warn("{error}; the cluster's authorities are discovered again", error=error)
             return ()
         if found and pins and not any(pin_of(each) in pins for each in found):
             self._log.warn(
-                "{path} has none of the authorities in --discovery-token-ca-cert-hash, so it is of"
-                " another cluster: they are found again",
+                "{path} has none of the authorities in --discovery-token-ca-cert-hash, so it"
+                " belongs to another cluster: they are discovered again",
                 path=self.path,
             )
             return ()

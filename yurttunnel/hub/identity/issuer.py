@@ -55,7 +55,7 @@ class HubIssuer:
         """Return the certificate; see ``Issuer``."""
         own = self._own()
         if self._joining is None and not own.is_usable:
-            waits("the node's certificate for clients comes first")
+            waits("the node's client certificate is needed first")
             await own.when_ready()
         turn = self._turn % len(self._servers)
         self._turn += 1
@@ -86,7 +86,7 @@ class HubIssuer:
             if is_good or not may_join:
                 return _presenting(issued)
         if joining is None:
-            raise NotIssued("the node's certificate for clients comes first")
+            raise NotIssued("the node's client certificate is needed first")
         return await joining.credentials(server)
 
 

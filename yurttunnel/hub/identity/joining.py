@@ -81,8 +81,8 @@ class Joining:
             return
         except OSError as error:
             self._log.warn(
-                "{file} holds a bootstrap token and cannot be removed now that the node has joined"
-                " ({reason}): remove it",
+                "{file} contains a bootstrap token and could not be removed after the node has"
+                " joined ({reason}): remove it",
                 file=file,
                 reason=error.strerror,
             )
@@ -119,8 +119,8 @@ class Joining:
         file = self._settings.file
         if file is None:
             raise NotIssued(
-                "there is nothing to join the cluster with: give --bootstrap-file, or post a token"
-                " (kubeadm token create) to /v1/token on --serve-port, as"
+                "there are no credentials to join the cluster: give --bootstrap-file, or post a"
+                " token (kubeadm token create) to /v1/token on --serve-port, as"
                 ' curl -d \'{"jointoken": "..."}\' http://127.0.0.1:10267/v1/token'
             )
         # What only a hub needs that has not joined yet takes time and memory to import.
@@ -153,6 +153,6 @@ class Joining:
             self._authorities.take(found)
         elif not self._authorities.current:
             raise NotIssued(
-                "it is not known which cluster to believe: give --discovery-token-ca-cert-hash, or"
+                "the cluster cannot be authenticated: give --discovery-token-ca-cert-hash, or"
                 " --bootstrap-file with certificate-authority-data"
             )

@@ -85,8 +85,8 @@ class NodeInterface(Reconciler):
             if self._problem != str(error):
                 self._problem = str(error)
                 log.warn(
-                    "{error}; pods that have a network of their own do not reach the hub at"
-                    " {address} until then",
+                    "{error}; pods with their own network cannot reach the hub at {address}"
+                    " until then",
                     error=error,
                     address=settings.address,
                 )
@@ -134,8 +134,8 @@ def _ensured(links: Links, settings: InterfaceSettings) -> list[str]:
         done.append(f"made, as a {kind}")
     elif link.kind not in _KINDS:
         raise SteeringFailed(
-            f"{settings.name} is an interface of kind {link.kind or 'hardware'}, which is somebody"
-            " else's: give another --dummy-if-name"
+            f"{settings.name} is an interface of kind {link.kind or 'hardware'}, which belongs to"
+            " another program: give another --dummy-if-name"
         )
     done += _address(links, link, settings)
     if not link.up:
@@ -158,7 +158,7 @@ def _create(links: Links, name: str) -> str:
 def _created(links: Links, name: str) -> Link:
     link = links.find(name)
     if link is None:
-        raise SteeringFailed(f"somebody has removed the interface {name} as soon as it was made")
+        raise SteeringFailed(f"somebody has removed the interface {name} as soon as it was created")
     return link
 
 

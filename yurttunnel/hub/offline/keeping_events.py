@@ -72,14 +72,14 @@ class KeptEvents:
         kind = media_of(b"".join(call.exchange.head.values(b"content-type")[:1]) or _JSON)
         media = media_for(Form(kind))
         if media is None:
-            raise RequestFailed(415, "an Event is taken in JSON or in Kubernetes protobuf")
+            raise RequestFailed(415, "an Event has to be JSON or Kubernetes protobuf")
         try:
             if kind == "json":
                 body = self._named(body)
             if not media.read_object(body)[1].name:
                 raise BadBody("it has no name")
         except BadBody as error:
-            raise RequestFailed(400, f"the body is no Event: {error}") from None
+            raise RequestFailed(400, f"the body is not an Event: {error}") from None
         # As it is kept: written anew, what is not ASCII is longer than it came.
         size = max(len(body) + len(call.caller.token), queue.COUNTS_AS)
         problem = self._problem(call, owner, size)

@@ -54,7 +54,7 @@ def kept_secret(directory: StateDirectory) -> bytes:
         if not isinstance(error.__cause__, OSError):
             raise
         _log.warn(
-            "placeholders for tokens are nothing to the hub once it is started again: {error}",
+            "token placeholders are not recognized after a restart: {error}",
             error=error,
         )
     return secret

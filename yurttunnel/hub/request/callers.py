@@ -57,7 +57,9 @@ def caller_of(head: RequestHead, local: bool) -> Caller:
     component = _component(agents[0][: LONGEST_COMPONENT + 1]) if agents else ""
     keep = b"edge-cache" in head.by_name and _asks_for_keeping(head)
     if any(_TOKEN_PROTOCOL in value for value in head.by_name.get(b"sec-websocket-protocol", ())):
-        raise RequestFailed(401, "the hub takes tokens in Authorization, not in a protocol")
+        raise RequestFailed(
+            401, "the hub accepts tokens in Authorization, not in a WebSocket protocol"
+        )
     if b"authorization" not in head.by_name:
         return Caller(component, "", local, keep)
     try:

@@ -18,10 +18,10 @@ def check_not_of_a_page(head: RequestHead) -> None:
     hosts = by_name.get(b"host", [])
     sites, origins = by_name.get(b"sec-fetch-site", ()), by_name.get(b"origin", ())
     if (sites or origins) and is_of_another_page(b"".join(hosts), sites, origins):
-        raise RequestFailed(403, "this port answers no pages of other sites in a browser")
+        raise RequestFailed(403, "this port rejects requests from web pages")
     if not all(map(is_of_this_machine, hosts)):
         raise RequestFailed(
             421,
-            "Host is no name of this machine, as in requests of web pages: ask this port for an IP"
-            " address or localhost",
+            "Host is not a name of this machine, as in requests from web pages: use an IP"
+            " address or localhost as Host",
         )

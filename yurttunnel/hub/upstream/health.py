@@ -217,8 +217,8 @@ class Health(MultiService):
             _log.info("the cloud can be reached: requests are forwarded")
         else:
             _log.warn(
-                "no API server can be reached: requests are answered from what is kept, until one"
-                " is healthy again"
+                "no API server can be reached: requests are served from the cache until one is"
+                " healthy again"
             )
 
 

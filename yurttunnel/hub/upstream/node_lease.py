@@ -115,9 +115,9 @@ class NodeLease:
             self._log.info("kubelet is back: the Lease of {node} is renewed", node=self._node)
         else:
             self._log.warn(
-                "kubelet has not renewed its Lease for too long: the Lease of {node} is left alone,"
-                " so the cloud sees the node as NotReady; look after kubelet, and whether its"
-                " kubeconfig leads to this hub",
+                "kubelet has not renewed its Lease for too long: the Lease of {node} is not"
+                " renewed, so the node becomes NotReady; check the kubelet, and that its"
+                " kubeconfig uses this hub",
                 node=self._node,
             )
 
@@ -136,9 +136,8 @@ class NodeLease:
                 self.renewals += 1
             elif answer.status in _REFUSALS:
                 self._limited.warn(
-                    "the Lease of {node} was not renewed: the API answers {status}; it is tried"
-                    " again at the next check, and if that goes on, the cloud sees the node as"
-                    " NotReady",
+                    "the Lease of {node} was not renewed: the API answers {status}; retrying at"
+                    " the next check, and if that goes on, the node becomes NotReady",
                     node=self._node,
                     status=answer.status,
                 )
@@ -186,8 +185,8 @@ class NodeLease:
             raise CheckFailed(f"it answers {answer.status}")
         if answer.status == 403:
             self._limited.error(
-                "the Lease of {node} cannot be renewed, so the cloud sees the node as NotReady: the"
-                " API answers 403; its authorizers must have Node, or the node's group needs verbs"
+                "the Lease of {node} cannot be renewed, so the node becomes NotReady: the API"
+                " answers 403; its authorizers must have Node, or the node's group needs verbs"
                 " get, create and patch on leases in {namespace}",
                 node=self._node,
                 namespace=LEASE_NAMESPACE,

@@ -73,8 +73,8 @@ def parse_file(path: Path) -> dict[str, object]:
         # A full disk, a loss of power and who writes in place leave such files; what they forbade
         # is not to be allowed for that.
         raise BadConfiguration(
-            f"{path}: it is empty, as a file is that is just being written, or was on a full disk;"
-            " for no settings at all leave a comment in it"
+            f"{path}: it is empty, perhaps because it is being written or the disk was full; for"
+            " no settings at all put a comment into it"
         )
     # It takes memory, and most programs have no file.
     import tomllib
@@ -92,7 +92,7 @@ def _given(path: Path, name: str, value: object, entries: dict[str, Entry]) -> G
     entry = entries.get(name)
     if entry is None:
         meant = did_you_mean(name.replace("_", "-"), entries) or "keys are the names of the flags"
-        raise BadConfiguration(f"{path}: {_key(name)}: there is no such key: {meant}")
+        raise BadConfiguration(f"{path}: {_key(name)}: unknown key: {meant}")
     source = f"{path}: {name}"
     match entry:
         case Switch():

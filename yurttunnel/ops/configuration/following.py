@@ -86,7 +86,7 @@ class Following(Reconciler, Generic[Settings]):
     def problem(self) -> str | None:
         """Return why the file is not used, or what of it needs a restart."""
         if self._broken is not None:
-            return f"{self._broken}; what the configuration said before stays in use"
+            return f"{self._broken}; the previous configuration stays in use"
         if self._restart:
             return f"changed in {self._file}, needs a restart: {_listed(self._restart)}"
         return None
@@ -103,9 +103,7 @@ class Following(Reconciler, Generic[Settings]):
             sentence = named(self._file, error)
             if sentence != self._broken:
                 self._broken = sentence
-                self._log.error(
-                    "{error}; what the configuration said before stays in use", error=sentence
-                )
+                self._log.error("{error}; the previous configuration stays in use", error=sentence)
         else:
             if self._broken is not None:
                 self._broken = None

@@ -121,9 +121,7 @@ class ConnectionCounts(Service):
         self._active = table.active
         self._table_due = self._clock.seconds() + RESTS * table.seconds
         if table.problem is not None:
-            self._limited.warn(
-                "Connections of the moment are not counted: {error}", error=table.problem
-            )
+            self._limited.warn("Open connections are not counted: {error}", error=table.problem)
 
     def _take(self, counted: Mapping[str, int]) -> None:
         former, self._counted = self._counted, counted

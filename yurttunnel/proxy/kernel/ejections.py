@@ -104,8 +104,8 @@ class Ejections:
             health.in_a_row = 0
         self._wait(target, health)
         self._limited.warn(
-            "Endpoint {target} is left out where its Services have others, since {why}; it is"
-            " probed until it answers",
+            "Endpoint {target} is excluded where its Services have others: {why}; it is probed"
+            " until it responds",
             target=target,
             why=outcome.value,
         )

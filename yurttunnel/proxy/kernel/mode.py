@@ -113,7 +113,7 @@ class KernelMode(Service):
         except SteeringFailed as error:
             self._connections.stop()
             if self.problem is None:
-                self._log.warn("{error}; it is tried again", error=error)
+                self._log.warn("{error}; retrying", error=error)
             self.problem = str(error)
             self._again = self._reactor.callLater(RETRY, self._begin)
             return
@@ -139,8 +139,8 @@ class KernelMode(Service):
     def _attend_to_all(self, error: SteeringFailed) -> None:
         self._all_are_attended = True
         self._log.warn(
-            "{error}. Refusals are dropped by rules that stay if this process is killed: clients"
-            " of endpoints that refuse then wait until it is there again",
+            "{error}. Rules that drop connection refusals stay if this process is killed:"
+            " clients of endpoints that refuse connections then wait until it runs again",
             error=error,
         )
         self.rules.again()
@@ -162,8 +162,8 @@ class KernelMode(Service):
             await self.rules.leave()
         except SteeringFailed as error:
             self._log.warn(
-                "Rules are left in which endpoints may be left out for ever: {error}; run"
-                " yurttunnel proxy again or with --cleanup",
+                "Rules remain that may exclude endpoints permanently: {error}; run yurttunnel"
+                " proxy again or with --cleanup",
                 error=error,
             )
 

@@ -243,7 +243,7 @@ class KernelRules:
                     await self._forget(gone, 0)
             except SteeringFailed as error:
                 self._limited.warn(
-                    "Endpoints that do not answer are still used: {error}; it is tried again",
+                    "Endpoints that do not respond are still used: {error}; retrying",
                     error=error,
                 )
                 self._due = True

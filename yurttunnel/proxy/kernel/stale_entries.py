@@ -86,7 +86,7 @@ class StaleEntries:
                 self._forget(attempt)
             except SteeringFailed as error:
                 self._limited.warn(
-                    "A client of {target} stays with that endpoint, which does not answer: {error}",
+                    "A client of {target} keeps that endpoint, which does not respond: {error}",
                     target=attempt.target,
                     error=error,
                 )

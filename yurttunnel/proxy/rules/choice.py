@@ -104,8 +104,8 @@ class ChosenRules:
             if str(error) != self._told:
                 self._told = str(error)
                 self._log.warn(
-                    "Rules that a former process has left may still lead clients elsewhere:"
-                    " {error}; it is tried again",
+                    "Rules of a previous process may still redirect clients elsewhere: {error};"
+                    " retrying",
                     error=error,
                 )
             return

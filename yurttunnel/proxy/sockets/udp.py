@@ -264,7 +264,7 @@ class UdpProxySocket:
             why_not = f"{endpoint}: {why}"
         self._failed += 1
         self._limited.warn(
-            "A client of {service} is served by no endpoint: {why}",
+            "A client of {service} got no endpoint: {why}",
             service=self._service.key,
             why=why_not,
         )

@@ -130,17 +130,17 @@ class ConnectFactory(Dialer, ConnectionsFactory):
         """Report a flood."""
         if connection.handshaken:
             self.warnings.warn(
-                "a caller from {address} is cut off: {max_unread_heads} newer ones have not sent"
-                " their request either; see who holds them (ss -tn), and filter addresses in front"
-                " of --connect-endpoint",
+                "a caller from {address} is disconnected: {max_unread_heads} newer ones have not"
+                " sent their request either; see who holds them (ss -tn), and filter addresses in"
+                " front of --connect-endpoint",
                 address=address_behind(connection.transport),
                 max_unread_heads=self.settings.max_unread_heads,
             )
             return
         self.warnings.warn(
-            "a caller from {address} is cut off: {max_handshakes} newer ones have not finished"
-            " their TLS handshake either; see who holds them (ss -tn), and filter addresses in"
-            " front of --connect-endpoint",
+            "a caller from {address} is disconnected: {max_handshakes} newer ones have not"
+            " finished their TLS handshake either; see who holds them (ss -tn), and filter"
+            " addresses in front of --connect-endpoint",
             address=address_behind(connection.transport),
             max_handshakes=self.settings.max_handshakes,
         )
@@ -148,7 +148,7 @@ class ConnectFactory(Dialer, ConnectionsFactory):
     def handshake_overdue(self, connection: ServerConnection) -> None:
         """Report a caller that does not get on."""
         self.warnings.warn(
-            "a caller from {address} is cut off: its TLS handshake was not done within"
+            "a caller from {address} is disconnected: its TLS handshake took longer than"
             " {seconds:g} s",
             address=address_behind(connection.transport),
             seconds=self.settings.head_timeout,

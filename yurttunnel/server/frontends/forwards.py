@@ -137,8 +137,7 @@ class Forwards:
         if present is not None and not replace:
             raise ForwardRefused(
                 f"{present.forward.text} is there already: yurttunnel forward rm"
-                f" {join_authority(*forward.listen)} closes it, forward add --replace puts another"
-                " in its place"
+                f" {join_authority(*forward.listen)} closes it, forward add --replace replaces it"
             )
         await self._change({forward.listen: forward}, Origin.COMMAND, ())
 
@@ -225,7 +224,7 @@ class Forwards:
         try:
             self._open[closed.forward.listen] = self._bind(closed.forward, closed.origin)
         except ForwardRefused as error:
-            self._log.error("a forward is closed that should not be: {error}", error=error)
+            self._log.error("a forward was closed by mistake: {error}", error=error)
 
     def _still_open(self, some: Sequence[_Open]) -> list[_Open]:
         return [each for each in some if self._open.get(each.forward.listen) is each]
@@ -248,7 +247,7 @@ class Forwards:
 
     def _check(self) -> None:
         if not self._listening:
-            raise ForwardRefused("this server takes no callers now: it begins, or is about to stop")
+            raise ForwardRefused("this server accepts no calls now: it is starting or stopping")
 
     # -- what the service does -----------------------------------------------------------------
 

@@ -188,7 +188,7 @@ class FeedWriter(Protocol):
         if not self._warned:
             self._warned = True
             log.warn(
-                "this server has more than {most} nodes; it does not tell a sibling of the others",
+                "this server has more than {most} nodes; it does not report the others to siblings",
                 most=MAX_NODES,
             )
 

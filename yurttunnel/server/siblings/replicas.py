@@ -69,7 +69,7 @@ def endpoints_in(slice_: Object) -> tuple[Endpoint, ...]:
     port = ports[0]
     if not isinstance(port, int) or isinstance(port, bool) or not 1 <= port <= 65535:
         log.warn(
-            "EndpointSlice {name}: its port {port_name} is {port!r}; no server is looked for there",
+            "EndpointSlice {name}: its port {port_name} is {port!r}; the entry is ignored",
             name=name,
             port_name=PORT_NAME,
             port=port,
@@ -89,7 +89,7 @@ def _addresses(name: str, endpoint: Mapping[str, Any], port: int) -> Iterable[En
         address = address_in(given)
         if address is None:
             log.warn(
-                "EndpointSlice {name}: {address!r} is no IP address; no server is looked for there",
+                "EndpointSlice {name}: {address!r} is no IP address; the entry is ignored",
                 name=name,
                 address=given,
             )

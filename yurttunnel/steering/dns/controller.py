@@ -167,7 +167,7 @@ class DnsController(Service):
                 _reference(SERVICES, self._namespace, INTERNAL_SERVICE, service),
                 NO_SERVICE,
                 f"there is no Service {self._namespace}/{INTERNAL_SERVICE}, to which the names of"
-                " edge nodes lead, so the DNS records stay as they are: create it, as"
+                " edge nodes resolve, so the DNS records are not changed: create it, as"
                 " deploy/base/services.yaml has it",
             )
             return True
@@ -181,9 +181,10 @@ class DnsController(Service):
             self._tell(
                 _reference(SERVICES, self._namespace, INTERNAL_SERVICE, service),
                 NO_CLUSTER_IP,
-                f"Service {self._namespace}/{INTERNAL_SERVICE} has no ClusterIP, to which the names"
-                " of edge nodes lead, so the DNS records stay as they are: delete it, and create"
-                " it with type ClusterIP and without clusterIP, as deploy/base/services.yaml does",
+                f"Service {self._namespace}/{INTERNAL_SERVICE} has no ClusterIP, to which the"
+                " names of edge nodes resolve, so the DNS records are not changed: delete it, and"
+                " create it with type ClusterIP and without clusterIP, as"
+                " deploy/base/services.yaml does",
             )
             return True
         records = make_records(self._nodes.values(), addresses[0])

@@ -56,7 +56,7 @@ class Writer:
         except (ApiError, ApiUnreachable) as error:
             problem = self._problem(resource, name, error)
             self.problems[name] = problem
-            self._limited.warn("{text}; it is tried again", text=problem)
+            self._limited.warn("{text}; retrying", text=problem)
             return False
         self.problems.pop(name, None)
         return True

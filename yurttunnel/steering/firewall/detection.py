@@ -63,7 +63,9 @@ async def find_back_ends(
         name = kept.get(version, used)
         back_end = back_ends.get((version, name))
         if not has_family(version, proc_net):
-            missing[version] = "this machine has no IPv6: nothing to do if no node has any either"
+            missing[version] = (
+                "this machine has no IPv6: no action is needed if no node has it either"
+            )
         elif back_end is None:
             missing[version] = (
                 f"{base}-save for {name} is not installed: install the package iptables (1.6.2 or"

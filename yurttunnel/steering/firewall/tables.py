@@ -170,8 +170,8 @@ class Tables:
         if desired.encode() not in shown:
             said = _one_line(shown.decode("utf-8", "replace"))
             raise SteeringFailed(
-                f"reading {_named([table])} of {self._back_end.describe()}: iptables does not show"
-                f" it: {said}; another program has made it its own: {self._owner.not_shown}"
+                f"reading {_named([table])} of {self._back_end.describe()}: iptables cannot read"
+                f" it: {said}; another program manages it: {self._owner.not_shown}"
             )
 
     async def _change(

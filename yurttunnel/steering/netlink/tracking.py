@@ -64,8 +64,8 @@ class Tracking(OwnTable):
 
     def _tell(self, error: SteeringFailed) -> None:
         self._log.warn(
-            "{flag}: {error}. Where no rule of others looks at the state of connections either, as"
-            " those of kube-proxy do, connections end when the rules of this program go",
+            "{flag}: {error}. Unless other rules use connection tracking, as those of kube-proxy"
+            " do, connections end when the rules of this program are removed",
             flag=self._flag,
             error=str(error),
         )

@@ -68,7 +68,9 @@ class KernelWorker(Service):
             threading.Thread(target=work, name="yurttunnel netlink", daemon=True).start()
         except RuntimeError as problem:
             self._turn.release()
-            raise SteeringFailed(f"cannot start a thread to ask the kernel: {problem}") from problem
+            raise SteeringFailed(
+                f"cannot start a thread to query the kernel: {problem}"
+            ) from problem
         return await ended
 
     def stopService(self) -> Deferred[bool]:
@@ -81,7 +83,7 @@ class KernelWorker(Service):
 def _too_late(result: _Result | Failure, seconds: float) -> _Result | Failure:
     if isinstance(result, Failure) and result.check(CancelledError):
         raise SteeringFailed(
-            f"the kernel has not answered by netlink within {seconds:.0f} s; is the machine "
-            "overloaded?"
+            f"the kernel did not reply by netlink within {seconds:.0f} s; is the machine"
+            " overloaded?"
         )
     return result

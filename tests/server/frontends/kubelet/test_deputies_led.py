@@ -51,7 +51,7 @@ class LedTests(DeputiesWorld):
             {"X_Tunnel_Proxy_Host": ""},
         ):
             self.refuses(
-                self.apiserver(), 403, "does not count from who speaks for others", **fields
+                self.apiserver(), 403, "is ignored from callers that act for others", **fields
             )
 
     def test_pods_of_another_node(self):
@@ -135,7 +135,11 @@ class LedTests(DeputiesWorld):
     def test_upgrades_that_were_not_led(self):
         """Where rules alone lead here no upgrade is for a node that no rule has led."""
         self.refuses(
-            self.apiserver(), 403, "nothing tells", target="/exec/default/here/web", **UPGRADE
+            self.apiserver(),
+            403,
+            "no node can be determined",
+            target="/exec/default/here/web",
+            **UPGRADE,
         )
 
     def test_unlisted_kube_apiserver_at_unknown_addresses(self):
@@ -173,7 +177,7 @@ class LedTests(DeputiesWorld):
         self.put_node("edge-2", *EDGE_2, SERVICE)
         self.lead(SERVICE)
         self.reaches(self.apiserver("edge-1"), (EDGE_1[0], 10250), Host=f"{SERVICE}:10250")
-        self.refuses(self.apiserver(), 403, "nothing tells", Host=f"{SERVICE}:10250")
+        self.refuses(self.apiserver(), 403, "no node can be determined", Host=f"{SERVICE}:10250")
 
     def test_kubelets_of_other_ports(self):
         """The pod in a path counts on a kubelet's own port, wherever that is, and on the usual."""
@@ -186,7 +190,7 @@ class LedTests(DeputiesWorld):
         """Its agent has proven its name, but no address that counts here."""
         self.informers.delete(NODES, "edge-1")
         self.lead(EDGE_1[0])
-        self.refuses(self.apiserver("edge-1"), 503, "the address of no node")
+        self.refuses(self.apiserver("edge-1"), 503, "not the address of a known node")
 
     def test_unlabelled_node(self):
         """A node with an agent is behind the tunnel, whatever its labels, and so is one with the

@@ -34,7 +34,7 @@ class NamedTests(DeputiesWorld):
             self.refuses(
                 self.apiserver(name),
                 403,
-                "nothing tells",
+                "no node can be determined",
                 target="/exec/default/here/web",
                 method="POST",
                 **UPGRADE,
@@ -46,7 +46,9 @@ class NamedTests(DeputiesWorld):
         self.put_node("edge-2", *EDGE_2, *OWN_NAMES)
         for name in OWN_NAMES:
             self.reaches(self.jane(name), ("edge-1", 10250), Host="edge-1:10250")
-            self.refuses(self.apiserver(name), 403, "nothing tells", Host="edge-2:10250")
+            self.refuses(
+                self.apiserver(name), 403, "no node can be determined", Host="edge-2:10250"
+            )
 
     def test_node_that_is_called_as_the_server(self):
         """Neither the API's word nor the certificate of its agent gives it what comes so."""
@@ -55,7 +57,9 @@ class NamedTests(DeputiesWorld):
         self.registry.add(called)
         for _ in range(2):
             self.reaches(self.jane(OWN_NAMES[1]), ("edge-1", 10250), Host="edge-1:10250")
-            self.refuses(self.apiserver(OWN_NAMES[1]), 403, "nothing tells", Host="edge-1:10250")
+            self.refuses(
+                self.apiserver(OWN_NAMES[1]), 403, "no node can be determined", Host="edge-1:10250"
+            )
             self.put_node(OWN_NAMES[1], "10.0.0.3")
         self.assertEqual([], called.dials)
 
@@ -206,6 +210,6 @@ class NamedUpgradesTests(DeputiesWorld):
 
     def test_ordinary(self):
         """What is no upgrade is as without the flag."""
-        self.refuses(self.apiserver(), 403, "nothing tells", Host="edge-1:10250")
+        self.refuses(self.apiserver(), 403, "no node can be determined", Host="edge-1:10250")
         self.api.rules.add(("jane", "get", "metrics", "edge-1"))
         self.reaches(self.jane(), ("edge-1", 10250), Host="edge-1:10250")

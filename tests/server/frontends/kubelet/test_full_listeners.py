@@ -50,12 +50,12 @@ class UnderWayTests(World):
             self.answered(
                 refused,
                 503,
-                "2 of 4 requests are under way at this port, of which a caller may have as many as"
-                " it leaves free: try again when some of yours have ended",
+                "2 of 4 requests are in flight at this port, and one caller may use as many as"
+                " remain free: try again when some of yours have ended",
             )
             self.ask(dial(), X_Client="joan")
             self.ask(refused, X_Client="mallory")
-            self.answered(refused, 503, "3 of 4 requests are under way")
+            self.answered(refused, 503, "3 of 4 requests are in flight")
             held[0].transport.loseConnection()
             held[1].transport.loseConnection()
             self.settle()
@@ -81,7 +81,7 @@ class FullTests(World):
 
     def full(self):
         """Return the warnings."""
-        return [line for line in self.lines if "turns callers away" in line]
+        return [line for line in self.lines if "rejects callers" in line]
 
     def test_warned(self):
         """Callers beyond the bound are counted; the log says on which port, once in a while."""
@@ -98,7 +98,7 @@ class FullTests(World):
             for _ in range(2):
                 self.answered(dial(), 503)
             [line] = self.full()
-            self.assertIn(f"{flag} turns callers away: it has 3 connections (2 at most)", line)
+            self.assertIn(f"{flag} rejects callers: it has 3 connections (2 at most)", line)
         self.assertEqual(4, self.stats().refusals[503])
         self.lines.clear()
         self.pass_time(60, step=5)

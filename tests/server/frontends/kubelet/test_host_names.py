@@ -119,7 +119,7 @@ class HostNamesTests(SynchronousTestCase):
                 {"Origin": "http://localhost"},
             ):
                 asked = head(host=host, X_Tunnel_Proxy_Dest="edge-1:10255", **fields)
-                self.assertEqual(403, self.ask(asked, "other sites"), (host, fields))
+                self.assertEqual(403, self.ask(asked, "web pages"), (host, fields))
             for fields in ({"Sec_Fetch_Site": "none"}, {"Origin": f"http://{host}"}):
                 asked = head(host=host, X_Tunnel_Proxy_Dest="edge-1:10255", **fields)
                 self.assertIsNone(self.ask(asked), (host, fields))

@@ -126,7 +126,7 @@ class FindingTests(SynchronousTestCase):
         self.refused(
             ["policy"],
             [Maker("policy", ["Node", "Pod"])],
-            "'policy' has to know Kubernetes objects (Node, Pod)",
+            "'policy' needs Kubernetes objects (Node, Pod)",
             "--standalone",
         )
 
@@ -157,7 +157,7 @@ class FindingTests(SynchronousTestCase):
         self.refused(
             ["fine", "policy"],
             makers,
-            "'policy' has to know Kubernetes objects of the kind 'Secret'",
+            "'policy' needs Kubernetes objects of the kind 'Secret'",
             "the server has Node, Pod, Service, ConfigMap, EndpointSlice",
             cluster=ClusterInformers(informers, "tunnel"),
         )

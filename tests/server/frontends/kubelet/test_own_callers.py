@@ -52,7 +52,7 @@ class OwnTests(DeputiesWorld):
                     self.refuses(
                         caller,
                         403,
-                        "nor on connections that are for a node",
+                        "and on connections to a node",
                         **{field: "edge-2:10250"},
                         **fields,
                     )
@@ -86,8 +86,8 @@ class OwnTests(DeputiesWorld):
             caller = self.jane(name=f"{name}-of-k3s")
             self.reaches(caller, (EDGE_1[0], 10250), Host=host)
             self.answered(caller, 200, "metric 1\n")
-        warned = [line for line in self.lines if "--allowed-callers does not have it" in line]
-        self.assertIn("'apiserver-0' asks", warned[0])
+        warned = [line for line in self.lines if "is not in --allowed-callers" in line]
+        self.assertIn("'apiserver-0' sends requests", warned[0])
         # One at once, and one a minute.
         self.assertEqual(len(warned), 1 + len(API_HOSTS) + 2)
 

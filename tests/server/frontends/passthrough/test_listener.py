@@ -280,7 +280,7 @@ class NamedTests(ListenerTestCase):
     def test_other_ports_of_a_service(self):
         """Those that are no --passthrough-ports are not for here, by a node port either."""
         self.assertTrue(self.open("192.0.2.77", 31910).aborted)
-        self.assert_refused(Refusal.PORT, "192.0.2.77:31910 is refused: 9100 is none of")
+        self.assert_refused(Refusal.PORT, "192.0.2.77:31910 is refused: 9100 is not in")
 
     def test_an_address_of_several_nodes(self):
         """The name tells which."""
@@ -378,13 +378,15 @@ class NamedTests(ListenerTestCase):
         self.assertTrue(self.join("192.0.2.8").aborted)
         self.assertFalse(any(each.aborted for each in streams))
         self.assertEqual(self.factory.stats.refused, {Refusal.OVERLOADED: 1})
-        self.assertIn("there are 8 others already", self.warnings()[0])
+        self.assertIn("there are already 8 others", self.warnings()[0])
 
     def test_too_many_of_one_caller(self):
         """It has half, however often it comes again, and others find room."""
         streams = [self.join("192.0.2.1") for _ in range(24)]
         self.assertEqual([each.aborted for each in streams], [False] * 4 + [True] * 20)
-        self.assertIn("4 others already, too many of all or from there", self.warnings()[0])
+        self.assertIn(
+            "already 4 others, too many in total or from that address", self.warnings()[0]
+        )
         self.assertFalse(self.join("192.0.2.2").aborted)
         self.assertTrue(self.join("192.0.2.1").aborted)
         for stream in streams[:2]:

@@ -200,8 +200,8 @@ class IptablesRules:
         if family.told != why:
             family.told = why
             self._log.warn(
-                "Rules of IPv{version}, of which no Service here is, cannot be made: {why}; it is"
-                " tried again",
+                "Rules of IPv{version}, which no Service here uses, cannot be created: {why};"
+                " retrying",
                 version=family.back_end.version,
                 why=why,
             )

@@ -66,24 +66,23 @@ _UPGRADED = frozenset({b"exec", b"attach", b"portForward"})
 """What kube-apiserver itself asks to upgrade (pkg/registry/core/pod/rest/subresources.go)."""
 
 _NOTHING_TELLS = (
-    "nothing tells which node this is for: the connection was for no address of one, and its TLS"
-    " names none (SNI); what the request says does not count from who speaks for others. Have"
-    " kube-apiserver dial nodes by their names (--kubelet-preferred-address-types=Hostname) and"
-    " verify them (--kubelet-certificate-authority, with --passthrough-port here), or use"
-    " --enable-iptables"
+    "no node can be determined: the connection was not to a node's address, its TLS names none"
+    " (SNI), and header fields are ignored from callers that act for others. Have kube-apiserver"
+    " dial nodes by their names (--kubelet-preferred-address-types=Hostname) and verify them"
+    " (--kubelet-certificate-authority, with --passthrough-port here), or use --enable-iptables"
 )
 
 _UNNAMED_UPGRADE = (
-    "the TLS of this upgrade names no node (SNI), and with --unnamed-upgrades=refuse no request"
-    " makes up for that: have kube-apiserver dial nodes by their names and verify them"
-    " (--kubelet-certificate-authority, with --passthrough-port here), or use --enable-iptables;"
-    " to ask the server itself, connect by its name"
+    "the TLS of this upgrade names no node (SNI), and --unnamed-upgrades=refuse rejects it: have"
+    " kube-apiserver dial nodes by their names and verify them (--kubelet-certificate-authority,"
+    " with --passthrough-port here), or use --enable-iptables; to call the server itself, connect"
+    " to its name"
 )
 
 _NOT_BY_A_NODE = (
-    "from other machines this port takes what is for a node only: on a connection that the firewall"
-    " has led here, or with --enable-dns-controller for a node's name in Host, and of its ports"
-    " those that are led here (http-proxy-ports); ask --secure-port, or from this machine itself"
+    "from other machines this port accepts only requests to a node: on a connection that the"
+    " firewall has redirected here, or with --enable-dns-controller for a node's name in Host and"
+    " a redirected port (http-proxy-ports); use --secure-port, or connect from this machine"
 )
 
 
@@ -199,8 +198,8 @@ class Deputies:
             raise RequestFailed(
                 403,
                 f"Host is the node {' or '.join(sorted(asked))}, and the connection was for"
-                f" {' or '.join(sorted(names))}: connect to the node that is meant, or to the"
-                " server by its own address",
+                f" {' or '.join(sorted(names))}: connect to that node, or to the server's own"
+                " address",
             )
         if led_from is not None:
             return self._led(led_from, nodes, aim, head)
@@ -253,15 +252,15 @@ class Deputies:
         if not (cluster.iptables and cluster.services.synced and cluster.nodes.synced):
             raise RequestFailed(
                 503,
-                f"the firewall has led this connection here from {led_from}, and not by rules that"
-                " this server knows of (yet): see /steering of the meta port",
+                f"the firewall has redirected this connection from {led_from} here, but not by"
+                " rules that this server knows (yet): see /steering of the meta port",
             )
         nodes = self._tunneled(cluster.nodes.claiming(led_from.address))
         if not nodes:
             raise RequestFailed(
                 503,
-                f"{led_from} is the address of no node behind the tunnel that is known here: see"
-                " /steering of the meta port",
+                f"{led_from} is not the address of a known node behind the tunnel: see /steering"
+                " of the meta port",
             )
         return nodes
 
@@ -292,7 +291,7 @@ class Deputies:
             raise RequestFailed(
                 403,
                 f"the pod in the path is on the node {pods_node}, and the connection was for"
-                f" {' or '.join(sorted(names))}: ask the node that has the pod",
+                f" {' or '.join(sorted(names))}: connect to the node that runs the pod",
             )
 
     def _check_named(self, head: RequestHead) -> None:
@@ -368,8 +367,8 @@ class Deputies:
         certificate = self._users.behind(exchange.transport)
         if certificate is not None and not certificate.is_node:
             self._warnings.warn(
-                "{caller} asks on a connection that was for a node, and --allowed-callers does not"
-                " have it: if it is kube-apiserver, put it there",
+                "{caller} sends requests on a connection to a node, but is not in"
+                " --allowed-callers: if it is kube-apiserver, add it",
                 caller=repr(certificate.user.name),
             )
 
@@ -396,7 +395,7 @@ def _check_fields(head: RequestHead) -> None:
         if head.values(field):
             raise RequestFailed(
                 403,
-                f"{field.decode().title()} does not count from who speaks for others, as"
-                " kube-apiserver does, nor on connections that are for a node: leave it out, or"
-                " ask the server by its own address, with a certificate or token of your own",
+                f"{field.decode().title()} is ignored from callers that act for others, such as"
+                " kube-apiserver, and on connections to a node: leave it out, or connect to the"
+                " server's own address with your own certificate or token",
             )

@@ -67,7 +67,7 @@ class HostNames:
         hosts = head.values(b"host")
         sites, origins = head.values(b"sec-fetch-site"), head.values(b"origin")
         if is_of_another_page(b"".join(hosts), sites, origins):
-            raise RequestFailed(403, "this port answers no pages of other sites in a browser")
+            raise RequestFailed(403, "this port rejects requests from web pages")
         reached = self._reached(request)
         for host in hosts:
             if not is_of_this_machine(host):
@@ -75,8 +75,8 @@ class HostNames:
         if reached is not None and self._is_for_this_port(request):
             raise RequestFailed(
                 421,
-                "Host has the port by which this server itself is asked, and no node is meant by"
-                " that: say where to in X-Tunnel-Proxy-Dest, or in Host",
+                "Host has a port of this server, which names no node: name the destination in"
+                " X-Tunnel-Proxy-Dest, or in Host",
             )
 
     def _check_name(self, host: bytes, head: RequestHead, reached: str | None) -> None:
@@ -84,16 +84,16 @@ class HostNames:
         if not nodes and (reached is not None or _chooses(head)):
             raise RequestFailed(
                 421,
-                "Host is a name that is neither a node's nor this machine's, as in requests of"
-                " web pages: ask for an IP address or localhost, and say where to in"
+                "Host is neither a node's name nor this machine's, as in requests from web"
+                " pages: use an IP address or localhost as Host, and name the destination in"
                 " X-Tunnel-Proxy-Dest and X-Tunnel-Proxy-Host",
             )
         if reached is not None and reached not in nodes:
             raise RequestFailed(
                 421,
-                f"Host is a name of {' or '.join(sorted(nodes))}, and the request is for {reached}:"
-                " ask for an IP address or localhost where X-Tunnel-Proxy-Dest,"
-                " X-Tunnel-Proxy-Host or a pod is to say which node",
+                f"Host is a name of {' or '.join(sorted(nodes))}, and the request is for"
+                f" {reached}: use an IP address or localhost as Host if X-Tunnel-Proxy-Dest,"
+                " X-Tunnel-Proxy-Host or a pod names the node",
             )
 
     def _nodes_of(self, value: bytes) -> set[str]:

@@ -141,7 +141,7 @@ def _warn_when_full(warnings: RateLimitedLog, flag: str, factory: HTTPFactory) -
     """Notify the operator that callers of one port are turned away."""
     settings = factory.settings
     warnings.warn(
-        "{flag} turns callers away: it has {connections} connections ({max_connections} at most)"
+        "{flag} rejects callers: it has {connections} connections ({max_connections} at most)"
         " and {handshakes} unfinished TLS handshakes ({max_handshakes} at most); see who holds"
         " them (ss -tn), and filter addresses in front of it",
         flag=flag,

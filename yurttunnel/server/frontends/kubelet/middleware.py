@@ -109,14 +109,14 @@ def _informers(maker: IMiddlewareMaker, cluster: ClusterInformers | None) -> dic
     if cluster is None:
         kinds = ", ".join(maker.informers)
         raise BadMiddleware(
-            f"{maker.name!r} has to know Kubernetes objects ({kinds}): it cannot be used with"
+            f"{maker.name!r} needs Kubernetes objects ({kinds}): it cannot be used with"
             " --standalone, which has no Kubernetes API"
         )
     unknown = [kind for kind in maker.informers if kind not in KINDS]
     if unknown:
         raise BadMiddleware(
-            f"{maker.name!r} has to know Kubernetes objects of the kind {unknown[0]!r}; the server"
-            f" has {', '.join(KINDS)}"
+            f"{maker.name!r} needs Kubernetes objects of the kind {unknown[0]!r}; the server has"
+            f" {', '.join(KINDS)}"
         )
     return {kind: cluster.of_kind(kind) for kind in maker.informers}
 

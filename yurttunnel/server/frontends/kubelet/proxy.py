@@ -109,8 +109,8 @@ class KubeletProxy:
         if head.method == b"CONNECT":
             raise RequestFailed(
                 405,
-                "this port takes requests that are meant for kubelets, not CONNECT: that is"
-                " served where the server's --connect-endpoint says",
+                "this port accepts requests to kubelets, not CONNECT, which is served on"
+                " --connect-endpoint",
             )
         destination = request.destination or head.derived(destination_of)
         request.destination = destination
@@ -125,9 +125,9 @@ class KubeletProxy:
         if not under_way.has_one_for(caller):
             raise RequestFailed(
                 503,
-                f"{under_way.taken} of {under_way.most} requests are under way at this port, of"
-                " which a caller may have as many as it leaves free: try again when some of yours"
-                " have ended",
+                f"{under_way.taken} of {under_way.most} requests are in flight at this port, and"
+                " one caller may use as many as remain free: try again when some of yours have"
+                " ended",
             )
         under_way.count(caller, 1)
         exchange.on_end(lambda _: under_way.count(caller, -1))

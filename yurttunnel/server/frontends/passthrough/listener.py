@@ -143,8 +143,8 @@ class PassthroughProtocol(DialingConnection):
         if not places.has_one_for(caller):
             self._reset(
                 Refusal.OVERLOADED,
-                "there are {taken} others already, too many of all or from there; see who holds"
-                " them (ss -tn)",
+                "there are already {taken} others, too many in total or from that address; see"
+                " who holds them (ss -tn)",
                 taken=places.taken,
             )
             return
@@ -160,8 +160,7 @@ class PassthroughProtocol(DialingConnection):
             if self._port not in factory.ports:
                 self._reset(
                     Refusal.PORT,
-                    "{port} is none of --passthrough-ports; add it there, or have the firewall"
-                    " lead it elsewhere",
+                    "{port} is not in --passthrough-ports: add it, or redirect it elsewhere",
                     port=self._port,
                 )
                 return
@@ -177,7 +176,8 @@ class PassthroughProtocol(DialingConnection):
         except BadClientHello as error:
             self._reset(
                 Refusal.NOT_TLS,
-                "{error}; only TLS tells the node here: send other protocols to --insecure-port",
+                "{error}; the node is determined from TLS here: send other protocols to"
+                " --insecure-port",
                 error=str(error),
             )
             return
@@ -220,7 +220,7 @@ class PassthroughProtocol(DialingConnection):
         if isinstance(error, NodeNotConnected):
             self._reset(Refusal.NOT_CONNECTED, "{error}", error=str(error))
         else:
-            self._reset(Refusal.DIAL, "its kubelet was not reached: {error}", error=str(error))
+            self._reset(Refusal.DIAL, "its kubelet could not be reached: {error}", error=str(error))
 
     def _leave_place(self) -> None:
         if self._has_place:
@@ -235,8 +235,8 @@ class PassthroughProtocol(DialingConnection):
         if destination is None:
             self._alert(
                 Refusal.UNKNOWN_NAME,
-                "its ClientHello names {name}, which is no node behind the tunnel; have the caller"
-                " connect by the name of one (kubectl get nodes --show-labels)",
+                "its ClientHello names {name}, which is not a node behind the tunnel; let the"
+                " caller connect to the name of one (kubectl get nodes --show-labels)",
                 name=name,
             )
             return
@@ -250,8 +250,9 @@ class PassthroughProtocol(DialingConnection):
         # Transports have the attribute, and no interface tells of it.
         transport: Any = self.transport
         factory.warnings.warn(
-            "--passthrough-port: the TLS of {caller} names no node, and ends at this server as on"
-            " --secure-port; kube-apiserver with --kubelet-certificate-authority names it",
+            "--passthrough-port: the TLS of {caller} names no node, and is terminated at this"
+            " server as on --secure-port; kube-apiserver with --kubelet-certificate-authority"
+            " names it",
             caller=self._source,
         )
         protocol = factory.unnamed.buildProtocol(transport.getPeer())
