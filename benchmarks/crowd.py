@@ -27,8 +27,8 @@ from zope.interface import implementer
 from yurttunnel.agent.connection_group import ClientSettings
 from yurttunnel.agent.dialer import Dialer
 from yurttunnel.agent.policy import DestinationPolicy
-from yurttunnel.agent.process import server_endpoint
 from yurttunnel.agent.resolver import NodeResolver, system_lookups
+from yurttunnel.agent.server_endpoint import server_endpoint
 from yurttunnel.agent.servers import ServerSet
 from yurttunnel.pki.authority import Authority, request_certificate
 from yurttunnel.pki.contexts import ClientContexts

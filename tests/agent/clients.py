@@ -12,6 +12,7 @@ from tests.pki.support import Issuer, clock_now
 from tests.tunnel.memory import Acceptor
 from yurttunnel.agent.client import ServerClient
 from yurttunnel.agent.connection_group import ClientSettings, ConnectionGroup
+from yurttunnel.agent.routes import Routes
 from yurttunnel.pki.contexts import ClientContexts, ServerContexts
 from yurttunnel.server.agents import AgentListener, AgentListenerSettings, RefuseStreams
 from yurttunnel.server.registry import SessionRegistry
@@ -73,8 +74,9 @@ class ClientTestCase(TestCase):
         self.context = context_with(self.clock, self.acceptor)
         creator = ClientContexts(credentials).creator("server.test")
         endpoint = tls.TLSEndpoint(self.clock, creator, self.network)
-        server = "server.test:10262"
-        client = ServerClient(self.context, server, endpoint, self.settings, self.group)
+        routes = Routes(lambda host, port: endpoint, ())
+        routes.use([("server.test", 10262)])
+        client = ServerClient(self.context, routes, self.settings, self.group)
         self.clients.append(client)
         return client
 
@@ -90,7 +92,7 @@ class ClientTestCase(TestCase):
 
     def delay(self):
         """Return the seconds until the next attempt, for which the client waits."""
-        call = self.client._callID
+        call = self.client._retry_call
         self.assertIsNotNone(call, "no attempt is to come")
         return call.getTime() - self.clock.seconds()
 

@@ -129,13 +129,6 @@ class StopTests(ClientTestCase):
 
         self.in_each_way(prepare)
 
-    def test_stop_trying(self):
-        """Without a session stopTrying alone is enough."""
-        self.network.refuse()
-        self.client.start()
-        self.events.clear()
-        self.stop_by(self.client.stopTrying)
-
     def test_drain_with_streams(self):
         """Streams go on while the client drains; the last one's end is the session's."""
         self.connect()

@@ -58,7 +58,7 @@ class OtherAgentTests(ClientTestCase):
         for _ in range(10):
             self.network.pass_time(1)
             self.replace()
-            self.client._callID.reset(0)
+            self.client._retry_call.reset(0)
             self.attempt()
         [warning] = self.warnings()
         self.assertIn("another agent has connected as node edge-1", warning)

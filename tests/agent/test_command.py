@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.agent.fakes import FakeNameResolver
 from tests.network import ProgramReactor, without_thread
 from tests.tunnel.memory import HalfCloseUser
-from yurttunnel.agent import command, process, service
+from yurttunnel.agent import command, server_endpoint, service
 from yurttunnel.agent.connection_group import LONGEST_DELAY
 from yurttunnel.agent.options import Options
 from yurttunnel.agent.service import AgentService
@@ -245,7 +245,7 @@ class CommandTests(SynchronousTestCase):
         self.patch(self.reactor, "nameResolver", FakeNameResolver())
         self.start("--tunnelserver-addr", "server.test:10262", "--meta-port", "10299")
         self.assertIn("not connected yet", self.reactor.get(10299, "/readyz")[1])
-        self.reactor.pass_time(process.CONNECT_TIMEOUT)
+        self.reactor.pass_time(server_endpoint.CONNECT_TIMEOUT)
         self.assertIn(
             "no connection to server.test:10262 within 10 s", self.reactor.get(10299, "/readyz")[1]
         )

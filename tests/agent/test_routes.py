@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import fail
-from twisted.internet.error import ConnectionRefusedError
+import enum
+
 from twisted.trial.unittest import TestCase
 
-from yurttunnel.agent.routes import Answer, Routes
+from yurttunnel.agent.routes import Routes
 
 
 class Client:
-    """What a route sees of its client."""
+    """What is seen of a client."""
 
-    server = ""
-    answer = Answer.NONE
-    at_home = True
+    location = home = None
+    number = 0
     draining = resumes = False
 
 
-class Nowhere:
-    """An endpoint that leads nowhere; what comes of an attempt is for the test to say."""
+class Answer(enum.Enum):
+    """What an attempt comes to."""
 
-    def connect(self, factory):
-        """Fail."""
-        return fail(ConnectionRefusedError())
+    NONE = "none"
+    ALREADY_CONNECTED = "already connected"
+    SESSION = "session"
 
 
 class RoutesTests(TestCase):
@@ -31,30 +30,33 @@ class RoutesTests(TestCase):
 
     def setUp(self):
         """Have a client with a session at ``b``."""
-        self.routes = Routes(lambda host, port: Nowhere())
+        self.clients = []
+        self.routes = Routes(lambda host, port: host, self.clients)
         self.routes.shared = True
         self.routes.use([("b", 1)])
-        self.holder = self.route()
+        self.holder = self.client()
         self.dial(self.holder, {"b": Answer.SESSION})
         self.routes.use([("a", 1), ("b", 1)])
-        self.seeker = self.route()
+        self.seeker = self.client()
 
-    def route(self):
-        """Make the route of one more client."""
-        route = self.routes.new_route()
-        route.client = Client()
-        return route
+    def client(self):
+        """Make one more client."""
+        self.clients.append(Client())
+        return self.clients[-1]
 
-    def dial(self, route, answers):
+    def dial(self, client, answers):
         """Have a client make an attempt with such answers; give where it led to."""
-        route.connect(None).addErrback(lambda reason: reason.trap(ConnectionRefusedError))
-        host, _ = route.location
-        route.client.answer = answers[host]
+        host = self.routes.next(client)
+        self.assertEqual((host, 1), client.location)
+        if answers[host] is Answer.SESSION:
+            self.routes.arrived(client)
+        else:
+            self.routes.failed(client, answers[host] is Answer.ALREADY_CONNECTED)
         return host
 
     def at_home(self):
         """Return whether the first client has dialed where its session has been."""
-        return self.holder.client.at_home
+        return self.routes.at_home(self.holder)
 
     def dials(self, number, **answers):
         """Return where so many attempts of the second client lead to."""
@@ -71,11 +73,10 @@ class RoutesTests(TestCase):
 
     def test_begins_anew(self):
         """When a server is missing what was before counts no more."""
-        answers = {"a": Answer.NONE, "b": Answer.ALREADY_CONNECTED}
-        while self.routes.choose(self.seeker) != ("b", 1):
-            self.dial(self.seeker, answers)
+        while self.routes.next(self.seeker) != "b":
+            self.routes.failed(self.seeker)
         self.routes.begin_anew()
-        self.assertEqual(["a"], self.dials(1, **answers))
+        self.assertEqual(["a"], self.dials(1, a=Answer.NONE))
 
     def test_new_address(self):
         """A new address is no better than those that have failed before it was there."""
@@ -89,15 +90,13 @@ class RoutesTests(TestCase):
         while self.dials(1, a=Answer.NONE, b=Answer.ALREADY_CONNECTED) != ["b"]:
             """Fail at the one until it is the other's turn."""
         self.assertEqual(["a"], self.dials(1, a=Answer.SESSION))
-        self.routes.note_sessions()
-        self.routes.note_sessions()
-        looker = self.route()
+        looker = self.client()
         answers = {"a": Answer.ALREADY_CONNECTED, "b": Answer.ALREADY_CONNECTED}
         self.assertEqual("a", self.dial(looker, answers))
 
     def test_client_that_drains(self):
         """It looks where its session is before all else, and is in nobody's way there."""
-        self.holder.client.draining = self.holder.client.resumes = True
+        self.holder.draining = self.holder.resumes = True
         self.routes.use([("b", 1)])
         self.dial(self.seeker, {"b": Answer.SESSION})
         self.assertEqual(1, self.seeker.number)
@@ -113,7 +112,7 @@ class RoutesTests(TestCase):
 
     def test_client_that_resumes(self):
         """It looks where its session is before all else, whoever else is there meanwhile."""
-        self.holder.client.resumes = True
+        self.holder.resumes = True
         answers = {"a": Answer.NONE, "b": Answer.NONE}
         self.assertEqual("b", self.dial(self.holder, answers))
         while self.dial(self.holder, answers) != "a":

@@ -135,7 +135,7 @@ class HeldTests(ClientTestCase):
 
     def wait(self):
         """Return the seconds until the second client looks again."""
-        return self.other._callID.getTime() - self.clock.seconds()
+        return self.other._retry_call.getTime() - self.clock.seconds()
 
     def test_session_lives(self):
         """The session that there is, and its streams, notice nothing."""
@@ -194,7 +194,7 @@ class HeldTests(ClientTestCase):
     def test_kept_for_resumption(self):
         """While the other client's session may be resumed it is not replaced."""
         self.network.cut()
-        self.other.look_soon()
+        self.other.look_soon(0)
         self.look()
         self.assertFalse(self.other.connected)
         self.attempt()
@@ -223,7 +223,7 @@ class HeldTests(ClientTestCase):
         for _ in range(6):
             self.look()
         self.assertFalse(self.other.standing_by)
-        self.other._callID.reset(LONGEST_DELAY)
+        self.other._retry_call.reset(LONGEST_DELAY)
         self.client.close(Code.GOING_AWAY, "the address is gone")
         self.assertLessEqual(self.wait(), FIRST_DELAY)
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import random
 
 from tests.agent.replicas import ReplicaTests
-from yurttunnel.agent.connection_group import LONGEST_LOOK, URGENT_DELAY, ClientSettings
-from yurttunnel.agent.servers import ServerSet
+from yurttunnel.agent.connection_group import LONGEST_LOOK, URGENT_DELAY
 from yurttunnel.wire.codes import Code
-from yurttunnel.wire.hello import Limits
 
 
 class FirstContactTests(ReplicaTests):
@@ -162,12 +160,7 @@ class SeparateTests(ReplicaTests):
 
     def test_two_agents_of_one_node(self):
         """They take the sessions from each other only every few minutes."""
-        other = ServerSet(
-            self.context,
-            ClientSettings("edge-1", lambda: self.claim, Limits(), "test 1"),
-            self.servers._routes.secured,
-            expected=2,
-        )
+        other = self.agent()
         self.addCleanup(other.close, Code.GOING_AWAY, "the test is over")
         other.use([("a", 10262), ("b", 10262)])
         self.settle()
@@ -270,15 +263,14 @@ class NodePortTests(ReplicaTests):
 
     def test_spread(self):
         """Different agents begin at different addresses."""
-        self.use(*(f"n{number}" for number in range(20)))
-        first = set(self.dialed)
-        self.assertEqual(2, len(first))
-        self.servers._routes.use([])
-        self.dialed.clear()
-        random.seed(6)
-        self.servers._routes.use([(f"n{number}", 10262) for number in range(20)])
-        self.pass_time(1)
-        self.assertNotEqual(first, set(self.dialed[:2]))
+        nodes = [f"n{number}" for number in range(20)]
+        self.use(*nodes)
+        self.servers.close(Code.GOING_AWAY, "another one begins")
+        self.servers = self.agent()
+        self.use(*nodes)
+        first, second = set(self.dialed[:2]), set(self.dialed[2:])
+        self.assertEqual((2, 2), (len(first), len(second)))
+        self.assertNotEqual(first, second)
 
 
 class LimitTests(ReplicaTests):

@@ -1,15 +1,13 @@
 """The agent's side of the sessions: one client for each server, which always comes back."""
 
-# mypy: disallow-untyped-calls=False
-# ReconnectingClientFactory has no annotations.
-
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
 
-from twisted.internet.interfaces import IAddress, IConnector, IStreamClientEndpoint
-from twisted.internet.protocol import ReconnectingClientFactory
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.interfaces import IAddress, IDelayedCall, IProtocol
+from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -21,8 +19,8 @@ from yurttunnel.agent.connection_group import (
     advertised_servers,
     delay_after_replacements,
 )
-from yurttunnel.agent.connector import EndpointConnector
-from yurttunnel.agent.routes import Answer
+from yurttunnel.agent.routes import Location, Routes
+from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.problems import problem_with_server
 from yurttunnel.tunnel.connection import SessionConnection
@@ -43,7 +41,7 @@ another server, as behind a balancer."""
 _NO_NEW_SESSION = "the agent begins no new session here"
 
 
-class ServerClient(ReconnectingClientFactory):
+class ServerClient(Factory):
     """Holds a session with one server, over one connection after another.
 
     The delay before the n-th attempt is chosen evenly between nothing and an upper bound that
@@ -65,12 +63,11 @@ class ServerClient(ReconnectingClientFactory):
     A session that is replaced has been taken by another agent of the same node. The client waits
     long before it takes it back, and longer each time while the sessions do not last.
 
-    ``endpoint`` leads to a server's port, TLS included; ``server`` names where to, for people.
-    ``failed_attempts`` counts those that ended before the server's HELLO, but for such refusals;
-    ``last_error`` says why the last one did, if it did, and ``failed_at`` at which server.
-    ``tells_servers`` says whether the server has told how many servers there are.
-    ``answer`` is what the last attempt has come to; whoever chooses where the endpoint leads
-    resets it, and says with ``at_home`` whether it leads to where the session has been.
+    ``routes`` choose where each attempt leads to: ``location`` was dialed last, as ``number`` of
+    those that dial there, and at ``home`` the last session was had or resumed. ``retries`` counts
+    attempts since the last HELLO, ``failed_attempts`` those that ended before the server's HELLO,
+    but for such refusals; ``last_error`` says why the last one did, if it did, and ``failed_at`` at
+    which server. ``tells_servers`` says whether the server has told how many servers there are.
     """
 
     _log = Logger()
@@ -79,19 +76,20 @@ class ServerClient(ReconnectingClientFactory):
     def __init__(
         self,
         context: SessionContext,
-        server: str,
-        endpoint: IStreamClientEndpoint,
+        routes: Routes,
         settings: ClientSettings,
         group: ConnectionGroup,
     ) -> None:
-        self.server = server
+        self.location: Location | None = None
+        self.home: Location | None = None
+        self.number = 0
+        self.retries = 0
         self.failed_attempts = 0
         self.last_error: str | None = "not connected yet"
-        self.answer = Answer.NONE
-        self.at_home = True
         self.failed_at = ""
         self.standing_by = False
-        self.connector = self._connector = EndpointConnector(endpoint, self)
+        self.tells_servers = False
+        self._routes = routes
         self._context = context
         self._settings = settings
         self._group = group
@@ -102,37 +100,37 @@ class ServerClient(ReconnectingClientFactory):
         self._replacements = 0
         self._began = 0.0
         self._draining = False
+        self._ended = False
+        self._attempt: Deferred[IProtocol] | None = None
+        self._retry_call: IDelayedCall | None = None
         self._session: TunnelSession | None = None
         self._connection: SessionConnection | None = None
         # The HELLO of this side on the last connection.
         self._asked: Hello
-        self.tells_servers = False
 
     # -- for the command -----------------------------------------------------------------------
 
     def start(self, within: float = 0.0) -> None:
         """Connect within so many seconds, and come back for ever."""
         if within:
-            delay = random.uniform(0, within)
-            self._callID = self._context.clock.callLater(delay, self._try_again)
+            self._try_after(random.uniform(0, within))
         else:
-            self._connector.connect()
+            self._try_again()
 
     def start_by_looking(self) -> None:
         """Begin as one that stands by: look whether there is another server, but not at once."""
         self.standing_by = self._held_by_sibling = True
-        self.retry()
+        self._wait()
 
     def look_soon(self, within: float = FIRST_DELAY) -> None:
         """Make an attempt for which the client waits within so many seconds.
 
         One whose session has been replaced waits on: there it would do harm.
         """
-        if self._callID is not None and not self._replaced:
-            self._callID.cancel()
+        if self._retry_call is not None and not self._replaced:
+            self._retry_call.cancel()
             self.retries = self._looks = 0
-            delay = random.uniform(0, within)
-            self._callID = self._context.clock.callLater(delay, self._try_again)
+            self._try_after(random.uniform(0, within))
 
     def drain(self, text: str, may_end: Callable[[], bool] = lambda: True) -> None:
         """Let the sessions end with their last stream, and come back for its sake only.
@@ -170,6 +168,16 @@ class ServerClient(ReconnectingClientFactory):
         return [] if self._session is None else [self._session]
 
     @property
+    def server(self) -> str:
+        """Where the last attempt has led to, for people.
+
+        Sessions with several servers behind one address are told apart.
+        """
+        if self.location is None:
+            return "a server"
+        return join_authority(*self.location) + (f" ({self.number})" if self.number > 1 else "")
+
+    @property
     def connected(self) -> bool:
         """Whether a connection carries the session now."""
         return self._session is not None and self._session.connected
@@ -203,7 +211,7 @@ class ServerClient(ReconnectingClientFactory):
     @property
     def waiting(self) -> bool:
         """Whether there is no session, and no attempt under way to get one."""
-        return self._session is None and self._callID is not None
+        return self._session is None and self._retry_call is not None
 
     @property
     def problem(self) -> str:
@@ -221,28 +229,46 @@ class ServerClient(ReconnectingClientFactory):
             self.standing_by = False
             self.look_soon()
 
-    # -- ReconnectingClientFactory -------------------------------------------------------------
+    # -- attempts ------------------------------------------------------------------------------
 
-    def retry(self, connector: IConnector | None = None) -> None:
-        if not self.continueTrying:
+    def _try_after(self, seconds: float) -> None:
+        self._retry_call = self._context.clock.callLater(seconds, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry_call = None
+        self._held_by_sibling = self._replaced = False
+        try:
+            self._attempt = self._routes.next(self).connect(self)
+        except ValueError as error:
+            self._attempt = fail(error)
+        _ = self._attempt.addCallbacks(self._attempt_connected, self._no_connection)
+
+    def _attempt_connected(self, protocol: IProtocol) -> None:
+        """Wait for the handshake and the HELLO, for which the connection has a deadline."""
+        self._attempt = None
+
+    def _no_connection(self, reason: Failure) -> None:
+        self._attempt = None
+        self._attempt_failed(reason)
+        self._close_lost()
+        self._wait()
+
+    def _wait(self) -> None:
+        """Try again later, unless the client comes back no more."""
+        if self._ended:
             return
         stood_by = self.standing_by
         self.standing_by = self._session is None and self._held_by_sibling
-        self.delay = self._next_delay()
+        delay = self._next_delay()
         self.retries += 1
         if self.standing_by and not stood_by:
             self._log.info(
                 "{server}: leads to a server that is connected already; stands by",
                 server=self.server,
             )
-        self._callID = self._context.clock.callLater(self.delay, self._try_again)
+        self._try_after(delay)
         if self.standing_by:
             self._group.changed()
-
-    def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
-        self._attempt_failed(reason)
-        self._close_lost()
-        super().clientConnectionFailed(connector, reason)
 
     def buildProtocol(self, addr: IAddress | None) -> SessionConnection:
         """Make the protocol of one connection, above TLS."""
@@ -253,13 +279,13 @@ class ServerClient(ReconnectingClientFactory):
 
     def connection_ready(self, connection: SessionConnection) -> None:
         """Ask for the session to go on, or for a new one."""
+        held, kept = self._group.held_by_others(self), self._group.kept_by_others(self)
         session = self._session
         if session is None:
-            self._asked = self._settings.hello(held=self._held(), kept=self._kept())
+            self._asked = self._settings.hello(held=held, kept=kept)
         else:
             received = session.wire.received
-            asked = session.session_id, received, self._held(), self._kept()
-            self._asked = self._settings.hello(*asked)
+            self._asked = self._settings.hello(session.session_id, received, held, kept)
         connection.send_hello(self._asked)
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
@@ -267,9 +293,8 @@ class ServerClient(ReconnectingClientFactory):
         session = self._session
         if session is not None and self._is_astray(session, hello):
             raise Violation(Code.GOING_AWAY, _NO_NEW_SESSION)
-        self.resetDelay()
+        self.retries = 0
         self.last_error = None
-        self.answer = Answer.SESSION
         self.standing_by = self._held_by_sibling = False
         self._looks = 0
         servers = advertised_servers(hello)
@@ -277,6 +302,7 @@ class ServerClient(ReconnectingClientFactory):
         self._group.told(servers)
         if session is not None and session.session_id == hello.session:
             self._log.info("{server}: back, the session goes on", server=self.server)
+            self._routes.arrived(self)
             connection.start(session, hello)
             self._group.changed()
             return
@@ -312,14 +338,9 @@ class ServerClient(ReconnectingClientFactory):
                 )
         else:
             self._attempt_failed(reason)
-        self.clientConnectionLost(self._connector, reason)
+        self._wait()
 
     # -- helpers -------------------------------------------------------------------------------
-
-    def _try_again(self) -> None:
-        self._callID = None
-        self._held_by_sibling = self._replaced = False
-        self._connector.connect()
 
     def _next_delay(self) -> float:
         if self._replaced:
@@ -336,13 +357,7 @@ class ServerClient(ReconnectingClientFactory):
         """
         if not self._draining or hello.process == session.wire.peer.process:
             return False
-        return not self.at_home or self._group.knows(hello.process)
-
-    def _kept(self) -> list[bytes]:
-        return self._group.kept_by_others(self)
-
-    def _held(self) -> list[bytes]:
-        return self._group.held_by_others(self)
+        return not self._routes.at_home(self) or self._group.knows(hello.process)
 
     def _lost_session(self) -> None:
         """Have the others know."""
@@ -353,8 +368,13 @@ class ServerClient(ReconnectingClientFactory):
 
     def _come_back_no_more(self) -> None:
         """End attempts, also one before its HELLO; after it the session ends it, with a CLOSE."""
-        self.stopTrying()
+        self._ended = True
         self.standing_by = False
+        if self._retry_call is not None:
+            self._retry_call.cancel()
+            self._retry_call = None
+        if self._attempt is not None:
+            self._attempt.cancel()
         if self._connection is not None and not self._connection.greeted:
             self._connection.abandon()
 
@@ -376,6 +396,7 @@ class ServerClient(ReconnectingClientFactory):
         session.on_servers_told.append(self._told_meanwhile)
         self._session = session
         self._began = self._context.clock.seconds()
+        self._routes.arrived(self)
         self._log.info(
             "connected to {server} as {node}", server=self.server, node=self._settings.node
         )
@@ -392,7 +413,7 @@ class ServerClient(ReconnectingClientFactory):
             self._log.info(
                 "{server}: the server wants no new streams in the session", server=self.server
             )
-            self.answer = Answer.NONE
+            self._routes.failed(self)
             self._set_aside()
 
     def _set_aside(self) -> None:
@@ -425,16 +446,17 @@ class ServerClient(ReconnectingClientFactory):
         )
 
     def _attempt_failed(self, reason: Failure) -> None:
-        if not self.continueTrying:
+        if self._ended:
             return
         if _has_led_astray(reason):
             self._held_by_sibling = True
             self._looks += 1
-            self.answer = Answer.ALREADY_CONNECTED
+            self._routes.failed(self, already_connected=True)
             self._group.refusals += 1
             self._give_up_without_server()
             return
         self.failed_attempts += 1
+        self._routes.failed(self)
         error = problem_with_server(reason)
         # The same message again and again tells nothing.
         if error != self.last_error:
@@ -453,7 +475,7 @@ class ServerClient(ReconnectingClientFactory):
         session = self._session
         if session is None or self._looks <= MISDIRECTED_RETRIES:
             return
-        held = self._held()
+        held = self._group.held_by_others(self)
         # One of the same server has begun anew, which is behind a balancer that leads elsewhere.
         if len(held) >= self._group.servers and session.wire.peer.process not in held:
             text = "its server has gone: there are sessions with all that there are"

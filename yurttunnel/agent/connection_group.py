@@ -6,11 +6,13 @@ import os
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from yurttunnel.ops.backoff import equal_jitter, full_jitter
-from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.wire.hello import HELD, KEPT, NO_SESSION, SERVERS, Hello, Limits
+
+if TYPE_CHECKING:
+    from yurttunnel.agent.client import ServerClient
 
 FIRST_DELAY = 0.3
 """A lost connection is tried again within this many seconds: streams are waiting."""
@@ -97,20 +99,6 @@ class ClientSettings:
         )
 
 
-class Member(Protocol):
-    """A client of one server, as the others of its group see it."""
-
-    @property
-    def process(self) -> bytes | None:
-        """The server process with which there is a session, ``None`` without one that lasts."""
-
-    def sessions(self) -> list[TunnelSession]:
-        """Return the session, if there is one: connected, to be resumed, or one that ends."""
-
-    def sibling_lost_session(self) -> None:
-        """Connect soon: what has been in vain may not be so any more."""
-
-
 @dataclass(eq=False, slots=True)
 class ConnectionGroup:
     """What the clients of one agent know together.
@@ -124,7 +112,7 @@ class ConnectionGroup:
     at the same moment.
     """
 
-    clients: Sequence[Member] = field(default_factory=list)
+    clients: Sequence[ServerClient] = field(default_factory=list)
     advertised: int | None = None
     servers: int = MOST_SERVERS
     wanting: bool = False
@@ -147,12 +135,12 @@ class ConnectionGroup:
         self.advertised = min(servers, MOST_SERVERS)
         self.everybody_told()
 
-    def kept_by_others(self, client: Member) -> list[bytes]:
+    def kept_by_others(self, client: ServerClient) -> list[bytes]:
         """Return the sessions of others than ``client``, the newest if there are very many."""
         others = [other for other in self.clients if other is not client]
         return [session.session_id for other in others for session in other.sessions()][-MOST_KEPT:]
 
-    def held_by_others(self, client: Member) -> list[bytes]:
+    def held_by_others(self, client: ServerClient) -> list[bytes]:
         """Return the server processes with which others than ``client`` have sessions."""
         processes = {other.process for other in self.clients if other is not client}
         return sorted(process for process in processes if process is not None)

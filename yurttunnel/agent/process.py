@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from twisted.internet.endpoints import HostnameEndpoint, TCP6ClientEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint
 
 from yurttunnel import __version__
 from yurttunnel.agent import options
 from yurttunnel.agent.connection_group import MOST_KEPT, MOST_SERVERS, ClientSettings
-from yurttunnel.agent.connector import EndpointWithDeadline
 from yurttunnel.agent.dialer import Dialer
 from yurttunnel.agent.policy import DestinationPolicy
 from yurttunnel.agent.resolver import NodeResolver, system_lookups
 from yurttunnel.agent.server_addresses import IServerAddresses
+from yurttunnel.agent.server_endpoint import server_endpoint
 from yurttunnel.agent.servers import METRICS as SERVER_METRICS
 from yurttunnel.agent.servers import ServerSet
 from yurttunnel.agent.service import AgentService
@@ -45,10 +44,8 @@ from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.pki.identity import Identifiers, format_identifiers
 from yurttunnel.steering.page import steering_page
 from yurttunnel.tunnel import tls
-from yurttunnel.tunnel.host_names import in_ascii
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.session import SessionContext
-from yurttunnel.tunnel.sockets import TunedEndpoint, tune_session_socket
 from yurttunnel.tunnel.statistics import (
     Memory,
     SessionSnapshot,
@@ -67,10 +64,6 @@ LIVE_FLAGS = (options.ALLOW_DESTINATION, tunnel_flags.DRAIN_TIMEOUT, options.RES
 """Those that change while the agent runs."""
 
 SERVERS = PeerWords("server", "servers", "about to return")
-
-CONNECT_TIMEOUT = 10.0
-"""Seconds for one attempt to connect to a server, names and all addresses included."""
-
 
 METRICS: tuple[Metric[TunnelStats], ...] = (
     histogram(
@@ -251,20 +244,6 @@ def destination_section(destinations: Sequence[str]) -> Section:
         element("ul", [element("li", each) for each in destinations]),
     ]
     return Section("destinations", content, "streams")
-
-
-def server_endpoint(reactor: IReactor, host: str, port: int) -> EndpointWithDeadline:
-    """Make the way to a server, without TLS; raises ``ValueError`` for a name that is none."""
-    endpoint: IStreamClientEndpoint
-    if "%" in host:
-        # The one for names would dial the address without its zone, where there is no way to it.
-        endpoint = TCP6ClientEndpoint(reactor, host, port, CONNECT_TIMEOUT)
-    else:
-        endpoint = HostnameEndpoint(
-            reactor, in_ascii(host), port, timeout=CONNECT_TIMEOUT, attemptDelay=0.25
-        )
-    tuned = TunedEndpoint(endpoint, tune_session_socket)
-    return EndpointWithDeadline(reactor, tuned, CONNECT_TIMEOUT, join_authority(host, port))
 
 
 def check_identifiers(settings: Settings) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import enum
 import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from twisted.internet.defer import Deferred, fail
-from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
-from zope.interface import implementer
+from twisted.internet.interfaces import IStreamClientEndpoint
 
-from yurttunnel.http.authority import join_authority
+if TYPE_CHECKING:
+    from yurttunnel.agent.client import ServerClient
 
 Location = tuple[str, int]
 """Where a server can be dialed: a name or an address, and a port."""
@@ -22,32 +20,6 @@ Location = tuple[str, int]
 MOST_PASSED_OVER = 16
 """A location that leads to a server that is connected already is dialed again after so many
 attempts where nobody answers, at most; twice as many each time at first."""
-
-
-class Answer(enum.Enum):
-    """What the last attempt of a client has come to."""
-
-    NONE = "none"
-    """Nobody has answered, or only to refuse, or the server has left since."""
-    ALREADY_CONNECTED = "already connected"
-    """It has led to a server that is connected already."""
-    SESSION = "session"
-
-
-class Traveler(Protocol):
-    """What a client shows of itself, see :class:`~yurttunnel.agent.client.ServerClient`."""
-
-    server: str
-    answer: Answer
-    at_home: bool
-
-    @property
-    def draining(self) -> bool:
-        """Whether it only waits for the ends of its streams."""
-
-    @property
-    def resumes(self) -> bool:
-        """Whether it has a session, and wants the server of that."""
 
 
 @dataclass(slots=True)
@@ -75,7 +47,7 @@ class _Record:
 
 
 class Routes:
-    """The locations of the servers, and who goes where.
+    """The locations of the servers, and which of them each of ``clients`` dials.
 
     ``secured(host, port)`` makes the endpoint for one, TLS included. While ``shared`` is false,
     a location is not dialed by two as long as there is one that nobody dials. A client with a
@@ -83,12 +55,16 @@ class Routes:
     several; one that drains takes no location from another.
     """
 
-    def __init__(self, secured: Callable[[str, int], IStreamClientEndpoint]) -> None:
+    def __init__(
+        self,
+        secured: Callable[[str, int], IStreamClientEndpoint],
+        clients: Sequence[ServerClient],
+    ) -> None:
         self.secured = secured
         self.shared = False
         self.locations: tuple[Location, ...] = ()
+        self._clients = clients
         self._records: dict[Location, _Record] = {}
-        self._routes: list[Route] = []
         self._attempts = itertools.count(1)
 
     def use(self, locations: Sequence[Location]) -> None:
@@ -103,61 +79,57 @@ class Routes:
         for record in self._records.values():
             record.failures = record.looks = 0
 
-    def new_route(self) -> Route:
-        """Make the route of one more client."""
-        route = Route(self)
-        self._routes.append(route)
-        return route
+    def next(self, client: ServerClient) -> IStreamClientEndpoint:
+        """Choose the location for the next attempt of a client, and return what leads there.
 
-    def end_route(self, route: Route) -> None:
-        """Forget the route of a client that is no more."""
-        self._routes.remove(route)
+        Raises ``ValueError`` for a name that no name server could be asked for.
+        """
+        home = client.home if client.resumes else None
+        location = min(self.locations, key=lambda each: self._cost(client, each, home))
+        taken = {other.number for other in self._others(client, location)}
+        client.location = location
+        client.number = next(number for number in itertools.count(1) if number not in taken)
+        return self.secured(*location)
 
-    def note_sessions(self) -> None:
-        """Note which attempts have led to sessions, and whose server has left since."""
-        for route in self._routes:
-            client = route.client
-            if client is not None and (client.answer is Answer.SESSION or client.draining):
-                self.note(route)
+    def arrived(self, client: ServerClient) -> None:
+        """Note that the last attempt of a client has led to its session."""
+        client.home = client.location
+        record = self._record(client)
+        record.failures = record.looks = 0
 
-    def note(self, route: Route) -> None:
-        """Note what the last attempt of a client has come to, unless that is known."""
-        record = self._records.get(route.location) if route.location is not None else None
-        if record is None or route.client is None or route.noted is route.client.answer:
-            return
-        answer = route.noted = route.client.answer
-        if answer is Answer.SESSION:
-            route.home = route.location
-            record.failures = record.looks = 0
-            return
-        if answer is Answer.ALREADY_CONNECTED:
+    def failed(self, client: ServerClient, already_connected: bool = False) -> None:
+        """Note that it has led to none: nobody has answered, or only to refuse, or has left since.
+
+        ``already_connected`` says that it has led to a server with which there is a session.
+        """
+        record = self._record(client)
+        if already_connected:
             record.looks += 1
         else:
             record.failures += 1
         record.failed = next(self._attempts)
 
-    def choose(self, route: Route) -> Location:
-        """Return the location for the next attempt of a client."""
-        home = route.home if route.resumes else None
-        return min(self.locations, key=lambda location: self._cost(route, location, home))
+    def at_home(self, client: ServerClient) -> bool:
+        """Return whether a client has dialed where its session has been, if that can be dialed."""
+        return client.location == client.home or client.home not in self.locations
 
-    def number(self, route: Route, location: Location) -> int:
-        """Return a number that no other route to ``location`` has, from 1."""
-        taken = {other.number for other in self._others(route, location)}
-        return next(number for number in itertools.count(1) if number not in taken)
+    def _record(self, client: ServerClient) -> _Record:
+        """Return that of where a client has dialed, one that nobody keeps if it is not in use."""
+        location = client.location
+        return _Record() if location is None else self._records.get(location) or _Record()
 
-    def _others(self, route: Route, location: Location) -> list[Route]:
+    def _others(self, client: ServerClient, location: Location) -> list[ServerClient]:
         return [
             other
-            for other in self._routes
-            if other is not route and other.location == location and not other.drains
+            for other in self._clients
+            if other is not client and other.location == location and not other.draining
         ]
 
     def _cost(
-        self, route: Route, location: Location, home: Location | None
+        self, client: ServerClient, location: Location, home: Location | None
     ) -> tuple[int, int, int, bool, int, bool, float]:
         record = self._records[location]
-        others, passed_over = len(self._others(route, location)), record.passed_over()
+        others, passed_over = len(self._others(client, location)), record.passed_over()
         if location == home:
             # Who else dials there, or has looked there, has come from somewhere else.
             others, passed_over = 0, record.failures
@@ -167,52 +139,6 @@ class Routes:
             others,
             location != home,
             record.failed,
-            location != route.location,
+            location != client.location,
             record.rank,
         )
-
-
-@implementer(IStreamClientEndpoint)
-class Route:
-    """The endpoint of one client, which leads to one location or another of ``routes``.
-
-    ``location`` was dialed last; at ``home`` the client has got its last session.
-    """
-
-    def __init__(self, routes: Routes) -> None:
-        self.location: Location | None = None
-        self.home: Location | None = None
-        self.number = 0
-        self.client: Traveler | None = None
-        self.noted: Answer | None = None
-        self._routes = routes
-
-    @property
-    def drains(self) -> bool:
-        """Whether its client only waits for the ends of its streams."""
-        return self.client is not None and self.client.draining
-
-    @property
-    def resumes(self) -> bool:
-        """Whether its client wants the server with which it has a session."""
-        return self.client is not None and self.client.resumes
-
-    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """Connect to the location that suits best, and have the client know its name."""
-        client = self.client
-        assert client is not None  # it has been told of the route before it uses it
-        self._routes.note(self)
-        location = self._routes.choose(self)
-        self.number = self._routes.number(self, location)
-        self.location = location
-        client.answer, self.noted = Answer.NONE, None
-        client.at_home = location == self.home or self.home not in self._routes.locations
-        client.server = join_authority(*location)
-        if self.number > 1:
-            # Sessions with several servers behind one address are told apart.
-            client.server += f" ({self.number})"
-        try:
-            return self._routes.secured(*location).connect(protocolFactory)
-        except ValueError as error:
-            # A name that no name server could be asked for.
-            return fail(error)

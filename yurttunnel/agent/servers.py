@@ -16,7 +16,7 @@ from yurttunnel.agent.connection_group import (
     ClientSettings,
     ConnectionGroup,
 )
-from yurttunnel.agent.routes import Location, Route, Routes
+from yurttunnel.agent.routes import Location, Routes
 from yurttunnel.metrics import Metric, counter, gauge
 from yurttunnel.tunnel.session import SessionContext, TunnelSession
 from yurttunnel.wire.codes import Code
@@ -91,9 +91,8 @@ class ServerSet:
         self._context = context
         self._settings = settings
         self._limit = min(limit or MOST_SERVERS, MOST_SERVERS)
-        self._routes = Routes(secured)
-        self._route_of: dict[ServerClient, Route] = {}
         self._clients: list[ServerClient] = []
+        self._routes = Routes(secured, self._clients)
         self._group = ConnectionGroup(
             self._clients,
             advertised=expected,
@@ -258,7 +257,6 @@ class ServerSet:
 
     def _adjust_once(self, within: float) -> None:
         self._remove_ended()
-        self._routes.note_sessions()
         self._routes.shared = self._group.advertised is not None
         self._group.servers = self._told
         self._group.spare = self._told > self._limit
@@ -296,13 +294,12 @@ class ServerSet:
 
     def _is_elsewhere(self, client: ServerClient) -> bool:
         """Return whether a client has a session at an address that is no longer used."""
-        location = self._route_of[client].location
-        return client.process is not None and location not in self._routes.locations
+        return client.process is not None and client.location not in self._routes.locations
 
     def _leads_to_held(self, client: ServerClient) -> bool:
         """Return whether an address in use belongs to a server that is connected already."""
-        location = self._route_of[client].location
-        return client.standing_by and client.waiting and location in self._routes.locations
+        in_use = client.location in self._routes.locations
+        return client.standing_by and client.waiting and in_use
 
     def _remove_ended(self) -> None:
         for client in list(self._clients):
@@ -333,17 +330,13 @@ class ServerSet:
                 client.start(within)
 
     def _new_client(self) -> ServerClient:
-        route = self._routes.new_route()
-        client = ServerClient(self._context, "a server", route, self._settings, self._group)
-        route.client = client
-        self._route_of[client] = route
+        client = ServerClient(self._context, self._routes, self._settings, self._group)
         self._clients.append(client)
         return client
 
     def _remove(self, client: ServerClient) -> None:
         self._failed_before += client.failed_attempts
         self._clients.remove(client)
-        self._routes.end_route(self._route_of.pop(client))
 
     def _drain_elsewhere(self, current: list[ServerClient]) -> None:
         """Drain what is not at an address in use; its server may be given to another client."""

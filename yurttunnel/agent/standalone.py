@@ -10,8 +10,9 @@ from twisted.application.service import IService
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.agent.greeting import greeting
-from yurttunnel.agent.process import AgentProcess, server_endpoint
+from yurttunnel.agent.process import AgentProcess
 from yurttunnel.agent.server_addresses import FixedAddresses
+from yurttunnel.agent.server_endpoint import server_endpoint
 from yurttunnel.agent.settings import Settings, StandaloneSettings
 from yurttunnel.agent.trust import AgentTrust
 from yurttunnel.ops.announcement import terminal

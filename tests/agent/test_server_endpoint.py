@@ -1,0 +1,82 @@
+"""The way to a server: TCP, in time."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.endpoints import HostnameEndpoint
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.agent.fakes import FakeNameResolver
+from yurttunnel.agent.server_endpoint import (
+    EndpointWithDeadline,
+    NotConnectedInTime,
+    server_endpoint,
+)
+
+
+class Endpoint:
+    """Keeps the attempts, for the test to answer."""
+
+    def __init__(self):
+        self.attempts = []
+
+    def connect(self, factory):
+        """Begin an attempt."""
+        self.attempts.append(Deferred())
+        return self.attempts[-1]
+
+
+class DeadlineTests(SynchronousTestCase):
+    """An endpoint that gives up in time."""
+
+    def setUp(self):
+        """Allow ten seconds."""
+        self.clock = MemoryReactorClock()
+
+    def connect(self, endpoint):
+        """Begin an attempt."""
+        return EndpointWithDeadline(self.clock, endpoint, 10.0, "server.test:10262").connect(
+            Factory.forProtocol(Protocol)
+        )
+
+    def test_silent_resolver(self):
+        """A lookup that never ends does not hold up the next attempt; the server is named."""
+        self.clock.nameResolver = names = FakeNameResolver()
+        attempt = self.connect(HostnameEndpoint(self.clock, b"server.test", 10262, timeout=10.0))
+        self.clock.advance(9.9)
+        self.assertNoResult(attempt)
+        self.clock.advance(0.1)
+        error = self.failureResultOf(attempt, NotConnectedInTime).value
+        self.assertIn("server.test:10262 within 10 s", str(error))
+        names.answer("192.0.2.1")
+        self.assertEqual([], self.clock.tcpClients)
+
+    def test_in_time(self):
+        """What is in time is passed on, and leaves no timer."""
+        endpoint = Endpoint()
+        attempt = self.connect(endpoint)
+        protocol = Protocol()
+        endpoint.attempts[0].callback(protocol)
+        self.assertIs(protocol, self.successResultOf(attempt))
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_cancelled(self):
+        """An attempt that is given up ends as the endpoint says, without a timer."""
+        attempt = self.connect(Endpoint())
+        attempt.cancel()
+        self.failureResultOf(attempt, CancelledError)
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+
+class ServerEndpointTests(SynchronousTestCase):
+    """The way to a server."""
+
+    def test_a_zone_is_dialed(self):
+        """Without it a link-local address leads nowhere."""
+        reactor = MemoryReactorClock()
+        attempt = server_endpoint(reactor, "fe80::1%lo", 10262).connect(Factory())
+        self.assertEqual(("fe80::1%lo", 10262), reactor.tcpClients[0][:2])
+        attempt.cancel()
+        self.failureResultOf(attempt)

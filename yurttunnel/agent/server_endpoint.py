@@ -1,0 +1,70 @@
+"""The way to a server: TCP, within a time that counts for the name and all addresses of it."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import HostnameEndpoint, TCP6ClientEndpoint
+from twisted.internet.interfaces import (
+    IProtocol,
+    IProtocolFactory,
+    IReactorTime,
+    IStreamClientEndpoint,
+)
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.http.authority import join_authority
+from yurttunnel.tunnel.host_names import in_ascii
+from yurttunnel.tunnel.reactor import IReactor
+from yurttunnel.tunnel.sockets import TunedEndpoint, tune_session_socket
+
+CONNECT_TIMEOUT = 10.0
+"""Seconds for one attempt to connect to a server, names and all addresses included."""
+
+
+class NotConnectedInTime(Exception):
+    """An attempt was given up; the text says to what, and after how long."""
+
+
+@implementer(IStreamClientEndpoint)
+class EndpointWithDeadline:
+    """Allows an attempt through ``endpoint`` so many ``seconds``, whatever it waits for.
+
+    The timeout of Twisted's ``HostnameEndpoint`` is for each address; the lookup of the name has
+    none there. ``server`` is for the error's text, :class:`NotConnectedInTime`.
+    """
+
+    def __init__(
+        self, clock: IReactorTime, endpoint: IStreamClientEndpoint, seconds: float, server: str
+    ) -> None:
+        self._clock = clock
+        self._endpoint = endpoint
+        self._seconds = seconds
+        self._server = server
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        """Connect a protocol of ``protocolFactory``, in time."""
+        attempt = self._endpoint.connect(protocolFactory)
+        return attempt.addTimeout(self._seconds, self._clock, self._too_late)
+
+    def _too_late(self, result: object, seconds: float) -> Failure:
+        return Failure(
+            NotConnectedInTime(
+                f"no connection to {self._server} within {seconds:g} s, the lookup of its name"
+                " included"
+            )
+        )
+
+
+def server_endpoint(reactor: IReactor, host: str, port: int) -> EndpointWithDeadline:
+    """Make the way to a server, without TLS; raises ``ValueError`` for a name that is none."""
+    endpoint: IStreamClientEndpoint
+    if "%" in host:
+        # The one for names would dial the address without its zone, where there is no way to it.
+        endpoint = TCP6ClientEndpoint(reactor, host, port, CONNECT_TIMEOUT)
+    else:
+        endpoint = HostnameEndpoint(
+            reactor, in_ascii(host), port, timeout=CONNECT_TIMEOUT, attemptDelay=0.25
+        )
+    tuned = TunedEndpoint(endpoint, tune_session_socket)
+    return EndpointWithDeadline(reactor, tuned, CONNECT_TIMEOUT, join_authority(host, port))
