@@ -296,9 +296,9 @@ class ClusterServer:
             process.context,
             process.registry,
             agents,
-            trust.siblings,
+            trust.siblings.creator(server_name(self._namespace)),
             self._replicas,
-            SiblingSettings(server_name=server_name(self._namespace), software=__version__),
+            SiblingSettings(software=__version__),
         )
         server: ServerService = cloud_end(
             self._reactor,

@@ -11,7 +11,8 @@ from tests.fakes import FakeSession
 from tests.server.siblings.world import NAMESPACE, TwoServersTests
 from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.server.registry import INodeSession
-from yurttunnel.server.siblings import feed, remote
+from yurttunnel.server.siblings import feed
+from yurttunnel.server.siblings import session as sibling_session
 from yurttunnel.server.siblings.replicas import server_name
 from yurttunnel.server.siblings.session import BELIEVED
 from yurttunnel.tunnel.errors import StreamFailed
@@ -448,7 +449,7 @@ class NodeTests(TwoServersTests):
 
     def test_too_many_nodes(self):
         """A sibling that has more nodes than may be is left, too."""
-        self.patch(remote, "MAX_NODES", 1)
+        self.patch(sibling_session, "MAX_NODES", 1)
         self.joined()
         self.assertTrue(self.first.knows("edge-1"))
         self.second.registry.add(fake_session("edge-2"))

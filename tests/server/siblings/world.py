@@ -159,9 +159,9 @@ class Server:
             self.context,
             self.registry,
             self.listener,
-            ClientContexts(self.credentials, SIBLING_ALPN),
+            ClientContexts(self.credentials, SIBLING_ALPN).creator(server_name(NAMESPACE)),
             world.informers.informer(replica_slices(NAMESPACE)),
-            SiblingSettings(server_name=server_name(NAMESPACE), software="test 2", name=self.pod),
+            SiblingSettings(software="test 2", name=self.pod),
         )
 
     def start(self):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectingCancelledError
-from twisted.internet.interfaces import IDelayedCall, IProtocol
+from twisted.internet.interfaces import IDelayedCall, IProtocol, IStreamClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -14,11 +16,12 @@ from twisted.python.failure import Failure
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.backoff import full_jitter
 from yurttunnel.pki.problems import problem_with_peer
-from yurttunnel.server.siblings.remote import RemoteNodes
+from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.server.siblings.replicas import Address
-from yurttunnel.server.siblings.session import SiblingContext, SiblingSession
+from yurttunnel.server.siblings.session import SiblingSession
+from yurttunnel.server.siblings.settings import SiblingSettings
 from yurttunnel.tunnel.connection import SessionConnection
-from yurttunnel.tunnel.session import PeerDescription, TunnelSession
+from yurttunnel.tunnel.session import PeerDescription, SessionContext, TunnelSession
 from yurttunnel.tunnel.tls import SIBLING_ALPN
 from yurttunnel.wire.codes import Code, Refused
 from yurttunnel.wire.frames import Violation
@@ -35,11 +38,28 @@ LATER = 5
 """When it is known that the next attempt will hardly do, as if this many had failed."""
 
 
+@dataclass(frozen=True, slots=True)
+class SiblingContext:
+    """What the clients of one server share.
+
+    ``endpoint(address)`` leads to a sibling's port, TLS included. ``drains`` is told of ways
+    to nodes by which nothing new will be opened, ``found`` is called when it has turned out where
+    an address leads, and ``closed`` when a session is over.
+    """
+
+    sessions: SessionContext
+    registry: SessionRegistry
+    process: bytes
+    settings: SiblingSettings
+    endpoint: Callable[[Address], IStreamClientEndpoint]
+    drains: Callable[[frozenset[INodeSession]], object]
+    found: Callable[[], object]
+    closed: Callable[[], object]
+
+
 class State(enum.Enum):
     """Where the way to a sibling stands."""
 
-    IDLE = "idle"
-    """Not started."""
     CONNECTING = "connecting"
     """An attempt is under way, up to the sibling's HELLO."""
     CONNECTED = "connected"
@@ -66,7 +86,7 @@ class SiblingClient:
         self, context: SiblingContext, replica: str, addresses: tuple[Address, ...]
     ) -> None:
         self.replica = replica
-        self.state = State.IDLE
+        self.state = State.CONNECTING
         self.failed_attempts = 0
         self.last_error: str | None = None
         self._context = context
@@ -120,7 +140,7 @@ class SiblingClient:
         if self._current is not None:
             self._leave(self._current)
         for sibling in list(self._leaving):
-            sibling.go_away(text)
+            sibling.tunnel.go_away(text)
 
     def close(self, code: Code, text: str) -> None:
         """End the sessions now."""
@@ -217,7 +237,7 @@ class SiblingClient:
         self.state = State.CONNECTED
         if current is not None and current.tunnel.session_id == hello.session:
             connection.start(current.tunnel, hello)
-            current.nodes.resumed()
+            current.resumed()
             self._context.found()
             return
         if current is not None:
@@ -236,7 +256,7 @@ class SiblingClient:
             return
         self._connection = None
         if self._current is not None:
-            self._current.nodes.connection_lost()
+            self._current.connection_lost()
         if self.state is State.CONNECTED:
             self._log.info(
                 "sibling {sibling}: connection lost: {reason}",
@@ -257,8 +277,7 @@ class SiblingClient:
         )
         own = self._hello(NO_SESSION, 0)
         tunnel = TunnelSession(context.sessions, Side.AGENT, own, hello, description)
-        nodes = RemoteNodes(self._clock, context.registry, tunnel, context.drains)
-        sibling = SiblingSession(self._clock, tunnel, nodes)
+        sibling = SiblingSession(context.registry, tunnel, context.drains)
         tunnel.on_closed.append(lambda code, text: self._session_closed(sibling, code, text))
         tunnel.on_going_away.append(lambda: self._leave(sibling))
         self._current = sibling

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from twisted.application.service import Service
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
@@ -20,9 +20,8 @@ from yurttunnel.metrics import Metric, counter, gauge
 from yurttunnel.server.agents import AgentListener, RefuseStreams
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.siblings.acceptor import SiblingAcceptor
-from yurttunnel.server.siblings.client import SiblingClient, State
+from yurttunnel.server.siblings.client import SiblingClient, SiblingContext, State
 from yurttunnel.server.siblings.replicas import Address, by_replica
-from yurttunnel.server.siblings.session import SiblingContext
 from yurttunnel.server.siblings.settings import SiblingSettings
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.reactor import IReactor
@@ -122,19 +121,14 @@ METRICS: tuple[Metric[SiblingStats], ...] = (
 )
 
 
-class SiblingContexts(Protocol):
-    """TLS toward siblings: offers ``SIBLING_ALPN``, shows ``tunnel-proxy-client``."""
-
-    def creator(self, server_name: str) -> IOpenSSLClientConnectionCreator:
-        """Return what dials a server whose certificate is for ``server_name``."""
-
-
 class Siblings(Service):
     """Holds a session with each sibling that ``addresses`` knows, and serves theirs.
 
     ``context`` is that of the agents' sessions, whose memory is shared; ``agents`` is the
-    listener whose port is shared, and who is told of the number of replicas. ``addresses`` is the
-    informer of :func:`~yurttunnel.server.siblings.replicas.replica_slices`. It is a
+    listener whose port is shared, and who is told of the number of replicas. ``creator`` is TLS
+    toward siblings: it offers ``SIBLING_ALPN``, and demands a certificate for the name that all
+    replicas have. ``addresses`` is the informer of
+    :func:`~yurttunnel.server.siblings.replicas.replica_slices`. It is a
     ``SessionHolder`` of the server's service, and is stopped after that.
     """
 
@@ -146,7 +140,7 @@ class Siblings(Service):
         context: SessionContext,
         registry: SessionRegistry,
         agents: AgentListener,
-        contexts: SiblingContexts,
+        creator: IOpenSSLClientConnectionCreator,
         addresses: IInformer,
         settings: SiblingSettings,
     ) -> None:
@@ -155,7 +149,7 @@ class Siblings(Service):
         self._agents = agents
         self._addresses = addresses
         self._counters = TunnelCounters()
-        self._creator = contexts.creator(settings.server_name)
+        self._creator = creator
         self._context = SiblingContext(
             sessions=SessionContext(reactor, self._counters, context.budget, RefuseStreams()),
             registry=registry,

@@ -1,22 +1,31 @@
-"""One session with a sibling, seen from the side that dials: its list of nodes, and its end."""
+"""One session with a sibling, seen from the side that dials: the nodes that it has, and its end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
-from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime, IStreamClientEndpoint
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.interfaces import IDelayedCall
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
+from yurttunnel.pki.identity import Identifiers
+from yurttunnel.server.node_session import dial_code, open_by_two_ways
 from yurttunnel.server.registry import INodeSession, SessionRegistry
-from yurttunnel.server.siblings.feed import FEED_HOST, FEED_PORT, FeedReader, NodeEntry
-from yurttunnel.server.siblings.remote import RemoteNodes
-from yurttunnel.server.siblings.replicas import Address
-from yurttunnel.server.siblings.settings import SiblingSettings
+from yurttunnel.server.siblings.feed import (
+    FEED_HOST,
+    FEED_PORT,
+    MAX_NODES,
+    BadEntry,
+    FeedReader,
+    NodeEntry,
+)
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
-from yurttunnel.tunnel.session import SessionContext, TunnelSession
+from yurttunnel.tunnel.session import TunnelSession
+from yurttunnel.tunnel.shares import OTHER, Holder
+from yurttunnel.tunnel.statistics import SessionSnapshot
 from yurttunnel.wire.codes import Code
 
 BELIEVED = 60.0
@@ -27,32 +36,25 @@ FEED_TIMEOUT = 10.0
 """Seconds in which a sibling has to begin its list of nodes."""
 
 
-@dataclass(frozen=True, slots=True)
-class SiblingContext:
-    """What the clients of one server share.
+class SiblingSession:
+    """One session with a sibling, ``tunnel``, and the nodes that the sibling has, by its word.
 
-    ``endpoint(address)`` leads to a sibling's port, TLS included. ``drains`` is told of ways
-    to nodes by which nothing new will be opened, ``found`` is called when it has turned out where
-    an address leads, and ``closed`` when a session is over.
+    They are in ``registry``; while the session has no connection as those to be chosen last,
+    which fail at once. ``drains`` is told of ways by which nothing new will be opened.
     """
 
-    sessions: SessionContext
-    registry: SessionRegistry
-    process: bytes
-    settings: SiblingSettings
-    endpoint: Callable[[Address], IStreamClientEndpoint]
-    drains: Callable[[frozenset[INodeSession]], object]
-    found: Callable[[], object]
-    closed: Callable[[], object]
-
-
-class SiblingSession:
-    """One session with a sibling, ``tunnel``, and the ``nodes`` that are known by it."""
-
-    def __init__(self, clock: IReactorTime, tunnel: TunnelSession, nodes: RemoteNodes) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        registry: SessionRegistry,
+        tunnel: TunnelSession,
+        drains: Callable[[frozenset[INodeSession]], object],
+    ) -> None:
+        self.registry = registry
         self.tunnel = tunnel
-        self.nodes = nodes
+        self.reachable = True
+        self.dials: set[Deferred[IStream]] = set()
+        self._drains = drains
+        self._nodes: dict[int, RemoteNodeSession] = {}
         self._reader = FeedReader(self._told, self._feed_failed)
         self._feed: Deferred[IStream] | None = None
         self._left = False
@@ -63,24 +65,40 @@ class SiblingSession:
         self._feed = self.tunnel.open_stream(FEED_HOST, FEED_PORT, FEED_TIMEOUT, "nodes")
         _ = self._feed.addCallbacks(self._feed_opened, self._feed_refused)
 
+    def connection_lost(self) -> None:
+        """Use none of the nodes until the sibling is back, and end the dials that wait.
+
+        A sibling that has died would have them all wait for nothing.
+        """
+        self.reachable = False
+        self._all_drain()
+        for dial in list(self.dials):
+            dial.cancel()
+
+    def resumed(self) -> None:
+        """Use the nodes again: the session goes on."""
+        self.reachable = True
+        for node in list(self._nodes.values()):
+            if not node.drains:
+                self.registry.remote_serves(node.node)
+
     def leave(self) -> None:
         """Choose the nodes last, and end the list, which would keep the session from ending."""
         self._left = True
         self._reader.end()
         if self._feed is not None:
             self._feed.cancel()
-        self.nodes.going_away()
-        self._forgetting = self._clock.callLater(BELIEVED, self.nodes.forget)
+        self._all_drain()
+        self._forgetting = self.tunnel.clock.callLater(BELIEVED, self._forget_nodes)
 
     def ended(self) -> None:
-        """Forget the nodes: the session is over."""
+        """Forget the nodes: the session is over, and what was open in it has ended with it."""
         if self._forgetting is not None and self._forgetting.active():
             self._forgetting.cancel()
-        self.nodes.clear()
+        self.reachable = False
+        self._forget_nodes()
 
-    def go_away(self, text: str) -> None:
-        """Want no new streams from the sibling, and end with the last one."""
-        self.tunnel.go_away(text)
+    # -- the list of nodes ---------------------------------------------------------------------
 
     def _feed_opened(self, stream: IStream) -> None:
         self._feed = None
@@ -92,13 +110,107 @@ class SiblingSession:
         text = error.text if isinstance(error, StreamFailed) else reason.getErrorMessage()
         self._feed_failed(f"it was refused: {text}")
 
-    def _told(self, entry: NodeEntry | int) -> None:
-        try:
-            self.nodes.told(entry)
-        except ValueError as error:
-            self._feed_failed(str(error))
-
     def _feed_failed(self, text: str) -> None:
         # When the session ends the list does, and that is no failure.
         if not (self._left or self.tunnel.closed or self.tunnel.going_away):
             self.tunnel.close(Code.PROTOCOL, f"the sibling's list of nodes: {text}")
+
+    def _told(self, entry: NodeEntry | int) -> None:
+        """Take what the sibling says of a node; raises ``BadEntry`` when there are too many."""
+        number = entry if isinstance(entry, int) else entry.number
+        node = self._nodes.get(number)
+        if node is not None and isinstance(entry, NodeEntry) and node.is_same(entry):
+            self._set_drains(node, entry.draining)
+        else:
+            former = self._nodes.pop(number, None)
+            if isinstance(entry, NodeEntry):
+                if len(self._nodes) >= MAX_NODES:
+                    raise BadEntry(f"it has more than {MAX_NODES} nodes")
+                self._nodes[number] = node = RemoteNodeSession(self, entry)
+                self.registry.add_remote(node)
+            # Only now: a node that claims something else is reached all the time.
+            if former is not None:
+                self.registry.remove_remote(former)
+                self._set_drains(former, True)
+        if isinstance(entry, NodeEntry) and not entry.draining:
+            self.registry.remote_serves(entry.node)
+
+    def _forget_nodes(self) -> None:
+        nodes, self._nodes = self._nodes, {}
+        for node in nodes.values():
+            self.registry.remove_remote(node)
+
+    def _set_drains(self, node: RemoteNodeSession, drains: bool) -> None:
+        """Note whether nothing new is to be opened by a way."""
+        begins = drains and not node.drains
+        node.drains = drains
+        if begins:
+            self._drains(frozenset({node}))
+
+    def _all_drain(self) -> None:
+        self._drains(frozenset(self._nodes.values()))
+
+
+@implementer(INodeSession)
+class RemoteNodeSession:
+    """The way to one node by a sibling that has a session with its agent."""
+
+    def __init__(self, sibling: SiblingSession, entry: NodeEntry) -> None:
+        self.node = entry.node
+        self.identifiers: Identifiers = entry.identifiers
+        self.drains = entry.draining
+        self._number = entry.number
+        self._sibling = sibling
+
+    def is_same(self, entry: NodeEntry) -> bool:
+        """Return whether ``entry`` is about this node, and it is found by the same identifiers."""
+        return (entry.node, entry.identifiers) == (self.node, self.identifiers)
+
+    @property
+    def draining(self) -> bool:
+        """Whether new streams go another way where there is one."""
+        sibling = self._sibling
+        return self.drains or sibling.tunnel.going_away or not sibling.reachable
+
+    @property
+    def connected(self) -> bool:
+        """Whether the sibling can be asked now."""
+        return self._sibling.reachable
+
+    def open_stream(
+        self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
+    ) -> Deferred[IStream]:
+        """Have the sibling open a stream; if it has lost the node, try another way, once."""
+        registry, clock = self._sibling.registry, self._sibling.tunnel.clock
+        return open_by_two_ways(registry, clock, self, host, port, timeout, request_id, holder)
+
+    def open_here(
+        self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
+    ) -> Deferred[IStream]:
+        """Have the sibling open a stream, which is of the same holder's share there."""
+        sibling = self._sibling
+        if not sibling.reachable:
+            return fail(StreamFailed(Code.SESSION_LOST, self._lost()))
+        target = f"{self._number}/{holder}/{host}"
+        dial = sibling.tunnel.open_stream(target, port, timeout, request_id, holder)
+        sibling.dials.add(dial)
+        return dial.addBoth(self._dial_ended, dial)
+
+    def snapshot(self) -> SessionSnapshot:
+        """Describe the session with the sibling, as that by which the node is reached."""
+        return replace(self._sibling.tunnel.snapshot(), node=self.node)
+
+    def _dial_ended(self, result: IStream | Failure, dial: Deferred[IStream]) -> IStream | Failure:
+        sibling = self._sibling
+        sibling.dials.discard(dial)
+        given_up = not sibling.reachable
+        if given_up and isinstance(result, Failure) and dial_code(result) is Code.CANCELLED:
+            return Failure(StreamFailed(Code.SESSION_LOST, self._lost()))
+        return result
+
+    def _lost(self) -> str:
+        tunnel = self._sibling.tunnel
+        return (
+            f"the server {tunnel.peer_name} at {tunnel.description.address}, by which node"
+            f" {self.node} was reached, cannot be reached itself"
+        )

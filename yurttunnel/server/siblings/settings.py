@@ -22,11 +22,9 @@ SIBLING_LIMITS = Limits(
 class SiblingSettings:
     """What this server tells its siblings of itself.
 
-    ``server_name`` is the DNS name that their certificates are for, ``name`` names this server in
-    logs and ``software`` its version.
+    ``name`` names this server in logs, ``software`` its version.
     """
 
-    server_name: str
     software: str
     name: str = "server"
     limits: Limits = field(default=SIBLING_LIMITS)
