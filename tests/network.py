@@ -26,8 +26,47 @@ def context_with(clock, acceptor=None):
     return SessionContext(clock, TunnelCounters(), budget, acceptor or Acceptor())
 
 
+class Links:
+    """The connections in ``links``, over which everything arrives as ``clock`` goes on."""
+
+    step = 0.25
+
+    def turn(self, link):
+        """Do what a reactor's turn does for one of them; whether anything has moved."""
+        return link.turn()
+
+    @property
+    def open_links(self):
+        """The connections that neither end has closed."""
+        return [
+            link
+            for link in self.links
+            if not (link.client_io.disconnected or link.server_io.disconnected)
+        ]
+
+    def settle(self):
+        """Let everything arrive."""
+        idle = 0
+        while idle < 3:
+            moved = [self.turn(link) for link in self.links]
+            self.clock.advance(0)
+            idle = 0 if any(moved) else idle + 1
+
+    def pass_time(self, seconds, step=None):
+        """Let time pass in steps, and everything arrive."""
+        step = step or self.step
+        for _ in range(round(seconds / step)):
+            self.clock.advance(step)
+            self.settle()
+
+    def cut(self):
+        """Break all connections; both ends are told."""
+        for link in self.open_links:
+            link.cut()
+
+
 @implementer(IStreamClientEndpoint)
-class MemoryNetwork:
+class MemoryNetwork(Links):
     """Leads to ``factory``, which accepts TLS.
 
     While ``problem`` is an exception, attempts fail with it; while ``hangs``, they get no answer.
@@ -61,34 +100,6 @@ class MemoryNetwork:
         # As Twisted's endpoints do; it is no CancelledError.
         self.cancelled += 1
         attempt.errback(ConnectingCancelledError(None))
-
-    @property
-    def open_links(self):
-        """The connections that neither end has closed."""
-        return [
-            link
-            for link in self.links
-            if not (link.client_io.disconnected or link.server_io.disconnected)
-        ]
-
-    def settle(self):
-        """Let everything arrive."""
-        idle = 0
-        while idle < 3:
-            moved = [link.turn() for link in self.links]
-            self.clock.advance(0)
-            idle = 0 if any(moved) else idle + 1
-
-    def pass_time(self, seconds, step=0.25):
-        """Let time pass in steps, and everything arrive."""
-        for _ in range(round(seconds / step)):
-            self.clock.advance(step)
-            self.settle()
-
-    def cut(self):
-        """Break all connections; both ends are told."""
-        for link in self.open_links:
-            link.cut()
 
 
 def without_thread(reactor, name, function, argument):

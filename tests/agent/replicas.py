@@ -12,7 +12,7 @@ from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
-from tests.network import context_with, open_stream
+from tests.network import Links, context_with, open_stream
 from tests.pki.support import Issuer, clock_now
 from tests.tunnel.memory import Acceptor
 from tests.tunnel.test_connection import Link
@@ -73,11 +73,13 @@ class Way:
             return fail(ConnectionRefusedError())
         replica = up[next(world.turns) % len(up)]
         client, server = protocolFactory.buildProtocol(None), replica.factory.buildProtocol(None)
-        world.links.append((replica, Link(world.clock, client, server)))
+        link = Link(world.clock, client, server)
+        link.replica = replica
+        world.links.append(link)
         return succeed(client)
 
 
-class ReplicaTests(TestCase):
+class ReplicaTests(Links, TestCase):
     """What tests with several servers share; ``told`` is what they say how many they are."""
 
     limit = None
@@ -125,7 +127,7 @@ class ReplicaTests(TestCase):
         self.clock.advance(CLOSE_TIMEOUT)
         self.settle()
         self.assertEqual([], self.servers.sessions())
-        self.assertEqual([], self.open_links())
+        self.assertEqual([], self.open_links)
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def replica(self, *hosts):
@@ -144,38 +146,11 @@ class ReplicaTests(TestCase):
     def kill(self, replica):
         """End a server without a word; what is behind its addresses answers no more."""
         replica.up = False
-        for other, link in self.links:
-            if other is replica:
+        for link in self.links:
+            if link.replica is replica:
                 link.cut()
         replica.listener.close_sessions(Code.GOING_AWAY, "the process is gone")
         self.settle()
-
-    def open_links(self):
-        """Return the connections that neither end has closed."""
-        return [
-            link
-            for _, link in self.links
-            if not (link.client_io.disconnected or link.server_io.disconnected)
-        ]
-
-    def cut(self):
-        """Break all connections; both ends are told."""
-        for link in self.open_links():
-            link.cut()
-
-    def settle(self):
-        """Let everything arrive."""
-        idle = 0
-        while idle < 3:
-            moved = [link.turn() for _, link in self.links]
-            self.clock.advance(0)
-            idle = 0 if any(moved) else idle + 1
-
-    def pass_time(self, seconds, step=0.25):
-        """Let time pass in steps, and everything arrive."""
-        for _ in range(round(seconds / step)):
-            self.clock.advance(step)
-            self.settle()
 
     def counts(self):
         """Return how many sessions that take streams each server has."""

@@ -73,7 +73,7 @@ class GoingAwayTests(SetAsideTests):
     def test_loss_of_the_old(self):
         """When the old session's connection breaks a server that stops has ended it: so do we."""
         [new] = self.present()
-        self.links[0][1].cut()
+        self.links[0].cut()
         self.pass_time(31)
         self.assertEqual(Code.SESSION_LOST, self.far.reasons[0].value.code)
         self.assertEqual([new], self.servers.sessions())
@@ -83,7 +83,7 @@ class GoingAwayTests(SetAsideTests):
     def test_loss_of_the_new(self):
         """The new session is resumed like any other while the old one is still there."""
         [new] = self.present()
-        self.links[-1][1].cut()
+        self.links[-1].cut()
         self.pass_time(1)
         self.assertEqual([new], self.present())
         self.assertTrue(new.connected and self.old.connected)
@@ -172,7 +172,7 @@ class NewClaimTests(SetAsideTests):
 
     def test_overtaking(self):
         """The new HELLO may come before the GOAWAY for the old session: no stream ends."""
-        late, sent = self.links[0][1], []
+        late, sent = self.links[0], []
         self.patch(late.client_io, "write", sent.append)
         self.begin_anew()
         self.pass_time(1)
@@ -198,8 +198,8 @@ class NewClaimTests(SetAsideTests):
         self.begin_anew()
         self.pass_time(SUCCESSION + 1)
         for _ in range(2):
-            self.links[0][1].cut()
-            self.links[-1][1].cut()
+            self.links[0].cut()
+            self.links[-1].cut()
             self.pass_time(2)
             self.assert_goes_on(self.near, self.far)
             self.far.received.clear()
@@ -212,7 +212,7 @@ class NewClaimTests(SetAsideTests):
 
     def test_the_old_one_is_lost_before_the_server_hears_of_the_new_one(self):
         """A server that has not got GOAWAY waits for the agent as long as if it had."""
-        late, sent = self.links[0][1], []
+        late, sent = self.links[0], []
         self.patch(late.client_io, "write", sent.append)
         self.begin_anew()
         late.cut()
@@ -226,7 +226,7 @@ class NewClaimTests(SetAsideTests):
         self.near.transport.abortConnection()
         self.pass_time(1)
         self.begin_anew()
-        self.links[0][1].cut()
+        self.links[0].cut()
         self.pass_time(2)
         self.assertNotIn(self.old, self.servers.sessions())
         self.assertEqual(2, len(self.dialed))

@@ -21,7 +21,7 @@ class LossTests(TwoServersTests):
         """Streams outlive the loss of a connection between servers, and nodes come back."""
         agent = self.joined()
         near, far = self.stream(self.first, agent)
-        for link in self.network.open_links():
+        for link in self.network.open_links:
             if link is not agent.link:
                 link.cut()
         self.assertFalse(self.first.knows("edge-1"))
@@ -43,7 +43,7 @@ class LossTests(TwoServersTests):
                 client._current.tunnel.close(Code.SESSION_LOST, "meanwhile")
 
         self.patch(SiblingClient, "connection_ready", ends_meanwhile)
-        for link in self.network.open_links():
+        for link in self.network.open_links:
             link.cut()
         self.network.pass_time(1.5)
         self.assertEqual((1, 1), self.first.stats)
@@ -87,13 +87,13 @@ class LossTests(TwoServersTests):
         agent = self.joined()
         waiting = self.dial(self.first, agent)
         self.network.dark.add(self.second.host)
-        for link in self.network.open_links():
+        for link in self.network.open_links:
             if link is not agent.link:
                 link.lost = True
         self.network.pass_time(2)
         self.assertFalse(self.first.knows("edge-1"))
         self.assertEqual(Code.SESSION_LOST, self.failureResultOf(waiting, StreamFailed).value.code)
-        for link in self.network.open_links():
+        for link in self.network.open_links:
             if link.lost:
                 link.cut()
 
@@ -102,13 +102,13 @@ class LossTests(TwoServersTests):
         agent = self.joined()
         near, _ = self.stream(self.first, agent)
         self.second.stop_listening()
-        for link in self.network.open_links():
+        for link in self.network.open_links:
             if link is not agent.link:
                 link.lost = True
         self.network.pass_time(7)
         self.assertEqual(Code.SESSION_LOST, near.reasons[0].value.code)
         self.assertIsNone(self.first.finds("edge-1"))
-        for link in self.network.open_links():
+        for link in self.network.open_links:
             if link.lost:
                 link.cut()
 
@@ -123,7 +123,7 @@ class LossTests(TwoServersTests):
         idle = []
         self.first.listener.on_sessions_drain.append(idle.append)
         self.second.stop_listening()
-        for link in self.network.open_links():
+        for link in self.network.open_links:
             if link not in (agent.link, other.link):
                 link.cut()
         self.assertEqual([frozenset({way})], idle)
@@ -139,7 +139,7 @@ class LossTests(TwoServersTests):
         agent = self.joined()
         near, far = self.stream(self.first, agent)
         self.second.stop_listening()
-        silent = [link for link in self.network.open_links() if link is not agent.link]
+        silent = [link for link in self.network.open_links if link is not agent.link]
         for link in silent:
             link.lost = True
         near.transport.write(b"goes on")
@@ -213,7 +213,7 @@ class DrainTests(TwoServersTests):
         near, far = self.stream(self.first, agent)
         gone = self.second.drain()
         self.network.pass_time(1)
-        for link in self.network.open_links():
+        for link in self.network.open_links:
             if link is not agent.link:
                 link.cut()
         self.assertTrue(all(each.called for each in gone))

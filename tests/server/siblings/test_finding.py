@@ -201,8 +201,8 @@ class FindingTests(WorldTests):
         self.assertEqual((1, 1), first.stats)
         self.assertEqual(2, first.siblings.replicas())
         second.stop_listening()
-        self.network.open_links()[0].cut()
-        for link in self.network.open_links():
+        self.network.open_links[0].cut()
+        for link in self.network.open_links:
             link.cut()
         self.network.pass_time(5)
         self.assertEqual((1, 1), first.stats)

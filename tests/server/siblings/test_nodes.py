@@ -367,7 +367,7 @@ class NodeTests(TwoServersTests):
         listener = self.first.listener
         listener.settings = replace(listener.settings, return_grace=30.0)
         _, far = self.both()
-        for link in self.network.open_links():
+        for link in self.network.open_links:
             if link is not far.link:
                 link.cut()
         self.assertFalse(self.first.knows("edge-1"))

@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from tests.kube.fakes import FakeKubeClient
-from tests.network import context_with
+from tests.network import Links, context_with
 from tests.pki.support import Issuer
 from tests.server.agents import Agent
 from tests.tunnel.memory import HalfCloseUser
@@ -53,14 +53,17 @@ class _Connector:
         """Nobody asks for more."""
 
 
-class Network(Clock):
+class Network(Links, Clock):
     """A clock with ``connectTCP``: ``listening`` are the factories by host.
 
     Hosts in ``dark`` do not answer. ``attempts`` are the hosts that were dialed.
     """
 
+    step = 0.05
+
     def __init__(self):
         super().__init__()
+        self.clock = self
         self.advance(time.time())
         self.listening = {}
         self.dark = set()
@@ -96,36 +99,14 @@ class Network(Clock):
         self.links.append(link)
         return link
 
-    def open_links(self):
-        """Return the connections that neither end has closed."""
-        return [
-            link
-            for link in self.links
-            if not (link.client_io.disconnected or link.server_io.disconnected)
-        ]
-
-    def settle(self):
-        """Let everything arrive."""
-        idle = 0
-        while idle < 3:
-            moved = [link.turn() for link in self.links]
-            for link in self.links:
-                self._abort(link)
-            self.advance(0)
-            idle = 0 if any(moved) else idle + 1
-
-    def _abort(self, link):
-        """Have an end that gives up a connection on which nothing moves lose it, and it alone."""
+    def turn(self, link):
+        """See ``Links``; an end that gives up a connection that does not move loses it alone."""
+        moved = link.turn()
         for io in (link.client_io, link.server_io):
             if link.lost and io.disconnecting and not io.disconnected:
                 io.disconnected = True
                 io.protocol.connectionLost(Failure(ConnectionAborted()))
-
-    def pass_time(self, seconds, step=0.05):
-        """Let time pass in steps, and everything arrive."""
-        for _ in range(round(seconds / step)):
-            self.advance(step)
-            self.settle()
+        return moved
 
 
 def sibling_credentials(issuer, name=KUBELET_CLIENT_NAME, organization=NODE_ORGANIZATION):
@@ -191,7 +172,7 @@ class Server:
         """End as by ``kill -9``: connections are reset, and nothing more is heard of it."""
         self.stop_listening()
         network = self.world.network
-        for link in network.open_links():
+        for link in network.open_links:
             if link.host == self.host or self.owns(link):
                 link.cut()
         self.world.killed.append(self)
@@ -253,7 +234,7 @@ class WorldTests(TestCase):
         self.informers.stopService()
         self.network.settle()
         self.network.pass_time(6, step=1)
-        self.assertEqual([], self.network.open_links())
+        self.assertEqual([], self.network.open_links)
         self.network.pass_time(62, step=31)
         self.assertEqual([], self.network.getDelayedCalls())
 
