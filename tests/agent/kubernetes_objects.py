@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from yurttunnel.agent.service_addresses import ADDRESS_ANNOTATION, SERVICE_NAME
+from yurttunnel.cluster.services import EXTERNAL_ADDRESS, SERVICE
 
 NAMESPACE = "kube-system"
 
 
 def service(kind, annotation=None, ingress=()):
     """Make the service of the servers."""
-    annotations = {} if annotation is None else {ADDRESS_ANNOTATION: annotation}
+    annotations = {} if annotation is None else {EXTERNAL_ADDRESS: annotation}
     return {
-        "metadata": {"name": SERVICE_NAME, "namespace": NAMESPACE, "annotations": annotations},
+        "metadata": {"name": SERVICE, "namespace": NAMESPACE, "annotations": annotations},
         "spec": {
             "type": kind,
             "ports": [
@@ -43,7 +43,7 @@ def slice_of(*addresses, port=10262, ready=True, name="x-tunnel-server-svc-1"):
         "metadata": {
             "name": name,
             "namespace": NAMESPACE,
-            "labels": {"kubernetes.io/service-name": SERVICE_NAME},
+            "labels": {"kubernetes.io/service-name": SERVICE},
         },
         "addressType": "IPv4",
         "endpoints": [{"addresses": [address], "conditions": conditions} for address in addresses],

@@ -16,7 +16,7 @@ from tests.kube.fakes import FakeKubeClient
 from yurttunnel.agent.address_file import FILE_NAME, AddressFile
 from yurttunnel.agent.discovery import DiscoveredAddresses
 from yurttunnel.agent.server_addresses import FixedAddresses
-from yurttunnel.agent.service_addresses import SERVICE_NAME
+from yurttunnel.cluster.services import SERVICE
 from yurttunnel.kube.errors import ApiUnreachable, NotAllowed
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.resources import ENDPOINT_SLICES, NODES, SERVICES
@@ -145,7 +145,7 @@ class DiscoveryTests(SynchronousTestCase):
     def test_no_service(self):
         """Without the service the sentence says what to do; it is found when it comes."""
         self.start()
-        self.assertIn(f"no service {NAMESPACE}/{SERVICE_NAME}", self.found.problem())
+        self.assertIn(f"no service {NAMESPACE}/{SERVICE}", self.found.problem())
         self.assertIn("--tunnelserver-addr", self.found.problem())
         self.assertEqual([], self.told)
         self.client.put(SERVICES, service("ClusterIP", annotation="a:1"))
@@ -155,7 +155,7 @@ class DiscoveryTests(SynchronousTestCase):
         """When the service goes, its addresses stay in use."""
         self.client.put(SERVICES, service("ClusterIP", annotation="a:1"))
         self.start()
-        self.client.remove(SERVICES, SERVICE_NAME, NAMESPACE)
+        self.client.remove(SERVICES, SERVICE, NAMESPACE)
         self.assertEqual((1, ["a:1"]), (len(self.told), self.kept()))
         self.assertIn("no service", self.found.problem())
 
@@ -189,7 +189,7 @@ class DiscoveryTests(SynchronousTestCase):
             self.client.put(SERVICES, service(kind, annotation="a:1"))
             self.assertEqual(["a"], self.hosts())
             self.assertIsNone(self.found.problem())
-            self.client.remove(SERVICES, SERVICE_NAME, NAMESPACE)
+            self.client.remove(SERVICES, SERVICE, NAMESPACE)
             self.assertIn("no service", self.found.problem())
             self.client.put(SERVICES, service(kind))
             self.assertIn("deploy/base", self.found.problem())

@@ -9,7 +9,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.agent.kubernetes_objects import node, service, slice_of
 from yurttunnel.agent.service_addresses import (
-    ADDRESS_ANNOTATION,
     MOST_LOCATIONS,
     MOST_OF_FAMILY,
     NoAddresses,
@@ -20,6 +19,7 @@ from yurttunnel.agent.service_addresses import (
     service_facts,
     slice_facts,
 )
+from yurttunnel.cluster.services import EXTERNAL_ADDRESS
 
 
 def found(service_object, nodes=(), slices=()):
@@ -77,7 +77,7 @@ class LocationTests(SynchronousTestCase):
         """What is wrong in it loses nothing else; if nothing is left, the sentence says why."""
         annotated = service("ClusterIP", annotation="http://x/,a:1,b:99999")
         self.assertEqual((("a", 1),), found(annotated))
-        self.assert_missing(ADDRESS_ANNOTATION, service("ClusterIP", annotation="http://x/"))
+        self.assert_missing(EXTERNAL_ADDRESS, service("ClusterIP", annotation="http://x/"))
         self.assert_missing("names no host", service("NodePort", annotation=" , "))
 
     def test_node_ports(self):
@@ -180,7 +180,7 @@ class MalformedTests(SynchronousTestCase):
         """Nothing in an object of the API raises anything but :class:`NoAddresses`."""
         for kind in ("LoadBalancer", "NodePort", "ClusterIP", one):
             broken = {
-                "metadata": {"annotations": {ADDRESS_ANNOTATION: two}},
+                "metadata": {"annotations": {EXTERNAL_ADDRESS: two}},
                 "spec": {"type": kind, "ports": [{"name": "tcp", "port": 1, "nodePort": 2}, one]},
                 "status": {"loadBalancer": {"ingress": [{"ip": three, "hostname": four}, two]}},
             }

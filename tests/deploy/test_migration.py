@@ -18,12 +18,8 @@ from tests.server.frontends.kubelet.fakes import head, request
 from tests.server.frontends.kubelet.test_resolution import Session
 from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.agent.policy import DestinationPolicy
-from yurttunnel.agent.service_addresses import (
-    ADDRESS_ANNOTATION,
-    locations,
-    node_facts,
-    service_facts,
-)
+from yurttunnel.agent.service_addresses import locations, node_facts, service_facts
+from yurttunnel.cluster.services import EXTERNAL_ADDRESS
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.log_levels import ShownLevels
@@ -120,7 +116,7 @@ class AddressesTests(SynchronousTestCase):
 
     def test_annotation(self) -> None:
         """It goes before the nodes, and its port before that of the Service."""
-        change(f"annotation `{ADDRESS_ANNOTATION}`")
+        change(f"annotation `{EXTERNAL_ADDRESS}`")
         for kind in ("ClusterIP", "NodePort"):
             facts = service_facts(service(kind, annotation="a.example:443,b.example:444"))
             self.assertEqual((("a.example", 443), ("b.example", 444)), locations(facts, (), ()))

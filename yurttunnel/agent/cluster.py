@@ -9,8 +9,8 @@ from yurttunnel.agent.cluster_trust import ClusterAgentTrust, claimable
 from yurttunnel.agent.discovery import DiscoveredAddresses
 from yurttunnel.agent.process import AgentProcess
 from yurttunnel.agent.server_addresses import FixedAddresses
-from yurttunnel.agent.service_addresses import SERVICE_NAME
 from yurttunnel.agent.settings import ClusterSettings, Settings
+from yurttunnel.cluster.services import server_name
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.loading import load_configuration
@@ -58,7 +58,7 @@ def build(
         FixedAddresses(settings.servers) if settings.servers else discovered,
         lambda: claimable(settings.identifiers, trust.covered()),
         # Whatever the API says of addresses, every replica has a certificate for this name.
-        server_name=None if settings.servers else f"{SERVICE_NAME}.{mode.namespace}.svc",
+        server_name=None if settings.servers else server_name(mode.namespace),
         expected=EXPECTED_SERVERS,
         following=following,
     )

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from twisted.application.service import Service
-from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.agent.address_file import AddressFile
 from yurttunnel.agent.routes import Location
 from yurttunnel.agent.server_addresses import Follower, IServerAddresses
 from yurttunnel.agent.service_addresses import (
-    ADDRESS_ANNOTATION,
     CLOUD_NODES,
-    SERVICE_NAME,
     NoAddresses,
     ServiceFacts,
     locations,
@@ -28,10 +23,12 @@ from yurttunnel.agent.service_addresses import (
     service_facts,
     slice_facts,
 )
+from yurttunnel.cluster.services import EXTERNAL_ADDRESS, SERVICE, slices_spec
 from yurttunnel.http.authority import join_authority
 from yurttunnel.kube.errors import NotAllowed
+from yurttunnel.kube.informer import once_synced
 from yurttunnel.kube.interfaces import IInformer, IInformers, InformerSpec
-from yurttunnel.kube.resources import ENDPOINT_SLICES, NODES, SERVICES
+from yurttunnel.kube.resources import NODES, SERVICES
 
 
 @implementer(IServerAddresses)
@@ -57,7 +54,6 @@ class DiscoveredAddresses(Service):
         self._lacking: str | None = None
         self._followers: list[Follower] = []
         self._informer_of: dict[str, IInformer] = {}
-        self._synced: dict[str, Deferred[None]] = {}
         self._stop_handlers: list[Callable[[], None]] = []
 
     def follow(self, changed: Follower) -> None:
@@ -88,8 +84,6 @@ class DiscoveredAddresses(Service):
         self._keep()
         for stop in self._stop_handlers:
             stop()
-        for waiting in list(self._synced.values()):
-            waiting.cancel()
         self._stop_handlers.clear()
         self._informer_of.clear()
         self._lacking = None
@@ -119,14 +113,14 @@ class DiscoveredAddresses(Service):
 
     def _found(self) -> tuple[Location, ...] | None:
         """Return the addresses, ``None`` while the API has not told enough."""
-        where = f"{self._namespace}/{SERVICE_NAME}"
+        where = f"{self._namespace}/{SERVICE}"
         services = self._informer(
             f"service {where}",
-            InformerSpec(SERVICES, service_facts, namespace=self._namespace, name=SERVICE_NAME),
+            InformerSpec(SERVICES, service_facts, namespace=self._namespace, name=SERVICE),
         )
         if services is None:
             return None
-        service: ServiceFacts | None = services.get(SERVICE_NAME, self._namespace)
+        service: ServiceFacts | None = services.get(SERVICE, self._namespace)
         if service is None:
             raise NoAddresses(
                 f"there is no service {where}: create it as the manifests of the server have it,"
@@ -137,15 +131,8 @@ class DiscoveredAddresses(Service):
             nodes = self._informer(f"nodes with {CLOUD_NODES}", spec)
             return None if nodes is None else locations(service, nodes.values(), ())
         if needs_slices(service):
-            selector = f"kubernetes.io/service-name={SERVICE_NAME}"
             slices = self._informer(
-                f"the EndpointSlices of {where}",
-                InformerSpec(
-                    ENDPOINT_SLICES,
-                    slice_facts,
-                    namespace=self._namespace,
-                    label_selector=selector,
-                ),
+                f"the EndpointSlices of {where}", slices_spec(self._namespace, slice_facts)
             )
             return None if slices is None else locations(service, (), slices.values())
         return locations(service, (), ())
@@ -159,22 +146,10 @@ class DiscoveredAddresses(Service):
         if informer is None:
             informer = self._informer_of[what] = self._informers.informer(spec)
             if not informer.synced:
-                waiting = self._synced[what] = informer.when_synced()
-                _ = waiting.addCallbacks(
-                    lambda _: self._is_synced(what), partial(self._not_synced, what)
-                )
+                once_synced(informer, self._find)
             self._stop_handlers.append(informer.add_handler(self._changed))
         self._lacking = None if informer.synced else what
         return informer if informer.synced else None
-
-    def _is_synced(self, what: str) -> None:
-        self._synced.pop(what, None)
-        self._find()
-
-    def _not_synced(self, what: str, reason: Failure) -> None:
-        self._synced.pop(what, None)
-        if not reason.check(CancelledError):
-            self._log.failure("waiting for {what} failed", reason, what=what)
 
     def _changed(self, old: object, new: object) -> None:
         self._find()
@@ -203,6 +178,6 @@ def _refused(what: str, error: NotAllowed) -> str:
     return (
         f"the API does not let this agent read {what} ({error}). Kubelets' credentials allow"
         " services, but no EndpointSlices, and from Kubernetes 1.32 on no nodes but their own:"
-        f" start the agent with --tunnelserver-addr, or give service {SERVICE_NAME} the annotation"
-        f" {ADDRESS_ANNOTATION}, or run the agent with the service account of deploy/base"
+        f" start the agent with --tunnelserver-addr, or give service {SERVICE} the annotation"
+        f" {EXTERNAL_ADDRESS}, or run the agent with the service account of deploy/base"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
 from typing import Any
@@ -10,17 +10,10 @@ from typing import Any
 from twisted.logger import Logger
 
 from yurttunnel.agent.routes import Location
+from yurttunnel.cluster.fields import mapping, objects, text, texts
+from yurttunnel.cluster.services import EXTERNAL_ADDRESS, PORT_NAME
 from yurttunnel.kube.resources import Object
 from yurttunnel.ops import flags
-
-SERVICE_NAME = "x-tunnel-server-svc"
-"""The service of the servers, as yurttunnel 1.2 calls it."""
-
-ADDRESS_ANNOTATION = "x-tunnel-server-external-addr"
-"""Its annotation that says where agents dial: ``HOST:PORT``, or several separated by commas."""
-
-PORT_NAME = "tcp"
-"""Its port for agents."""
 
 CLOUD_NODES = "openyurt.io/is-edge-worker=false"
 """The label of nodes on which servers, and NodePorts that agents reach, are."""
@@ -74,21 +67,19 @@ class NodeFacts:
 
 def service_facts(service: Object) -> ServiceFacts:
     """Read a Service (Kubernetes type ``core/v1 Service``)."""
-    metadata, spec = _mapping(service.get("metadata")), _mapping(service.get("spec"))
-    balancer = _mapping(_mapping(service.get("status")).get("loadBalancer"))
-    port = next(
-        (each for each in _mappings(spec.get("ports")) if each.get("name") == PORT_NAME), {}
-    )
+    metadata, spec = mapping(service.get("metadata")), mapping(service.get("spec"))
+    balancer = mapping(mapping(service.get("status")).get("loadBalancer"))
+    port = _agents_port(spec)
     return ServiceFacts(
-        name=f"{_text(metadata.get('namespace'))}/{_text(metadata.get('name'))}",
-        type=_text(spec.get("type")) or "ClusterIP",
-        annotation=_text(_mapping(metadata.get("annotations")).get(ADDRESS_ANNOTATION)),
+        name=f"{text(metadata.get('namespace'))}/{text(metadata.get('name'))}",
+        type=text(spec.get("type")) or "ClusterIP",
+        annotation=text(mapping(metadata.get("annotations")).get(EXTERNAL_ADDRESS)),
         port=_port(port.get("port")),
         node_port=_port(port.get("nodePort")),
         ingress=tuple(
             host
-            for ingress in _mappings(balancer.get("ingress"))
-            for host in (_text(ingress.get("ip")), _text(ingress.get("hostname")))
+            for ingress in objects(balancer.get("ingress"))
+            for host in (text(ingress.get("ip")), text(ingress.get("hostname")))
             if host
         ),
     )
@@ -96,19 +87,15 @@ def service_facts(service: Object) -> ServiceFacts:
 
 def slice_facts(endpoint_slice: Object) -> SliceFacts:
     """Read an EndpointSlice (``discovery.k8s.io/v1 EndpointSlice``)."""
-    port = next(
-        (each for each in _mappings(endpoint_slice.get("ports")) if each.get("name") == PORT_NAME),
-        {},
-    )
     return SliceFacts(
         addresses=tuple(
             address
-            for endpoint in _mappings(endpoint_slice.get("endpoints"))
+            for endpoint in objects(endpoint_slice.get("endpoints"))
             # Unknown is to be taken for ready (EndpointConditions.ready).
-            if _mapping(endpoint.get("conditions")).get("ready") is not False
-            for address in _texts(endpoint.get("addresses"))
+            if mapping(endpoint.get("conditions")).get("ready") is not False
+            for address in texts(endpoint.get("addresses"))
         ),
-        port=_port(port.get("port")),
+        port=_port(_agents_port(endpoint_slice).get("port")),
     )
 
 
@@ -118,8 +105,8 @@ def node_facts(node: Object) -> NodeFacts:
     Edge nodes are in other networks and mostly cannot reach InternalIPs.
     """
     addresses = [
-        (_text(each.get("type")), _text(each.get("address")))
-        for each in _mappings(_mapping(node.get("status")).get("addresses"))
+        (text(each.get("type")), text(each.get("address")))
+        for each in objects(mapping(node.get("status")).get("addresses"))
     ]
     for desired in ("ExternalIP", "InternalIP"):
         chosen = (address for kind, address in addresses if kind == desired and address)
@@ -188,7 +175,7 @@ def _annotated(service: ServiceFacts) -> list[Location]:
             bad = str(reason)
             log.warn(
                 "annotation {annotation} of service {service}: {reason}",
-                annotation=ADDRESS_ANNOTATION,
+                annotation=EXTERNAL_ADDRESS,
                 service=service.name,
                 reason=bad,
             )
@@ -196,7 +183,7 @@ def _annotated(service: ServiceFacts) -> list[Location]:
         found.append((host, port or _required(service, service.port, "port")))
     if not found:
         raise NoAddresses(
-            f"annotation {ADDRESS_ANNOTATION} of service {service.name}: {bad}: write HOST:PORT, or"
+            f"annotation {EXTERNAL_ADDRESS} of service {service.name}: {bad}: write HOST:PORT, or"
             " remove it"
         )
     return found
@@ -208,7 +195,7 @@ def _node_ports(service: ServiceFacts, nodes: Collection[NodeFacts]) -> list[Loc
         raise NoAddresses(
             f"service {service.name} is of type NodePort, but no node with the label"
             f" {CLOUD_NODES} has an address: label the cloud nodes, or give the service the"
-            f" annotation {ADDRESS_ANNOTATION}"
+            f" annotation {EXTERNAL_ADDRESS}"
         )
     in_order = sorted(node.addresses for node in nodes)
     per_node = [_few_of_each_family(_dialable(service, each, port)) for each in in_order]
@@ -235,7 +222,7 @@ def _endpoints(service: ServiceFacts, slices: Collection[SliceFacts]) -> list[Lo
         raise NoAddresses(
             f"service {service.name} has no ready endpoint with a port named {PORT_NAME}: see"
             " whether the servers are ready, or give the service the annotation"
-            f" {ADDRESS_ANNOTATION}"
+            f" {EXTERNAL_ADDRESS}"
         )
     return found
 
@@ -260,24 +247,12 @@ def _dialable(service: ServiceFacts, hosts: Sequence[str], port: int) -> list[Lo
     return found
 
 
+def _agents_port(ported: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the port for agents of a Service's ``spec``, or of an EndpointSlice."""
+    named = (each for each in objects(ported.get("ports")) if each.get("name") == PORT_NAME)
+    return next(named, {})
+
+
 def _port(value: Any) -> int | None:
     usable = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65535
     return value if usable else None
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, list):
-        yield from (each for each in value if isinstance(each, str))
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
-    if isinstance(value, list):
-        yield from (each for each in value if isinstance(each, dict))

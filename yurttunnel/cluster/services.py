@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from yurttunnel.cluster.fields import mapping, objects, text, texts
 from yurttunnel.http.authority import Address, BadAuthority, address_in, strip_port
 from yurttunnel.kube.interfaces import IInformers, InformerSpec
 from yurttunnel.kube.resources import ENDPOINT_SLICES, SERVICES, Object
 
+Kept = TypeVar("Kept")
+
 SERVICE = "x-tunnel-server-svc"
 """The Service that agents dial."""
+
+PORT_NAME = "tcp"
+"""Its port for agents."""
 
 INTERNAL_SERVICE = "x-tunnel-server-internal-svc"
 """The Service by which callers inside the cluster reach kubelets."""
@@ -148,6 +154,11 @@ class ClusterAddresses:
                 callback()
 
 
+def server_name(namespace: str) -> str:
+    """Return the DNS name that every server's certificate is for."""
+    return f"{SERVICE}.{namespace}.svc"
+
+
 def endpoint_hosts(endpoint_slice: Object) -> tuple[str, ...]:
     """Keep of an ``EndpointSlice`` the addresses, and host names (discovery/v1 types.go)."""
     return tuple(sorted(set(_endpoint_hosts(endpoint_slice))))
@@ -160,11 +171,11 @@ def _endpoint_hosts(endpoint_slice: Object) -> Iterator[str]:
             yield text(endpoint.get("hostname"))
 
 
-def endpoints_spec(namespace: str, service: str) -> InformerSpec[tuple[str, ...]]:
-    """Return what is followed of the EndpointSlices of one Service."""
+def slices_spec(namespace: str, keep: Callable[[Object], Kept]) -> InformerSpec[Kept]:
+    """Return what is followed of the EndpointSlices of :data:`SERVICE`."""
     return InformerSpec(
         ENDPOINT_SLICES,
-        endpoint_hosts,
+        keep,
         namespace=namespace,
-        label_selector=f"kubernetes.io/service-name={service}",
+        label_selector=f"kubernetes.io/service-name={SERVICE}",
     )

@@ -38,8 +38,9 @@ from yurttunnel.cluster.services import (
     INTERNAL_SERVICE,
     SERVICE,
     ServiceAddresses,
-    endpoints_spec,
+    endpoint_hosts,
     service_spec,
+    slices_spec,
 )
 from yurttunnel.http.authority import Address, BadAuthority, canonical_host
 from yurttunnel.kube.informer import once_synced
@@ -96,7 +97,7 @@ class ServingNames:
         """The DNS names that are the server's whatever the API says; no node may have them."""
         self._service = informers.informer(service_spec(namespace, SERVICE))
         self._internal = informers.informer(service_spec(namespace, INTERNAL_SERVICE))
-        self._endpoints = informers.informer(endpoints_spec(namespace, SERVICE))
+        self._endpoints = informers.informer(slices_spec(namespace, endpoint_hosts))
         self._nodes = informers.informer(NODES_SPEC)
         # The cloud nodes alone: they are few, and all nodes may be thousands.
         self._cloud_nodes: dict[str, Node] = {}

@@ -18,7 +18,7 @@ from yurttunnel.cluster.nodes import METRICS as NODE_METRICS
 from yurttunnel.cluster.nodes import NODES_SPEC, Node, Nodes
 from yurttunnel.cluster.pods import Pods
 from yurttunnel.cluster.proxy_ports import ProxyPorts
-from yurttunnel.cluster.services import ClusterAddresses
+from yurttunnel.cluster.services import ClusterAddresses, server_name
 from yurttunnel.cluster.serving_names import ServingNames
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.events import EventRecorder
@@ -59,7 +59,7 @@ from yurttunnel.server.options import ClusterSettings, Settings
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.server.service import ServerService
-from yurttunnel.server.siblings.replicas import replica_slices, server_name
+from yurttunnel.server.siblings.replicas import replica_slices
 from yurttunnel.server.siblings.service import METRICS as SIBLING_METRICS
 from yurttunnel.server.siblings.service import Siblings
 from yurttunnel.server.siblings.settings import SiblingSettings

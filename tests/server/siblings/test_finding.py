@@ -9,10 +9,10 @@ from twisted.internet.testing import StringTransport
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
 from tests.server.siblings.world import Server, WorldTests, sibling_credentials
+from yurttunnel.cluster.services import server_name
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.server.siblings import acceptor
-from yurttunnel.server.siblings.replicas import server_name
 from yurttunnel.server.siblings.service import LISTED_SECONDS
 from yurttunnel.server.siblings.settings import SIBLING_LIMITS
 from yurttunnel.tunnel.connection import HELLO_TIMEOUT, SessionConnection

@@ -9,11 +9,11 @@ from zope.interface.verify import verifyObject
 
 from tests.fakes import FakeSession
 from tests.server.siblings.world import NAMESPACE, TwoServersTests
+from yurttunnel.cluster.services import server_name
 from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.server.registry import INodeSession
 from yurttunnel.server.siblings import feed
 from yurttunnel.server.siblings import session as sibling_session
-from yurttunnel.server.siblings.replicas import server_name
 from yurttunnel.server.siblings.session import BELIEVED
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.shares import OTHER, Holder, Kind

@@ -5,12 +5,12 @@ from __future__ import annotations
 from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
+from yurttunnel.cluster.services import server_name
 from yurttunnel.server.siblings.replicas import (
     Endpoint,
     by_replica,
     endpoints_in,
     replica_slices,
-    server_name,
 )
 
 

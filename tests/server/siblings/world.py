@@ -17,6 +17,7 @@ from tests.pki.support import Issuer
 from tests.server.agents import Agent
 from tests.tunnel.memory import HalfCloseUser
 from tests.tunnel.test_connection import Link
+from yurttunnel.cluster.services import server_name
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.resources import ENDPOINT_SLICES
 from yurttunnel.pki.contexts import ClientContexts, ServerContexts
@@ -24,7 +25,7 @@ from yurttunnel.pki.credentials import new_key
 from yurttunnel.pki.names import KUBELET_CLIENT_NAME, NODE_ORGANIZATION
 from yurttunnel.server.agents import AgentListener, AgentListenerSettings, RefuseStreams
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
-from yurttunnel.server.siblings.replicas import replica_slices, server_name
+from yurttunnel.server.siblings.replicas import replica_slices
 from yurttunnel.server.siblings.service import Siblings
 from yurttunnel.server.siblings.settings import SiblingSettings
 from yurttunnel.tunnel import tls

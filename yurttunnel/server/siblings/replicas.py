@@ -9,15 +9,10 @@ from typing import Any
 from twisted.logger import Logger
 
 from yurttunnel.cluster.fields import mapping, objects, text, texts
+from yurttunnel.cluster.services import PORT_NAME, slices_spec
 from yurttunnel.http.authority import address_in
 from yurttunnel.kube.interfaces import InformerSpec
-from yurttunnel.kube.resources import ENDPOINT_SLICES, Object
-
-SERVICE = "x-tunnel-server-svc"
-"""The Service of the agents' port, as yurttunnel 1.2 calls it."""
-
-PORT_NAME = "tcp"
-"""What the agents' port is called in that Service."""
+from yurttunnel.kube.resources import Object
 
 log = Logger()
 
@@ -39,17 +34,7 @@ class Endpoint:
 
 def replica_slices(namespace: str) -> InformerSpec[tuple[Endpoint, ...]]:
     """Return what is to be followed: the EndpointSlices of the server's Service."""
-    return InformerSpec(
-        ENDPOINT_SLICES,
-        endpoints_in,
-        namespace=namespace,
-        label_selector=f"kubernetes.io/service-name={SERVICE}",
-    )
-
-
-def server_name(namespace: str) -> str:
-    """Return the DNS name that every replica's certificate is for."""
-    return f"{SERVICE}.{namespace}.svc"
+    return slices_spec(namespace, endpoints_in)
 
 
 def endpoints_in(slice_: Object) -> tuple[Endpoint, ...]:
