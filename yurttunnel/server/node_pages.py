@@ -11,7 +11,18 @@ from yurttunnel.pki.identity import format_identifiers
 from yurttunnel.server.lost_nodes import LostNode, LostNodes
 from yurttunnel.server.node_history import NodeHistory, NodePast
 from yurttunnel.server.registry import INodeSession, SessionRegistry
-from yurttunnel.tunnel.statistics import SessionSnapshot
+
+_UNKNOWN: dict[str, object] = {
+    "since": None,
+    "reason": None,
+    "through": None,
+    "address": None,
+    "version": None,
+    "rtt_seconds": None,
+    "streams": None,
+    "certificate_expiry": None,
+}
+"""What is told of each node beside its name and its state, in this order, where it is not known."""
 
 
 class NodePages:
@@ -82,15 +93,15 @@ class NodePages:
 
     def _present(self, way: INodeSession) -> dict[str, object]:
         snapshot = way.snapshot()
+        state = "connected" if way.connected else "waiting"
+        known = {"node": way.node, "state": state, **_UNKNOWN}
         if self._registry.direct(way.node) is None:
-            return _by_another(way, snapshot)
+            # Another server has it; what is known is of the session with that one.
+            return {**known, "through": snapshot.address}
         entry = session_entry(snapshot)
         return {
-            "node": way.node,
-            "state": "connected" if way.connected else "waiting",
+            **known,
             "since": entry["since"],
-            "reason": None,
-            "through": None,
             "address": snapshot.address,
             "version": snapshot.version,
             "rtt_seconds": snapshot.round_trip,
@@ -104,28 +115,10 @@ class NodePages:
         return {
             "node": lost.node,
             "state": "absent" if seen is None else "lost",
+            **_UNKNOWN,
             "since": None if seen is None else timestamp(seen),
             "reason": lost.why,
-            "through": None,
             "address": past.address or None,
             "version": past.version or None,
-            "rtt_seconds": None,
             "streams": 0,
-            "certificate_expiry": None,
         }
-
-
-def _by_another(way: INodeSession, snapshot: SessionSnapshot) -> dict[str, object]:
-    """Describe a node that another server has; what is known is of the session with that one."""
-    return {
-        "node": way.node,
-        "state": "connected" if way.connected else "waiting",
-        "since": None,
-        "reason": None,
-        "through": snapshot.address,
-        "address": None,
-        "version": None,
-        "rtt_seconds": None,
-        "streams": None,
-        "certificate_expiry": None,
-    }
