@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from cryptography import x509
 from twisted.internet.interfaces import IReactorTime
 
+from yurttunnel.cluster.serving_names import ServingNames
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.pki.authorities import AuthorityBundle
 from yurttunnel.pki.callers import OptionalCallerContexts
@@ -27,7 +27,7 @@ from yurttunnel.pki.cluster_issuer import ClusterIssuer
 from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.pki.desired_template import TemplateUnknown
 from yurttunnel.pki.identity import NodeIdentity
-from yurttunnel.pki.issuer import Address, CertificateTemplate
+from yurttunnel.pki.issuer import CertificateTemplate
 from yurttunnel.pki.kubelets import CLUSTER_AUTHORITY
 from yurttunnel.pki.metrics import ClusterTrustStats
 from yurttunnel.pki.renewal import CertificateRenewal
@@ -35,28 +35,6 @@ from yurttunnel.pki.renewal_schedule import CLUSTER_SCHEDULE
 from yurttunnel.server.trust import ServerTrust, TrustSettings, joined
 from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL
 from yurttunnel.tunnel.tls import SIBLING_ALPN as SIBLING_PROTOCOL
-
-
-class ServingNames(Protocol):
-    """Names and addresses by which a server is dialed."""
-
-    @property
-    def dns_names(self) -> Collection[str]:
-        """Names in lower case and ASCII."""
-
-    @property
-    def addresses(self) -> Collection[Address]:
-        """Addresses."""
-
-
-class ServingNamesSource(Protocol):
-    """Knows by which names the server is dialed, as they are now."""
-
-    def current(self) -> ServingNames | None:
-        """Return them; ``None`` while they are not known."""
-
-    def problem(self) -> str | None:
-        """Return why they are not known."""
 
 
 class ClusterServerTrust(ServerTrust):
@@ -77,7 +55,7 @@ class ClusterServerTrust(ServerTrust):
         client: IKubeClient,
         cert_dir: Path,
         read_authorities: Callable[[], bytes],
-        names: ServingNamesSource,
+        names: ServingNames,
         settings: TrustSettings,
         accept_common_certificates: bool = False,
     ) -> None:
@@ -154,7 +132,7 @@ class ClusterServerTrust(ServerTrust):
         )
 
 
-def _serving_template(source: ServingNamesSource) -> CertificateTemplate:
+def _serving_template(source: ServingNames) -> CertificateTemplate:
     names = source.current()
     if names is None:
         raise TemplateUnknown(source.problem() or "its names are not known yet")

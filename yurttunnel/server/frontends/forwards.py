@@ -19,7 +19,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from twisted.internet.defer import Deferred, DeferredList, DeferredLock, maybeDeferred
 from twisted.internet.interfaces import IListeningPort
@@ -51,13 +51,8 @@ class ForwardState:
     connections: int
 
 
-class Listens(Protocol):
-    """Listens on an address and a port, or raises :class:`CannotListen` that names ``flag``."""
-
-    def __call__(
-        self, flag: str, host: str, port: int, factory: ForwardFactory, /
-    ) -> IListeningPort:
-        """Listen."""
+Listens = Callable[[str, str, int, ForwardFactory], IListeningPort]
+"""Listens for a flag on an address and a port, or raises :class:`CannotListen` that names it."""
 
 
 @dataclass(slots=True, eq=False)
