@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
 
+from tests.logged import Logged
 from tests.network import MemoryNetwork, context_with, open_stream
 from tests.pki.support import Issuer, clock_now
 from tests.tunnel.memory import Acceptor
@@ -38,9 +38,7 @@ class ClientTestCase(TestCase):
         self.clients = self.group.clients
         self.settings = ClientSettings("edge-1", lambda: "host=edge-1", Limits(), "test 1")
         self.client = self.make_client(self.issuer.node())
-        self.events = []
-        globalLogPublisher.addObserver(self.events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+        self.events = Logged(self)
         self.addCleanup(self.check_nothing_is_left)
 
     def check_nothing_is_left(self):
@@ -107,11 +105,7 @@ class ClientTestCase(TestCase):
 
     def logged(self, level):
         """Return what the client has logged with a level."""
-        return [
-            formatEvent(event)
-            for event in self.events
-            if event["log_namespace"].endswith("ServerClient") and event["log_level"].name == level
-        ]
+        return self.events.texts("ServerClient", level)
 
     def closed_with(self, counters):
         """Return how sessions have ended."""

@@ -8,10 +8,10 @@ import random
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.interfaces import IStreamClientEndpoint
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
+from tests.logged import Logged
 from tests.network import Links, context_with, open_stream
 from tests.pki.support import Issuer, clock_now
 from tests.tunnel.memory import Acceptor
@@ -104,9 +104,7 @@ class ReplicaTests(Links, TestCase):
         self.acceptor = Acceptor()
         self.context = context_with(self.clock, self.acceptor)
         self.servers = self.agent()
-        self.events = []
-        globalLogPublisher.addObserver(self.events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+        self.events = Logged(self)
         self.addCleanup(self.check_nothing_is_left)
 
     def agent(self):
@@ -158,8 +156,4 @@ class ReplicaTests(Links, TestCase):
 
     def warnings(self):
         """Return the warnings that the clients have logged."""
-        return [
-            formatEvent(event)
-            for event in self.events
-            if "yurttunnel.agent" in event["log_namespace"] and event["log_level"].name == "warn"
-        ]
+        return self.events.texts("yurttunnel.agent", "warn")

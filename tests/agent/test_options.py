@@ -11,10 +11,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.logged import Logged
 from yurttunnel.agent import options as options_module
 from yurttunnel.agent.options import KUBELET_CONFIG, Options, Settings
 from yurttunnel.agent.settings import ClusterSettings
@@ -407,22 +407,14 @@ class ErrorTests(SynchronousTestCase):
 
     def test_flags_that_mean_nothing_here_are_accepted_with_a_warning(self) -> None:
         """So that the manifests of yurttunnel 1.2 work."""
-        warnings: list[str] = []
-
-        def keep(event: LogEvent) -> None:
-            if event["log_level"] is LogLevel.warn:
-                warnings.append(formatEvent(event))
-
-        globalLogPublisher.addObserver(keep)
-        try:
-            parse(
-                "--vmodule=client=2",
-                "--logtostderr=true",
-                "--alsologtostderr",
-                "--agent-identifiers=host=edge-1&uid=1",
-            )
-        finally:
-            globalLogPublisher.removeObserver(keep)
+        events = Logged(self)
+        parse(
+            "--vmodule=client=2",
+            "--logtostderr=true",
+            "--alsologtostderr",
+            "--agent-identifiers=host=edge-1&uid=1",
+        )
+        warnings = events.texts(level="warn")
         for flag in (
             "--vmodule is",
             "--logtostderr is",

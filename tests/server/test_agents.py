@@ -7,10 +7,10 @@ from unittest import mock
 
 from twisted.internet.error import ConnectionLost
 from twisted.internet.testing import StringTransport
-from twisted.logger import globalLogPublisher
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
+from tests.logged import Logged
 from tests.server.agents import ListenerTests
 from tests.tunnel.memory import HalfCloseUser
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL, ClientContexts
@@ -361,19 +361,11 @@ class LogTests(ListenerTests):
     def setUp(self):
         """Keep what is logged."""
         super().setUp()
-        self.events = []
-        globalLogPublisher.addObserver(self.events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+        self.events = Logged(self)
 
     def lines(self):
         """Return what the listener has logged."""
-        from twisted.logger import formatEvent
-
-        return [
-            formatEvent(event)
-            for event in self.events
-            if event.get("log_namespace", "").endswith("AgentListener")
-        ]
+        return self.events.texts("AgentListener")
 
     def test_came_to_nothing(self):
         """A connection that does not become a session is told of once, with the reason."""

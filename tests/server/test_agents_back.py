@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from twisted.logger import globalLogPublisher
-
+from tests.logged import Logged
 from tests.server.agents import GRACE, WINDOW, ListenerTests, Way
 from yurttunnel.agent.connection_group import FIRST_DELAY
 from yurttunnel.server.node_session import RETURN_PATIENCE
@@ -295,9 +294,7 @@ class SeveralServersTests(ListenerTests):
         user = self.stream(first)
         second = self.agent()
         self.holding(second, b"o" * 16, first.answer.process)
-        events = []
-        globalLogPublisher.addObserver(events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        events = Logged(self)
         self.refused(second, Code.ALREADY_CONNECTED, "another of its addresses")
         self.assertEqual([], events, "that an agent looks for other servers is no news")
         user.transport.write(b"goes on")

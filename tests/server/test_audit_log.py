@@ -9,9 +9,9 @@ from pathlib import Path
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.logged import Logged
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.exposition import exposition
 from yurttunnel.server.audit_log import (
@@ -88,9 +88,7 @@ class LogTests(SynchronousTestCase):
         self.calls = []
         self.log = AuditLog(self.clock, self.file, self.in_thread)
         self.log.startService()
-        self.events = []
-        globalLogPublisher.addObserver(self.events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+        self.events = Logged(self)
         self.addCleanup(self.file.close)
 
     def in_thread(self, function, lines):
@@ -107,9 +105,7 @@ class LogTests(SynchronousTestCase):
 
     def texts(self):
         """Return the lines that were logged."""
-        return [
-            formatEvent(event) for event in self.events if event["log_namespace"].startswith("yurt")
-        ]
+        return self.events.texts()
 
     def stop(self):
         """Stop it."""

@@ -13,10 +13,10 @@ from twisted.application.service import IService
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import FakeSession, MemoryConnection
+from tests.logged import Logged
 from tests.network import ProgramReactor, without_thread
 from tests.pki.support import EDGE_1, clock_now
 from yurttunnel.pki.authority import request_certificate
@@ -90,17 +90,10 @@ class CommandTests(SynchronousTestCase):
         self.state = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.state, ignore_errors=True)
         self.patch(standalone, "in_own_thread", without_thread)
-        self.warnings = []
-        globalLogPublisher.addObserver(self.note)
-        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        self.events = Logged(self)
         # The real one changes the logging of the whole process.
         self.forwarded = []
         self.patch(command, "forward_standard_logging", lambda: self.forwarded.append(True))
-
-    def note(self, event):
-        """Keep the warnings of the command."""
-        if event["log_level"].name == "warn":
-            self.warnings.append(formatEvent(event))
 
     def start(self, *arguments):
         """Build and start a server; it is stopped after the test."""
@@ -234,12 +227,12 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(
             {10262: "0.0.0.0", 10263: "0.0.0.0", 10264: "127.0.0.2", META: "127.0.0.2"}, listening
         )
-        self.assertEqual([], self.warnings)
+        self.assertEqual([], self.events.texts(level="warn"))
 
     def test_open_interception(self):
         """That others can come to port 10264 is warned of."""
         self.start("--insecure-bind-address", "192.0.2.1")
-        [warning] = self.warnings
+        [warning] = self.events.texts(level="warn")
         self.assertIn("--insecure-port: everybody who can connect to 192.0.2.1 port 10264", warning)
 
     def ask_silent_kubelet(self, *arguments):

@@ -15,10 +15,10 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.protocol import Protocol, ServerFactory
 from twisted.internet.ssl import CertificateOptions
 from twisted.internet.testing import MemoryReactorClock, StringTransport
-from twisted.logger import globalLogPublisher
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.logged import Logged
 from tests.pki.support import Issuer, client_context, handshake
 from yurttunnel.ops.listen import CannotListen
 from yurttunnel.pki.credentials import certificates_to_pem, key_to_pem
@@ -192,9 +192,7 @@ class ListenTests(SynchronousTestCase):
 
     def test_networks_without_certificates(self):
         """A port that others than this machine can reach without a certificate is warned of."""
-        events = []
-        globalLogPublisher.addObserver(events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        events = Logged(self)
         self.listen("tcp:1")
         self.listen("tcp6:2")
         self.assertEqual([], [event for event in events if "flag" in event])

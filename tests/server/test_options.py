@@ -9,10 +9,10 @@ from importlib.metadata import version
 from ipaddress import ip_address
 from pathlib import Path
 
-from twisted.logger import globalLogPublisher
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.logged import Logged
 from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.server.endpoints import TcpEndpoint, UnixEndpoint
 from yurttunnel.server.frontends.admission import parse_permission
@@ -399,9 +399,7 @@ class CompatibilityTests(SynchronousTestCase):
 
     def setUp(self):
         """Listen to the log."""
-        self.events = []
-        globalLogPublisher.addObserver(self.events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+        self.events = Logged(self)
 
     def warned(self):
         """Return the flags of which the log warns."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from twisted.internet.defer import Deferred, DeferredList
-from twisted.logger import formatEvent, globalLogPublisher
+from twisted.logger import formatEvent
 
+from tests.logged import Logged
 from tests.server.agents import ListenerTests
 from yurttunnel.ops.listen import CannotListen
 from yurttunnel.server.service import PORT_CLOSE_TIMEOUT, Listener, ServerService
@@ -214,9 +215,7 @@ class ServiceTests(ListenerTests):
 
     def test_callers_that_do_not_drain(self):
         """That time is what is left of the drain timeout; the log says that it was too short."""
-        events = []
-        globalLogPublisher.addObserver(events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        events = Logged(self)
         self.service.startService()
         user = self.stream(self.connected())
         self.caller.drained = [Deferred()]

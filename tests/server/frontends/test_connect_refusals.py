@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 from twisted.internet.error import ConnectionDone
-from twisted.logger import formatEvent, globalLogPublisher
+from twisted.logger import formatEvent
 
+from tests.logged import Logged
 from tests.server.frontends.connecting import ConnectTestCase, HalfClosingConnection, connect
 from yurttunnel.ops.log_levels import REQUESTS
 from yurttunnel.wire.codes import Code
@@ -98,9 +99,7 @@ class RefusalTests(ConnectTestCase):
 
     def test_what_is_logged_of_bad_heads(self):
         """No password, no query, and not all of what is very long."""
-        events = []
-        globalLogPublisher.addObserver(events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        events = Logged(self)
         for head in (
             connect("http://u:S3CRET@edge-1/"),
             connect("edge-1:1", "X-Tunnel-Proxy-Host: u:S3CRET@edge-1"),

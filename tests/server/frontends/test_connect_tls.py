@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from twisted.internet.error import ConnectionDone, ConnectionLost
-from twisted.logger import formatEvent, globalLogPublisher
+from twisted.logger import formatEvent
 from twisted.python.failure import Failure
 
+from tests.logged import Logged
 from tests.server.frontends.connecting import (
     ESTABLISHED,
     ConnectTestCase,
@@ -92,9 +93,7 @@ class TLSTests(ConnectTestCase):
 
     def test_callers_that_tls_refuses(self):
         """The log tells of each reason once in a minute, with the address."""
-        events = []
-        globalLogPublisher.addObserver(events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        events = Logged(self)
         for problem in ("it is one", "it is another", "it is one"):
             self.open(connection_class=UnfinishedTLSConnection).break_off(refusal(problem))
         self.open().break_off(refusal("it has been let in before"))
@@ -133,9 +132,7 @@ class HandshakeTests(ConnectTestCase):
         super().setUp()
         self.lines = []
         self.factory.audit = Audit(self.reactor, self.lines.append)
-        self.events = []
-        globalLogPublisher.addObserver(self.events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+        self.events = Logged(self)
 
     def open(self, data=b"", connection_class=UnfinishedTLSConnection):
         """Open a TLS connection."""

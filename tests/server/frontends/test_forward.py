@@ -5,10 +5,10 @@ from __future__ import annotations
 from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.testing import MemoryReactorClock
-from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import FakeSession, MemoryConnection
+from tests.logged import Logged
 from yurttunnel.ops.failures import Failures
 from yurttunnel.server.frontends.calls import DialSettings
 from yurttunnel.server.frontends.forward import Forward, ForwardFactory, parse_forward
@@ -107,9 +107,7 @@ class ForwardTests(SynchronousTestCase):
             parse_forward(FORWARD),
             DialSettings(7.0, 4, RequestIds("test")),
         )
-        self.events = []
-        globalLogPublisher.addObserver(self.events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+        self.events = Logged(self)
 
     def tearDown(self):
         """Nothing is left when all connections have been closed."""
@@ -131,11 +129,7 @@ class ForwardTests(SynchronousTestCase):
 
     def warnings(self):
         """Return the texts of the warnings that were logged."""
-        return [
-            event["log_format"].format(**event)
-            for event in self.events
-            if event.get("log_namespace", "").startswith("yurttunnel")
-        ]
+        return self.events.texts()
 
     def test_a_stream_is_asked_for_at_once(self):
         """Its target is the forward's, and the connection is not read meanwhile."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.logged import Logged
 from yurttunnel.cluster.services import server_name
 from yurttunnel.server.siblings.replicas import (
     Endpoint,
@@ -68,9 +68,7 @@ class ReplicaTests(SynchronousTestCase):
 
     def test_malformed(self):
         """What is not as it should be is left out, and what is beside it is taken."""
-        events = []
-        globalLogPublisher.addObserver(events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        events = Logged(self)
         found = endpoints_in(
             slice_of(
                 None,

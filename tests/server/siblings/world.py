@@ -6,12 +6,12 @@ import time
 
 from twisted.internet.error import ConnectionAborted, ConnectionRefusedError, TimeoutError
 from twisted.internet.task import Clock
-from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from tests.kube.fakes import FakeKubeClient
+from tests.logged import Logged
 from tests.network import Links, context_with
 from tests.pki.support import Issuer
 from tests.server.agents import Agent
@@ -221,9 +221,7 @@ class WorldTests(TestCase):
         self.servers = []
         self.killed = []
         self.listed = {}
-        self.events = []
-        globalLogPublisher.addObserver(self.events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+        self.events = Logged(self)
         self.addCleanup(self.check_nothing_is_left)
 
     def check_nothing_is_left(self):
@@ -241,7 +239,7 @@ class WorldTests(TestCase):
 
     def warnings(self):
         """Return the warnings that were logged."""
-        return [formatEvent(event) for event in self.events if event["log_level"] is LogLevel.warn]
+        return self.events.texts(level="warn")
 
     def server(self, number, listed=True):
         """Make a replica; the API lists it, and it is started."""

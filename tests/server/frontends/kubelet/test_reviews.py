@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.kube.fakes import FakeKubeClient
+from tests.logged import Logged
 from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotAllowed
 from yurttunnel.server.frontends.kubelet import reviews
 from yurttunnel.server.frontends.kubelet.access import Access
@@ -50,14 +50,7 @@ class ReviewsTests(SynchronousTestCase):
         self.status = {"allowed": True}
         self.client.answers["create", "tokenreviews"] = self.review_token
         self.client.answers["create", "subjectaccessreviews"] = self.review_access
-        self.lines = []
-        globalLogPublisher.addObserver(self.note)
-        self.addCleanup(globalLogPublisher.removeObserver, self.note)
-
-    def note(self, event):
-        """Keep what is logged."""
-        if event["log_namespace"].startswith("yurttunnel.server"):
-            self.lines.append(formatEvent(event))
+        self.events = Logged(self)
 
     def stop(self):
         """Stop; no timer may be left."""
@@ -174,7 +167,7 @@ class ReviewsTests(SynchronousTestCase):
         self.assertIsNone(self.successResultOf(self.user_of("other")))
         self.assertIsNone(self.reviews.problem())
         self.assertEqual({"token": 1}, self.counters.failures)
-        [line] = self.lines
+        [line] = self.events.texts("yurttunnel.server")
         self.assertIn("callers cannot be reviewed: no TokenReview", line)
 
     def test_not_permitted(self):
@@ -279,4 +272,4 @@ class ReviewsTests(SynchronousTestCase):
         self.client.fail(ApiUnreachable("no"))
         error = self.failureResultOf(self.user_of("very-secret"), ReviewFailed).value
         self.assertNotIn("very-secret", str(error))
-        self.assertNotIn("very-secret", "".join(self.lines))
+        self.assertNotIn("very-secret", "".join(self.events.texts()))

@@ -8,9 +8,9 @@ from OpenSSL.crypto import X509
 from twisted.internet.address import IPv6Address
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.logged import Logged
 from tests.pki.support import Issuer
 from tests.server.frontends.kubelet.fakes import head, request
 from yurttunnel.http.interfaces import ExchangeFailed
@@ -40,14 +40,12 @@ class TraceTests(SynchronousTestCase):
     def setUp(self):
         """Listen to the log."""
         self.clock = Clock()
-        self.lines = []
-        globalLogPublisher.addObserver(self.note)
-        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        self.events = Logged(self)
 
-    def note(self, event):
-        """Keep the lines of the middleware."""
-        if event["log_namespace"] == REQUESTS:
-            self.lines.append(formatEvent(event))
+    @property
+    def lines(self):
+        """The lines of the middleware."""
+        return self.events.texts(REQUESTS)
 
     def handle(self, intercepted, handler=lambda intercepted: None):
         """Have a request handled."""

@@ -9,12 +9,12 @@ from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import ISystemHandle
 from twisted.internet.protocol import Factory
 from twisted.internet.testing import MemoryReactorClock
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from tests.cluster.fakes import EDGE, FakeInformers, internal_service, node
 from tests.fakes import FakeSession, MemoryConnection, Recorder
+from tests.logged import Logged
 from tests.server.hellos import client_hello, fragmented
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.services import ClusterAddresses
@@ -82,9 +82,7 @@ class ListenerTestCase(SynchronousTestCase):
             led_here_from=lambda handle: handle.asked,
             dials=DialSettings(max_pending=4, request_ids=RequestIds("test")),
         )
-        self.events = []
-        globalLogPublisher.addObserver(self.events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+        self.events = Logged(self)
 
     def tearDown(self):
         """Nothing is left when all connections have been closed."""
@@ -116,11 +114,7 @@ class ListenerTestCase(SynchronousTestCase):
 
     def warnings(self):
         """Return the texts that were logged."""
-        return [
-            formatEvent(event)
-            for event in self.events
-            if event.get("log_namespace", "").startswith("yurttunnel")
-        ]
+        return self.events.texts()
 
     def assert_dialed(self, host, port):
         """Check the one dial, and give it."""
