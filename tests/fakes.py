@@ -73,6 +73,12 @@ class MemoryConnection(FileDescriptor):
             if result is not None:
                 self.connectionLost(Failure(main.CONNECTION_DONE))
 
+    def turns(self, count=4):
+        """Let the reactor turn a few times."""
+        for _ in range(count):
+            self.reactor.advance(0)
+            self.turn()
+
     def receive(self, data):
         """Have the peer send ``data``."""
         self._incoming.append(data)

@@ -211,7 +211,7 @@ class ConnectTests(ConnectTestCase):
         """What is no host with a port is refused, and no node is asked."""
         for target in DESTINATIONS:
             connection = self.open(b"CONNECT %b HTTP/1.1\r\nHost: edge-1:80\r\n\r\n" % target)
-            self.turns(connection)
+            connection.turns()
             dialed = [(dial.host, dial.port) for dial in self.session.dials]
             self.assertEqual([], dialed, target)
             self.assertRegex(connection.sent, rb"\AHTTP/1\.1 [45]", target)
@@ -225,7 +225,7 @@ class ConnectTests(ConnectTestCase):
             for text in requests:
                 for line in (text, text.replace(b"POST /attack", b"CONNECT edge-1:80")):
                     connection = self.open(line)
-                    self.turns(connection, 2)
+                    connection.turns(2)
                     self.assertLessEqual(len(self.session.dials), 1, f"{source}: {line!r}")
                     for dial in self.session.dials:
                         self.assertEqual(("edge-1", 80), (dial.host, dial.port))
@@ -246,7 +246,7 @@ class ConnectTests(ConnectTestCase):
                     METHOD_AND_TARGET.sub(b"CONNECT edge-1:80", text),
                 ):
                     connection = self.open(line)
-                    self.turns(connection)
+                    connection.turns()
                     named = f"{source}: {line!r}: {connection.sent!r}"
                     self.assertEqual([], self.session.dials, named)
                     self.assertRegex(connection.sent, rb"\AHTTP/1\.1 [45]", named)
@@ -265,9 +265,9 @@ class ConnectTests(ConnectTestCase):
                 for dial in self.session.dials:
                     self.assertEqual(("edge-1", 80), (dial.host, dial.port), line)
                     target = dial.succeed()
-                    self.turns(connection)
+                    connection.turns()
                     received.append(target.received)
-                self.turns(connection)
+                connection.turns()
                 named = f"{source}: {line!r}: {connection.sent!r}"
                 if received:
                     reached += 1

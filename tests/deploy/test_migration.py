@@ -67,10 +67,10 @@ class ConnectTests(ConnectTestCase):
     def test_success(self) -> None:
         """Nothing is said before the target has accepted."""
         connection = self.open(connect())
-        self.turns(connection)
+        connection.turns()
         self.assertEqual([], connection.segments)
         self.session.dials[-1].succeed()
-        self.turns(connection)
+        connection.turns()
         self.assertEqual([ESTABLISHED], connection.segments)
         self.assertEqual(200, status("only when the target has accepted"))
 

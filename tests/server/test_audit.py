@@ -85,17 +85,11 @@ class AuditTestCase(SynchronousTestCase):
             connection.receive(data)
         return connection
 
-    def turns(self, connection):
-        """Let the reactor turn a few times."""
-        for _ in range(4):
-            self.reactor.advance(0)
-            connection.turn()
-
     def answer(self, connection, greeting=b""):
         """Have the node connect; give the far end of the stream."""
         dial = self.session.dials[0]
         dial.succeed(greeting)
-        self.turns(connection)
+        connection.turns()
         return dial.far
 
     def entry(self, **expected):
@@ -126,7 +120,7 @@ class ForwardTests(AuditTestCase):
         far.loseWriteConnection()
         self.assertEqual(self.lines, [])
         connection.receive_end()
-        self.turns(connection)
+        connection.turns()
         entry = self.entry()
         self.assertEqual(
             entry,
@@ -237,7 +231,7 @@ class ConnectTests(AuditTestCase):
         self.assertEqual(connection.sent, ESTABLISHED + b"hello")
         far.loseWriteConnection()
         connection.receive_end()
-        self.turns(connection)
+        connection.turns()
         self.entry(
             kind="connect",
             request_id="audit-7",
@@ -306,7 +300,7 @@ class ConnectTests(AuditTestCase):
         connection = self.open(connect())
         self.session.dials[0].succeed()
         connection.break_off(ConnectionLost())
-        self.turns(connection)
+        connection.turns()
         self.entry(
             result="ended",
             code="cancelled",
@@ -357,7 +351,7 @@ class PassthroughTests(AuditTestCase):
         far = self.answer(connection)
         far.loseWriteConnection()
         connection.receive_end()
-        self.turns(connection)
+        connection.turns()
         self.entry(
             kind="passthrough",
             node="edge-1",

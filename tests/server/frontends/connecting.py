@@ -70,23 +70,17 @@ class ConnectTestCase(SynchronousTestCase):
             connection.receive(data)
         return connection
 
-    def turns(self, connection, count=4):
-        """Let the reactor turn a few times."""
-        for _ in range(count):
-            self.reactor.advance(0)
-            connection.turn()
-
     def join(self, data=None, **kwargs):
         """Open a connection, have its dial succeed, and take the 200."""
         connection = self.open(data or connect(), **kwargs)
         target = self.session.dials[-1].succeed()
-        self.turns(connection)
+        connection.turns()
         self.assertEqual(connection.segments.pop(0), ESTABLISHED)
         return connection, target
 
     def assert_answer(self, connection, status, text):
         """The connection has got this error and is closing: our direction has ended."""
-        self.turns(connection)
+        connection.turns()
         self.assertTrue(connection.sent.startswith(b"HTTP/1.1 %d " % status), connection.sent)
         body = connection.sent.partition(b"\r\n\r\n")[2]
         self.assertIn(text.encode(), body)

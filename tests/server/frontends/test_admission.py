@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.pki.support import Issuer
 from tests.server.frontends.connecting import ConnectTestCase, MemoryTLSConnection, connect
-from tests.server.frontends.kubelet.test_callers import Transport
+from tests.server.frontends.kubelet.fakes import SecureTransport
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.pki.credentials import new_key
 from yurttunnel.server.audit import Audit
@@ -103,9 +103,9 @@ class IdentifyTests(SynchronousTestCase):
             ("system:node:edge-1", None, ""),
         ):
             certificate = authority.sign_client(new_key().public_key(), name, organization)
-            identity = self.identify(Transport(certificate))
+            identity = self.identify(SecureTransport(certificate))
             self.assertEqual(Identity("certificate", who), identity)
-        self.assertEqual(Identity("certificate", ""), self.identify(Transport(None)))
+        self.assertEqual(Identity("certificate", ""), self.identify(SecureTransport(None)))
 
 
 class AdmissionTestCase(ConnectTestCase):
@@ -193,7 +193,7 @@ class AdmissionTests(AdmissionTestCase):
         """The caller and the audit log have who, what, and the flag."""
         self.allow("address:127.0.0.1=edge-1/*:80")
         connection = self.open(connect("edge-1:22"))
-        self.turns(connection)
+        connection.turns()
         said = (
             "address:127.0.0.1 may not reach edge-1/edge-1:22: no --allow-connect of the server"
             " permits it"
@@ -246,7 +246,7 @@ class CertificateTests(AdmissionTestCase):
         class Known(MemoryTLSConnection):
             """A caller with a certificate."""
 
-            getPeerCertificate = Transport(shown).getPeerCertificate
+            getPeerCertificate = SecureTransport(shown).getPeerCertificate
 
         return super().open(data, Known)
 
@@ -255,5 +255,5 @@ class CertificateTests(AdmissionTestCase):
         self.allow("certificate:jane=edge-1/*:80", "address:127.0.0.1=edge-1/*:*")
         self.assert_let_through("edge-1:80")
         connection = self.open(connect("edge-1:81"))
-        self.turns(connection)
+        connection.turns()
         self.assertIn(b" 403 certificate:jane may not reach edge-1/edge-1:81: ", connection.sent)

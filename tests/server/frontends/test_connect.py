@@ -19,7 +19,7 @@ class EstablishTests(ConnectTestCase):
     def test_the_destination_is_asked_of_the_node(self):
         """Host, port, timeout and request id reach the session; nothing is answered yet."""
         connection = self.open(connect("edge-1:10250", "X-Request-Id: audit-7"))
-        self.turns(connection)
+        connection.turns()
         (dial,) = self.session.dials
         self.assertEqual((dial.host, dial.port), ("edge-1", 10250))
         self.assertEqual((dial.timeout, dial.request_id), (15.0, "audit-7"))
@@ -51,7 +51,7 @@ class EstablishTests(ConnectTestCase):
         """Exactly the status line and the empty line."""
         connection = self.open(connect())
         self.session.dials[0].succeed()
-        self.turns(connection)
+        connection.turns()
         self.assertEqual(connection.segments, [ESTABLISHED])
 
     def test_no_byte_of_the_target_is_sent_along_with_the_200(self):
@@ -76,9 +76,9 @@ class EstablishTests(ConnectTestCase):
         connection = self.open(connect() + b"one ")
         connection.receive(b"two ")
         target = self.session.dials[0].succeed()
-        self.turns(connection)
+        connection.turns()
         connection.receive(b"three")
-        self.turns(connection)
+        connection.turns()
         self.assertEqual(target.received, b"one two three")
 
     def test_a_caller_that_sends_early_is_read_no_further(self):
@@ -94,7 +94,7 @@ class EstablishTests(ConnectTestCase):
         for value in connect() + b"early":
             connection.receive(bytes([value]))
         target = self.session.dials[0].succeed()
-        self.turns(connection)
+        connection.turns()
         self.assertEqual(target.received, b"early")
 
     def test_http_1_0(self):
@@ -110,7 +110,7 @@ class EstablishTests(ConnectTestCase):
         connection, target = self.join()
         connection.receive(b"question")
         self.session.dials[0].far.write(b"answer")
-        self.turns(connection)
+        connection.turns()
         self.assertEqual((target.received, connection.sent), (b"question", b"answer"))
 
     def test_half_close(self):
@@ -122,7 +122,7 @@ class EstablishTests(ConnectTestCase):
         far = self.session.dials[0].far
         far.write(b"answer")
         far.loseWriteConnection()
-        self.turns(connection)
+        connection.turns()
         self.assertEqual(connection.sent, b"answer")
         self.assertIsInstance(connection.closed_with, ConnectionDone)
 
@@ -130,12 +130,12 @@ class EstablishTests(ConnectTestCase):
         """A caller that ends its direction behind its head gets the 200 and what follows."""
         connection = self.open(connect(), HalfClosingConnection)
         connection.receive_end()
-        self.turns(connection)
+        connection.turns()
         target = self.session.dials[0].succeed()
-        self.turns(connection)
+        connection.turns()
         self.assertEqual(target.read_ended, 1)
         self.session.dials[0].far.write(b"answer")
-        self.turns(connection)
+        connection.turns()
         self.assertEqual(connection.sent, ESTABLISHED + b"answer")
 
     def test_half_close_before_the_answer(self):
@@ -143,10 +143,10 @@ class EstablishTests(ConnectTestCase):
         connection = self.open(connect() + b"x")
         connection.receive_end()
         target = self.session.dials[0].succeed()
-        self.turns(connection)
+        connection.turns()
         self.assertEqual((target.received, target.read_ended), (b"x", 1))
         self.session.dials[0].far.write(b"answer")
-        self.turns(connection)
+        connection.turns()
         self.assertEqual(connection.sent, ESTABLISHED + b"answer")
 
     def test_an_end_while_the_200_goes_out(self):
@@ -154,10 +154,10 @@ class EstablishTests(ConnectTestCase):
         connection = self.open(connect())
         target = self.session.dials[0].succeed()
         connection.receive_end()
-        self.turns(connection)
+        connection.turns()
         self.assertEqual(target.read_ended, 1)
         self.session.dials[0].far.write(b"answer")
-        self.turns(connection)
+        connection.turns()
         self.assertEqual(connection.sent, ESTABLISHED + b"answer")
 
     def test_a_stream_that_breaks_resets_the_caller(self):
@@ -174,5 +174,5 @@ class EstablishTests(ConnectTestCase):
             far.write(b"x" * 16384)
         connection.turn()
         self.assertLessEqual(len(connection.segments[0]), 65536 + 16384)
-        self.turns(connection, 200)
+        connection.turns(200)
         self.assertEqual(len(connection.sent), 100 * 16384)

@@ -50,7 +50,7 @@ class DrainTests(ConnectTestCase):
         gone = self.drain()
         self.assertIsNone(connection.protocol._user.stream)
         self.assertNoResult(gone)
-        self.turns(connection)
+        connection.turns()
         self.assertEqual(connection.sent, b"x" * 60_000)
         self.successResultOf(gone)
 
@@ -73,7 +73,7 @@ class DrainTests(ConnectTestCase):
             self.assert_answer(connection, 503, "about to stop")
             self.assertNoResult(gone)
             connection.receive_end()
-            self.turns(connection)
+            connection.turns()
         self.successResultOf(gone)
 
     def test_callers_that_are_refused(self):
@@ -84,7 +84,7 @@ class DrainTests(ConnectTestCase):
         self.assert_answer(refused, 503, "no agent is connected")
         self.assertNoResult(gone)
         refused.receive_end()
-        self.turns(refused)
+        refused.turns()
         self.successResultOf(gone)
 
     def test_callers_that_do_not_end(self):

@@ -24,7 +24,7 @@ class LeavingTests(ConnectTestCase):
         """Nothing happens."""
         connection = self.open(b"CONNECT edge-1")
         connection.receive_end()
-        self.turns(connection)
+        connection.turns()
         self.assertIsInstance(connection.closed_with, ConnectionDone)
         self.assertEqual(len(self.factory.heads), 0)
 
@@ -32,7 +32,7 @@ class LeavingTests(ConnectTestCase):
         """The dial is canceled, whether the caller closes or breaks."""
         connection = self.open(connect(), ClosingConnection)
         connection.receive_end()
-        self.turns(connection)
+        connection.turns()
         self.open(connect()).break_off(ConnectionLost())
         self.assertEqual([dial.cancelled for dial in self.session.dials], [True, True])
         self.assertEqual(connection.sent, b"")
@@ -52,7 +52,7 @@ class LeavingTests(ConnectTestCase):
         dial = self.session.dials[0]
         dial.opening._canceller = lambda opening: dial.succeed()
         connection.break_off(ConnectionLost())
-        self.turns(connection)
+        connection.turns()
         self.assertIsNotNone(dial.near._end)
 
     def test_when_joined(self):

@@ -53,7 +53,7 @@ class LimitTests(ConnectTestCase):
         self.open().break_off(ConnectionLost())
         self.open()
         last = self.open()
-        self.turns(last)
+        last.turns()
         self.assertEqual(last.sent, b"")
 
     def test_connections_that_linger(self):

@@ -40,16 +40,16 @@ class RefusalTests(ConnectTestCase):
             (refused, b"HTTP/1.1 502 connect 10.0.0.7:1: refus?"),
             (unknown, b"HTTP/1.1 503 no agent is connected for edge-9, and none has been"),
         ):
-            self.turns(connection)
+            connection.turns()
             self.assertTrue(connection.sent.partition(b"\r\n")[0].startswith(line))
 
     def test_half_close_before_a_refusal(self):
         """A caller that ends its direction behind its head is told of the failure, and closed."""
         connection = self.open(connect(), HalfClosingConnection)
         connection.receive_end()
-        self.turns(connection)
+        connection.turns()
         self.session.dials[0].fail(Code.DENIED, "not allowed at edge-1")
-        self.turns(connection)
+        connection.turns()
         self.assertIn(b"HTTP/1.1 403 ", connection.sent)
         self.assertTrue(connection.sent.endswith(b"not allowed at edge-1\n"))
         self.assertIsInstance(connection.closed_with, ConnectionDone)
@@ -67,7 +67,7 @@ class RefusalTests(ConnectTestCase):
     def test_a_caller_of_the_api_gets_a_status(self):
         """With ``Accept: application/json`` the body is a ``metav1.Status``."""
         connection = self.open(connect("edge-9:80", "Accept: application/json, */*"))
-        self.turns(connection)
+        connection.turns()
         status = json.loads(connection.sent.partition(b"\r\n\r\n")[2])
         self.assertEqual((status["kind"], status["code"]), ("Status", 503))
 
@@ -106,7 +106,7 @@ class RefusalTests(ConnectTestCase):
             connect().replace(b"CONNECT edge-1:10250", b"GET /run/a/b/c?cmd=S3CRET"),
             connect("x" * 15_000 + ":1"),
         ):
-            self.turns(self.open(head))
+            self.open(head).turns()
         lines = [formatEvent(each) for each in events if each["log_namespace"] == REQUESTS]
         self.assertEqual(len(lines), 4)
         for line in lines:
@@ -135,7 +135,7 @@ class RefusalTests(ConnectTestCase):
     def test_nothing_of_the_caller_reaches_the_head_of_the_answer(self):
         """A target with encoded line ends is only quoted in the body."""
         connection = self.open(connect("a%0d%0aSet-Cookie:x:1"))
-        self.turns(connection)
+        connection.turns()
         self.assertNotIn(b"Cookie", connection.sent.partition(b"\r\n\r\n")[0])
 
 
@@ -151,14 +151,14 @@ class ClosingTests(ConnectTestCase):
         self.assertTrue(connection.reading)
         connection.receive(b"more" * 1000)
         connection.receive_end()
-        self.turns(connection)
+        connection.turns()
         self.assertIsInstance(connection.closed_with, ConnectionDone)
         self.assertFalse(connection.aborted)
 
     def test_a_caller_that_does_not_close_is_aborted(self):
         """After the linger time, and not before."""
         connection = self.open(connect("edge-9:80"))
-        self.turns(connection)
+        connection.turns()
         self.reactor.advance(4.9)
         self.assertFalse(connection.aborted)
         self.reactor.advance(0.1)
@@ -176,5 +176,5 @@ class ClosingTests(ConnectTestCase):
         self.session.dials[0].fail(Code.REFUSED, "refused")
         self.assert_answer(connection, 502, "refused")
         connection.receive_end()
-        self.turns(connection)
+        connection.turns()
         self.assertIsInstance(connection.closed_with, ConnectionDone)

@@ -28,7 +28,7 @@ class TLSTests(ConnectTestCase):
         """A target that speaks at once is heard in a later record."""
         connection = self.open(connect())
         self.session.dials[0].succeed(greeting=b"hello")
-        self.turns(connection)
+        connection.turns()
         self.assertEqual(connection.records, [ESTABLISHED, b"hello"])
 
     def test_the_target_ends_its_direction(self):
@@ -37,7 +37,7 @@ class TLSTests(ConnectTestCase):
         far = self.session.dials[0].far
         far.write(b"last")
         far.loseWriteConnection()
-        self.turns(connection)
+        connection.turns()
         self.assertEqual(connection.sent, b"last")
         self.assertTrue(connection.close_notified)
         self.reactor.advance(5)
@@ -69,7 +69,7 @@ class TLSTests(ConnectTestCase):
         """For the few bytes of an error nobody waits longer."""
         connection = self.open(connect("edge-9:80"))
         connection.transport.taken = False
-        self.turns(connection)
+        connection.turns()
         self.reactor.advance(5)
         self.assertTrue(connection.aborted)
 
@@ -85,7 +85,7 @@ class TLSTests(ConnectTestCase):
     def test_an_error_answer(self):
         """It is sent, the connection is closed softly, and a caller that stays is aborted."""
         connection = self.open(connect("edge-9:80"))
-        self.turns(connection)
+        connection.turns()
         self.assertIn(b"503", connection.sent)
         self.assertTrue(connection.close_notified)
         self.reactor.advance(5)
@@ -190,7 +190,7 @@ class HandshakeTests(ConnectTestCase):
 
     def assert_told(self, connection, status_line):
         """The connection has got an answer."""
-        self.turns(connection)
+        connection.turns()
         self.assertTrue(connection.sent.startswith(status_line), connection.sent)
 
     def test_handshakes_that_end(self):

@@ -71,7 +71,7 @@ class UnixTests(ConnectTestCase):
         """Open a connection, and have the 200 sent to a caller that does not read."""
         connection = self.open(connect(), UnixConnection)
         target = self.session.dials[-1].succeed(greeting=greeting)
-        self.turns(connection)
+        connection.turns()
         return connection, target
 
     def test_a_target_that_speaks_at_once(self):
@@ -82,7 +82,7 @@ class UnixTests(ConnectTestCase):
             connection.turn()
         self.assertEqual(connection.read(), ESTABLISHED)
         self.reactor.advance(2.1)
-        self.turns(connection)
+        connection.turns()
         self.assertEqual(connection.read(), b"SSH-2.0-edge\r\n")
 
     def test_a_caller_that_reads_at_once_is_not_held_up(self):
@@ -90,7 +90,7 @@ class UnixTests(ConnectTestCase):
         connection, _ = self.establish(greeting=b"hello")
         self.assertEqual(connection.read(), ESTABLISHED)
         self.reactor.advance(0.001)
-        self.turns(connection)
+        connection.turns()
         self.assertEqual(connection.read(), b"hello")
 
     def test_a_caller_that_speaks_first(self):
@@ -108,7 +108,7 @@ class UnixTests(ConnectTestCase):
         self.assertFalse(connection.reading)
         self.assertEqual((target.received, connection.read()), (b"", ESTABLISHED))
         self.reactor.advance(0.001)
-        self.turns(connection)
+        connection.turns()
         self.assertEqual((target.received, connection.read()), (b"one ", b"hello"))
 
     def test_a_caller_that_never_reads(self):
@@ -131,12 +131,12 @@ class UnixTests(ConnectTestCase):
         """It is not taken for one that has read its answer while its connection still ends."""
         connection = self.open(connect(), SlowToEndConnection)
         target = self.session.dials[-1].succeed()
-        self.turns(connection)
+        connection.turns()
         connection.caller.close()
         connection.receive_end()
         (end,) = target.ended_with
         self.assertEqual(end.code, Code.CANCELLED)
         self.reactor.advance(0.5)
-        self.turns(connection)
+        connection.turns()
         self.reactor.advance(0.5)
         self.assertTrue(connection.aborted)

@@ -121,12 +121,6 @@ class ForwardTests(SynchronousTestCase):
             connection.getPeer = lambda: IPv4Address("TCP", host, 40000)
         return connection.open(self.factory.buildProtocol(None))
 
-    def turns(self, connection):
-        """Let the reactor turn a few times."""
-        for _ in range(4):
-            self.reactor.advance(0)
-            connection.turn()
-
     def warnings(self):
         """Return the texts of the warnings that were logged."""
         return self.events.texts()
@@ -145,12 +139,12 @@ class ForwardTests(SynchronousTestCase):
         connection.receive(b"x")
         connection.receive_end()
         target = self.session.dials[0].succeed(greeting=b"hello ")
-        self.turns(connection)
+        connection.turns()
         self.assertEqual((target.received, target.read_ended), (b"x", 1))
         far = self.session.dials[0].far
         far.write(b"answer")
         far.loseWriteConnection()
-        self.turns(connection)
+        connection.turns()
         self.assertEqual(connection.sent, b"hello answer")
         self.assertIsInstance(connection.closed_with, ConnectionDone)
         self.assertEqual(self.warnings(), [])
@@ -160,14 +154,14 @@ class ForwardTests(SynchronousTestCase):
         connection = self.open()
         connection.receive_end()
         self.session.dials[0].succeed()
-        self.turns(connection)
+        connection.turns()
         far = self.session.dials[0].far
         far.write(b"x" * 60_000)
         far.loseWriteConnection()
         gone = self.factory.drain()
         self.assertIsNone(connection.protocol.stream)
         self.assertNoResult(gone)
-        self.turns(connection)
+        connection.turns()
         self.assertEqual(connection.sent, b"x" * 60_000)
         self.successResultOf(gone)
 

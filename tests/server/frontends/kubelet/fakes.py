@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from twisted.internet.address import IPv4Address
+from OpenSSL.crypto import X509
+from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.testing import StringTransport
 from zope.interface import implementer
 
@@ -18,6 +19,21 @@ def head(method="GET", target="/metrics", host="edge-1:10250", **fields):
         values = [values] if isinstance(values, str) else values
         pairs += [(name.replace("_", "-").encode(), value.encode()) for value in values]
     return RequestHead(method.encode(), target.encode(), "1.1", pairs)
+
+
+class SecureTransport(StringTransport):
+    """What a caller is behind, with a certificate or without."""
+
+    looks = 0
+
+    def __init__(self, certificate):
+        super().__init__(peerAddress=IPv6Address("TCP", "2001:db8::9", 4242))
+        self.certificate = certificate
+
+    def getPeerCertificate(self):
+        """Return the certificate."""
+        self.looks += 1
+        return self.certificate and X509.from_cryptography(self.certificate)
 
 
 @implementer(IExchange)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gc
 
-from OpenSSL.crypto import X509
-from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.pki.support import Issuer
-from tests.server.frontends.kubelet.fakes import head
+from tests.server.frontends.kubelet.fakes import SecureTransport, head
 from yurttunnel.pki.credentials import new_key
 from yurttunnel.pki.identity import parse_identifiers
 from yurttunnel.server.frontends.kubelet.callers import (
@@ -17,21 +15,6 @@ from yurttunnel.server.frontends.kubelet.callers import (
     client_of,
 )
 from yurttunnel.server.frontends.kubelet.reviews import User
-
-
-class Transport(StringTransport):
-    """What a caller is behind, with a certificate or without."""
-
-    looks = 0
-
-    def __init__(self, certificate):
-        super().__init__()
-        self.certificate = certificate
-
-    def getPeerCertificate(self):
-        """Return the certificate."""
-        self.looks += 1
-        return self.certificate and X509.from_cryptography(self.certificate)
 
 
 class CertificateTests(SynchronousTestCase):
@@ -45,7 +28,7 @@ class CertificateTests(SynchronousTestCase):
     def behind(self, name, organization=None):
         """Read a certificate."""
         certificate = self.authority.sign_client(new_key().public_key(), name, organization)
-        return self.users.behind(Transport(certificate))
+        return self.users.behind(SecureTransport(certificate))
 
     def test_user(self):
         """The common name is the user, and the organization a group."""
@@ -66,15 +49,15 @@ class CertificateTests(SynchronousTestCase):
         """A certificate of an agent is one of a node."""
         identifiers = parse_identifiers("host=edge-1")
         certificate = self.authority.sign_node("edge-1", identifiers, new_key().public_key(), "ab")
-        self.assertTrue(self.users.behind(Transport(certificate)).is_node)
+        self.assertTrue(self.users.behind(SecureTransport(certificate)).is_node)
 
     def test_nobody(self):
         """Without a certificate, or a name in it, nobody is known."""
-        self.assertIsNone(self.users.behind(Transport(None)))
+        self.assertIsNone(self.users.behind(SecureTransport(None)))
 
     def test_once(self):
         """A certificate is read once for each connection, and nothing is kept of one that ended."""
-        transport = Transport(self.authority.certificate)
+        transport = SecureTransport(self.authority.certificate)
         for _ in range(3):
             self.users.behind(transport)
         self.assertEqual(1, transport.looks)

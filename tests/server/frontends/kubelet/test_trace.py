@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 
-from OpenSSL.crypto import X509
 from twisted.internet.address import IPv6Address
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
@@ -12,26 +11,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.logged import Logged
 from tests.pki.support import Issuer
-from tests.server.frontends.kubelet.fakes import head, request
+from tests.server.frontends.kubelet.fakes import SecureTransport, head, request
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.ops.log_levels import REQUESTS
 from yurttunnel.server.frontends.kubelet.destination import Destination
 from yurttunnel.server.frontends.kubelet.trace import Trace
-
-
-class SecureTransport(StringTransport):
-    """What a caller with a certificate is behind."""
-
-    looks = 0
-
-    def __init__(self, certificate):
-        super().__init__(peerAddress=IPv6Address("TCP", "2001:db8::9", 4242))
-        self.certificate = certificate
-
-    def getPeerCertificate(self):
-        """Return the certificate."""
-        self.looks += 1
-        return self.certificate and X509.from_cryptography(self.certificate)
 
 
 class TraceTests(SynchronousTestCase):

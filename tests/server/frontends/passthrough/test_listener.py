@@ -106,12 +106,6 @@ class ListenerTestCase(SynchronousTestCase):
             dial.succeed()
         return connection
 
-    def turns(self, connection):
-        """Let the reactor turn a few times."""
-        for _ in range(4):
-            self.reactor.advance(0)
-            connection.turn()
-
     def warnings(self):
         """Return the texts that were logged."""
         return self.events.texts()
@@ -142,11 +136,11 @@ class LedTests(ListenerTestCase):
         connection.receive(b"GET / HTTP/1.0\r\n\r\n")
         connection.receive_end()
         target = dial.succeed(greeting=b"hello ")
-        self.turns(connection)
+        connection.turns()
         self.assertEqual((target.received, target.read_ended), (b"GET / HTTP/1.0\r\n\r\n", 1))
         dial.far.write(b"answer")
         dial.far.loseWriteConnection()
-        self.turns(connection)
+        connection.turns()
         self.assertEqual(connection.sent, b"hello answer")
         self.assertIsInstance(connection.closed_with, ConnectionDone)
         self.assertEqual(self.warnings(), [])
@@ -232,11 +226,11 @@ class NamedTests(ListenerTestCase):
         connection.receive_end()
         dial = self.assert_dialed("10.0.0.1", 12345)
         target = dial.succeed()
-        self.turns(connection)
+        connection.turns()
         self.assertEqual((target.received, target.read_ended), (flight + b"early data", 1))
         dial.far.write(b"answer")
         dial.far.loseWriteConnection()
-        self.turns(connection)
+        connection.turns()
         self.assertEqual(connection.sent, b"answer")
         self.assertIsInstance(connection.closed_with, ConnectionDone)
         self.assertEqual(self.warnings(), [])
@@ -267,7 +261,7 @@ class NamedTests(ListenerTestCase):
         self.informers.put(NODES, node("evil", "10.0.0.9", ("Hostname", OWN_NAME), labels=EDGE))
         connection = self.open("10.96.0.7")
         connection.receive(client_hello(OWN_NAME))
-        self.turns(connection)
+        connection.turns()
         self.assertEqual((connection.sent, evil.dials), (ALERT, []))
         self.assert_refused(Refusal.UNKNOWN_NAME, OWN_NAME)
 
@@ -307,7 +301,7 @@ class NamedTests(ListenerTestCase):
         """The same, with the name."""
         connection = self.open("10.96.0.7")
         connection.receive(client_hello("metrics-server.kube-system.svc"))
-        self.turns(connection)
+        connection.turns()
         self.assertEqual(connection.sent, ALERT)
         self.assert_refused(
             Refusal.UNKNOWN_NAME, "10.96.0.7:10250 is refused", "metrics-server.kube-system.svc"
@@ -352,7 +346,7 @@ class NamedTests(ListenerTestCase):
         self.assertIn("from 192.0.2.0 to a node that is not known yet is refused: 3", warning)
         fourth.receive(client_hello("edge-1"))
         self.assertEqual(len(self.session.dials), 1)
-        self.turns(first)
+        first.turns()
         self.open(source=sources[4])
         self.assertFalse(second.aborted)
 
@@ -391,7 +385,7 @@ class NamedTests(ListenerTestCase):
         """Checks of health connect and go; nobody is bothered."""
         ends, breaks = self.open(), self.open()
         ends.receive_end()
-        self.turns(ends)
+        ends.turns()
         self.assertIsInstance(ends.closed_with, ConnectionDone)
         breaks.break_off(ConnectionLost())
         self.assertFalse(self.open().aborted)
