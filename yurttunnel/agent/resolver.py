@@ -23,6 +23,8 @@ lookup counts until it ends, even when nobody waits for it any longer."""
 LookUp = Callable[[str], Deferred[list[Address]]]
 """Fires with the addresses of a name, none where it has none; fails with ``OSError``."""
 
+_Waiting = list[Deferred[list[Address]]]
+"""Those who wait for one lookup."""
 
 _NO_ADDRESS = frozenset(
     getattr(socket, name, socket.EAI_NONAME)
@@ -93,7 +95,7 @@ class NodeResolver:
         self._own_names = dict(own_names)
         self._most_lookups = most_lookups
         self.lookups = 0
-        self._shared: dict[str, _Lookup] = {}
+        self._waiting: dict[str, _Waiting] = {}
 
     def known(self, name: str) -> Sequence[Address] | None:
         """Return the addresses of one of the node's own names, ``None`` for other names."""
@@ -107,53 +109,42 @@ class NodeResolver:
         :class:`TooManyLookups`, or ``OSError`` where the system could not look. There is no
         deadline here: whoever waits cancels the Deferred when time is up.
         """
-        shared = self._shared.get(name)
-        if shared is not None:
-            return shared.wait()
+        waiting = self._waiting.get(name)
+        if waiting is not None:
+            return self._wait(name, waiting)
         if self.lookups >= self._most_lookups:
             return fail(TooManyLookups(f"{self.lookups} name lookups are in progress"))
         self.lookups += 1
-        lookup = self._shared[name] = _Lookup(self, name)
-        found = lookup.wait()
-        _ = self._look_up(name).addBoth(lookup.ended)
+        waiting = self._waiting[name] = []
+        found = self._wait(name, waiting)
+        _ = self._look_up(name).addBoth(self._ended, name, waiting)
         return found
 
-    def ended(self) -> None:
-        """Make room for another lookup; lookups call this once."""
-        self.lookups -= 1
-
-    def share_no_more(self, name: str, lookup: _Lookup) -> None:
-        """Have the next one who asks for ``name`` not wait for ``lookup``, which may hang."""
-        if self._shared.get(name) is lookup:
-            del self._shared[name]
-
-
-class _Lookup:
-    """One lookup, and those who wait for it."""
-
-    def __init__(self, resolver: NodeResolver, name: str) -> None:
-        self._resolver = resolver
-        self._name = name
-        self._waiting: list[Deferred[list[Address]]] = []
-
-    def wait(self) -> Deferred[list[Address]]:
+    def _wait(self, name: str, waiting: _Waiting) -> Deferred[list[Address]]:
         """Return what fires with the addresses; cancelling it leaves the others as they are."""
-        found: Deferred[list[Address]] = Deferred(self._given_up)
-        self._waiting.append(found)
+
+        def given_up(found: Deferred[list[Address]]) -> None:
+            if found in waiting:
+                waiting.remove(found)
+            if not waiting:
+                self._share_no_more(name, waiting)
+
+        found: Deferred[list[Address]] = Deferred(given_up)
+        waiting.append(found)
         return found
 
-    def ended(self, outcome: list[Address] | Failure) -> None:
+    def _ended(self, outcome: list[Address] | Failure, name: str, waiting: _Waiting) -> None:
         """Hand the addresses, or why there are none, over to those who still wait for them."""
-        self._resolver.ended()
-        self._resolver.share_no_more(self._name, self)
-        waiting, self._waiting = self._waiting, []
-        for found in waiting:
+        self.lookups -= 1
+        self._share_no_more(name, waiting)
+        told = list(waiting)
+        waiting.clear()
+        for found in told:
             # Whoever was called before may have had this one give up.
             if not found.called:
                 found.callback(outcome)
 
-    def _given_up(self, found: Deferred[list[Address]]) -> None:
-        if found in self._waiting:
-            self._waiting.remove(found)
-        if not self._waiting:
-            self._resolver.share_no_more(self._name, self)
+    def _share_no_more(self, name: str, waiting: _Waiting) -> None:
+        """Have the next one who asks for ``name`` not wait for this lookup, which may hang."""
+        if self._waiting.get(name) is waiting:
+            del self._waiting[name]
