@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 import uuid
 from functools import partial
-from typing import Any
 
 from twisted.application.service import IService
 
@@ -57,7 +56,6 @@ from yurttunnel.server.frontends.kubelet.reviews import AuthorizationCounters, R
 from yurttunnel.server.joining_box import label_section
 from yurttunnel.server.options import ClusterSettings, Settings
 from yurttunnel.server.process import ServerProcess
-from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.server.service import ServerService
 from yurttunnel.server.siblings.replicas import replica_slices
 from yurttunnel.server.siblings.service import METRICS as SIBLING_METRICS
@@ -263,7 +261,7 @@ class ClusterServer:
                 self._reactor,
                 self._reviews,
                 users,
-                partial(_node_of, registry),
+                registry,
                 self._authorization,
             ),
             *find_middlewares(
@@ -338,13 +336,3 @@ def _revoke_deleted(agents: AgentListener, old: Node | None, new: Node | None) -
     """End the session of a node that has been deleted from the cluster."""
     if old is not None and new is None:
         agents.revoke(old.name)
-
-
-def _node_of(registry: SessionRegistry, request: Any) -> str | None:
-    destination = request.destination
-    if destination is None:
-        return None
-    try:
-        return str(registry.find(destination.node).node)
-    except NodeNotConnected:
-        return None

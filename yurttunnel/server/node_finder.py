@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from yurttunnel.cluster.nodes import Node, Nodes
-from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRegistry
+from yurttunnel.server.registry import INodeSession, SessionRegistry
 
 
 class NodeFinder:
@@ -40,8 +40,5 @@ class NodeFinder:
 
     def own_session(self, name: str) -> INodeSession | None:
         """Return the session of the node ``name`` itself."""
-        try:
-            session = self._registry.find(name)
-        except NodeNotConnected:
-            return None
-        return session if session.node == name else None
+        session = self._registry.found(name)
+        return session if session is not None and session.node == name else None

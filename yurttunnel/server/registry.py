@@ -260,6 +260,13 @@ class SessionRegistry:
             raise NodeNotConnected(host, None, time_of_day(self._clock)) from None
         return self._search(desired, host)
 
+    def found(self, host: str) -> INodeSession | None:
+        """Return what :meth:`find` does, ``None`` where it raises."""
+        try:
+            return self.find(host)
+        except NodeNotConnected:
+            return None
+
     def find_another(self, session: INodeSession) -> INodeSession | None:
         """Return the best other way to the node of ``session``, if any; see :meth:`find`."""
         ways = [*self._claims.get(_own(session), ()), *self._direct.get(session.node, ())]

@@ -107,7 +107,7 @@ class LossTests(TwoServersTests):
                 link.lost = True
         self.network.pass_time(7)
         self.assertEqual(Code.SESSION_LOST, near.reasons[0].value.code)
-        self.assertIsNone(self.first.finds("edge-1"))
+        self.assertIsNone(self.first.registry.found("edge-1"))
         for link in self.network.open_links:
             if link.lost:
                 link.cut()
@@ -119,7 +119,7 @@ class LossTests(TwoServersTests):
         """
         agent = self.joined()
         other = self.agent(self.first, "edge-2", identifiers="host=edge-2&default-route=true")
-        way = self.first.finds("edge-1")
+        way = self.first.registry.found("edge-1")
         idle = []
         self.first.listener.on_sessions_drain.append(idle.append)
         self.second.stop_listening()
@@ -127,7 +127,7 @@ class LossTests(TwoServersTests):
             if link not in (agent.link, other.link):
                 link.cut()
         self.assertEqual([frozenset({way})], idle)
-        self.assertIs(way, self.first.finds("edge-1"))
+        self.assertIs(way, self.first.registry.found("edge-1"))
         self.assertFalse(way.connected)
         error = self.failureResultOf(self.dial(self.first, agent), StreamFailed).value
         self.assertEqual(Code.SESSION_LOST, error.code)
@@ -166,8 +166,8 @@ class DrainTests(TwoServersTests):
         self.first.listener.on_sessions_drain.append(drained.extend)
         gone = self.second.drain()
         self.network.pass_time(1)
-        self.assertTrue(self.first.finds("edge-1").draining)
-        self.assertEqual([self.first.finds("edge-1")], drained)
+        self.assertTrue(self.first.registry.found("edge-1").draining)
+        self.assertEqual([self.first.registry.found("edge-1")], drained)
         # The agent has a session with nobody else.
         late, _ = self.stream(self.first, agent)
         late.transport.abortConnection()

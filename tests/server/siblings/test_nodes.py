@@ -34,8 +34,8 @@ class NodeTests(TwoServersTests):
         """A node is found where its agent is not, by all its identifiers, at once."""
         self.joined(identifiers="host=edge-1&host=camera&ipv4=192.0.2.7&cidr=10.1.0.0/16")
         for host in ("edge-1", "camera", "192.0.2.7", "10.1.2.3"):
-            self.assertEqual("edge-1", self.first.finds(host).node)
-            self.assertIs(self.first.finds("edge-1"), self.first.finds(host))
+            self.assertEqual("edge-1", self.first.registry.found(host).node)
+            self.assertIs(self.first.registry.found("edge-1"), self.first.registry.found(host))
         self.assertEqual(1, self.first.siblings.stats().remote_nodes)
         self.assertEqual(0, self.second.siblings.stats().remote_nodes)
         self.assertEqual([], self.first.listener.sessions())
@@ -63,7 +63,7 @@ class NodeTests(TwoServersTests):
         registry = self.first.registry
         registry.on_remote_gone.append(lambda node: reached.append(registry.reaches(node)))
         self.joined(identifiers="host=edge-1", process=first.hello.process)
-        self.assertIsNone(self.first.finds("192.0.2.7"))
+        self.assertIsNone(self.first.registry.found("192.0.2.7"))
         self.assertEqual([True], reached)
 
     def test_gone_while_a_session_ends_its_streams(self):
@@ -134,7 +134,7 @@ class NodeTests(TwoServersTests):
         self.second.registry.add(session)
         self.network.pass_time(0.1)
         host = ".".join(["h" * 60] * 4)[:240]
-        opened = self.first.finds(node).open_stream(host, 80, 15.0, "r" * 255)
+        opened = self.first.registry.found(node).open_stream(host, 80, 15.0, "r" * 255)
         self.network.settle()
         (dial,) = session.dials
         self.assertEqual((host, "r" * 255), (dial.host, dial.request_id))
@@ -148,7 +148,9 @@ class NodeTests(TwoServersTests):
         self.second.registry.add(session)
         self.network.pass_time(0.1)
         caller = Holder.of(Kind.FORWARD, "--forward a", "192.0.2.1")
-        opened = self.first.finds("edge-1").open_stream("192.0.2.80", 80, 15.0, "r", caller)
+        opened = self.first.registry.found("edge-1").open_stream(
+            "192.0.2.80", 80, 15.0, "r", caller
+        )
         self.network.settle()
         (dial,) = session.dials
         self.assertEqual(caller, dial.holder)
@@ -160,7 +162,7 @@ class NodeTests(TwoServersTests):
         """A host that does not fit beside the node's number is a bad destination."""
         self.second.registry.add(fake_session("node-1"))
         self.network.pass_time(0.1)
-        opened = self.first.finds("node-1").open_stream("h" * 255, 80, 15.0, "r")
+        opened = self.first.registry.found("node-1").open_stream("h" * 255, 80, 15.0, "r")
         error = self.failureResultOf(opened, StreamFailed).value
         self.assertEqual(Code.BAD_DESTINATION, error.code)
 
@@ -214,9 +216,9 @@ class NodeTests(TwoServersTests):
         """A node that is here is not reached by a sibling, in whichever order they came."""
         self.joined()
         self.agent(self.first)
-        self.assertIs(self.first.registry.direct("edge-1"), self.first.finds("edge-1"))
+        self.assertIs(self.first.registry.direct("edge-1"), self.first.registry.found("edge-1"))
         self.joined("edge-1", process=OTHER_PROCESS)
-        self.assertIs(self.first.registry.direct("edge-1"), self.first.finds("edge-1"))
+        self.assertIs(self.first.registry.direct("edge-1"), self.first.registry.found("edge-1"))
         self.assertEqual(0, self.first.siblings.stats().remote_nodes)
 
     def test_direct_session_that_ends(self):
@@ -248,7 +250,7 @@ class NodeTests(TwoServersTests):
         agent = self.joined()
         agent.acceptor.answer = None
         near, _ = self.stream(self.first, agent)
-        way = self.first.finds("edge-1")
+        way = self.first.registry.found("edge-1")
         self.assertFalse(way.draining)
         agent.session.go_away("the agent is about to stop")
         self.network.pass_time(0.1)
@@ -260,7 +262,7 @@ class NodeTests(TwoServersTests):
     def test_node_that_has_just_gone(self):
         """A dial for a node that leaves its sibling meanwhile says so."""
         agent = self.joined()
-        way = self.first.finds("edge-1")
+        way = self.first.registry.found("edge-1")
         opened = self.dial(self.first, agent)
         agent.session.close(Code.SESSION_LOST, "gone")
         self.network.settle()
@@ -405,7 +407,7 @@ class NodeTests(TwoServersTests):
     def test_lost_in_both(self):
         """A dial that is lost in a sibling's session with the agent does not come back by us."""
         near, far = self.both()
-        way = self.first.registry.find_another(self.first.finds("edge-1"))
+        way = self.first.registry.find_another(self.first.registry.found("edge-1"))
         opened = way.open_here("192.0.2.80", 80, 15.0, "r")
         self.network.settle()
         far.session.close(Code.SESSION_LOST, "the agent has been restarted")
@@ -489,7 +491,7 @@ class NodeTests(TwoServersTests):
     def test_snapshot(self):
         """The way to a node describes itself by the node's name and the sibling's session."""
         self.joined()
-        way = self.first.finds("edge-1")
+        way = self.first.registry.found("edge-1")
         verifyObject(INodeSession, way)
         snapshot = way.snapshot()
         self.assertEqual(("edge-1", True), (snapshot.node, snapshot.connected))

@@ -24,7 +24,7 @@ from yurttunnel.pki.contexts import ClientContexts, ServerContexts
 from yurttunnel.pki.credentials import new_key
 from yurttunnel.pki.names import KUBELET_CLIENT_NAME, NODE_ORGANIZATION
 from yurttunnel.server.agents import AgentListener, AgentListenerSettings, RefuseStreams
-from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
+from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.siblings.replicas import replica_slices
 from yurttunnel.server.siblings.service import Siblings
 from yurttunnel.server.siblings.settings import SiblingSettings
@@ -188,16 +188,9 @@ class Server:
             for client in self.siblings._clients.values()
         )
 
-    def finds(self, host):
-        """Return what serves a host here, ``None`` when nothing does."""
-        try:
-            return self.registry.find(host)
-        except NodeNotConnected:
-            return None
-
     def knows(self, *hosts):
         """Whether all hosts are served here, now."""
-        found = [self.finds(host) for host in hosts]
+        found = [self.registry.found(host) for host in hosts]
         return all(session is not None and session.connected for session in found)
 
     @property

@@ -24,7 +24,6 @@ from yurttunnel.server.frontends.kubelet.authorization import Authorization
 from yurttunnel.server.frontends.kubelet.callers import CertificateUsers
 from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
 from yurttunnel.server.frontends.kubelet.reviews import METRICS, AuthorizationCounters, Reviews
-from yurttunnel.server.registry import NodeNotConnected
 from yurttunnel.tunnel import tls
 
 ALLOWED = "kube-apiserver-kubelet-client"
@@ -115,17 +114,10 @@ class AuthorizedWorld(World):
         self.addCleanup(lambda: self.successResultOf(self.reviews.stopService()))
         self.serving = OptionalCallerContexts(self.issuer.server("edge-1"))
         self.authorization = Authorization(
-            self.clock, self.reviews, CertificateUsers([ALLOWED]), self.node_of, self.decided
+            self.clock, self.reviews, CertificateUsers([ALLOWED]), self.registry, self.decided
         )
         self.passed = Passed()
         return [self.authorization, self.passed]
-
-    def node_of(self, request):
-        """Ask the registry."""
-        try:
-            return self.registry.find(request.destination.node).node
-        except NodeNotConnected:
-            return None
 
     def secured(self):
         """Make the far end of a connection to the port with TLS."""

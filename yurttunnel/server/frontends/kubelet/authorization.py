@@ -7,7 +7,6 @@ this node. kube-apiserver is known by the name in its certificate and has done t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred
@@ -22,7 +21,7 @@ from yurttunnel.http.interfaces import ExchangeFailed, IExchange
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.server.frontends.kubelet.access import Access, accesses
 from yurttunnel.server.frontends.kubelet.callers import CertificateUser, CertificateUsers
-from yurttunnel.server.frontends.kubelet.destination import destination_of
+from yurttunnel.server.frontends.kubelet.destination import Destination, destination_of
 from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
 from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
 from yurttunnel.server.frontends.kubelet.reviews import (
@@ -31,10 +30,8 @@ from yurttunnel.server.frontends.kubelet.reviews import (
     Reviews,
     User,
 )
+from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT
-
-NodeOf = Callable[[InterceptedRequest], str | None]
-"""Returns the name of the node that a request will reach, ``None`` when that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class _Refused(RequestFailed):
 class Authorization:
     """Lets through who has an allowed name of ``users``, and whom ``reviews`` allows what it asks.
 
-    It stands behind whatever chooses the destination, so that ``node_of`` knows the node. A
+    It stands behind whatever chooses the destination, so that ``registry`` knows the node. A
     middleware behind it that sends requests elsewhere has to know who may go there: nobody else
     looks at that again.
     Requests without TLS pass: their port is for this machine. A request is looked at once, when
@@ -74,11 +71,11 @@ class Authorization:
         clock: IReactorTime,
         reviews: Reviews,
         users: CertificateUsers,
-        node_of: NodeOf,
+        registry: SessionRegistry,
         counters: AuthorizationCounters,
     ) -> None:
         self._reviews = reviews
-        self._node_of = node_of
+        self._registry = registry
         self._counters = counters
         self._users = users
         self._warnings = RateLimitedLog(clock, self._log)
@@ -168,7 +165,7 @@ class Authorization:
         """Raise :class:`_Refused` unless ``user`` may do what the request asks for."""
         destination = request.destination or destination_of(request.exchange.head)
         request.destination = destination
-        node = self._node_of(request) or ""
+        node = self._node_of(destination)
         desired = accesses(request.exchange.head, node, destination.port == KUBELET_PORT)
         try:
             for access in desired:
@@ -179,13 +176,18 @@ class Authorization:
         except ReviewFailed as error:
             raise _unavailable(f"what {user.name!r} may do", error) from None
         # The reviews take time, in which the address may have become another node's.
-        if node and self._node_of(request) != node:
+        if node and self._node_of(destination) != node:
             raise _Refused(
                 503,
                 f"{destination.node} has just become another node's, or its node is gone:"
                 " ask again",
                 "unavailable",
             )
+
+    def _node_of(self, destination: Destination) -> str:
+        """Return the name of the node that a request will reach, empty when that is not known."""
+        session = self._registry.found(destination.node)
+        return "" if session is None else str(session.node)
 
     def _denied(self, request: InterceptedRequest, user: User, desired: list[Access]) -> _Refused:
         what = " or ".join(map(str, desired))

@@ -103,12 +103,9 @@ class HostNames:
         except (UnicodeDecodeError, BadAuthority):
             return set()
         nodes = set(self._nodes_called(host))
-        try:
-            session = self._registry.find(host)
-        except NodeNotConnected:
-            return nodes
+        session = self._registry.found(host)
         # One that has been found may serve whatever nobody else does.
-        if host in (session.node, *session.identifiers.hosts):
+        if session is not None and host in (session.node, *session.identifiers.hosts):
             nodes.add(session.node)
         return nodes
 

@@ -16,7 +16,7 @@ from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.server.frontends.kubelet.destination import Destination
 from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
 from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
-from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRegistry
+from yurttunnel.server.registry import INodeSession, SessionRegistry
 
 
 @implementer(IMiddleware)
@@ -45,9 +45,8 @@ class LocalhostPorts:
         return led
 
     def _led(self, destination: Destination) -> Destination:
-        try:
-            session = self._registry.find(destination.node)
-        except NodeNotConnected:
+        session = self._registry.found(destination.node)
+        if session is None:
             # The proxy tells the caller.
             return destination
         node = self._nodes.get(session.node) or _node_behind(session)
