@@ -101,12 +101,12 @@ class Authorization:
     def _review(
         self, request: InterceptedRequest, certificate: CertificateUser | None, handler: Handler
     ) -> None:
-        waiting = _Waiting()
-        request.exchange.on_end(waiting.end)
+        ended: list[ExchangeFailed | None] = []
+        request.exchange.on_end(ended.append)
 
         def allowed(_: None) -> None:
             # Who has left meanwhile must not have a connection made to a kubelet.
-            if not waiting.ended:
+            if not ended:
                 handler(request)
 
         # Its owner is the exchange: it ends when the reviews do, and these have a deadline.
@@ -215,15 +215,6 @@ class Authorization:
             node=request.node,
         )
         request.exchange.fail(500, "the server has a defect; its log has more")
-
-
-class _Waiting:
-    """Remembers that an exchange has ended while it was reviewed."""
-
-    ended = False
-
-    def end(self, error: ExchangeFailed | None) -> None:
-        self.ended = True
 
 
 def _unavailable(what: str, error: ReviewFailed) -> _Refused:

@@ -95,8 +95,7 @@ class KubeletConnector:
     async def _secured(self, key: KubeletKey, stream: IStream) -> ClientConnection:
         creator = self._contexts.creator(key.session.node, key.host)
         connection = HTTPSConnection(self._reactor, problem_with_kubelet)
-        overdue = _Overdue()
-        timer = self._reactor.callLater(HANDSHAKE_TIMEOUT, overdue.abort, connection)
+        timer = self._reactor.callLater(HANDSHAKE_TIMEOUT, connection.abort)
         try:
             secured = tls.client_side(
                 self._reactor, creator, Factory.forProtocol(lambda: connection)
@@ -107,7 +106,7 @@ class KubeletConnector:
             connection.abort()
             raise
         except Exception as error:
-            raise self._handshake_failed(key, error, overdue.happened) from error
+            raise self._handshake_failed(key, error, not timer.active()) from error
         finally:
             if timer.active():
                 timer.cancel()
@@ -131,13 +130,3 @@ class KubeletConnector:
         closed = isinstance(error, ConnectionDone | ConnectionLost)
         problem = "it has closed the connection" if closed else str(error)
         return RequestFailed(502, f"TLS with {key} has failed: {problem}")
-
-
-class _Overdue:
-    """Remembers that a handshake has been given up."""
-
-    happened = False
-
-    def abort(self, connection: ClientConnection) -> None:
-        self.happened = True
-        connection.abort()
