@@ -224,7 +224,7 @@ class CommandTests(SynchronousTestCase):
         self.assertIn("servers: ok\nevery server: not connected: 127.0.0.1:10999", body)
         self.assertNotIn("127.0.0.1:10262 (", body)
         [clients] = [part for part in agent if isinstance(part, AgentService)]
-        self.assertEqual(1, len(clients.sessions()))
+        self.assertEqual(1, len(clients.servers.sessions()))
 
     def test_two_addresses_of_one_server(self):
         """The client whose session the other has replaced stands by, which is no defect."""
@@ -232,9 +232,9 @@ class CommandTests(SynchronousTestCase):
         agent = self.start("--tunnelserver-addr", "127.0.0.1:10262,[::1]:10262")
         [clients] = [part for part in agent if isinstance(part, AgentService)]
         self.reactor.pass_time(3)
-        [session] = clients.sessions()
+        [session] = clients.servers.sessions()
         self.reactor.pass_time(LONGEST_DELAY * 2, 1)
-        self.assertEqual([session], clients.sessions())
+        self.assertEqual([session], clients.servers.sessions())
         status, body = self.reactor.get(META, "/readyz")
         self.assertEqual((200, True), (status, "every server: ok\n" in body))
 

@@ -67,7 +67,7 @@ class ServiceTests(TestCase):
         self.stop()
         self.clock.advance(DRAIN_TIMEOUT)
         self.network.settle()
-        self.assertEqual([], self.service.sessions())
+        self.assertEqual([], self.servers.sessions())
         self.listener.close_sessions(Code.GOING_AWAY, "over")
         self.network.settle()
         self.clock.advance(CLOSE_TIMEOUT)
@@ -90,23 +90,20 @@ class ServiceTests(TestCase):
             self.read_token if self.token != "" else None,
         )
         self.context = context_with(self.clock, self.acceptor)
+        settings = ClientSettings("edge-1", lambda: "host=edge-1", Limits(), "test 1")
+        self.servers = ServerSet(self.context, settings, self.secured)
         self.service = AgentService(
             self.clock,
             self.trust,
             FixedAddresses([(HOST, 10262)]),
-            self.make_servers,
+            self.servers,
             SimpleNamespace(stop=self.stop_dialer),
             DRAIN_TIMEOUT,
         )
 
-    def make_servers(self, contexts):
-        """Make what keeps the sessions, all of them over the one network."""
-
-        def secured(host, port):
-            return tls.TLSEndpoint(self.clock, contexts.creator(host), self.network)
-
-        settings = ClientSettings("edge-1", lambda: "host=edge-1", Limits(), "test 1")
-        return ServerSet(self.context, settings, secured)
+    def secured(self, host, port):
+        """Return the way to a server, which is the one network."""
+        return tls.TLSEndpoint(self.clock, self.trust.creator(host), self.network)
 
     def stop_dialer(self):
         """Count it."""
@@ -138,8 +135,8 @@ class BeginningTests(ServiceTests):
         self.start()
         self.assertIsNone(self.service.not_connected())
         self.assertEqual("edge-1", self.registry.find("edge-1").node)
-        self.assertEqual(1, len(self.service.sessions()))
-        self.assertEqual(0, self.service.failed_attempts())
+        self.assertEqual(1, len(self.servers.sessions()))
+        self.assertEqual(0, self.servers.failed_attempts())
 
     def test_second_start(self):
         """A later start needs no token."""
@@ -190,7 +187,7 @@ class BeginningTests(ServiceTests):
 
     def test_defect(self):
         """So does a defect, which is logged, rather than an agent that does nothing for ever."""
-        self.service._make_servers = lambda contexts: {}["missing"]
+        self.patch(self.servers, "use", lambda locations: {}["missing"])
         self.start()
         self.assertEqual(1, len(self.flushLoggedErrors(KeyError)))
         self.assertEqual(1, len(self.sentences))
@@ -205,7 +202,7 @@ class BeginningTests(ServiceTests):
         self.assertEqual(problem, self.service.partly_connected(), "none is not every one")
         self.network.pass_time(3)
         self.assertIn("refused", self.service.not_connected())
-        self.assertGreater(self.service.failed_attempts(), 0)
+        self.assertGreater(self.servers.failed_attempts(), 0)
 
     def test_certificate_problem(self):
         """Without a certificate that is good there is a problem; a failed renewal is a warning."""

@@ -40,7 +40,6 @@ from yurttunnel.ops.status.peers import Peers
 from yurttunnel.ops.status.sections import Section
 from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.status.words import PeerWords
-from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.pki.identity import Identifiers, format_identifiers
 from yurttunnel.steering.page import steering_page
 from yurttunnel.tunnel import tls
@@ -124,24 +123,22 @@ class AgentProcess:
         dialer = Dialer(reactor, policy, resolver, settings.node_name, counters.dial_durations)
         context = SessionContext(reactor, counters, budget, dialer)
 
-        def make_servers(contexts: ClientContexts) -> ServerSet:
-            def secured(host: str, port: int) -> IStreamClientEndpoint:
-                creator = contexts.creator(server_name or host)
-                return tls.TLSEndpoint(reactor, creator, server_endpoint(reactor, host, port))
+        def secured(host: str, port: int) -> IStreamClientEndpoint:
+            creator = trust.creator(server_name or host)
+            return tls.TLSEndpoint(reactor, creator, server_endpoint(reactor, host, port))
 
-            return ServerSet(
-                context, client_settings, secured, settings.server_connections, expected
-            )
-
+        servers = ServerSet(
+            context, client_settings, secured, settings.server_connections, expected
+        )
         self.agent = AgentService(
-            reactor, trust, addresses, make_servers, dialer, settings.drain_timeout
+            reactor, trust, addresses, servers, dialer, settings.drain_timeout
         )
         self.lag = ReactorLag(reactor)
         self.metrics = agent_registry(
             counters,
             budget,
             self._snapshots,
-            self.agent.failed_attempts,
+            self.agent.servers.failed_attempts,
             trust.certificates,
             self.lag.worst,
         )
@@ -162,13 +159,13 @@ class AgentProcess:
                     reactor,
                     words=SERVERS,
                     counters=counters,
-                    sessions=self.agent.sessions,
+                    sessions=self.agent.servers.sessions,
                     snapshots=self._snapshots,
                 ),
                 sections=[lambda _: destination_section(policy.described())],
             ),
         )
-        debug = Debug(reactor, self.agent.sessions, self.lag, shown_levels, dialer.ends.has)
+        debug = Debug(reactor, self.agent.servers.sessions, self.lag, shown_levels, dialer.ends.has)
         features = [steering_page(lambda: None)]
         own = meta_pages(status, self.readiness, self.metrics, self._snapshots, features)
         self._pages, self._debug_pages = own | debug.guarded, debug.pages
@@ -211,7 +208,7 @@ class AgentProcess:
         )
 
     def _snapshots(self) -> Iterator[SessionSnapshot]:
-        return (session.snapshot() for session in self.agent.sessions())
+        return (session.snapshot() for session in self.agent.servers.sessions())
 
 
 def agent_registry(

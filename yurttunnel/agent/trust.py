@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Mapping
 
 from twisted.application.service import MultiService
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IOpenSSLClientConnectionCreator, IReactorTime
 
 from yurttunnel.pki.authorities import Authorities
 from yurttunnel.pki.contexts import ClientContexts, LiveAuthorities, LiveContexts
@@ -46,6 +46,11 @@ class AgentTrust(MultiService):
             self._contexts = ClientContexts(self._credentials())
             self._live.follow(self._contexts, self._credentials)
         return self._contexts
+
+    def creator(self, server_name: str) -> IOpenSSLClientConnectionCreator:
+        """Return TLS toward a server whose certificate is for a name, when this is ready."""
+        assert self._contexts is not None
+        return self._contexts.creator(server_name)
 
     def certificates(self) -> Mapping[str, datetime.datetime]:
         """Return when the certificates in use end, by name; nothing while there are none."""
