@@ -8,7 +8,7 @@ commands are.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -25,21 +25,15 @@ class Audit:
     """Makes the lines; ``write`` takes each, with its end."""
 
     def __init__(self, clock: IReactorTime, write: Callable[[bytes], None]) -> None:
-        self._clock = clock
-        self._write = write
+        self.clock = clock
+        self.write = write
 
     def begin(self, kind: str) -> AuditEntry:
         """Begin what a caller is about to ask for.
 
         ``kind`` is ``connect``, ``forward``, ``passthrough`` or ``request``.
         """
-        return AuditEntry(self, kind, self._clock.seconds())
-
-    def record(self, began: float, fields: Mapping[str, Value]) -> None:
-        """Write what has ended now; ``began`` is in seconds of the clock."""
-        duration = round(self._clock.seconds() - began, 3)
-        record = {"time": _iso(time_of_day(self._clock)), **fields, "duration": duration}
-        self._write(format_line(record))
+        return AuditEntry(self, kind)
 
 
 class AuditEntry:
@@ -49,7 +43,7 @@ class AuditEntry:
     and ``None`` for what is not HTTP. ``request`` has what is known of requests only.
     """
 
-    def __init__(self, audit: Audit, kind: str, began: float) -> None:
+    def __init__(self, audit: Audit, kind: str) -> None:
         self.request_id = ""
         self.node = ""
         self.destination = ""
@@ -59,7 +53,7 @@ class AuditEntry:
         self.request: dict[str, Value] = {}
         self._audit = audit
         self._kind = kind
-        self._began = began
+        self._began = audit.clock.seconds()
         self._peer: Peer | None = None
         self._written = False
 
@@ -97,25 +91,26 @@ class AuditEntry:
             return
         self._written = True
         peer = self._peer or Peer("", "", "")
-        self._audit.record(
-            self._began,
-            {
-                "kind": self._kind,
-                "request_id": self.request_id,
-                "who": peer.who,
-                "by": peer.by,
-                "peer": peer.address,
-                "node": self.node,
-                "destination": self.destination,
-                **self.request,
-                **({} if self.status is None else {"status": self.status}),
-                "result": result,
-                "code": None if code is None else code.name.lower(),
-                "reason": reason,
-                "bytes_from_caller": from_caller,
-                "bytes_to_caller": to_caller,
-            },
-        )
+        clock = self._audit.clock
+        record: dict[str, Value] = {
+            "time": _iso(time_of_day(clock)),
+            "kind": self._kind,
+            "request_id": self.request_id,
+            "who": peer.who,
+            "by": peer.by,
+            "peer": peer.address,
+            "node": self.node,
+            "destination": self.destination,
+            **self.request,
+            **({} if self.status is None else {"status": self.status}),
+            "result": result,
+            "code": None if code is None else code.name.lower(),
+            "reason": reason,
+            "bytes_from_caller": from_caller,
+            "bytes_to_caller": to_caller,
+            "duration": round(clock.seconds() - self._began, 3),
+        }
+        self._audit.write(format_line(record))
 
 
 def _iso(seconds: float) -> str:

@@ -62,7 +62,7 @@ class StandardOutput:
 
     def append(self, lines: list[bytes]) -> Written:
         for count, line in enumerate(lines):
-            problem = _write_as_much(self._descriptor, line).problem
+            _, problem = _write_as_much(self._descriptor, line)
             if problem:
                 return Written(count, f"standard output cannot be written: {problem}")
         return Written(len(lines))
@@ -119,13 +119,13 @@ class AuditFile:
                     end = len(lines)
                 part = lines[done:end]
                 data = b"".join(part)
-                written = _write_as_much(descriptor, data)
+                written, failed = _write_as_much(descriptor, data)
             except OSError as error:
                 return Written(done, self._reason("cannot be written", error))
-            if written.problem:
-                whole = data[: written.bytes].count(b"\n")
-                self._cut_off(descriptor, written.bytes - sum(map(len, part[:whole])))
-                return Written(done + whole, f"{self._path} cannot be written: {written.problem}")
+            if failed:
+                whole = data[:written].count(b"\n")
+                self._cut_off(descriptor, written - sum(map(len, part[:whole])))
+                return Written(done + whole, f"{self._path} cannot be written: {failed}")
             done = end
         return Written(len(lines), problem)
 
@@ -212,18 +212,12 @@ class AuditFile:
         return f"{self._path} {what}: {error.strerror}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Progress:
-    bytes: int
-    problem: str = ""
-
-
-def _write_as_much(descriptor: int, data: bytes) -> _Progress:
-    """Write ``data`` as far as that succeeds."""
+def _write_as_much(descriptor: int, data: bytes) -> tuple[int, str]:
+    """Write ``data`` as far as that succeeds; return the bytes, and what is the matter if any."""
     written = 0
     while written < len(data):
         try:
             written += os.write(descriptor, memoryview(data)[written:])
         except OSError as error:
-            return _Progress(written, error.strerror or str(error))
-    return _Progress(written)
+            return written, error.strerror or str(error)
+    return written, ""
