@@ -149,7 +149,9 @@ class RefusalTests(SynchronousTestCase):
         """Anything but https is refused."""
         self.refused("--server-addr=http://api:6443", "https://HOST:PORT")
         self.refused("--server-addr=,", "names no API server")
-        self.refused("--server-addr=api:0", "not a port")
+        for text in ("api:0", "https://api:99999", "https://api:6443/prefix"):
+            self.refused(f"--server-addr={text}", "not a port")
+        self.refused("--server-addr=https://a b", "not a host name")
 
     def test_interface(self) -> None:
         """Names have 15 characters at most, addresses are nobody else's."""

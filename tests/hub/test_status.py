@@ -17,7 +17,7 @@ from yurttunnel.hub.settings import HealthSettings
 from yurttunnel.hub.status import hub_sections
 from yurttunnel.hub.upstream.health import Health
 from yurttunnel.hub.upstream.node_lease import CheckFailed
-from yurttunnel.hub.upstream.servers import parse_servers
+from yurttunnel.hub.upstream.servers import Server
 from yurttunnel.ops.status.markup import element
 from yurttunnel.ops.status.sections import Moment
 
@@ -30,7 +30,7 @@ class StatusTests(SynchronousTestCase):
     def setUp(self) -> None:
         """Have them checked."""
         self.clock = Clock()
-        self.servers = parse_servers(["https://a:6443", "https://b:6443"])
+        self.servers = [Server("a", 6443), Server("b", 6443)]
         self.limits = Limits(self.clock, 0, 0)
         self.cache = CacheStats(
             size=3 << 20, most=1 << 30, clients=4, events=5, dropped=6, refused=1

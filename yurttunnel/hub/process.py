@@ -42,7 +42,7 @@ from yurttunnel.hub.request.callers import PAGES
 from yurttunnel.hub.settings import LoadBalancing, Settings
 from yurttunnel.hub.status import hub_sections
 from yurttunnel.hub.upstream.health import Health
-from yurttunnel.hub.upstream.servers import parse_servers
+from yurttunnel.hub.upstream.servers import servers_at
 from yurttunnel.hub.upstream.service import METRICS as UPSTREAM_METRICS
 from yurttunnel.hub.upstream.service import Upstream
 from yurttunnel.kube.client import KubeClient
@@ -144,7 +144,7 @@ def build(
     upstream = Upstream(
         reactor,
         settings.node_name,
-        parse_servers(settings.servers),
+        servers_at(settings.servers),
         settings.load_balancing is LoadBalancing.ROUND_ROBIN,
         settings.health,
         identity,

@@ -35,7 +35,7 @@ from yurttunnel.hub.upstream.connections import Connections
 from yurttunnel.hub.upstream.health import Health
 from yurttunnel.hub.upstream.kubelet_lease import KubeletLease
 from yurttunnel.hub.upstream.node_lease import CheckFailed
-from yurttunnel.hub.upstream.servers import Balancer, parse_servers
+from yurttunnel.hub.upstream.servers import Balancer, Server
 
 KUBELET = b"User-Agent: kubelet/v1.34.0 (linux/amd64)"
 JSON = b"Accept: application/json"
@@ -163,7 +163,7 @@ class World(SynchronousTestCase):
         """Have all servers be healthy."""
         self.server = HTTPServer(ServerSettings(body_timeout=60, min_body_bytes=1))
         self.clock = self.server.clock
-        self.api_servers = parse_servers(self.servers)
+        self.api_servers = [Server(name, 443) for name in self.servers]
         self.ill = set()
         self.silent = set()
         self.checked = []

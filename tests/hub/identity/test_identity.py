@@ -26,7 +26,7 @@ from yurtlab.api.errors import unauthorized
 from yurttunnel.hub.identity.authorities import ClusterAuthorities
 from yurttunnel.hub.identity.identity import HubIdentity
 from yurttunnel.hub.settings import BootstrapMode, BootstrapSettings, HealthSettings
-from yurttunnel.hub.upstream.servers import parse_servers
+from yurttunnel.hub.upstream.servers import servers_at
 from yurttunnel.hub.upstream.service import Upstream
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.certificate_store import CertificateStore
@@ -376,7 +376,7 @@ class RefusedTests(IdentityTestCase):
         self.upstream = Upstream(
             reactor,
             "edge-1",
-            parse_servers([self.cluster.url]),
+            servers_at([self.cluster.url]),
             False,
             HealthSettings(1.0, 1.0, 1, 1, 40.0),
             identity,

@@ -12,7 +12,7 @@ from yurttunnel.hub.interfaces import IConnectivity
 from yurttunnel.hub.settings import HealthSettings
 from yurttunnel.hub.upstream.health import Health, State
 from yurttunnel.hub.upstream.node_lease import CheckFailed
-from yurttunnel.hub.upstream.servers import parse_servers
+from yurttunnel.hub.upstream.servers import Server
 
 
 class HealthTestCase(SynchronousTestCase):
@@ -25,7 +25,7 @@ class HealthTestCase(SynchronousTestCase):
     def setUp(self):
         """Have all servers be well, and start."""
         self.clock = Clock()
-        self.servers = parse_servers(self.names)
+        self.servers = [Server(name, 443) for name in self.names]
         self.down = {}
         self.silent = set()
         self.checks = []

@@ -19,7 +19,7 @@ from yurttunnel.hub.cache.interfaces import KeptEvent
 from yurttunnel.hub.upstream.calls import ApiCalls
 from yurttunnel.hub.upstream.connections import POOL
 from yurttunnel.hub.upstream.node_lease import CheckFailed, NodeLease
-from yurttunnel.hub.upstream.servers import Balancer, parse_servers
+from yurttunnel.hub.upstream.servers import Balancer, Server
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
@@ -30,7 +30,7 @@ class PlayedServers(SynchronousTestCase):
     def setUp(self):
         """Have kubelet live."""
         self.clock = MemoryReactorClock()
-        self.first, self.second = self.servers = parse_servers("ab")
+        self.first, self.second = self.servers = [Server(name, 443) for name in "ab"]
         self.first.healthy = True
         self.identity = Identity()
         self.connections = PlayedConnections(self.clock, self.identity)

@@ -4,43 +4,21 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.hub.upstream.servers import BadServer, Balancer, parse_servers
+from yurttunnel.hub.upstream.servers import Balancer, Server, servers_at
 
 
-class ParsingTests(SynchronousTestCase):
-    """Servers as they are written on a command line."""
+class ServerTests(SynchronousTestCase):
+    """Servers of URLs."""
 
     def test_url(self):
-        """A URL has a host and a port."""
-        (server,) = parse_servers(["https://api.example:6443"])
-        self.assertEqual(("api.example", 6443), (server.host, server.port))
-        self.assertEqual(b"api.example:6443", server.authority)
-        self.assertEqual("https://api.example:6443", str(server))
-        self.assertFalse(server.healthy)
-
-    def test_short_forms(self):
-        """Scheme, port and spelling may differ."""
-        for text in ("api.example", "https://api.example/", " HTTPS://API.example.:443"):
-            (server,) = parse_servers([text])
-            self.assertEqual("https://api.example:443", str(server))
-
-    def test_address(self):
-        """An IPv6 address is in brackets."""
-        (server,) = parse_servers(["https://[fd00::1]:6443"])
-        self.assertEqual("fd00::1", server.host)
-        self.assertEqual(b"[fd00::1]:6443", server.authority)
-
-    def test_refused(self):
-        """What is no server says what to write; without TLS nothing is asked."""
-        for texts, word in (
-            (["http://api:6443"], "not https"),
-            (["https://api:99999"], "HOST:PORT"),
-            (["https://a b"], "HOST:PORT"),
-            (["https://api:6443/prefix"], "HOST:PORT"),
-            ([], "no API server"),
-            (["api:6443", "https://API:6443"], "twice"),
-        ):
-            self.assertIn(word, str(self.assertRaises(BadServer, parse_servers, texts)))
+        """A URL has a host and a port; an IPv6 address is in brackets."""
+        named, addressed = servers_at(["https://api.example:6443", "https://[fd00::1]:443"])
+        self.assertEqual(("api.example", 6443), (named.host, named.port))
+        self.assertEqual(b"api.example:6443", named.authority)
+        self.assertEqual("https://api.example:6443", str(named))
+        self.assertFalse(named.healthy)
+        self.assertEqual("fd00::1", addressed.host)
+        self.assertEqual(b"[fd00::1]:443", addressed.authority)
 
 
 class BalancerTests(SynchronousTestCase):
@@ -48,7 +26,7 @@ class BalancerTests(SynchronousTestCase):
 
     def setUp(self):
         """Have three, of which the first is not healthy."""
-        self.first, self.second, self.third = self.servers = parse_servers("abc")
+        self.first, self.second, self.third = self.servers = [Server(name, 443) for name in "abc"]
         self.second.healthy = self.third.healthy = True
 
     def test_round_robin(self):

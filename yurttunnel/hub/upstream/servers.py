@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from yurttunnel.http.authority import BadAuthority, join_authority, split_optional_port
-
-DEFAULT_PORT = 443
-"""The port of a URL that names none; API servers mostly listen on 6443."""
-
-
-class BadServer(ValueError):
-    """This is no API server; one line says why, and what to write instead."""
+from yurttunnel.http.authority import join_authority, split_authority
 
 
 @dataclass(eq=False, slots=True)
@@ -37,31 +30,9 @@ class Server:
         return f"https://{self.authority.decode()}"
 
 
-def parse_servers(texts: Iterable[str]) -> tuple[Server, ...]:
-    """Return the servers of URLs, ``https://HOST:PORT``; the scheme may be left out.
-
-    Raises :class:`BadServer`, also for a server that is there twice and for none at all.
-    """
-    servers = tuple(_parse(text.strip()) for text in texts)
-    if not servers:
-        raise BadServer("no API server is given: write https://HOST:PORT")
-    seen = set()
-    for server in servers:
-        if server.authority in seen:
-            raise BadServer(f"{server} is given twice")
-        seen.add(server.authority)
-    return servers
-
-
-def _parse(text: str) -> Server:
-    scheme, separator, rest = text.rpartition("://")
-    if separator and scheme.lower() != "https":
-        raise BadServer(f"{text!r} is not https, which alone keeps credentials secret")
-    try:
-        host, port = split_optional_port(rest.removesuffix("/"))
-    except BadAuthority as error:
-        raise BadServer(f"{text!r} is no API server, as https://HOST:PORT is: {error}") from None
-    return Server(host.lower().removesuffix("."), port or DEFAULT_PORT)
+def servers_at(urls: Iterable[str]) -> tuple[Server, ...]:
+    """Return the servers of ``--server-addr``, as that is parsed: ``https://HOST:PORT`` of each."""
+    return tuple(Server(*split_authority(url.removeprefix("https://"))) for url in urls)
 
 
 class Balancer:
