@@ -13,7 +13,7 @@ its clock may be wrong when it starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from sqlite3 import Connection
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from yurttunnel.hub.cache import documents, objects
 from yurttunnel.hub.cache.interfaces import Collection
 from yurttunnel.hub.cache.trouble import NobodyLeft
 from yurttunnel.hub.cache.versions import version_of
-from yurttunnel.hub.cache.writes import OVERHEAD, Done, Statements
+from yurttunnel.hub.cache.writes import Done, Statements, Write
 
 HOUR = 3600.0
 """Seconds."""
@@ -79,10 +79,8 @@ def forget_object(
     )
 
 
-class Forget:
+class Forget(Write):
     """Forgets the clients whose component is not one that ``keeps``, which the thread calls."""
-
-    size = OVERHEAD
 
     def __init__(self, keeps: Callable[[str], bool]) -> None:
         self._keeps = keeps
@@ -94,15 +92,9 @@ class Forget:
         gone = [client for (client,) in rows if not self._keeps(client.partition(" ")[0])]
         return _forget(connection, gone)
 
-    def drop(self) -> Iterable[Collection]:
-        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
-        return ()
 
-
-class CountHour:
+class CountHour(Write):
     """Counts an hour, forgets clients that have not asked for long, and gives room back."""
-
-    size = OVERHEAD
 
     def do(self, connection: Connection) -> Done:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
@@ -120,20 +112,14 @@ class CountHour:
                 connection.execute("PRAGMA incremental_vacuum(1)")
         return done
 
-    def drop(self) -> Iterable[Collection]:
-        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
-        return ()
 
-
-class MakeRoom:
+class MakeRoom(Write):
     """Forgets the client that is missed least; for a write of a guest's, none of the node's own.
 
     Of those that is the one that has not asked for longest, and never kubelet. Before any of them
     go documents, half of what they take at a time. It does so a ``number`` of times, and raises
     :class:`NobodyLeft` when there was nobody from the start.
     """
-
-    size = OVERHEAD
 
     def __init__(self, is_guest: IsGuest, for_guest: bool, number: int = 1) -> None:
         self._is_guest = is_guest
@@ -166,18 +152,12 @@ class MakeRoom:
             return Done()
         return _forget(connection, [min(own, key=_Taker.rank).client])
 
-    def drop(self) -> Iterable[Collection]:
-        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
-        return ()
 
-
-class BoundGuests:
+class BoundGuests(Write):
     """Forgets guests until all of them take ``most`` bytes or fewer, with the documents.
 
     Of these the oldest go beyond ``most_documents``; and guests have :data:`MOST_COLLECTIONS`.
     """
-
-    size = OVERHEAD
 
     def __init__(self, is_guest: IsGuest, most: int, most_documents: int) -> None:
         self._is_guest = is_guest
@@ -193,10 +173,6 @@ class BoundGuests:
         others = [each for each in guests if each.client not in gone]
         gone |= {each.client: None for each in _beyond(others, _collections, MOST_COLLECTIONS)}
         return _forget(connection, [*gone])._replace(documents=gone_documents)
-
-    def drop(self) -> Iterable[Collection]:
-        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
-        return ()
 
 
 class _Taker(NamedTuple):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from sqlite3 import Connection
 
-from yurttunnel.hub.cache.interfaces import Collection, KeptEvent
+from yurttunnel.hub.cache.interfaces import KeptEvent
 from yurttunnel.hub.cache.writes import OVERHEAD, Done, Write
 
 MOST = 5_000
@@ -30,7 +30,7 @@ _OF_ACCOUNTS = _BEYOND.format(of="PARTITION BY owner", of_whom="AND owner <> ''"
 _OF_ALL = _BEYOND.format(of="", of_whom="")
 
 
-class Keep:
+class Keep(Write):
     """Takes an event; a :class:`Bound` has to follow."""
 
     def __init__(self, path: str, content_type: str, body: bytes, token: str, owner: str) -> None:
@@ -45,12 +45,8 @@ class Keep:
         )
         return Done(events=1)
 
-    def drop(self) -> Iterable[Collection]:
-        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
-        return ()
 
-
-class Bound:
+class Bound(Write):
     """Forgets the oldest events beyond the bound, and before that of each account, which is any
     owner but the node, those beyond its share. It reads all, so once for all that are taken.
     """
@@ -65,20 +61,14 @@ class Bound:
         )
         return Done(events=-lost, events_lost=lost)
 
-    def drop(self) -> Iterable[Collection]:
-        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
-        return ()
-
 
 def bounded(writes: Sequence[Write]) -> Sequence[Write]:
     """Return some writes, with a :class:`Bound` if any of them takes an event."""
     return [*writes, Bound()] if any(isinstance(write, Keep) for write in writes) else writes
 
 
-class Drop:
+class Drop(Write):
     """Forgets an event."""
-
-    size = OVERHEAD
 
     def __init__(self, id: int) -> None:
         self._id = id
@@ -87,10 +77,6 @@ class Drop:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         gone = connection.execute("DELETE FROM events WHERE id = ?", (self._id,))
         return Done(events=-gone.rowcount)
-
-    def drop(self) -> Iterable[Collection]:
-        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
-        return ()
 
 
 def count(connection: Connection) -> int:

@@ -20,7 +20,7 @@ from yurttunnel.hub.cache import late, objects
 from yurttunnel.hub.cache.interfaces import Collection, IListing, Scope
 from yurttunnel.hub.cache.queue import Gone, Place
 from yurttunnel.hub.cache.versions import Version, is_older, version_of
-from yurttunnel.hub.cache.writes import OVERHEAD, Done, size_of_scope
+from yurttunnel.hub.cache.writes import OVERHEAD, Done, Write, size_of_scope
 from yurttunnel.hub.cache.writing import Writing
 from yurttunnel.hub.media.interfaces import Item, ListMeta
 
@@ -128,7 +128,7 @@ def _put(expected: _Expected, key: tuple[Scope, str], value: tuple[Pages, float]
         expected.popitem(last=False)
 
 
-class Page:
+class Page(Write):
     """A page that is to be written, with all ``pages`` so far when they are known."""
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from sqlite3 import Connection
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from yurttunnel.hub.cache import objects
 from yurttunnel.hub.cache.interfaces import Collection, Scope
@@ -42,21 +42,21 @@ class Done(NamedTuple):
     documents: int = 0
 
 
-class Write(Protocol):
+class Write:
     """One of them; ``size`` is the memory that it takes, in bytes."""
 
-    size: int
+    size = OVERHEAD
 
-    def do(self, connection: Connection, /) -> Done:
+    def do(self, connection: Connection) -> Done:
         """Do it, within a transaction; in the thread."""
-        ...
+        raise NotImplementedError
 
     def drop(self) -> Iterable[Collection]:
         """Take it that it will not be done; return the collections that now lack something."""
-        ...
+        return ()
 
 
-class Statements:
+class Statements(Write):
     """Some statements that have nothing to do with objects.
 
     ``dropped`` is called if they are dropped.
@@ -114,7 +114,7 @@ class Change(NamedTuple):
 
 
 @dataclass
-class Changes:
+class Changes(Write):
     """Changes of single objects, the last one of each, and of which versions those are all.
 
     ``left`` has what objects have left, whatever became of them later. ``seen`` has from where to
@@ -189,7 +189,7 @@ class Changes:
         return {key.collection for key in self.of} | {part.collection for part in self.left}
 
 
-class Removals:
+class Removals(Write):
     """What some changes remove, before all that they add: it makes room.
 
     They have to follow, in the same transaction: what of them is newer than that comes again.
@@ -217,10 +217,6 @@ class Removals:
                 objects.remove(connection, row, keys)
         return Done()
 
-    def drop(self) -> Iterable[Collection]:
-        """See :class:`Write`."""
-        return ()
-
 
 def _change(
     connection: Connection, collection: Collection, changes: Sequence[tuple[Key, Change]]
@@ -244,7 +240,7 @@ def _change(
     return Done(written, len(items) - written)
 
 
-class Unlist:
+class Unlist(Write):
     """Collections that lack something, and all of the clients for whom ``of_all`` is true."""
 
     size = 0
