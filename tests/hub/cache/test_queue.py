@@ -20,13 +20,18 @@ from yurttunnel.hub.cache.writes import (
 )
 
 
+def make_queue(most: int, on_drop=lambda number: None) -> WriteQueue:
+    """Make one of that many bytes."""
+    return WriteQueue(most, lambda: None, on_drop, lambda client: True)
+
+
 class BoundTests(SynchronousTestCase):
     """A queue with room for four writes that have no body."""
 
     def setUp(self) -> None:
         """Make it."""
         self.dropped: list[int] = []
-        self.queue = WriteQueue(4 * OVERHEAD, self.dropped.append, lambda client: True)
+        self.queue = make_queue(4 * OVERHEAD, self.dropped.append)
 
     def lose(self, *collections: Collection) -> None:
         """Have changes dropped for which there is no room."""
@@ -131,7 +136,7 @@ class LeavingTests(SynchronousTestCase):
 
     def test_noted_with_its_removal(self) -> None:
         """Both are in one transaction, also where changes of before take the removal."""
-        waiting = WriteQueue(100 * MOST_IN_ONE, lambda number: None, lambda client: True)
+        waiting = make_queue(100 * MOST_IN_ONE)
         key, part = Key(PODS, "n", "a"), Scope(PODS, "", "app=web")
         waiting.change(key, Change(1, POD, item("a", 1, body=b"x" * MOST_IN_ONE)))
         waiting.change(Key(PODS, "n", "b"), Change(2, POD, item("b", 2)))

@@ -18,10 +18,9 @@ from zope.interface import implementer
 
 from yurttunnel.hub.cache import late, objects
 from yurttunnel.hub.cache.interfaces import Collection, IListing, Scope
-from yurttunnel.hub.cache.queue import Gone, Place
+from yurttunnel.hub.cache.queue import Gone, Place, WriteQueue
 from yurttunnel.hub.cache.versions import Version, is_older, version_of
 from yurttunnel.hub.cache.writes import OVERHEAD, Done, Write, size_of_scope
-from yurttunnel.hub.cache.writing import Writing
 from yurttunnel.hub.media.interfaces import Item, ListMeta
 
 MOST_LISTS = 32
@@ -182,14 +181,13 @@ class Listing:
 
     def __init__(
         self,
-        writing: Writing,
+        queue: WriteQueue,
         continued: Continued,
         scope: Scope,
         continue_token: str,
         refused: Callable[[Scope], object],
     ) -> None:
-        self._writing = writing
-        self._queue = writing.queue(scope.collection.client)
+        self._queue = queue
         self._continued = continued
         self._scope = scope
         self._continue_token = continue_token
@@ -234,7 +232,7 @@ class Listing:
         told = partial(self._put, meta, self._items, size)
         self._forget()
         place, self._place = self._place or self._queue.expect(), None
-        self._fill(place, told, size)
+        self._queue.fill(place, told, size)
 
     def _put(self, meta: ListMeta, items: Sequence[Item], size: int) -> None:
         """Take the page, with all that was told before it."""
@@ -254,11 +252,7 @@ class Listing:
         self._forget()
         place, self._place = self._place, None
         if place is not None:
-            self._fill(place, lambda: None, 0)
-
-    def _fill(self, place: Place, told: Callable[[], object], size: int) -> None:
-        self._queue.fill(place, told, size)
-        self._writing.trigger()
+            self._queue.fill(place, lambda: None, 0)
 
     def _forget(self) -> None:
         self._is_over = True

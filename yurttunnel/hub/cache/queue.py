@@ -61,13 +61,18 @@ class WriteQueue:
     ``most`` is the memory that they may take, in bytes, with the lists that are on their way.
     Beyond it the oldest ones are dropped: their collections then lack something until they are
     listed again, and ``on_drop`` gets the number of objects or lists. ``has(client)`` tells whose
-    writes these are, also in the thread that writes.
+    writes these are, also in the thread that writes. ``on_come`` is called when something has come.
     """
 
     def __init__(
-        self, most: int, on_drop: Callable[[int], object], has: Callable[[str], bool]
+        self,
+        most: int,
+        on_come: Callable[[], object],
+        on_drop: Callable[[int], object],
+        has: Callable[[str], bool],
     ) -> None:
         self._most = most
+        self._on_come = on_come
         self._on_drop = on_drop
         self._has = has
         self._waiting: deque[Write] = deque()
@@ -269,6 +274,7 @@ class WriteQueue:
 
     def fill(self, place: Place, told: Callable[[], object], size: int) -> None:
         """Have ``told`` called when it is the turn of a place."""
+        self._on_come()
         place.told, place.size = told, size
         self.size += size
         while self._line and self._line[0].told is not None:
@@ -276,6 +282,7 @@ class WriteQueue:
 
     def _stand_in_line(self, told: Callable[[], object], size: int = 0) -> None:
         """Do something once the lists are there that came before."""
+        self._on_come()
         if not self._line:
             told()
             return

@@ -159,42 +159,46 @@ class Cache(Service):
     def upsert(self, collection: Collection, meta: TypeMeta, item: Item) -> None:
         """See :class:`ICache`."""
         key = Key(collection, item.namespace, item.name)
-        self._writing.change(key, Change(version_of(item.version), meta, item))
+        queue = self._writing.queue(collection.client)
+        queue.change(key, Change(version_of(item.version), meta, item))
 
     def remove(self, scope: Scope, item: Item) -> None:
         """See :class:`ICache`."""
         part = changing_part(scope)
         left = Left(part, item._replace(body=b"")) if is_selective(part) else None
         key = Key(scope.collection, item.namespace, item.name)
-        self._writing.change(key, Change(version_of(item.version), left=left))
+        queue = self._writing.queue(scope.collection.client)
+        queue.change(key, Change(version_of(item.version), left=left))
 
     def forget_object(
         self, client: str, resource: str, namespace: str, name: str, version: str = ""
     ) -> None:
         """See :class:`ICache`."""
         write = clients.forget_object(client, resource, namespace, name, version)
-        self._writing.put(write, self._writing.queue(client))
+        self._writing.queue(client).put(write)
 
     def see(self, scope: Scope, since: str, version: str) -> None:
         """See :class:`ICache`."""
-        self._writing.see(scope, version_of(since), version_of(version))
+        queue = self._writing.queue(scope.collection.client)
+        queue.see(scope, version_of(since), version_of(version))
 
     def use(self, collection: Collection) -> None:
         """See :class:`ICache`."""
         if collection not in self._used:
             self._note_use(collection)
-            self._writing.put(clients.use(collection), self._writing.queue(collection.client))
+            self._writing.queue(collection.client).put(clients.use(collection))
 
     def forget(self, keeps: Callable[[str], bool]) -> None:
         """See :class:`ICache`."""
         for queue in (self._writing.own, self._writing.guests):
-            self._writing.put(clients.Forget(keeps), queue)
+            queue.put(clients.Forget(keeps))
 
     def begin_list(self, scope: Scope, continue_token: str) -> IListing:
         """See :class:`ICache`."""
         self._note_use(scope.collection)
-        continued = self._continued[self._is_guest(scope.collection.client)]
-        return Listing(self._writing, continued, scope, continue_token, self._refused)
+        client = scope.collection.client
+        queue, continued = self._writing.queue(client), self._continued[self._is_guest(client)]
+        return Listing(queue, continued, scope, continue_token, self._refused)
 
     def get(self, collection: Collection, namespace: str, name: str) -> Deferred[Stored | None]:
         """See :class:`ICache`."""
@@ -213,7 +217,7 @@ class Cache(Service):
 
     def keep_document(self, client: str, path: str, form: str, document: KeptDocument) -> None:
         """See :class:`ICache`."""
-        self._writing.put(documents.keep(client, path, form, document), self._writing.guests)
+        self._writing.guests.put(documents.keep(client, path, form, document))
 
     def document(self, client: str, path: str, form: str) -> Deferred[KeptDocument | None]:
         """See :class:`ICache`."""
@@ -225,9 +229,7 @@ class Cache(Service):
         self, path: str, content_type: str, body: bytes, token: str, owner: str = ""
     ) -> None:
         """See :class:`ICache`."""
-        self._writing.put(
-            events.Keep(path, content_type, body, token, owner), self._event_queue(token)
-        )
+        self._event_queue(token).put(events.Keep(path, content_type, body, token, owner))
 
     def event_problem(self, token: str) -> str | None:
         """See :class:`ICache`."""
@@ -246,7 +248,7 @@ class Cache(Service):
 
     def drop_event(self, id: int) -> None:
         """See :class:`ICache`."""
-        self._writing.put(events.Drop(id), self._writing.own)
+        self._writing.own.put(events.Drop(id))
 
     def accept_token(self, digest: bytes, owner: str, until: float) -> None:
         """See :class:`ICache`; what is on disk, or will be, is not written again."""
@@ -260,8 +262,7 @@ class Cache(Service):
 
     def _write_token(self, digest: bytes) -> None:
         dropped = partial(self._lack, {digest})
-        write = tokens.accept(digest, *self._accepted[digest], dropped)
-        self._writing.put(write, self._writing.own)
+        self._writing.own.put(tokens.accept(digest, *self._accepted[digest], dropped))
 
     def _lack(self, digests: Iterable[bytes]) -> None:
         """Have tokens written again once nothing waits: nobody tells of them again for long."""
@@ -279,7 +280,7 @@ class Cache(Service):
     def refuse_token(self, digest: bytes) -> None:
         """See :class:`ICache`; anybody can make up tokens, so they push out nothing that waits."""
         if self._accepted.pop(digest, None) is not None or not self._writing.own.is_busy:
-            self._writing.put(tokens.refuse([digest]), self._writing.own)
+            self._writing.own.put(tokens.refuse([digest]))
             return
         self._refused_tokens[digest] = None
         if len(self._refused_tokens) > _MOST_REFUSED:
@@ -297,7 +298,7 @@ class Cache(Service):
         """Count an hour, unless the API has not answered in it."""
         if self._used:
             self._used.clear()
-            self._writing.put(clients.CountHour(), self._writing.own)
+            self._writing.own.put(clients.CountHour())
 
     def _read(
         self, read: Callable[[sqlite3.Connection], _Result], *queues: WriteQueue
@@ -373,7 +374,7 @@ class Cache(Service):
         for digest in digests:
             self._write_token(digest)
         if self._refused_tokens:
-            self._writing.put(tokens.refuse([*self._refused_tokens]), self._writing.own)
+            self._writing.own.put(tokens.refuse([*self._refused_tokens]))
             self._refused_tokens.clear()
 
     def _refused(self, scope: Scope) -> None:

@@ -13,12 +13,11 @@ from twisted.logger import Logger
 from yurttunnel.hub.cache.clients import KUBELET, IsGuest
 from yurttunnel.hub.cache.connection import Connect
 from yurttunnel.hub.cache.database import Contents, Database
-from yurttunnel.hub.cache.interfaces import CacheFailed, Scope
+from yurttunnel.hub.cache.interfaces import CacheFailed
 from yurttunnel.hub.cache.metrics import CacheStats
 from yurttunnel.hub.cache.queue import WriteQueue
 from yurttunnel.hub.cache.trouble import BoundReached, CacheDamaged
-from yurttunnel.hub.cache.versions import Version
-from yurttunnel.hub.cache.writes import Change, Done, Key, Write
+from yurttunnel.hub.cache.writes import Done, Write
 from yurttunnel.ops.backoff import Backoff
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.reconciler import Reconciler
@@ -45,11 +44,11 @@ _CLOSE = 2.0
 
 
 class Writing:
-    """Writes what it is given, in batches and in order, by a thread.
+    """Writes what comes into its queues, in batches and in order, by a thread.
 
-    What is of guests waits apart, so that it pushes out nothing of the node's own, and has half as
-    much memory as ``most_waiting``. ``on_opened`` is called when there is a new connection: what
-    was opened before may be another file; ``on_written`` when nothing waits any more.
+    What is of ``guests`` waits apart, so that it pushes out nothing of the node's ``own``, and has
+    half as much memory as ``most_waiting``. ``on_opened`` is called when there is a new connection:
+    what was opened before may be another file; ``on_written`` when nothing waits any more.
     """
 
     _log = Logger()
@@ -91,8 +90,9 @@ class Writing:
         self._given_up: CacheFailed | None = None
         self._since: float | None = None
         self._resumes_at = 0.0
-        self.own = WriteQueue(most_waiting, self._dropped, lambda client: not is_guest(client))
-        self.guests = WriteQueue(most_waiting // 2, self._dropped, is_guest)
+        told = self._loop.trigger, self._dropped
+        self.own = WriteQueue(most_waiting, *told, lambda client: not is_guest(client))
+        self.guests = WriteQueue(most_waiting // 2, *told, is_guest)
         self._queues = (self.own, self.guests)
         self.stats = CacheStats()
         self.opened = 0
@@ -136,25 +136,6 @@ class Writing:
     def queue(self, client: str) -> WriteQueue:
         """Return where it waits what is of a client."""
         return self.guests if self._is_guest(client) else self.own
-
-    def put(self, write: Write, queue: WriteQueue) -> None:
-        """Take a write, to be done behind those before it in its queue."""
-        queue.put(write)
-        self._loop.trigger()
-
-    def trigger(self) -> None:
-        """Take it that something waits in a queue."""
-        self._loop.trigger()
-
-    def change(self, key: Key, change: Change) -> None:
-        """Take a change of an object."""
-        self.queue(key.collection.client).change(key, change)
-        self._loop.trigger()
-
-    def see(self, scope: Scope, since: Version, version: Version) -> None:
-        """Take it that all from one version to another is known of a scope."""
-        self.queue(scope.collection.client).see(scope, since, version)
-        self._loop.trigger()
 
     async def settled(self, *queues: WriteQueue, seconds: float = BARRIER) -> bool:
         """Wait until all that was taken into queues before is done, and no longer than ``seconds``.
