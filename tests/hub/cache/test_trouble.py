@@ -30,7 +30,9 @@ from tests.hub.cache.caches import (
 from tests.hub.cache.test_store import CacheTestCase
 from yurttunnel.hub.cache import queue
 from yurttunnel.hub.cache.interfaces import CacheFailed, KeptDocument, Scope
+from yurttunnel.hub.cache.listed import READ_SECONDS
 from yurttunnel.hub.cache.reading import Snapshot
+from yurttunnel.hub.cache.store import MOST_LISTED
 from yurttunnel.hub.cache.trouble import CacheDamaged
 from yurttunnel.hub.cache.writing import BARRIER, SLOW
 from yurttunnel.hub.media.interfaces import ListMeta
@@ -350,6 +352,45 @@ class SlowDiskTests(TroubleTestCase):
         self.pass_time(15)
         self.successResultOf(stopped)
         self.assertEqual(1, self.said("The last changes were not kept"))
+
+
+class HangingDiskTests(TroubleTestCase):
+    """A disk that does not give what is read."""
+
+    def setUp(self) -> None:
+        """Have a cache whose reader can be held, and a list that is being read."""
+        super().setUp()
+        self.stop()
+        self.reader = HeldJobs()
+        self.cache = make_cache(
+            self.directory,
+            self.clock,
+            threads=lambda name: self.reader if "reader" in name else InlineJobs(),
+        )
+        self.cache.startService()
+        tell_list(self.cache, [item("a")], 5)
+        self.listed = self.result(self.cache.list(ALL))
+        self.addCleanup(self.listed.close)
+        self.reader.holds = True
+        self.addCleanup(self.reader.release)
+
+    def test_not_waited_for(self) -> None:
+        """Whatever is read is not waited for, nor is a turn to read a list."""
+        readings = [
+            self.cache.get(PODS, "default", "a"),
+            self.cache.known_to(ALL),
+            self.cache.document("", "/version", "application/json"),
+            self.cache.token_owner(b"digest"),
+            self.cache.kept_events(1),
+            self.listed.read(),
+            *(self.cache.list(ALL) for _ in range(MOST_LISTED)),
+        ]
+        self.clock.advance(READ_SECONDS - 0.1)
+        for each in readings:
+            self.assertNoResult(each)
+        self.clock.advance(0.1)
+        for each in readings:
+            self.assertIn("did not give what is kept in time", self.failure(each))
 
 
 class FullDiskTests(SynchronousTestCase):

@@ -100,8 +100,8 @@ class IListed(Interface):
     def read() -> Deferred[Sequence[Item]]:
         """Return the next items, some 256 KiB of them; none at the end.
 
-        Fails with :class:`CacheFailed`, also when the snapshot has ended for its age (2 minutes),
-        or for want of room for what is written meanwhile.
+        Fails with :class:`CacheFailed`, also when that takes too long, and when the snapshot has
+        ended for its age (2 minutes), or for want of room for what is written meanwhile.
         """
 
     def close() -> None:
@@ -132,7 +132,8 @@ class KeptDocument(NamedTuple):
 class ICache(Interface):
     """What clients last saw; see the module.
 
-    What returns a Deferred fails with :class:`CacheFailed` when the file cannot be read.
+    What returns a Deferred fails with :class:`CacheFailed` when the file cannot be read, or when
+    that takes too long.
     """
 
     def upsert(collection: Collection, meta: TypeMeta, item: Item) -> None:

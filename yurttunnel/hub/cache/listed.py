@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeVar
 
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, TimeoutError, fail
 from twisted.internet.interfaces import IReactorTime
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.hub.cache.interfaces import CacheFailed, IListed
@@ -14,6 +16,21 @@ from yurttunnel.hub.media.interfaces import Item, ListMeta
 
 SECONDS = 120.0
 """Seconds for which a snapshot may be read: the log of the file grows as long as there is one."""
+
+READ_SECONDS = 10.0
+"""Seconds for the disk to give what is read, or a piece of a list."""
+
+_Result = TypeVar("_Result")
+
+
+def in_time(clock: IReactorTime, reading: Deferred[_Result]) -> Deferred[_Result]:
+    """Have a reading fail with :class:`CacheFailed` when it takes too long."""
+    return reading.addTimeout(READ_SECONDS, clock).addErrback(_explain)
+
+
+def _explain(failure: Failure) -> NoReturn:
+    failure.trap(TimeoutError)
+    raise CacheFailed("the disk did not give what is kept in time")
 
 
 @implementer(IListed)
@@ -28,6 +45,7 @@ class Listed:
         complete: bool,
         closed: Callable[[Listed, Snapshot], object],
     ) -> None:
+        self._clock = clock
         self._in_reader = read
         self._snapshot = snapshot
         self._closed = closed
@@ -41,7 +59,7 @@ class Listed:
         """See :class:`IListed`."""
         if self._is_closed:
             return fail(CacheFailed("a list was not read to its end in time"))
-        return self._in_reader(self._snapshot.read)
+        return in_time(self._clock, self._in_reader(self._snapshot.read))
 
     def close(self) -> None:
         """See :class:`IListed`."""

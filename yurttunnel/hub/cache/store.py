@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, DeferredSemaphore, succeed
@@ -29,7 +29,7 @@ from yurttunnel.hub.cache.interfaces import (
     Scope,
     Stored,
 )
-from yurttunnel.hub.cache.listed import Listed
+from yurttunnel.hub.cache.listed import Listed, in_time
 from yurttunnel.hub.cache.lists import Continued, Listing
 from yurttunnel.hub.cache.metrics import CacheStats
 from yurttunnel.hub.cache.objects import is_selective
@@ -209,11 +209,11 @@ class Cache(Service):
 
     def list(self, scope: Scope) -> Deferred[IListed | None]:
         """See :class:`ICache`."""
-        return Deferred.fromCoroutine(self._list(scope))
+        return self._in_time(self._list(scope))
 
     def known_to(self, scope: Scope) -> Deferred[str | None]:
         """See :class:`ICache`."""
-        return Deferred.fromCoroutine(self._known_to(scope))
+        return self._in_time(self._known_to(scope))
 
     def keep_document(self, client: str, path: str, form: str, document: KeptDocument) -> None:
         """See :class:`ICache`."""
@@ -303,7 +303,10 @@ class Cache(Service):
     def _read(
         self, read: Callable[[sqlite3.Connection], _Result], *queues: WriteQueue
     ) -> Deferred[_Result]:
-        return Deferred.fromCoroutine(self._in_reader(partial(self._reader.read, read), *queues))
+        return self._in_time(self._in_reader(partial(self._reader.read, read), *queues))
+
+    def _in_time(self, reading: Coroutine[Any, Any, _Result]) -> Deferred[_Result]:
+        return in_time(self._clock, Deferred.fromCoroutine(reading))
 
     async def _list(self, scope: Scope) -> IListed | None:
         client = scope.collection.client

@@ -26,7 +26,6 @@ from yurttunnel.hub.filters.interfaces import IFilters
 from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.offline.owners import NODE
-from yurttunnel.hub.offline.paging import READ_SECONDS
 from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.offline.sources import Source, sources
 from yurttunnel.hub.request.callers import PAGES
@@ -130,7 +129,7 @@ class Lookup:
             for source in await self._best_first(client, request, sources):
                 scope = scope_of(client, request, source.kept)
                 may_be_some = warning != "" or await self._is_one(scope, request.name)
-                listed = await self._list(scope)
+                listed = await self._cache.list(scope)
                 if listed is None:
                     continue
                 is_some = may_be_some and len(listed.sizes) > 0
@@ -145,7 +144,7 @@ class Lookup:
     async def type(self, call: HubCall, owner: str) -> TypeMeta | None:
         """Return the type of what a list in the best form would have, if that is known."""
         client = self._policy.client(call.caller, owner)
-        listed = await self._list(scope_of(client, call.request, self.sources(call)[0].kept))
+        listed = await self._cache.list(scope_of(client, call.request, self.sources(call)[0].kept))
         if listed is None:
             return None
         listed.close()
@@ -173,7 +172,7 @@ class Lookup:
             return sources
         ranks: dict[Form, tuple[bool, int]] = {}
         for kept in {source.kept for source in sources}:
-            listed = await self._list(scope_of(client, request, kept))
+            listed = await self._cache.list(scope_of(client, request, kept))
             if listed is not None:
                 listed.close()
                 ranks[kept] = listed.complete, number(listed.meta.version)
@@ -192,7 +191,7 @@ class Lookup:
             selectors.append(str(FieldTerm("spec.nodeName", True, item.node)))
         for collection in set(lacking):
             for fields in selectors:
-                version = await self._known_to(Scope(collection, item.namespace, "", fields))
+                version = await self._cache.known_to(Scope(collection, item.namespace, "", fields))
                 if version is not None and number(version) > number(item.version):
                     return True
         return False
@@ -204,26 +203,23 @@ class Lookup:
         """
         if name == "" or scope.namespace != "":
             return name != ""
-        found = self._cache.get(scope.collection, "", name)
-        return await found.addTimeout(READ_SECONDS, self._clock) is not None
+        return await self._cache.get(scope.collection, "", name) is not None
 
     async def _object(
         self, source: Source, collection: Collection, namespace: str, name: str
     ) -> FoundObject | None:
         if source.kept.transform != "Table":
-            stored = await self._cache.get(collection, namespace, name).addTimeout(
-                READ_SECONDS, self._clock
-            )
+            stored = await self._cache.get(collection, namespace, name)
             if stored is None:
                 return None
             columns = source.columns(b"")
             return FoundObject(source, source.type(stored.meta), stored.item, columns)
         # The columns stand with the list.
-        listed = await self._list(_scope_of_object(collection, namespace, name))
+        listed = await self._cache.list(_scope_of_object(collection, namespace, name))
         if listed is None:
             return None
         try:
-            items = await listed.read().addTimeout(READ_SECONDS, self._clock)
+            items = await listed.read()
         finally:
             listed.close()
         if not items or not listed.meta.columns:
@@ -237,17 +233,11 @@ class Lookup:
         for source in self.sources(call):
             collection = scope_of(client, request, source.kept).collection
             scope = _scope_of_object(collection, request.namespace, request.name)
-            if await self._known_to(scope) is not None:
+            if await self._cache.known_to(scope) is not None:
                 return self._refusals.not_found(request)
         if not self._policy.keeps(caller, request):
             return self._refusals.not_kept(request, caller.component)
         return self._refusals.not_seen(request)
-
-    async def _list(self, scope: Scope) -> IListed | None:
-        return await self._cache.list(scope).addTimeout(READ_SECONDS, self._clock)
-
-    async def _known_to(self, scope: Scope) -> str | None:
-        return await self._cache.known_to(scope).addTimeout(READ_SECONDS, self._clock)
 
 
 def _scope_of_object(collection: Collection, namespace: str, name: str) -> Scope:

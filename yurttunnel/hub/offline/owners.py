@@ -8,10 +8,7 @@ sends one does not ask as the node.
 
 from __future__ import annotations
 
-from twisted.internet.interfaces import IReactorTime
-
 from yurttunnel.hub.cache.interfaces import ICache
-from yurttunnel.hub.offline.paging import READ_SECONDS
 from yurttunnel.hub.offline.placeholder import PlaceholderTokens
 from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.request.callers import read_token
@@ -25,13 +22,8 @@ class Owners:
     """Finds them; ``placeholders`` are ``None`` when none are issued."""
 
     def __init__(
-        self,
-        clock: IReactorTime,
-        cache: ICache,
-        refusals: Refusals,
-        placeholders: PlaceholderTokens | None,
+        self, cache: ICache, refusals: Refusals, placeholders: PlaceholderTokens | None
     ) -> None:
-        self._clock = clock
         self._cache = cache
         self._refusals = refusals
         self._placeholders = placeholders
@@ -53,5 +45,4 @@ class Owners:
 
     async def accepted(self, token: str) -> str | None:
         """Return who owns a token that the API has accepted, ``None`` if it has not."""
-        owner = self._cache.token_owner(read_token(token).digest)
-        return await owner.addTimeout(READ_SECONDS, self._clock)
+        return await self._cache.token_owner(read_token(token).digest)

@@ -13,14 +13,9 @@ import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 
-from twisted.internet.interfaces import IReactorTime
-
 from yurttunnel.hub.cache.interfaces import IListed
 from yurttunnel.hub.media.interfaces import Item, ListMeta
 from yurttunnel.hub.request.requests import ListOptions
-
-READ_SECONDS = 10.0
-"""Seconds for the disk to give a piece of a list."""
 
 _MARK = "yurthub"
 """What the tokens of an API server do not begin with."""
@@ -36,8 +31,7 @@ class Page:
     Raises :class:`NotContinued`.
     """
 
-    def __init__(self, clock: IReactorTime, listed: IListed, options: ListOptions) -> None:
-        self._clock = clock
+    def __init__(self, listed: IListed, options: ListOptions) -> None:
         self._listed = listed
         # Of the whole list: what has been read, where the page begins, and where it ends.
         self._read = 0
@@ -57,7 +51,7 @@ class Page:
     async def next(self) -> Sequence[Item]:
         """Return the next items, none at the end."""
         while self._read < self._end:
-            piece = await self._listed.read().addTimeout(READ_SECONDS, self._clock)
+            piece = await self._listed.read()
             begin, self._read = self._read, self._read + len(piece)
             items = piece[max(0, self._first - begin) : self._end - begin]
             if items:

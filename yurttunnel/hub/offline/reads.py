@@ -1,4 +1,4 @@
-"""Objects and lists, answered from the cache."""
+"""Objects, lists, and what is neither, answered from the cache."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.http.interfaces import IExchange
+from yurttunnel.hub.cache.interfaces import ICache
 from yurttunnel.hub.cache.versions import is_older, version_of
 from yurttunnel.hub.media.interfaces import ListMeta
 from yurttunnel.hub.offline.lookup import FoundList, Lookup
@@ -16,19 +17,37 @@ from yurttunnel.hub.offline.paging import NotContinued, Page
 from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.offline.sources import Source
 from yurttunnel.hub.offline.whole_answers import WholeAnswers
+from yurttunnel.hub.request.accept import document_forms
 from yurttunnel.hub.request.requests import HubCall, ListOptions
+
+EVERYBODY = ""
+"""The client of what all share whom the API knows."""
 
 
 class Reads:
-    """Answers get and list. Both raise ``RequestFailed`` before the response has begun."""
+    """Answers get and list. All raise ``RequestFailed`` before the response has begun."""
 
     def __init__(
-        self, clock: IReactorTime, lookup: Lookup, refusals: Refusals, answers: WholeAnswers
+        self, clock: IReactorTime, cache: ICache, lookup: Lookup, refusals: Refusals
     ) -> None:
         self._clock = clock
+        self._cache = cache
         self._lookup = lookup
         self._refusals = refusals
-        self._answers = answers
+        self._answers = WholeAnswers(clock, refusals)
+
+    async def document(self, call: HubCall) -> None:
+        """Answer with versions, discovery or OpenAPI, as the API gave them last."""
+        path = call.request.path
+        for form in document_forms(call.exchange.head):
+            document = await self._cache.document(EVERYBODY, path, form)
+            if document is not None:
+                content_type = document.content_type.encode("latin-1")
+                await self._answers.send(call, content_type, document.body)
+                return
+        # Not 404, which says that there is no such group. kubectl asks for many at its start:
+        # each would be asked for again, if the answer said when.
+        raise self._refusals.unavailable(f"{path} was never asked for here in this form", False)
 
     async def get(self, call: HubCall, owner: str) -> None:
         """Answer with an object."""
@@ -46,7 +65,7 @@ class Reads:
         try:
             check_version(call.request.options, found.listed.meta, self._refusals)
             try:
-                page = Page(self._clock, found.listed, call.request.options)
+                page = Page(found.listed, call.request.options)
             except NotContinued as error:
                 raise self._refusals.expired(str(error)) from None
             await _send(Pace(self._clock, call.exchange), call.exchange, found, page)

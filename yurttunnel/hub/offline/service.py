@@ -18,7 +18,6 @@ from yurttunnel.http.request_body import BodyTooLarge
 from yurttunnel.hub.cache.interfaces import CacheFailed, ICache
 from yurttunnel.hub.filters.interfaces import IFilters
 from yurttunnel.hub.interfaces import IConnectivity, IOffline, IPolicy
-from yurttunnel.hub.offline.documents import Documents
 from yurttunnel.hub.offline.keeping_events import KeptEvents
 from yurttunnel.hub.offline.lookup import Lookup
 from yurttunnel.hub.offline.metrics import OfflineStats
@@ -30,7 +29,6 @@ from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.offline.sending_events import EventSender, Send
 from yurttunnel.hub.offline.token_questions import TokenQuestions
 from yurttunnel.hub.offline.watches import Watches
-from yurttunnel.hub.offline.whole_answers import WholeAnswers
 from yurttunnel.hub.offline.writes import Writes
 from yurttunnel.hub.request.failures import tell
 from yurttunnel.hub.request.requests import HubCall
@@ -70,18 +68,14 @@ class Offline(MultiService):
         super().__init__()
         self._refusals = refusals = Refusals(settings.node_name)
         placeholders = settings.placeholders
-        self._owners = owners = Owners(clock, cache, refusals, placeholders)
+        self._owners = owners = Owners(cache, refusals, placeholders)
         lookup = Lookup(clock, cache, policy, filters, refusals)
-        answers = WholeAnswers(clock, refusals)
-        self._reads = Reads(clock, lookup, refusals, answers)
+        self._reads = Reads(clock, cache, lookup, refusals)
         self._parked = ParkedWatches(clock, connectivity)
         self.watches = Watches(clock, lookup, self._parked, refusals, settings.shortest_watch)
-        self._documents = Documents(clock, cache, refusals, answers)
         self._events = KeptEvents(clock, cache, connectivity, refusals, placeholders)
-        tokens = TokenQuestions(clock, cache, policy, owners, refusals, placeholders)
-        self._writes = Writes(
-            clock, settings.node_name, cache, policy, self._events, tokens, refusals
-        )
+        tokens = TokenQuestions(cache, policy, owners, refusals, placeholders)
+        self._writes = Writes(settings.node_name, cache, policy, self._events, tokens, refusals)
         self._sender = EventSender(clock, cache, connectivity, send)
         self._sender.setServiceParent(self)
         self._answers: Counter[tuple[str, str]] = Counter()
@@ -136,7 +130,7 @@ class Offline(MultiService):
         if request.resource is None:
             if request.verb != "get":
                 raise self._refusals.for_the_cloud(request)
-            await self._documents.get(call)
+            await self._reads.document(call)
         elif request.verb not in ("get", "list", "watch"):
             await self._writes.write(call, owner)
         elif request.subresource not in ("", "status"):
@@ -173,12 +167,10 @@ class Offline(MultiService):
                 return ApiFailure(413, str(error))
             case CacheFailed():
                 return self._refusals.unavailable(str(error))
-            case TimeoutError():
-                return self._refusals.unavailable("the disk did not give what is kept in time")
             case CancelledError():
                 return self._refusals.unavailable("the hub is stopping")
-            case ExchangeFailed():
-                # Nobody is there to be told.
+            case ExchangeFailed() | TimeoutError():
+                # Nobody is there to be told, or takes what has begun.
                 return ApiFailure(503, str(error))
         self._log.failure("Defect: a request could not be answered offline", failure)
         return ApiFailure(500, "the hub has a defect; its log has more")

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NoReturn
 
-from twisted.internet.interfaces import IReactorTime
-
 from yurttunnel.http.bearer import LONGEST_TOKEN
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.hub.cache.interfaces import Collection, ICache
@@ -21,7 +19,6 @@ from yurttunnel.hub.cache.selectors import PODS
 from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.offline.lookup import KUBELET, number
 from yurttunnel.hub.offline.owners import NODE, Owners
-from yurttunnel.hub.offline.paging import READ_SECONDS
 from yurttunnel.hub.offline.placeholder import LIFETIME, PlaceholderTokens
 from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.offline.token_bodies import (
@@ -44,14 +41,12 @@ class TokenQuestions:
 
     def __init__(
         self,
-        clock: IReactorTime,
         cache: ICache,
         policy: IPolicy,
         owners: Owners,
         refusals: Refusals,
         placeholders: PlaceholderTokens | None,
     ) -> None:
-        self._clock = clock
         self._cache = cache
         self._policy = policy
         self._owners = owners
@@ -113,8 +108,7 @@ class TokenQuestions:
         client = self._policy.client(Caller(KUBELET), NODE)
         accounts: dict[int, str] = {}
         for form in ("json", "protobuf"):
-            found = self._cache.get(Collection(client, str(PODS), form), namespace, pod)
-            stored = await found.addTimeout(READ_SECONDS, self._clock)
+            stored = await self._cache.get(Collection(client, str(PODS), form), namespace, pod)
             if stored is not None:
                 with suppress(BadBody):
                     account = service_account_of(form, stored.item.body)

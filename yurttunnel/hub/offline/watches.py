@@ -74,7 +74,7 @@ class Watches:
         exchange, options = call.exchange, call.request.options
         source, listed = found.source, found.listed
         meta, media = source.meta(listed.meta), source.media
-        page = Page(self._clock, listed, ListOptions())
+        page = Page(listed, ListOptions())
         items = await page.next()
         exchange.send_head(200, [(b"Content-Type", media.watch_content_type)])
         pace = Pace(self._clock, exchange)

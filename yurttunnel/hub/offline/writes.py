@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from twisted.internet.interfaces import IReactorTime
-
 from yurttunnel.http.errors import ApiFailure
 from yurttunnel.http.request_body import BodyTooLarge, read_body
 from yurttunnel.hub.cache.interfaces import Collection, ICache
@@ -19,7 +17,6 @@ from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.offline.keeping_events import KeptEvents, is_event
 from yurttunnel.hub.offline.lookup import KUBELET
 from yurttunnel.hub.offline.owners import NODE
-from yurttunnel.hub.offline.paging import READ_SECONDS
 from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.offline.token_questions import TokenQuestions, is_request, is_review
 from yurttunnel.hub.request.requests import HubCall, ResourceType
@@ -36,7 +33,6 @@ class Writes:
 
     def __init__(
         self,
-        clock: IReactorTime,
         node: str,
         cache: ICache,
         policy: IPolicy,
@@ -44,7 +40,6 @@ class Writes:
         tokens: TokenQuestions,
         refusals: Refusals,
     ) -> None:
-        self._clock = clock
         self._node = node
         self._cache = cache
         self._policy = policy
@@ -78,8 +73,7 @@ class Writes:
             client = self._policy.client(call.caller, owner)
             for form in ("protobuf", "json"):
                 collection = Collection(client, str(NODES), form)
-                found = self._cache.get(collection, "", self._node)
-                if await found.addTimeout(READ_SECONDS, self._clock) is not None:
+                if await self._cache.get(collection, "", self._node) is not None:
                     return self._refusals.already_exists(request, self._node)
         return self._refusals.not_written(request)
 
