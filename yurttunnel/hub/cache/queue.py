@@ -60,8 +60,9 @@ class WriteQueue:
 
     ``most`` is the memory that they may take, in bytes, with the lists that are on their way.
     Beyond it the oldest ones are dropped: their collections then lack something until they are
-    listed again, and ``on_drop`` gets the number of objects or lists. ``has(client)`` tells whose
-    writes these are, also in the thread that writes. ``on_come`` is called when something has come.
+    listed again, as an :class:`Unlist` tells that is written in their place, and ``on_drop`` gets
+    the number of objects or lists. ``has(client)`` tells whose writes these are, also in the thread
+    that writes. ``on_come`` is called when something has come.
     """
 
     def __init__(
@@ -82,13 +83,6 @@ class WriteQueue:
         self._marks: dict[int, list[Deferred[None]]] = {}
         self._line: deque[Place] = deque()
         self._gone: OrderedDict[Key, Gone] = OrderedDict()
-        self._lacking: set[Collection] = set()
-        # Of these, what has come to lack something since what is being written was taken.
-        self._lacking_anew: set[Collection] = set()
-        # With too many of these: another object each time, so that it is known when it is done.
-        self._all_lack: Callable[[str], bool] | None = None
-        # That one of when what is being written was taken.
-        self._all_lacked: Callable[[str], bool] | None = None
         # Stands behind lists before which something was told that is newer; its place in the line.
         self._behind_late: Unlist | None = None
         self._late_place: Place | None = None
@@ -97,7 +91,7 @@ class WriteQueue:
 
     def __bool__(self) -> bool:
         """Whether something waits."""
-        return bool(self._waiting or self._lacking or self._all_lack is not None)
+        return bool(self._waiting)
 
     @property
     def is_busy(self) -> bool:
@@ -164,7 +158,11 @@ class WriteQueue:
 
     def is_lacking(self, collection: Collection) -> bool:
         """Return whether something of a collection was dropped, which is not known on disk yet."""
-        return self._all_lack is not None or collection in self._lacking
+        return any(
+            collection in write.collections or write.of_all is not None
+            for write in (*self._taken, *self._waiting)
+            if isinstance(write, Unlist)
+        )
 
     def lists_have_room(self) -> bool:
         """Return whether lists that are on their way may take more."""
@@ -176,37 +174,25 @@ class WriteQueue:
         Those are ``most`` bytes, or one write.
         """
         size = 0
-        while self._waiting and (not self._taken or size + self._waiting[0].size <= most):
+        while self._waiting and (not size or size + self._waiting[0].size <= most):
             size += self._waiting[0].size
             self._taken.append(self._waiting.popleft())
         if not self._waiting:
             self._open = None
-        self._all_lacked = self._all_lack
-        if self._lacking or self._all_lack is not None:
-            # It stands first, since what was dropped is older than all that waits. Lists that are
-            # older have one of their own behind them: see put_back and _behind_late.
-            self._lacking_anew.clear()
-            return [Unlist(set(self._lacking), self._all_lack), *self._taken]
         return list(self._taken)
 
-    def done(self, writes: list[Write]) -> None:
-        """Forget what was taken: it is done, or never will be."""
-        for write in writes:
-            if isinstance(write, Unlist):
-                self._lacking -= write.collections - self._lacking_anew
-                if write.of_all is self._all_lack:
-                    self._all_lack = None
-                if write is self._behind_late:
-                    self._behind_late = None
+    def done(self) -> None:
+        """Forget what was taken: it is done."""
         taken, self._taken = self._taken, []
         for write in taken:
+            if write is self._behind_late:
+                self._behind_late = None
             self._end(write)
 
     def give_up(self) -> set[str]:
         """Drop what was taken: there is no room for it; return the clients that lack something."""
-        lacking = [collection for write in self._taken for collection in self._drop(write)]
-        self.done([])
-        return {collection.client for collection in lacking}
+        taken, self._taken = self._taken, []
+        return {collection.client for write in taken for collection in self._drop(write)}
 
     def has_to_wait(self, most: int) -> bool:
         """Return whether what was taken is changes within ``most`` bytes, and nothing behind them
@@ -245,21 +231,14 @@ class WriteQueue:
         return bool(self._postponed)
 
     def put_back(self) -> None:
-        """Have what was taken wait again, to be taken first: it could not be done now.
-
-        What was dropped since it was taken is newer than that.
-        """
-        of_all = None if self._all_lack is self._all_lacked else self._all_lack
-        if self._lacking_anew or of_all is not None:
-            # There is one of before if this is not the first time.
-            if not (self._waiting and isinstance(self._waiting[0], Unlist)):
-                self._waiting.appendleft(Unlist(set()))
-            first = self._waiting[0]
-            assert isinstance(first, Unlist)
-            first.of_all = of_all or first.of_all
-            self._add(first, self._lacking_anew)
-        self._waiting.extendleft(reversed(self._taken))
-        self._taken.clear()
+        """Have what was taken wait again, to be taken first: it could not be done now."""
+        taken, self._taken = self._taken, []
+        last = taken[-1] if taken else None
+        if isinstance(last, Unlist) and last is not self._behind_late:
+            # What was dropped since then is noted there, too: it may be tried again and again.
+            self._lack(last)
+            taken.pop()
+        self._waiting.extendleft(reversed(taken))
         self._open = None
         self._bound()
 
@@ -329,7 +308,9 @@ class WriteQueue:
         return told.addCallback(lambda _: self._mark())
 
     def _mark(self) -> Deferred[None]:
-        everything = [*self._taken, *self._waiting]
+        everything = [
+            write for write in (*self._taken, *self._waiting) if not isinstance(write, Unlist)
+        ]
         if not everything:
             return succeed(None)
         last = everything[-1]
@@ -379,49 +360,51 @@ class WriteQueue:
             mark.callback(None)
 
     def _drop(self, write: Write) -> Iterable[Collection]:
-        """Drop a write; return what lacks something, which is known still of what lacked it."""
+        """Drop a write that was older than all that waits; return what lacks something."""
         if write is self._behind_late:
             self._behind_late = None
+        if write is self._open:
+            self._open = None
         lacking = write.drop()
-        self._lack(lacking)
-        if isinstance(write, Unlist) and write.of_all is not None:
-            self._all_lack = partial(self._has)
+        self._lack(write if isinstance(write, Unlist) else Unlist(set(lacking)))
+        self._end(write)
         return lacking
 
-    def _lack(self, collections: Iterable[Collection]) -> None:
-        found = set(collections)
-        self._lacking |= found
-        self._lacking_anew |= found
-        if len(self._lacking) > MOST_LACKING:
-            self._lacking.clear()
-            self._lacking_anew.clear()
-            self._all_lack = partial(self._has)
+    def _lack(self, more: Unlist) -> None:
+        """Have it written before all that waits that these lack something."""
+        if not more.collections and more.of_all is None:
+            return
+        if not self._unlists_first():
+            self._waiting.appendleft(Unlist(set()))
         if self._behind_late is not None:
-            self._add(self._behind_late, found)
+            # The thread may be reading those before.
+            self._behind_late.collections = set(self._behind_late.collections)
+        for unlist in (self._waiting[0], self._behind_late):
+            if isinstance(unlist, Unlist):
+                unlist.collections |= more.collections
+                if more.of_all is not None or len(unlist.collections) > MOST_LACKING:
+                    unlist.collections, unlist.of_all = set(), self._has
 
-    def _add(self, unlist: Unlist, collections: set[Collection]) -> None:
-        """Have more of them lack something; the thread may be reading those before."""
-        if not collections <= unlist.collections:
-            unlist.collections = unlist.collections | collections
-        if len(unlist.collections) > MOST_LACKING:
-            unlist.collections, unlist.of_all = set(), partial(self._has)
+    def _unlists_first(self) -> bool:
+        return bool(self._waiting) and isinstance(self._waiting[0], Unlist)
 
     def _bound(self) -> None:
         dropped = 0
-        while self.size > self._most and self._waiting:
-            oldest = self._waiting[0]
+        while self.size > self._most:
+            place = 1 if self._unlists_first() else 0
+            if place == len(self._waiting):
+                break
+            oldest = self._waiting[place]
             if isinstance(oldest, Changes) and len(oldest.of) > 1:
                 self.size -= oldest.size
-                self._lack((oldest.drop_oldest(),))
+                self._lack(Unlist({oldest.drop_oldest()}))
                 self.size += oldest.size
                 dropped += 1
             else:
+                del self._waiting[place]
                 self._drop(oldest)
                 dropped += not isinstance(oldest, Unlist)
-                self._end(self._waiting.popleft())
         if dropped:
-            if not self._waiting:
-                self._open = None
             self._on_drop(dropped)
 
 

@@ -258,7 +258,3 @@ class Unlist(Write):
         if self.of_all is not None:
             objects.unlist_all(connection, self.of_all)
         return Done()
-
-    def drop(self) -> Iterable[Collection]:
-        """See :class:`Write`."""
-        return self.collections

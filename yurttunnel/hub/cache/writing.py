@@ -265,7 +265,7 @@ class Writing:
         for defect in written.defects:
             self._log.failure("Defect: a change cannot be written to the cache", defect)
         if written.refused is None:
-            queue.done(writes)
+            queue.done()
         return written.refused
 
     def _give_up(self, queue: WriteQueue, refused: CacheFailed) -> None:
