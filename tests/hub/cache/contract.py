@@ -73,7 +73,7 @@ class CacheContract:
 
     async def test_an_object(self):
         """What was taken is got, with all that is looked at."""
-        item = pod(version=7, body=b'{"a":1}', app="web")
+        item = pod(version=7, body=b"\0\xff body", app="web", ü="")
         self.cache.upsert(PODS, POD, item)
         self.assertEqual(Stored(POD, item), await self.cache.get(PODS, "n", "p"))
 

@@ -30,12 +30,6 @@ class ReplaceTests(CacheTestCase):
         self.assertEqual({"a": "1"}, self.names())
         self.assertEqual(0, self.cache.stats.waiting)
 
-    def test_nothing_before_the_end(self) -> None:
-        """Nothing of a list is there before it is complete."""
-        listing = self.cache.begin_list(ALL, "")
-        listing.add([item("a")])
-        self.assertIsNone(self.read())
-
     def test_a_watch_was_faster(self) -> None:
         """What is newer than the list stays, with what a watch has added."""
         tell_list(self.cache, [item("a")], 5)
@@ -242,26 +236,6 @@ class ReplaceTests(CacheTestCase):
 class ScopeTests(CacheTestCase):
     """Lists of a part of a collection."""
 
-    def test_namespaces(self) -> None:
-        """A list of one namespace leaves the others alone."""
-        tell_list(self.cache, [item("a"), item("a", namespace="other")], 5)
-        tell_list(self.cache, [], 6, Scope(PODS, "other"))
-        self.assertEqual({"a": "1"}, self.names())
-        self.assertEqual({}, self.names(Scope(PODS, "other")))
-        self.assertEqual({"a": "1"}, self.names(Scope(PODS, "default")))
-
-    def test_selectors(self) -> None:
-        """Lists with different selectors do not disturb each other; reading evaluates them."""
-        one, two = item("a", labels={"app": "x"}), item("b", labels={"app": "y"}, node="edge")
-        tell_list(self.cache, [one], 5, Scope(PODS, "", "app=x"))
-        tell_list(self.cache, [two], 5, Scope(PODS, "", "", "spec.nodeName=edge"))
-        self.assertEqual({"a": "1", "b": "1"}, self.names())
-        self.assertEqual({"a": "1"}, self.names(Scope(PODS, "", "app=x")))
-        self.assertEqual({"b": "1"}, self.names(Scope(PODS, "", "app in (y,z)")))
-        self.assertEqual({"b": "1"}, self.names(Scope(PODS, "", "", "metadata.name=b")))
-        tell_list(self.cache, [], 6, Scope(PODS, "", "app=x"))
-        self.assertEqual({"b": "1"}, self.names())
-
     def test_by_name(self) -> None:
         """A list of one name that finds nothing removes that one."""
         tell_list(self.cache, [item("a"), item("b")], 5)
@@ -334,15 +308,6 @@ class PageTests(CacheTestCase):
         super().setUp()
         tell_list(self.cache, [item("a"), item("gone")], 5)
 
-    def test_joined(self) -> None:
-        """Pages add objects; with the last one what none of them had is gone."""
-        tell_list(self.cache, [item("a", 6), item("b")], 7, next_token="two")
-        self.assertEqual({"a": "6", "b": "1", "gone": "1"}, self.names())
-        tell_list(self.cache, [item("c")], 7, token="two", next_token="three")
-        self.assertIn("gone", self.names())
-        tell_list(self.cache, [item("d")], 7, token="three")
-        self.assertEqual({"a": "6", "b": "1", "c": "1", "d": "1"}, self.names())
-
     def test_many(self) -> None:
         """A client may ask for them one by one."""
         tokens = ["", *map(str, range(1, 1_200)), ""]
@@ -363,13 +328,6 @@ class PageTests(CacheTestCase):
         tell_list(self.cache, [item("c")], 8, token="two")
         self.assertEqual(set("abc"), set(self.names()))
 
-    def test_not_complete_before_the_end(self) -> None:
-        """A list whose pages stop is not complete."""
-        scope = Scope(PODS, "", "app=x")
-        other = scope._replace(collection=PODS._replace(client="other"))
-        tell_list(self.cache, [item("b")], 7, other, next_token="two")
-        self.assertFalse(self.read(other)[1])
-
     def test_a_page_again(self) -> None:
         """One that broke off can be asked for again."""
         tell_list(self.cache, [item("a")], 7, next_token="two")
@@ -378,11 +336,6 @@ class PageTests(CacheTestCase):
         listing.abandon()
         tell_list(self.cache, [item("b")], 7, token="two")
         self.assertEqual({"a": "1", "b": "1"}, self.names())
-
-    def test_unknown_pages(self) -> None:
-        """A last page whose first ones are not known removes nothing."""
-        tell_list(self.cache, [item("b")], 7, token="unknown")
-        self.assertEqual({"a": "1", "b": "1", "gone": "1"}, self.names())
 
     def test_another_scope(self) -> None:
         """A token is good for the list that it was given to."""

@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from tests.hub.cache.caches import ALL, NODES, POD, PODS, item, make_cache, read_all, tell_list
+from tests.hub.cache.caches import ALL, POD, PODS, item, make_cache, read_all, tell_list
 from yurttunnel.hub.cache.interfaces import ICache, Scope, Stored
 
 
@@ -61,12 +61,6 @@ class ObjectTests(CacheTestCase):
         """It is an ICache."""
         verifyObject(ICache, self.cache)
 
-    def test_upsert(self) -> None:
-        """An object is there as it was told, with all that is looked at."""
-        one = item("a", 5, labels={"app": "x", "ü": ""}, node="edge", body=b"\0\xff body")
-        self.cache.upsert(PODS, POD, one)
-        self.assertEqual(Stored(POD, one), self.get("a"))
-
     def test_versions(self) -> None:
         """The newest one counts, whichever came last: versions are compared as numbers."""
         for version in ("9", "10", "8"):
@@ -82,21 +76,8 @@ class ObjectTests(CacheTestCase):
         meta, complete, read = self.read()
         self.assertEqual((POD, "7", True, items), (meta.type, meta.version, complete, read))
 
-    def test_replaced(self) -> None:
-        """What the next list does not have is gone."""
-        tell_list(self.cache, [item("a"), item("b")], 5)
-        tell_list(self.cache, [item("b"), item("c", 6)], 7)
-        self.assertEqual({"b": "1", "c": "6"}, self.names())
-
     def test_restart(self) -> None:
         """All is there after a restart."""
         tell_list(self.cache, [item("a"), item("b")], 5)
         self.restart()
         self.assertEqual({"a": "1", "b": "1"}, self.names())
-
-    def test_unknown(self) -> None:
-        """Of a collection that was never seen there is nothing; else there may be no objects."""
-        self.assertIsNone(self.read(Scope(NODES)))
-        tell_list(self.cache, [], 5)
-        meta, complete, items = self.read()
-        self.assertEqual(("5", True, []), (meta.version, complete, items))
