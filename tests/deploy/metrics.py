@@ -26,12 +26,13 @@ from yurttunnel.hub.forwarding.answers import METRICS as ANSWER_METRICS
 from yurttunnel.hub.forwarding.answers import Answers
 from yurttunnel.hub.limits import METRICS as LIMIT_METRICS
 from yurttunnel.hub.limits import Limits
-from yurttunnel.hub.offline.metrics import METRICS as OFFLINE_METRICS
-from yurttunnel.hub.offline.metrics import OfflineStats
+from yurttunnel.hub.offline.service import METRICS as OFFLINE_METRICS
+from yurttunnel.hub.offline.service import Offline, OfflineSettings
 from yurttunnel.hub.process import PREFIX, hub_registry
+from yurttunnel.hub.settings import HealthSettings
 from yurttunnel.hub.upstream.servers import Server
 from yurttunnel.hub.upstream.service import METRICS as UPSTREAM_METRICS
-from yurttunnel.hub.upstream.service import UpstreamStats
+from yurttunnel.hub.upstream.service import Upstream
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.pki.metrics import (
     ClusterTrustStats,
@@ -104,15 +105,17 @@ def _hub_registry() -> MetricRegistry:
     certificates = {"client": datetime.datetime.now(datetime.UTC)}
     hub = hub_registry(lambda: certificates, lambda: 0.0)
     server = Server("api.example", 6443)
-    stats = UpstreamStats([server], 0, PoolStatistics())
-    hub.add(UPSTREAM_METRICS, lambda: stats)
+    upstream = Upstream(Clock(), "edge-1", [server], True, HealthSettings(10, 2, 3, 2, 40), None)
+    hub.add(UPSTREAM_METRICS, lambda: upstream)
     limits = Limits(Clock(), 1, 1)
     limits.in_hand["get"] += 1
     hub.add(LIMIT_METRICS, lambda: limits)
     hub.add(ANSWER_METRICS, lambda: Answers(Clock(), None, None))
     hub.add(CACHE_METRICS, CacheStats)
-    answered = Counter({("get", "200"): 1})
-    hub.add(OFFLINE_METRICS, lambda: OfflineStats(answered, 0, 0, 0, 0))
+    settings = OfflineSettings("edge-1")
+    offline = Offline(Clock(), None, None, None, upstream.health, None, settings)
+    offline.answers["get", "200"] += 1
+    hub.add(OFFLINE_METRICS, lambda: offline)
     configuration = HubConfiguration(FakeInformers(), "kube-system", ())
     filters = Filters((), None, configuration, FollowedWatches(Clock()))
     filters.failures["masterservice"] = 0

@@ -6,13 +6,13 @@ import datetime
 import html
 import re
 from collections import Counter
+from types import SimpleNamespace
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.hub.cache.metrics import CacheStats
 from yurttunnel.hub.limits import Limits
-from yurttunnel.hub.offline.metrics import OfflineStats
 from yurttunnel.hub.settings import HealthSettings
 from yurttunnel.hub.status import hub_sections
 from yurttunnel.hub.upstream.health import Health
@@ -52,8 +52,9 @@ class StatusTests(SynchronousTestCase):
 
     def shown(self, desired: str = "") -> dict[str, str]:
         """Return the words of each section."""
-        answers = OfflineStats(Counter({("get", "200"): 2, ("list", "404"): 1}), 7, 0, 0, 0)
-        makers = hub_sections(self.health, self.limits, lambda: self.cache, lambda: answers)
+        answers = Counter({("get", "200"): 2, ("list", "404"): 1})
+        offline = SimpleNamespace(answers=answers, parked=range(7))
+        makers = hub_sections(self.health, self.limits, lambda: self.cache, offline)
         sections = [make(Moment(NOW, desired)) for make in makers]
         self.tiles = [each.tile for each in sections]
         return {

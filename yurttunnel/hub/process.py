@@ -34,8 +34,8 @@ from yurttunnel.hub.limits import METRICS as LIMIT_METRICS
 from yurttunnel.hub.limits import Limits
 from yurttunnel.hub.listeners import HubListeners
 from yurttunnel.hub.meta import hub_pages
-from yurttunnel.hub.offline.metrics import METRICS as OFFLINE_METRICS
 from yurttunnel.hub.offline.placeholder import PlaceholderTokens, kept_secret
+from yurttunnel.hub.offline.service import METRICS as OFFLINE_METRICS
 from yurttunnel.hub.offline.service import Offline, OfflineSettings
 from yurttunnel.hub.policy import Policy
 from yurttunnel.hub.request.callers import PAGES
@@ -205,18 +205,18 @@ def build(
 
     lag = ReactorLag(reactor)
     metrics = hub_registry(identity.certificates, lag.worst)
-    metrics.add(UPSTREAM_METRICS, upstream.stats)
+    metrics.add(UPSTREAM_METRICS, lambda: upstream)
     metrics.add(LIMIT_METRICS, lambda: limits)
     metrics.add(ANSWER_METRICS, lambda: answers)
     metrics.add(CACHE_METRICS, lambda: cache.stats)
-    metrics.add(OFFLINE_METRICS, offline.stats)
+    metrics.add(OFFLINE_METRICS, lambda: offline)
     metrics.add(FILTER_METRICS, lambda: filters)
     metrics.add(cluster_trust_metrics(PREFIX), identity.stats)
 
     def pods() -> Deferred[Object]:
         return for_pages.list(PODS, field_selector=f"spec.nodeName={settings.node_name}")
 
-    sections = hub_sections(health, limits, lambda: cache.stats, offline.stats)
+    sections = hub_sections(health, limits, lambda: cache.stats, offline)
     meta, admin = _meta(reactor, settings, readiness, metrics, identity, pods, lag, sections)
     if following is not None:
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from yurttunnel.hub.cache.metrics import CacheStats
 from yurttunnel.hub.limits import Limits
-from yurttunnel.hub.offline.metrics import OfflineStats
+from yurttunnel.hub.offline.service import Offline
 from yurttunnel.hub.upstream.health import Health, ServerHealth, State
 from yurttunnel.ops.status import words
 from yurttunnel.ops.status.markup import Column, Markup, element, mark, pairs, table
@@ -20,7 +20,7 @@ def hub_sections(
     health: Health,
     limits: Limits,
     cache: Callable[[], CacheStats],
-    offline: Callable[[], OfflineStats],
+    offline: Offline,
 ) -> tuple[MakeSection, ...]:
     """Return the sections of a hub."""
     return (
@@ -50,14 +50,13 @@ def _servers(health: Health, moment: Moment) -> Section:
     return Section("servers", content, "sessions", ("healthy servers", f"{healthy}/{len(servers)}"))
 
 
-def _requests(limits: Limits, offline: Callable[[], OfflineStats], moment: Moment) -> Section:
-    stats = offline()
+def _requests(limits: Limits, offline: Offline, moment: Moment) -> Section:
     verbs = [f"{verb} {number:,}" for verb, number in sorted(limits.in_hand.items()) if number]
     rows = [
         ("In hand", ", ".join(verbs) or "none"),
         ("Turned away, since there were too many", f"{limits.rejected:,}"),
-        ("Answered without the cloud", f"{sum(stats.answers.values()):,}"),
-        ("Watches that wait for the cloud", f"{stats.parked_watches:,}"),
+        ("Answered without the cloud", f"{sum(offline.answers.values()):,}"),
+        ("Watches that wait for the cloud", f"{len(offline.parked):,}"),
     ]
     in_hand = f"{limits.in_hand.total():,}"
     return Section("requests", _table("Requests", rows), "streams", ("requests in hand", in_hand))

@@ -25,8 +25,7 @@ class SendingTests(OfflineTestCase):
 
     def counts(self):
         """Return how many were sent, and how many lost."""
-        stats = self.offline.stats()
-        return stats.events_sent, stats.events_dropped
+        return self.offline.sender.sent, self.offline.sender.dropped
 
     def test_nothing_while_away(self):
         """Without the cloud nothing is tried."""

@@ -13,7 +13,7 @@ from tests.hub.request.tokens import service_account_token
 from tests.ops.scrapes import families
 from yurttunnel.hub.cache.interfaces import CacheFailed
 from yurttunnel.hub.interfaces import IOffline
-from yurttunnel.hub.offline.metrics import METRICS
+from yurttunnel.hub.offline.service import METRICS
 
 ACCOUNT_TOKEN = "/api/v1/namespaces/n/serviceaccounts/web/token"
 TARGET = "/api/v1/namespaces/n/services/a"
@@ -92,7 +92,7 @@ class FailureTests(OfflineTestCase):
         """Nothing is left of a client that leaves while its request is on its way."""
         connection = self.open("/api/v1/namespaces/n/events", b"Content-Length: 10", method=b"POST")
         connection.abortConnection()
-        self.assertEqual({("create", "none"): 1}, dict(self.offline.stats().answers))
+        self.assertEqual({("create", "none"): 1}, dict(self.offline.answers))
 
 
 class KeptOnlyTests(OfflineTestCase):
@@ -104,7 +104,7 @@ class KeptOnlyTests(OfflineTestCase):
         """Check that nothing is sent."""
         self.assertEqual(b"", self.open(target, *fields).sent)
         self.assertEqual([False], self.found)
-        self.assertEqual({}, self.offline.stats().answers)
+        self.assertEqual({}, self.offline.answers)
         self.found.clear()
 
     def test_kept(self):
@@ -115,7 +115,7 @@ class KeptOnlyTests(OfflineTestCase):
             self.assertEqual(200, self.ask(target)[0])
         self.assertEqual([True] * 3, self.found)
         counts = {("get", "200"): 2, ("list", "200"): 1}
-        self.assertEqual(counts, self.offline.stats().answers)
+        self.assertEqual(counts, self.offline.answers)
 
     def test_not_kept(self):
         """What is not, or not for whoever asks, is not answered."""
@@ -162,7 +162,7 @@ class MetricTests(OfflineTestCase):
                 sample.name.removeprefix("yurthub_offline_"),
                 *sample.labels.values(),
             ): sample.value
-            for family in families(METRICS, self.offline.stats())
+            for family in families(METRICS, self.offline)
             for sample in family.samples
         }
         expected = {

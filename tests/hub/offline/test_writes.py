@@ -124,7 +124,7 @@ class EventTests(OfflineTestCase):
             kept = self.kept()[-1]
             self.assertEqual((target, "application/json", ""), (kept.path, *kept[2::2]))
             self.assertEqual(event, json.loads(kept.body))
-        self.assertEqual(2, self.offline.stats().events_kept)
+        self.assertEqual(2, self.offline.events.kept)
 
     def test_names(self):
         """An Event without a name gets one, so that it is not sent twice."""

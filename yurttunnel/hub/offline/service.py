@@ -20,7 +20,6 @@ from yurttunnel.hub.filters.interfaces import IFilters
 from yurttunnel.hub.interfaces import IConnectivity, IOffline, IPolicy
 from yurttunnel.hub.offline.keeping_events import KeptEvents
 from yurttunnel.hub.offline.lookup import Lookup
-from yurttunnel.hub.offline.metrics import OfflineStats
 from yurttunnel.hub.offline.owners import Owners
 from yurttunnel.hub.offline.parked import ParkedWatches
 from yurttunnel.hub.offline.placeholder import PlaceholderTokens
@@ -32,6 +31,7 @@ from yurttunnel.hub.offline.watches import Watches
 from yurttunnel.hub.offline.writes import Writes
 from yurttunnel.hub.request.failures import tell
 from yurttunnel.hub.request.requests import HubCall
+from yurttunnel.metrics import Metric, counter, gauge
 
 MIN_REQUEST_TIMEOUT = 1800.0
 """Seconds (upstream's ``--min-request-timeout``)."""
@@ -71,30 +71,21 @@ class Offline(MultiService):
         self._owners = owners = Owners(cache, refusals, placeholders)
         lookup = Lookup(clock, cache, policy, filters, refusals)
         self._reads = Reads(clock, cache, lookup, refusals)
-        self._parked = ParkedWatches(clock, connectivity)
-        self.watches = Watches(clock, lookup, self._parked, refusals, settings.shortest_watch)
-        self._events = KeptEvents(clock, cache, connectivity, refusals, placeholders)
+        self.parked = ParkedWatches(clock, connectivity)
+        self.watches = Watches(clock, lookup, self.parked, refusals, settings.shortest_watch)
+        self.events = KeptEvents(clock, cache, connectivity, refusals, placeholders)
         tokens = TokenQuestions(cache, policy, owners, refusals, placeholders)
-        self._writes = Writes(settings.node_name, cache, policy, self._events, tokens, refusals)
-        self._sender = EventSender(clock, cache, connectivity, send)
-        self._sender.setServiceParent(self)
-        self._answers: Counter[tuple[str, str]] = Counter()
+        self._writes = Writes(settings.node_name, cache, policy, self.events, tokens, refusals)
+        self.sender = EventSender(clock, cache, connectivity, send)
+        self.sender.setServiceParent(self)
+        self.answers: Counter[tuple[str, str]] = Counter()
+        """By verb and status since the start; a client that leaves before has status "none"."""
         # Those that are being answered; watches are not once they are parked.
         self._under_way: set[Deferred[None]] = set()
 
-    def stats(self) -> OfflineStats:
-        """Return what there is to count."""
-        return OfflineStats(
-            self._answers,
-            len(self._parked),
-            self._events.kept,
-            self._sender.sent,
-            self._sender.dropped,
-        )
-
     def stopService(self) -> Deferred[None]:
         """End all watches, and answer what is under way with 503."""
-        self._parked.end_all()
+        self.parked.end_all()
         for answering in list(self._under_way):
             answering.cancel()
         stopped: Deferred[None] = super().stopService()
@@ -176,4 +167,36 @@ class Offline(MultiService):
         return ApiFailure(500, "the hub has a defect; its log has more")
 
     def _count(self, call: HubCall) -> None:
-        self._answers[call.request.verb, str(call.exchange.status or "none")] += 1
+        self.answers[call.request.verb, str(call.exchange.status or "none")] += 1
+
+
+METRICS: tuple[Metric[Offline], ...] = (
+    counter(
+        "yurthub_offline_answers",
+        "Requests that were answered without the cloud, by verb and status. 404 and 503 to get,"
+        " list and watch: something was not kept that is needed now.",
+        lambda offline: sorted(offline.answers.items()),
+        "verb",
+        "status",
+    ),
+    gauge(
+        "yurthub_offline_watches",
+        "Watches that wait for the cloud.",
+        lambda offline: len(offline.parked),
+    ),
+    counter(
+        "yurthub_offline_events_kept",
+        "Events that were kept to be sent when the cloud is back.",
+        lambda offline: offline.events.kept,
+    ),
+    counter(
+        "yurthub_offline_events_sent",
+        "Kept events that the Kubernetes API has taken.",
+        lambda offline: offline.sender.sent,
+    ),
+    counter(
+        "yurthub_offline_events_dropped",
+        "Kept events that the Kubernetes API refused, and that are lost.",
+        lambda offline: offline.sender.dropped,
+    ),
+)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -19,46 +18,6 @@ from yurttunnel.hub.upstream.node_lease import NodeLease
 from yurttunnel.hub.upstream.servers import Balancer, Server
 from yurttunnel.metrics import Metric, counter, gauge
 from yurttunnel.tunnel.reactor import IReactor
-
-
-@dataclass(frozen=True, slots=True)
-class UpstreamStats:
-    """What a scrape reads."""
-
-    servers: Sequence[Server]
-    renewals: int
-    pool: PoolStatistics
-
-
-METRICS: tuple[Metric[UpstreamStats], ...] = (
-    gauge(
-        "node_yurthub_server_healthy_status",
-        "1 if the API server is healthy. If all are 0, the node is served from the cache; the log"
-        " has the reason for each server.",
-        lambda stats: ((str(server), int(server.healthy)) for server in stats.servers),
-        "server",
-    ),
-    counter(
-        "yurthub_lease_renewals",
-        "Renewals of the node's Lease. They stop while no API server is reachable, and while the"
-        " kubelet does not renew its Lease: then the node becomes NotReady in the cluster.",
-        lambda stats: stats.renewals,
-    ),
-    gauge(
-        "yurthub_server_connections",
-        "Connections to API servers: in use by a request, including watches and upgrades, or idle.",
-        lambda stats: (("in_use", stats.pool.in_use), ("idle", stats.pool.idle)),
-        "state",
-    ),
-    counter(
-        "yurthub_server_pool_events",
-        "Events of the connection pool for API servers: reuse, a kept connection was used;"
-        " connect, a connection was attempted, of which connect_failed have failed; refusal, the"
-        " limit of connections was reached.",
-        lambda stats: stats.pool.events(),
-        "event",
-    ),
-)
 
 
 class Upstream(MultiService):
@@ -77,12 +36,12 @@ class Upstream(MultiService):
         identity: IIdentity,
     ) -> None:
         super().__init__()
-        self._servers = servers
+        self.servers = servers
         self.connections = Connections(reactor, identity)
         self.balancer = Balancer(servers, rotates)
         self.calls = ApiCalls(self.connections, self.balancer)
         self.kubelet_lease = KubeletLease(reactor, node, settings.kubelet_grace)
-        self._node_lease = NodeLease(
+        self.node_lease = NodeLease(
             reactor,
             self.calls,
             node,
@@ -91,7 +50,7 @@ class Upstream(MultiService):
             identity,
         )
         self.health = Health(
-            reactor, servers, self._node_lease.check, self.connections.close_server, settings
+            reactor, servers, self.node_lease.check, self.connections.close_server, settings
         )
         self.health.setServiceParent(self)
 
@@ -100,6 +59,38 @@ class Upstream(MultiService):
         stopped: Deferred[None] = maybeDeferred(super().stopService)
         return stopped.addCallback(lambda _: self.connections.close())
 
-    def stats(self) -> UpstreamStats:
-        """Return what there is to count."""
-        return UpstreamStats(self._servers, self._node_lease.renewals, self.connections.statistics)
+
+def _in_use_and_idle(pool: PoolStatistics) -> tuple[tuple[str, int], ...]:
+    return ("in_use", pool.in_use), ("idle", pool.idle)
+
+
+METRICS: tuple[Metric[Upstream], ...] = (
+    gauge(
+        "node_yurthub_server_healthy_status",
+        "Whether an API server is healthy: 1 if it is. With 0 for all of them the node lives on"
+        " what is kept; the log says what is wrong with each.",
+        lambda upstream: ((str(each), int(each.healthy)) for each in upstream.servers),
+        "server",
+    ),
+    counter(
+        "yurthub_lease_renewals",
+        "How often the Lease of the node was renewed. It does not go up while there is no cloud,"
+        " and while kubelet does not ask for its Lease: then the cloud sees the node as NotReady.",
+        lambda upstream: upstream.node_lease.renewals,
+    ),
+    gauge(
+        "yurthub_server_connections",
+        "Connections to API servers now: in use by a request, watches and upgrades included, or"
+        " idle until the next one.",
+        lambda upstream: _in_use_and_idle(upstream.connections.statistics),
+        "state",
+    ),
+    counter(
+        "yurthub_server_pool_events",
+        "What requests for connections to API servers have led to: reuse, a connection that was"
+        " there was used again; connect, one was made or tried, which failed as often as"
+        " connect_failed says; refusal, the connections were at their bounds.",
+        lambda upstream: upstream.connections.statistics.events(),
+        "event",
+    ),
+)
