@@ -25,3 +25,16 @@ class Logged(list[LogEvent]):
             for event in self
             if namespace in event["log_namespace"] and level in (None, event["log_level"].name)
         ]
+
+
+def logged_lines(case: SynchronousTestCase, namespace: str = "yurttunnel") -> list[str]:
+    """Return a list to which each line of a part of the program is added, until the test ends."""
+    lines: list[str] = []
+
+    def note(event: LogEvent) -> None:
+        if event.get("log_namespace", "").startswith(namespace):
+            lines.append(formatEvent(event))
+
+    globalLogPublisher.addObserver(note)
+    case.addCleanup(globalLogPublisher.removeObserver, note)
+    return lines

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import FakeInformers
+from tests.logged import logged_lines
 from yurttunnel.hub.configuration import BadComponents, HubConfiguration, parse_components
 from yurttunnel.kube.resources import CONFIG_MAPS
 
@@ -37,22 +37,15 @@ class FollowingTests(SynchronousTestCase):
 
     def setUp(self):
         """Follow it in a cluster that has none."""
-        self.lines = []
+        self.lines = logged_lines(self, "yurttunnel.hub.configuration")
         self.changes = 0
         self.informers = FakeInformers()
         self.configuration = HubConfiguration(self.informers, "kube-system", ["masterservice"])
         self.configuration.on_changed.append(self.count)
-        globalLogPublisher.addObserver(self.note)
-        self.addCleanup(globalLogPublisher.removeObserver, self.note)
 
     def count(self):
         """Count a change."""
         self.changes += 1
-
-    def note(self, event):
-        """Keep what is logged."""
-        if event["log_namespace"].endswith("hub.configuration"):
-            self.lines.append(formatEvent(event))
 
     def put(self, data, **more):
         """Create or change the ConfigMap."""

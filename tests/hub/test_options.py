@@ -5,10 +5,10 @@ from __future__ import annotations
 from ipaddress import ip_address
 from pathlib import Path
 
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.logged import logged_lines
 from yurttunnel.hub.options import Options
 from yurttunnel.hub.settings import BootstrapMode, InterfaceSettings, LoadBalancing, Settings
 
@@ -69,9 +69,7 @@ class ValueTests(SynchronousTestCase):
 
     def test_the_manifest_of_upstream(self) -> None:
         """Its flags are taken, those that mean nothing with a warning each."""
-        told: list[str] = []
-        globalLogPublisher.addObserver(observer := lambda event: told.append(formatEvent(event)))
-        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        told = logged_lines(self)
         settings = parse(
             "--v=2",
             "--bind-address=127.0.0.1",

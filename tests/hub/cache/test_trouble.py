@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 from twisted.internet.defer import Deferred
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hub.cache.caches import (
@@ -28,6 +27,7 @@ from tests.hub.cache.caches import (
     tell_list,
 )
 from tests.hub.cache.test_store import CacheTestCase
+from tests.logged import logged_lines
 from yurttunnel.hub.cache import queue
 from yurttunnel.hub.cache.interfaces import CacheFailed, KeptDocument, Scope
 from yurttunnel.hub.cache.listed import READ_SECONDS
@@ -45,15 +45,8 @@ class TroubleTestCase(CacheTestCase):
 
     def setUp(self) -> None:
         """Read the log."""
-        self.lines: list[str] = []
-        globalLogPublisher.addObserver(self.note)
-        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        self.lines = logged_lines(self, "yurttunnel.hub.cache")
         super().setUp()
-
-    def note(self, event) -> None:
-        """Note a line of the cache."""
-        if "cache" in event.get("log_namespace", ""):
-            self.lines.append(formatEvent(event))
 
     def said(self, words: str) -> int:
         """Return how many lines have the words."""

@@ -6,7 +6,6 @@ import json
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionLost
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
@@ -16,6 +15,7 @@ from tests.http.support import Server as HTTPServer
 from tests.http.support import request, responses, settle
 from tests.hub.cache.memory import MemoryCache
 from tests.hub.filters.fakes import FakeFilters
+from tests.logged import logged_lines
 from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.server import ServerSettings
@@ -211,9 +211,7 @@ class World(SynchronousTestCase):
         self.server.handler.answer = lambda exchange: Entrance(
             self.hub, self.local
         ).request_received(exchange)
-        self.lines = []
-        globalLogPublisher.addObserver(self.note)
-        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        self.lines = logged_lines(self, "yurttunnel.hub")
         self.addCleanup(self.end)
         self.begin()
         self.client = self.server.connect()
@@ -249,11 +247,6 @@ class World(SynchronousTestCase):
         self.hub.close()
         self.settle()
         self.assertEqual([], self.clock.getDelayedCalls())
-
-    def note(self, event):
-        """Keep what is logged."""
-        if event["log_namespace"].startswith("yurttunnel.hub"):
-            self.lines.append(formatEvent(event))
 
     def user_of(self, token):
         """Return whose a token is, as the test has it; nothing is known of others."""

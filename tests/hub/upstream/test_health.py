@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
+from tests.logged import logged_lines
 from yurttunnel.hub.interfaces import IConnectivity
 from yurttunnel.hub.settings import HealthSettings
 from yurttunnel.hub.upstream.health import Health, State
@@ -31,17 +31,10 @@ class HealthTestCase(SynchronousTestCase):
         self.checks = []
         self.lost = []
         self.turns = []
-        self.lines = []
-        globalLogPublisher.addObserver(self.note)
-        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        self.lines = logged_lines(self, "yurttunnel.hub")
         self.health = Health(self.clock, self.servers, self.check, self.lose, self.settings)
         self.health.on_change(self.turns.append)
         self.addCleanup(self.stop)
-
-    def note(self, event):
-        """Keep what is logged."""
-        if event["log_namespace"].startswith("yurttunnel.hub"):
-            self.lines.append(formatEvent(event))
 
     async def check(self, server, fresh):
         """Answer as the test says."""

@@ -7,11 +7,11 @@ import json
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.error import ConnectionLost
 from twisted.internet.testing import MemoryReactorClock
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.http.support import settle
 from tests.hub.forwarding.world import Identity, PlayedConnections
+from tests.logged import logged_lines
 from yurttunnel.http.asking import ask
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.interfaces import ExchangeFailed
@@ -39,9 +39,7 @@ class PlayedServers(SynchronousTestCase):
         self.lease = NodeLease(
             self.clock, self.calls, "edge-1", 10, lambda: self.lives, self.identity
         )
-        self.lines = []
-        globalLogPublisher.addObserver(self.note)
-        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        self.lines = logged_lines(self, "yurttunnel.hub")
         self.addCleanup(self.end)
 
     def end(self):
@@ -49,11 +47,6 @@ class PlayedServers(SynchronousTestCase):
         self.connections.close()
         self.settle()
         self.assertEqual([], self.clock.getDelayedCalls())
-
-    def note(self, event):
-        """Keep what is logged."""
-        if event["log_namespace"].startswith("yurttunnel.hub"):
-            self.lines.append(formatEvent(event))
 
     def settle(self):
         """Let everything move."""
