@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from sqlite3 import Connection
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 from yurttunnel.hub.cache.connection import connect
@@ -32,37 +32,16 @@ _OBJECTS = (
 )
 
 
-class Entry(NamedTuple):
-    """An object; ``size`` is that of its body, in bytes."""
-
-    collection: Collection
-    type: TypeMeta
-    namespace: str
-    name: str
-    version: str
-    size: int
-
-
-def entries(path: Path) -> list[Entry]:
-    """Return what is in the file; raises :class:`CacheFailed`."""
-    return _read(
-        path,
-        lambda connection: [
-            Entry(Collection(*row[:4]), TypeMeta(*row[4:6]), row[6], row[7], str(row[8]), row[9])
-            for row in connection.execute(_OBJECTS.format("size"))
-        ],
-    )
-
-
 def as_text(path: Path) -> Iterator[str]:
     """Return a line for each object, under one for each collection; raises :class:`CacheFailed`."""
-    collection: Collection | None = None
-    for entry in entries(path):
-        if entry.collection != collection:
-            collection = entry.collection
+    rows = _read(path, lambda connection: connection.execute(_OBJECTS.format("size")).fetchall())
+    before: list[str] = []
+    for *collection, _, _, namespace, name, version, size in rows:
+        if collection != before:
+            before = collection
             yield " ".join(_shown(part) for part in collection if part)
-        name = f"{entry.namespace}/{entry.name}" if entry.namespace else entry.name
-        yield f"  {_shown(name)} version {_shown(entry.version)}, {entry.size} bytes"
+        name = f"{namespace}/{name}" if namespace else name
+        yield f"  {_shown(name)} version {_shown(str(version))}, {size} bytes"
 
 
 def write_files(path: Path, directory: Path) -> int:
