@@ -10,44 +10,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from zope.interface import implementer
-
-from yurttunnel.hub.filters.interfaces import FilterSite, IFilter, Object
+from yurttunnel.hub.filters.interfaces import FilterSite, Object
 from yurttunnel.hub.filters.maker import FilterMaker
 from yurttunnel.hub.filters.members import READING, asks_for, member, members
+from yurttunnel.hub.filters.reach import LeadingFilter
 from yurttunnel.hub.request.requests import ApiRequest
 
 
-@implementer(IFilter)
-class ServiceEnvUpdater:
-    """The filter; it does nothing while pods do not reach the hub."""
+class ServiceEnvUpdater(LeadingFilter):
+    """The filter, which changes the variables that are set."""
 
-    hides = False
+    resource = "pods"
 
     def __init__(self, site: FilterSite, changed: Callable[[], object]) -> None:
-        self._site = site
-        site.reach.on_changed.append(changed)
+        super().__init__(site, changed)
         self._values = {
             "KUBERNETES_SERVICE_HOST": site.host,
             "KUBERNETES_SERVICE_PORT": str(site.secure_port),
         }
 
-    def applies(self, request: ApiRequest) -> bool:
-        """Return whether it is about pods; patches of their status are answered with them, too."""
-        return bool(self._site.host) and asks_for(
-            request, "", {"pods"}, READING | {"patch"}, subresources=("", "status")
-        )
+    def _asks(self, request: ApiRequest) -> bool:
+        # Patches of the status of pods are answered with them, too.
+        verbs, subresources = READING | {"patch"}, ("", "status")
+        return asks_for(request, "", {self.resource}, verbs, subresources=subresources)
 
-    def change(self, obj: Object) -> Object:
-        """Change the variables that are set."""
-        if not self._site.reach.reached:
-            return obj
+    def _lead(self, obj: Object) -> None:
         spec = member(obj, "spec")
         for kind in ("initContainers", "containers"):
             for container in members(spec, kind):
                 for variable in members(container, "env"):
                     self._change(variable)
-        return obj
 
     def _change(self, variable: Object) -> None:
         name = variable.get("name")
