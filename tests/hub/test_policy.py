@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
-from zope.interface.verify import verifyObject
 
 from tests.cluster.fakes import FakeInformers
 from tests.hub.test_configuration import hub_config_map
 from yurttunnel.hub.configuration import HubConfiguration
-from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.policy import Policy
 from yurttunnel.hub.request.callers import PAGES
 from yurttunnel.hub.request.requests import ApiRequest, Caller, ResourceType
@@ -103,10 +101,6 @@ class RequestTests(PolicyTestCase):
 
 class ClientTests(PolicyTestCase):
     """Whose."""
-
-    def test_interface(self):
-        """It is a policy."""
-        verifyObject(IPolicy, self.policy)
 
     def test_default(self):
         """Clients that each node has are kept, others are not."""

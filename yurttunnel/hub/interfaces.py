@@ -7,22 +7,8 @@ from collections.abc import Callable
 from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
-from yurttunnel.hub.cache.interfaces import Collection
-from yurttunnel.hub.request.requests import ApiRequest, Caller, Form, HubCall
+from yurttunnel.hub.request.requests import HubCall
 from yurttunnel.pki.contexts import ClientContexts
-
-
-class IPolicy(Interface):
-    """What is kept of answers (reference of upstream: "Which requests")."""
-
-    def keeps(caller: Caller, request: ApiRequest) -> bool:
-        """Return whether the answer to a request is kept, and so may be given offline."""
-
-    def is_configured(caller: Caller) -> bool:
-        """Return whether the configuration says what is kept for a caller, not the caller."""
-
-    def client(caller: Caller, owner: str) -> str:
-        """Return the ``client`` of :class:`Collection`; ``owner`` is empty for the node."""
 
 
 class IConnectivity(Interface):
@@ -70,6 +56,3 @@ class IOffline(Interface):
         Else nothing is sent: for a request that the API may answer still, and whose client must
         not be told meanwhile that there is no such object. It never fails.
         """
-
-
-__all__ = ["Collection", "Form", "IConnectivity", "IIdentity", "IOffline", "IPolicy"]

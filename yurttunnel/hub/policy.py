@@ -19,10 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from zope.interface import implementer
-
 from yurttunnel.hub.configuration import ALL, CACHE_AGENTS, HubConfiguration
-from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.request.callers import PAGES, SERVICE_ACCOUNT
 from yurttunnel.hub.request.requests import ApiRequest, Caller, ResourceType
 
@@ -65,7 +62,6 @@ _NEVER_A_CLIENT = frozenset({"", PAGES})
 _DOCUMENTS = ("/version", "/api", "/apis", "/openapi")
 
 
-@implementer(IPolicy)
 class Policy:
     """Follows ``configuration``.
 

@@ -21,7 +21,6 @@ from tests.hub.forwarding.world import (
 from tests.hub.test_configuration import hub_config_map
 from yurttunnel.hub.cache.interfaces import Scope
 from yurttunnel.hub.filters.watches import INTERVAL, SPREAD
-from yurttunnel.hub.policy import Policy
 from yurttunnel.kube.resources import CONFIG_MAPS
 
 INGRESS = b"User-Agent: ingress/v1"
@@ -161,10 +160,6 @@ class ConfiguredTests(World):
     """Watches of clients of which ``yurt-hub-cfg`` says whether they are kept."""
 
     servers = ("a",)
-
-    def make_policy(self, configuration):
-        """Have the one of the hub."""
-        return Policy(configuration, lambda keeps: None)
 
     def name(self, clients):
         """Have the ConfigMap name clients, and what follows from it be done."""

@@ -14,7 +14,6 @@ from tests.hub.forwarding.world import (
     KUBELET,
     OK,
     PODS,
-    Policy,
     World,
     chunk,
     pod,
@@ -214,7 +213,7 @@ class KeptListWorld(World):
         return Offline(
             self.clock,
             self.cache,
-            Policy(),
+            self.policy,
             self.filters,
             self.health,
             lambda event: succeed(201),

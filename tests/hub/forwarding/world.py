@@ -27,8 +27,9 @@ from yurttunnel.hub.forwarding.forwarding import Forwarder
 from yurttunnel.hub.forwarding.kept_watches import KeptWatches
 from yurttunnel.hub.forwarding.seen_tokens import SeenTokens
 from yurttunnel.hub.handler import Entrance, Hub
-from yurttunnel.hub.interfaces import IIdentity, IOffline, IPolicy
+from yurttunnel.hub.interfaces import IIdentity, IOffline
 from yurttunnel.hub.limits import Limits
+from yurttunnel.hub.policy import Policy
 from yurttunnel.hub.request.requests import ResourceType
 from yurttunnel.hub.settings import HealthSettings
 from yurttunnel.hub.upstream.connections import Connections
@@ -45,23 +46,6 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encodi
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 TOKEN = b"Authorization: Bearer abc"
-
-
-@implementer(IPolicy)
-class Policy:
-    """Keeps what kubelet asks for, save for leases."""
-
-    def keeps(self, caller, request):
-        """Return whether it is kept."""
-        return caller.component == "kubelet"
-
-    def is_configured(self, caller):
-        """Return that it never changes."""
-        return False
-
-    def client(self, caller, owner):
-        """Return the client."""
-        return f"{caller.component} {owner}" if owner else caller.component
 
 
 @implementer(IOffline)
@@ -179,12 +163,12 @@ class World(SynchronousTestCase):
         self.users = {}
         self.reviewed = []
         self.filters = self.make_filters()
-        self.offline = self.make_offline()
-        self.kubelet_lease = KubeletLease(self.clock, "edge-1", 40)
         self.informers = FakeInformers()
         configuration = HubConfiguration(self.informers, "kube-system", ())
-        policy = self.make_policy(configuration)
-        self.answers = Answers(self.clock, self.cache, policy)
+        self.policy = Policy(configuration, lambda keeps: None)
+        self.offline = self.make_offline()
+        self.kubelet_lease = KubeletLease(self.clock, "edge-1", 40)
+        self.answers = Answers(self.clock, self.cache, self.policy)
         self.followed = FollowedWatches(self.clock)
         self.followed.startService()
         self.tokens = SeenTokens(self.clock, self.cache, self.user_of)
@@ -194,7 +178,7 @@ class World(SynchronousTestCase):
             Balancer(self.api_servers, rotates=False),
             self.health,
             self.answers,
-            KeptWatches(policy, configuration, self.followed),
+            KeptWatches(self.policy, configuration, self.followed),
             self.tokens,
             self.offline,
         )
@@ -219,10 +203,6 @@ class World(SynchronousTestCase):
     def make_filters(self):
         """Have none, until the test says otherwise."""
         return FakeFilters()
-
-    def make_policy(self, configuration):
-        """Have one that knows kubelet only, until the test says otherwise."""
-        return Policy()
 
     def make_cache(self):
         """Have one in memory, until the test says otherwise."""

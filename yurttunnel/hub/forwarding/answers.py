@@ -40,9 +40,9 @@ from yurttunnel.hub.forwarding.keeping import (
     WatchKeeper,
 )
 from yurttunnel.hub.forwarding.repeats import Repeats
-from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.media.forms import media_for
 from yurttunnel.hub.media.interfaces import IMedia, Item
+from yurttunnel.hub.policy import Policy
 from yurttunnel.hub.request.accept import answered_form, document_form, json_forms
 from yurttunnel.hub.request.dry_run import is_dry_run
 from yurttunnel.hub.request.requests import Form, HubCall, ListOptions
@@ -85,7 +85,7 @@ class Answers:
 
     _log = Logger()
 
-    def __init__(self, clock: IReactorTime, cache: ICache, policy: IPolicy) -> None:
+    def __init__(self, clock: IReactorTime, cache: ICache, policy: Policy) -> None:
         self._cache = cache
         self._policy = policy
         self._repeats = Repeats(clock)

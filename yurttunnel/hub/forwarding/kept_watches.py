@@ -15,7 +15,7 @@ from yurttunnel.hub.configuration import HubConfiguration
 from yurttunnel.hub.filters.interfaces import IFollowing
 from yurttunnel.hub.filters.relist import EXPIRED, end_when_changed
 from yurttunnel.hub.filters.watches import FollowedWatches, State
-from yurttunnel.hub.interfaces import IPolicy
+from yurttunnel.hub.policy import Policy
 from yurttunnel.hub.request.failures import tell
 from yurttunnel.hub.request.requests import ApiRequest, Caller, HubCall
 
@@ -25,7 +25,7 @@ class KeptWatches:
     """Looks after lists and watches, which ``policy`` keeps as ``configuration`` says."""
 
     def __init__(
-        self, policy: IPolicy, configuration: HubConfiguration, watches: FollowedWatches
+        self, policy: Policy, configuration: HubConfiguration, watches: FollowedWatches
     ) -> None:
         self._policy = policy
         self._watches = watches

@@ -23,11 +23,11 @@ from yurttunnel.hub.cache.selectors import PODS, scope_of
 from yurttunnel.hub.cache.store import MOST_LISTED
 from yurttunnel.hub.cache.versions import version_of
 from yurttunnel.hub.filters.interfaces import IFilters
-from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.offline.owners import NODE
 from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.offline.sources import Source, sources
+from yurttunnel.hub.policy import Policy
 from yurttunnel.hub.request.callers import PAGES
 from yurttunnel.hub.request.requests import ApiRequest, Caller, Form, HubCall
 from yurttunnel.kube.selectors import FieldTerm
@@ -61,7 +61,7 @@ class Lookup:
         self,
         clock: IReactorTime,
         cache: ICache,
-        policy: IPolicy,
+        policy: Policy,
         filters: IFilters,
         refusals: Refusals,
     ) -> None:

@@ -15,7 +15,7 @@ from yurttunnel.hub.request.callers import read_token
 from yurttunnel.hub.request.requests import Caller
 
 NODE = ""
-"""The owner that is the node itself, for ``IPolicy.client``."""
+"""The owner that is the node itself, for ``Policy.client``."""
 
 
 class Owners:

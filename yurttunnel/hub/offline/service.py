@@ -17,7 +17,7 @@ from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.request_body import BodyTooLarge
 from yurttunnel.hub.cache.interfaces import CacheFailed, ICache
 from yurttunnel.hub.filters.interfaces import IFilters
-from yurttunnel.hub.interfaces import IConnectivity, IOffline, IPolicy
+from yurttunnel.hub.interfaces import IConnectivity, IOffline
 from yurttunnel.hub.offline.keeping_events import KeptEvents
 from yurttunnel.hub.offline.lookup import Lookup
 from yurttunnel.hub.offline.owners import Owners
@@ -29,6 +29,7 @@ from yurttunnel.hub.offline.sending_events import EventSender, Send
 from yurttunnel.hub.offline.token_questions import TokenQuestions
 from yurttunnel.hub.offline.watches import Watches
 from yurttunnel.hub.offline.writes import Writes
+from yurttunnel.hub.policy import Policy
 from yurttunnel.hub.request.failures import tell
 from yurttunnel.hub.request.requests import HubCall
 from yurttunnel.metrics import Metric, counter, gauge
@@ -59,7 +60,7 @@ class Offline(MultiService):
         self,
         clock: IReactorTime,
         cache: ICache,
-        policy: IPolicy,
+        policy: Policy,
         filters: IFilters,
         connectivity: IConnectivity,
         send: Send,

@@ -16,7 +16,6 @@ from yurttunnel.http.bearer import LONGEST_TOKEN
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.hub.cache.interfaces import Collection, ICache
 from yurttunnel.hub.cache.selectors import PODS
-from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.offline.lookup import KUBELET, number
 from yurttunnel.hub.offline.owners import NODE, Owners
 from yurttunnel.hub.offline.placeholder import LIFETIME, PlaceholderTokens
@@ -27,6 +26,7 @@ from yurttunnel.hub.offline.token_bodies import (
     token_request,
     token_review,
 )
+from yurttunnel.hub.policy import Policy
 from yurttunnel.hub.request.callers import SERVICE_ACCOUNT, groups_of
 from yurttunnel.hub.request.requests import ApiRequest, Caller, HubCall
 from yurttunnel.kube.protobuf_fields import BadBody
@@ -42,7 +42,7 @@ class TokenQuestions:
     def __init__(
         self,
         cache: ICache,
-        policy: IPolicy,
+        policy: Policy,
         owners: Owners,
         refusals: Refusals,
         placeholders: PlaceholderTokens | None,

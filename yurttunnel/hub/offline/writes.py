@@ -13,12 +13,12 @@ from contextlib import suppress
 from yurttunnel.http.errors import ApiFailure
 from yurttunnel.http.request_body import BodyTooLarge, read_body
 from yurttunnel.hub.cache.interfaces import Collection, ICache
-from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.offline.keeping_events import KeptEvents, is_event
 from yurttunnel.hub.offline.lookup import KUBELET
 from yurttunnel.hub.offline.owners import NODE
 from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.offline.token_questions import TokenQuestions, is_request, is_review
+from yurttunnel.hub.policy import Policy
 from yurttunnel.hub.request.requests import HubCall, ResourceType
 
 LONGEST_BODY = 128 * 1024
@@ -35,7 +35,7 @@ class Writes:
         self,
         node: str,
         cache: ICache,
-        policy: IPolicy,
+        policy: Policy,
         events: KeptEvents,
         tokens: TokenQuestions,
         refusals: Refusals,
