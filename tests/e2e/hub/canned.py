@@ -7,10 +7,13 @@ from typing import NamedTuple
 
 from zope.interface import implementer
 
-from yurttunnel.http.fields import Fields
-from yurttunnel.http.interfaces import IBodySink, IExchange, IRequestHandler
+from yurttunnel.http.interfaces import IExchange, IRequestHandler
+from yurttunnel.http.request_body import read_body
 
 Answering = Callable[[IExchange], object]
+
+MOST = 1024 * 1024
+"""Bytes that a test has created."""
 
 
 class Canned(NamedTuple):
@@ -54,23 +57,6 @@ class Streamed:
             exchange.finish()
 
 
-@implementer(IBodySink)
-class _Body:
-    """The body of a request, which is given to ``taken`` at its end."""
-
-    def __init__(self, taken: Callable[[bytes], object]) -> None:
-        self._pieces: list[bytes] = []
-        self._taken = taken
-
-    def write(self, data: bytes) -> None:
-        """See ``IBodySink``."""
-        self._pieces.append(data)
-
-    def finish(self, trailers: Fields = ()) -> None:
-        """See ``IBodySink``."""
-        self._taken(b"".join(self._pieces))
-
-
 class Taken:
     """Takes what is created, and answers with it; ``bodies`` are what came, with its type."""
 
@@ -85,7 +71,7 @@ class Taken:
             self.bodies.append((content_type, body))
             exchange.respond(201, [(b"Content-Type", content_type)], body)
 
-        exchange.deliver_body(_Body(take))
+        read_body(exchange, MOST).addCallback(take)
 
 
 @implementer(IRequestHandler)
