@@ -18,19 +18,11 @@ NODES = Collection("kubelet", "nodes.v1.core", "json")
 ALL = Scope(PODS)
 
 
-class InlineJobs:
-    """Runs jobs at once, in the thread of the test; see ``tests.ops.contract_jobs``."""
-
-    def run(self, job):
-        """Run it."""
-        return maybeDeferred(job)
-
-    def end(self):
-        """Nothing has to end."""
-
-
 class HeldJobs:
-    """Runs jobs at once, but while it ``holds``: then they wait, as for a disk that hangs."""
+    """Runs jobs at once, in the thread of the test; see ``tests.ops.contract_jobs``.
+
+    While it ``holds`` they wait, as for a disk that hangs.
+    """
 
     def __init__(self):
         self.holds = False
@@ -57,11 +49,12 @@ class HeldJobs:
 def make_cache(directory: Path, clock=None, **options) -> Cache:
     """Return one that does all at once, but for the time for which changes are collected.
 
-    Guests are those who have a token of their own.
+    What its ``writer`` or ``reader`` does can be held. Guests are those who have a token of their
+    own.
     """
-    threads = options.pop("threads", lambda name: InlineJobs())
+    jobs = {f"cache {name}": options.pop(name, HeldJobs()) for name in ("writer", "reader")}
     options.setdefault("is_guest", lambda client: " " in client)
-    return Cache(clock or Clock(), directory / "cache.db", threads, **options)
+    return Cache(clock or Clock(), directory / "cache.db", jobs.__getitem__, **options)
 
 
 def item(name: str, version: str | int = 1, namespace="default", body=b"", labels=None, node=""):

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import TestCase
 
-from tests.hub.cache.caches import HeldJobs, InlineJobs
+from tests.hub.cache.caches import HeldJobs
 from tests.ops.contract_jobs import JobsContract
-
-
-class InlineJobsTests(JobsContract, TestCase):
-    """Jobs that run at once."""
-
-    make_jobs = InlineJobs
 
 
 class HeldJobsTests(JobsContract, TestCase):

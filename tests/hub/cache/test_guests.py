@@ -10,9 +10,7 @@ from tests.hub.cache.caches import (
     POD,
     PODS,
     HeldJobs,
-    InlineJobs,
     item,
-    make_cache,
     read_all,
     tell_list,
 )
@@ -45,16 +43,9 @@ class GuestTestCase(TroubleTestCase):
 
     def setUp(self) -> None:
         """Make it, and keep what kubelet sees."""
-        super().setUp()
-        self.stop()
         self.writer = HeldJobs()
-        self.cache = make_cache(
-            self.directory,
-            self.clock,
-            threads=lambda name: self.writer if "writer" in name else InlineJobs(),
-            **self.options,
-        )
-        self.cache.startService()
+        super().setUp()
+        self.restart(writer=self.writer, **self.options)
         tell_list(self.cache, some(2), 5, pods_of("kubelet"))
 
     def keep(self, client: str, number: int) -> None:

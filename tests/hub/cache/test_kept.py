@@ -12,7 +12,6 @@ from tests.hub.cache.caches import (
     POD,
     PODS,
     item,
-    make_cache,
     read_all,
     tell_list,
 )
@@ -201,9 +200,7 @@ class ClientTests(CacheTestCase):
 
     def test_no_room(self) -> None:
         """When the file is full the client goes that has not asked for longest; never kubelet."""
-        self.stop()
-        self.cache = make_cache(self.directory, self.clock, most_bytes=1_000_000)
-        self.cache.startService()
+        self.restart(most_bytes=1_000_000)
         items = [item(f"pod-{number}", body=bytes(5_700)) for number in range(40)]
         for client in ("kubelet", "old", "new"):
             tell_list(self.cache, items, 5, self.scope(client))
@@ -220,9 +217,7 @@ class ClientTests(CacheTestCase):
 
     def test_no_room_for_kubelet(self) -> None:
         """When there is nobody to forget, that is said, and what was there stays."""
-        self.stop()
-        self.cache = make_cache(self.directory, self.clock, most_bytes=200_000)
-        self.cache.startService()
+        self.restart(most_bytes=200_000)
         tell_list(self.cache, [item("a")], 5)
         self.assertEqual({"a": "1"}, self.names())
         items = [item(f"pod-{number}", 9, body=bytes(5_700)) for number in range(100)]
@@ -235,8 +230,7 @@ class ClientTests(CacheTestCase):
         """Have another cache, with a pod of kubelet's and one of kube-proxy's."""
         self.stop()
         self.directory /= "bounded"
-        self.cache = make_cache(self.directory, self.clock, most_bytes=most_bytes)
-        self.cache.startService()
+        self.start(most_bytes=most_bytes)
         for client in ("kubelet", "kube-proxy"):
             tell_list(self.cache, [item("a")], 5, self.scope(client))
         self.clock.advance(1)
@@ -312,9 +306,7 @@ class ClientTests(CacheTestCase):
 
     def test_another_bound(self) -> None:
         """A bound that is raised counts at once; one below the file's size lets it grow no more."""
-        self.stop()
-        self.cache = make_cache(self.directory, self.clock, most_bytes=200_000)
-        self.cache.startService()
+        self.restart(most_bytes=200_000)
         items = [item(f"pod-{number}", 9, body=bytes(5_700)) for number in range(100)]
         tell_list(self.cache, items, 10)
         self.clock.advance(1)

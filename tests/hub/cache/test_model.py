@@ -23,7 +23,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.hub.cache.caches import POD, PODS, HeldJobs, InlineJobs, item, make_cache, read_all
+from tests.hub.cache.caches import POD, PODS, HeldJobs, item, make_cache, read_all
 from tests.hub.cache.memory import MemoryCache, is_within
 from yurttunnel.hub.cache.interfaces import Scope
 from yurttunnel.hub.cache.selectors import changing_part, selector
@@ -133,8 +133,7 @@ class CacheWorld(RuleBasedStateMachine):
     def start(self) -> None:
         """Start the cache, with a writer that can be held."""
         self.writer = HeldJobs()
-        threads = {"cache writer": self.writer, "cache reader": InlineJobs()}
-        self.cache = make_cache(self.directory, self.clock, threads=threads.__getitem__)
+        self.cache = make_cache(self.directory, self.clock, writer=self.writer)
         self.cache.startService()
 
     def stop(self) -> None:

@@ -20,9 +20,13 @@ class CacheTestCase(SynchronousTestCase):
         """Make it."""
         self.directory = Path(self.mktemp())
         self.clock = Clock()
-        self.cache = make_cache(self.directory, self.clock)
-        self.cache.startService()
+        self.start()
         self.addCleanup(self.stop)
+
+    def start(self, **options) -> None:
+        """Start one."""
+        self.cache = make_cache(self.directory, self.clock, **options)
+        self.cache.startService()
 
     def stop(self) -> None:
         """Stop it; no timer may be left."""
@@ -35,11 +39,10 @@ class CacheTestCase(SynchronousTestCase):
         self.clock.advance(0)
         return self.successResultOf(deferred)
 
-    def restart(self) -> None:
+    def restart(self, **options) -> None:
         """Have another one take its file over."""
         self.stop()
-        self.cache = make_cache(self.directory, self.clock)
-        self.cache.startService()
+        self.start(**options)
 
     def read(self, scope: Scope = ALL):
         """Return all of a scope."""

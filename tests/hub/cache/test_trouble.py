@@ -20,9 +20,7 @@ from tests.hub.cache.caches import (
     POD,
     PODS,
     HeldJobs,
-    InlineJobs,
     item,
-    make_cache,
     read_all,
     tell_list,
 )
@@ -68,10 +66,8 @@ class SlowDiskTests(TroubleTestCase):
 
     def setUp(self) -> None:
         """Have a cache whose writer can be held."""
-        super().setUp()
-        self.stop()
         self.writer = HeldJobs()
-        self.start()
+        super().setUp()
         tell_list(self.cache, [item("a")], 5)
         self.assertEqual({"a": "1"}, self.names())
         self.writer.holds = True
@@ -79,13 +75,7 @@ class SlowDiskTests(TroubleTestCase):
 
     def start(self, **options) -> None:
         """Have another one."""
-        self.cache = make_cache(
-            self.directory,
-            self.clock,
-            threads=lambda name: self.writer if "writer" in name else InlineJobs(),
-            **options,
-        )
-        self.cache.startService()
+        super().start(writer=self.writer, **options)
 
     def test_reading(self) -> None:
         """Who reads waits a moment, and then gets what is on disk."""
@@ -353,14 +343,8 @@ class HangingDiskTests(TroubleTestCase):
     def setUp(self) -> None:
         """Have a cache whose reader can be held, and a list that is being read."""
         super().setUp()
-        self.stop()
         self.reader = HeldJobs()
-        self.cache = make_cache(
-            self.directory,
-            self.clock,
-            threads=lambda name: self.reader if "reader" in name else InlineJobs(),
-        )
-        self.cache.startService()
+        self.restart(reader=self.reader)
         tell_list(self.cache, [item("a")], 5)
         self.listed = self.result(self.cache.list(ALL))
         self.addCleanup(self.listed.close)
@@ -449,8 +433,7 @@ class SmallDiskTests(TroubleTestCase):
         def connect(uri: str) -> sqlite3.Connection:
             return sqlite3.connect(uri, isolation_level=None, factory=SmallDiskConnection, uri=True)
 
-        self.cache = make_cache(self.directory, self.clock, connect=connect)
-        self.cache.startService()
+        self.start(connect=connect)
         tell_list(self.cache, [item("a")], 5)
         self.assertEqual({"a": "1"}, self.names())
 
@@ -496,9 +479,7 @@ class BrokenDiskTests(TroubleTestCase):
 
     def test_errors(self) -> None:
         """Each error has a sentence that says what to do, and is said once; reading goes on."""
-        self.stop()
-        self.cache = make_cache(self.directory, self.clock, connect=connect_failing)
-        self.cache.startService()
+        self.restart(connect=connect_failing)
         self.cache.upsert(PODS, POD, item("a", 1))
         self.assertEqual("1", self.get("a").item.version)
         for version, (code, words) in enumerate(
@@ -546,11 +527,10 @@ class DamageTests(TroubleTestCase):
         self.stop()
         self.good = self.path.read_bytes()
 
-    def start(self, content: bytes) -> None:
+    def start_with(self, content: bytes) -> None:
         """Start with a file that has this content."""
         self.path.write_bytes(content)
-        self.cache = make_cache(self.directory, self.clock)
-        self.cache.startService()
+        self.start()
 
     def everything(self) -> set[str] | None:
         """Return the names that are read, ``None`` when that fails."""
@@ -563,7 +543,7 @@ class DamageTests(TroubleTestCase):
 
     def test_no_database(self) -> None:
         """Another file is moved aside, and the cache begins anew."""
-        self.start(b"This is no database, but it is long enough to be one. " * 1000)
+        self.start_with(b"This is no database, but it is long enough to be one. " * 1000)
         self.cache.upsert(PODS, POD, item("a", 9))
         self.assertEqual({"a": "9"}, self.names())
         self.assertEqual((1, 1), (self.cache.stats.damaged, self.said("a new one was created")))
@@ -572,7 +552,7 @@ class DamageTests(TroubleTestCase):
 
     def test_tokens(self) -> None:
         """A token that was accepted is known to the new file, without being told again."""
-        self.start(self.good)
+        self.start_with(self.good)
         self.cache.accept_token(b"digest", "owner", 1000.0)
         self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
         for path in self.directory.iterdir():
@@ -584,11 +564,11 @@ class DamageTests(TroubleTestCase):
 
     def test_another_version(self) -> None:
         """So is a file of another version of the program, which this one cannot read."""
-        self.start(self.good)
+        self.start_with(self.good)
         self.stop()
         with contextlib.closing(sqlite3.connect(self.path)) as connection:
             connection.execute("PRAGMA user_version = 99")
-        self.start(self.path.read_bytes())
+        self.start_with(self.path.read_bytes())
         self.assertEqual(set(), self.everything() or set())
         self.assertEqual(1, self.said("another version"))
 
@@ -598,7 +578,7 @@ class DamageTests(TroubleTestCase):
         for offset in range(0, len(self.good), len(self.good) // 40):
             damaged = bytearray(self.good)
             damaged[offset : offset + 2048] = random.Random(offset).randbytes(2048)
-            self.start(bytes(damaged[: len(self.good)]))
+            self.start_with(bytes(damaged[: len(self.good)]))
             self.everything()
             again = self.everything()
             if again is not None and self.cache.stats.damaged:
@@ -615,7 +595,7 @@ class DamageTests(TroubleTestCase):
 
     def test_what_was_read_before(self) -> None:
         """What is still read of a file that was replaced says nothing about the new one."""
-        self.start(self.good)
+        self.start_with(self.good)
         listed = self.result(self.cache.list(ALL))
         for path in self.directory.iterdir():
             path.unlink()
@@ -633,7 +613,7 @@ class DamageTests(TroubleTestCase):
 
     def test_cut_short(self) -> None:
         """A file that lacks its end is no different."""
-        self.start(self.good[: len(self.good) // 2])
+        self.start_with(self.good[: len(self.good) // 2])
         self.everything()
         tell_list(self.cache, self.items, 11)
         self.pass_time(40)
