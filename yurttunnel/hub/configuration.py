@@ -67,13 +67,7 @@ class HubConfiguration:
         self._namespace = namespace
         self._keys = (CACHE_AGENTS, *filters)
         self._components: dict[str, frozenset[str]] = {}
-        self._informer = informers.informer(configuration_spec(namespace))
-        self._informer.add_handler(self._changed)
-
-    @property
-    def synced(self) -> bool:
-        """Whether it has been known once what is configured."""
-        return self._informer.synced
+        informers.informer(configuration_spec(namespace)).add_handler(self._changed)
 
     def components(self, key: str) -> frozenset[str]:
         """Return the components that a key lists."""

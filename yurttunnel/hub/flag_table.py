@@ -107,11 +107,6 @@ def _bytes(text: str) -> int:
     return size
 
 
-def _token(text: str) -> BootstrapToken:
-    """Parse a bootstrap token."""
-    return BootstrapToken.parse(text)
-
-
 def _pins(text: str) -> frozenset[str]:
     """Parse pins of authorities, between commas."""
     return frozenset(map(parse_pin, flags.items(text)))
@@ -258,7 +253,7 @@ BOOTSTRAP_FILE = Flag(
 JOIN_TOKEN = Flag(
     "join-token",
     Group.TRUST,
-    _token,
+    BootstrapToken.parse,
     "Bootstrap token. Other users of the machine can see it in the process list until the hub has"
     " started; --bootstrap-file is safer.",
     secret=True,

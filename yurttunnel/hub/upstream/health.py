@@ -17,8 +17,7 @@ state          after a good check                after a failed one
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
 
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred
@@ -53,11 +52,11 @@ _PAUSES = (1.0, 10.0)
 _log = Logger()
 
 
-class Check(Protocol):
-    """Asks a server for a sign of life, as ``NodeLease.check`` does."""
+Check = Callable[[Server, bool], Awaitable[None]]
+"""Asks a server for a sign of life, on a fresh connection or not, as ``NodeLease.check`` does.
 
-    async def __call__(self, server: Server, fresh: bool) -> None:
-        """Raise :class:`CheckFailed` if there is none; ``fresh`` is for a new connection."""
+Raises :class:`CheckFailed` if there is none.
+"""
 
 
 class State(enum.Enum):
@@ -121,7 +120,7 @@ class ServerHealth(Reconciler):
                     break
                 await deferLater(self._clock, _RETRY_SECONDS)
             try:
-                await self._check(self.server, fresh=number > 0)
+                await self._check(self.server, number > 0)
             except CheckFailed as error:
                 problem = str(error)
             else:
