@@ -94,7 +94,7 @@ class ProxyProcess:
         )
         self._sources = Sources(
             reactor,
-            partial(JobThread, reactor),
+            JobThread(reactor, "manifests"),
             self._node,
             self._informers,
             settings.sources.file,

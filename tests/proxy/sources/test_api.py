@@ -122,6 +122,17 @@ class ApiTests(WorldCase):
         self.settle()
         self.assertEqual([], self.endpoints())
 
+    def test_defect(self):
+        """A listener that fails is logged, and told of the next change."""
+        self.start()
+        self.sources.on_changed.append(lambda: 1 / 0)
+        for number in (1, 2):
+            before = self.changes
+            self.client.put(SERVICES, service(f"s{number}", f"10.96.0.{number}"))
+            self.settle()
+            self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+            self.assertEqual(1, self.changes - before)
+
     def test_change_just_before_a_stop(self):
         """A change that has not been told of at the stop is told to nobody."""
         self.start()

@@ -9,6 +9,7 @@ import yaml
 from tests.kube.misfits import MISFITS
 from tests.proxy.objects import endpoint_slice, service
 from tests.proxy.sources.world import WorldCase
+from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.resources import SERVICES
 from yurttunnel.proxy.sources.file import LOOK_SECONDS
 from yurttunnel.proxy.sources.manifests import read_manifests
@@ -264,9 +265,22 @@ class FileTests(WorldCase):
         self.assertEqual(["cluster IP 10.96.0.1 80"], self.shown()["default/web TCP IPv4"][0])
 
     def test_beside_the_api(self):
-        """Both sources are served; of what both have, the API's counts."""
+        """Both sources are served; of what both have the API's counts, while it has it."""
         self.client.put(SERVICES, service("web", "10.96.0.1"))
         self.write("a.yaml", service("web", "10.96.0.2"), service("file", "10.96.0.3"))
         self.start(manifests=self.directory)
         self.assertEqual({"default/web TCP IPv4", "default/file TCP IPv4"}, self.shown().keys())
         self.assertEqual(["cluster IP 10.96.0.1 80"], self.shown()["default/web TCP IPv4"][0])
+        self.client.remove(SERVICES, "web", "default")
+        self.settle()
+        self.assertEqual(["cluster IP 10.96.0.2 80"], self.shown()["default/web TCP IPv4"][0])
+
+    def test_before_the_api(self):
+        """What is in files waits for what the API has."""
+        self.client.fail(ApiUnreachable("connection refused"))
+        self.write("a.yaml", service())
+        self.start(manifests=self.directory)
+        self.assertIsNone(self.shown())
+        self.client.recover()
+        self.settle(60)
+        self.assertEqual(["default/web TCP IPv4"], list(self.shown()))

@@ -46,9 +46,7 @@ class WorldCase(SynchronousTestCase):
         """Start the sources, and what they need."""
         informers = self.informers if api else None
         self.node = ThisNode(self.clock, self.run_at_once, "here", 30.0, informers)
-        self.sources = Sources(
-            self.clock, lambda name: InlineJobs(), self.node, informers, manifests
-        )
+        self.sources = Sources(self.clock, InlineJobs(), self.node, informers, manifests)
         self.sources.on_changed.append(self.count)
         for service in (self.informers, self.node, self.sources):
             service.startService()

@@ -13,45 +13,31 @@ from twisted.internet.interfaces import IReactorTime
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.ops.threads import Jobs
 from yurttunnel.proxy.sources.manifests import Manifests, read_manifests
-from yurttunnel.proxy.sources.mux import Channel
-from yurttunnel.proxy.sources.store import Kept, Operation, Update
-from yurttunnel.proxy.state.endpoint_slices import EndpointSlice
-from yurttunnel.proxy.state.services import Service
 from yurttunnel.proxy.state.virtual_services import Problem
-
-NAME = "file"
 
 LOOK_SECONDS = 5.0
 """From one look to the next; as the oldest file source of kube-proxy had it."""
 
 
 class FileSource(MultiService):
-    """Sends what is in the file or directory ``path`` to the channels, and again when it changes.
+    """Keeps what is in the file or directory ``path``; ``notify()`` is called when it is another.
 
-    Files are read in ``thread``. Of an object that several have the first one counts. Nothing is
-    sent before each of them could be read: what a former process has served stays. Later on, while
-    it cannot be looked at them, or one of them cannot be read, what was there before stays.
-    ``problems`` says so, and ``notify()`` is called when these are others.
+    ``manifests`` are by their files, of which the first one counts where several have an object.
+    They are read in ``thread``. It is not ``complete`` before each of them could be read: what a
+    former process has served stays. Later on, while it cannot be looked at them, or one of them
+    cannot be read, what was there before stays. ``problems`` says so.
     """
 
     def __init__(
-        self,
-        clock: IReactorTime,
-        thread: Jobs,
-        path: Path,
-        services: Channel[Service],
-        slices: Channel[EndpointSlice],
-        notify: Callable[[], object],
+        self, clock: IReactorTime, thread: Jobs, path: Path, notify: Callable[[], object]
     ) -> None:
         super().__init__()
+        self.complete = False
         self.problems: tuple[Problem, ...] = ()
         self._thread = thread
         self._path = path
-        self._services = services
-        self._slices = slices
         self._notify = notify
-        self._known: dict[Path, Manifests] = {}
-        self._complete = False
+        self.manifests: dict[Path, Manifests] = {}
         looks = Reconciler(clock, LOOK_SECONDS, f"reading {path}", self._look)
         looks.setServiceParent(self)
 
@@ -62,25 +48,18 @@ class FileSource(MultiService):
         return stopped
 
     async def _look(self) -> bool:
+        before = self.complete, self.manifests, self.problems
         try:
-            found = await self._thread.run(partial(read_manifests, self._path, self._known))
+            found = await self._thread.run(partial(read_manifests, self._path, self.manifests))
         except OSError as error:
-            self._tell((Problem(f"file {self._path}", f"it cannot be read: {error.strerror}"),))
-            return False
-        self._known = found
-        self._complete = self._complete or all(file.parsed for file in found.values())
-        if self._complete:
-            _set(self._services, [each for file in found.values() for each in file.services])
-            _set(self._slices, [each for file in found.values() for each in file.slices])
-        self._tell(tuple(problem for file in found.values() for problem in file.problems))
-        return True
-
-    def _tell(self, problems: tuple[Problem, ...]) -> None:
-        if problems != self.problems:
-            self.problems = problems
+            why = f"it cannot be read: {error.strerror}"
+            self.problems = (Problem(f"file {self._path}", why),)
+            is_read = False
+        else:
+            is_read = True
+            self.manifests = found
+            self.complete = self.complete or all(file.parsed for file in found.values())
+            self.problems = tuple(problem for file in found.values() for problem in file.problems)
+        if before != (self.complete, self.manifests, self.problems):
             self._notify()
-
-
-def _set(channel: Channel[Kept], objects: list[Kept]) -> None:
-    # Where several have a name, the last one would be kept.
-    channel(Update(Operation.SET, objects[::-1]))
+        return is_read

@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from yurttunnel.kube.interfaces import IInformers
+from yurttunnel.kube.cache import Key
+from yurttunnel.kube.informer import once_synced
+from yurttunnel.kube.interfaces import IInformer, IInformers
 from yurttunnel.ops.threads import Jobs
 from yurttunnel.proxy.interfaces import IDesiredStateSource
 from yurttunnel.proxy.node import ThisNode
-from yurttunnel.proxy.sources import api, file
-from yurttunnel.proxy.sources.broadcaster import Broadcaster
-from yurttunnel.proxy.sources.config import EndpointsConfig, ServiceConfig
+from yurttunnel.proxy.sources.file import FileSource
 from yurttunnel.proxy.state.desired_state import Memory, desired_state
-from yurttunnel.proxy.state.endpoint_slices import ENDPOINT_SLICES_SPEC
-from yurttunnel.proxy.state.services import SERVICES_SPEC
+from yurttunnel.proxy.state.endpoint_slices import ENDPOINT_SLICES_SPEC, EndpointSlice
+from yurttunnel.proxy.state.services import SERVICES_SPEC, Service
 from yurttunnel.proxy.state.virtual_services import DesiredState, Problem
 
 MOST_LOGGED = 20
 """How many problems are logged one by one when they come up together."""
 
+_Object = TypeVar("_Object", Service, EndpointSlice)
+
 
 @implementer(IDesiredStateSource)
 class Sources(MultiService):
-    """The source ``api``, which follows ``informers``, and ``file``, which follows ``manifests``.
+    """What the API says, which ``informers`` follow, and what is in the files ``manifests``.
 
-    Either may be left out; of an object that both have, the API's counts. ``threads(name)`` gives
-    a thread to read files in, as :class:`~yurttunnel.ops.threads.JobThread` is one. Problems are
-    logged when they come up, and are in the desired state as long as they last.
+    Either may be left out; of an object that both have, the API's counts. Nothing is said before
+    each has said all. What the API has said stays while it is away: an informer forgets nothing but
+    what a list that is complete has not. Files are read in ``thread``. Problems are logged when
+    they come up, and are in the desired state as long as they last.
     """
 
     _log = Logger()
@@ -42,7 +46,7 @@ class Sources(MultiService):
     def __init__(
         self,
         clock: IReactorTime,
-        threads: Callable[[str], Jobs],
+        thread: Jobs,
         node: ThisNode,
         informers: IInformers | None = None,
         manifests: Path | None = None,
@@ -50,40 +54,40 @@ class Sources(MultiService):
         super().__init__()
         self.on_changed: list[Callable[[], object]] = []
         """Who is told when the desired state is another."""
+        self._clock = clock
         self._node = node
         self._informers = informers
+        self._followed: list[IInformer] = []
+        self._forget: list[Callable[[], object]] = []
+        self._due: IDelayedCall | None = None
         self._state: DesiredState | None = None
         # Of those that there are now.
         self._logged: frozenset[Problem] = frozenset()
         self._memory = Memory()
-        self._broadcaster = Broadcaster(clock)
-        self._broadcaster.add(self._update)
-        self._services = ServiceConfig(self._broadcaster)
-        self._endpoints = EndpointsConfig(self._broadcaster)
-        self._file: file.FileSource | None = None
-        node.on_changed.append(self._broadcaster.notify)
+        self._file: FileSource | None = None
+        node.on_changed.append(self._notify)
         if informers is not None:
-            for source in (
-                api.ApiSource(informers.informer(SERVICES_SPEC), self._services.channel(api.NAME)),
-                api.ApiSource(
-                    informers.informer(ENDPOINT_SLICES_SPEC), self._endpoints.channel(api.NAME)
-                ),
-            ):
-                source.setServiceParent(self)
+            specs = (SERVICES_SPEC, ENDPOINT_SLICES_SPEC)
+            self._followed = [informers.informer(spec) for spec in specs]
         if manifests is not None:
-            self._file = file.FileSource(
-                clock,
-                threads("manifests"),
-                manifests,
-                self._services.channel(file.NAME),
-                self._endpoints.channel(file.NAME),
-                self._broadcaster.notify,
-            )
+            self._file = FileSource(clock, thread, manifests, self._notify)
             self._file.setServiceParent(self)
+
+    def startService(self) -> None:
+        """Follow the changes."""
+        super().startService()
+        self._forget = [each.add_handler(self._notify) for each in self._followed]
+        for each in self._followed:
+            # There may be nothing in its list.
+            once_synced(each, self._notify)
 
     def stopService(self) -> Deferred[None]:
         """Follow no more; the last state stays."""
-        self._broadcaster.stop()
+        for forget in self._forget:
+            forget()
+        due, self._due = self._due, None
+        if due is not None:
+            due.cancel()
         stopped: Deferred[None] = super().stopService()
         return stopped
 
@@ -102,15 +106,28 @@ class Sources(MultiService):
             return "not all Services and their endpoints have been listed yet"
         return None
 
+    def _notify(self, *_: object) -> None:
+        """Have the state made anew in the next turn of the reactor, once for all that changes."""
+        if self.running and self._due is None:
+            self._due = self._clock.callLater(0, self._update)
+
     def _update(self) -> None:
-        incomplete = self._services.incomplete() or self._endpoints.incomplete()
+        self._due = None
+        try:
+            self._make()
+        except Exception:
+            # Whatever it is, what comes next is told of all the same.
+            self._log.failure("Defect: a listener to what is to be served has failed")
+
+    def _make(self) -> None:
         of_file = () if self._file is None else self._file.problems
-        if incomplete or not self._node.looked:
+        is_listed = all(each.synced for each in self._followed)
+        is_read = self._file is None or self._file.complete
+        if not (is_listed and is_read and self._node.looked):
             self._log_new(of_file)
             return
-        state = desired_state(
-            self._services.objects(), self._endpoints.objects(), self._node.facts, self._memory
-        )
+        services, slices = self._objects()
+        state = desired_state(services, slices, self._node.facts, self._memory)
         if of_file:
             state = replace(state, problems=(*state.problems, *of_file))
         before, self._state = self._state, state
@@ -119,6 +136,20 @@ class Sources(MultiService):
         self._log_new(state.problems)
         for changed in self.on_changed:
             changed()
+
+    def _objects(self) -> tuple[Collection[Service], Collection[EndpointSlice]]:
+        """Return what all say; the last one of a name is that which counts."""
+        services: dict[Key, Service] = {}
+        slices: dict[Key, EndpointSlice] = {}
+        if self._file is not None:
+            for each in reversed(self._file.manifests.values()):
+                services |= _by_name(reversed(each.services))
+                slices |= _by_name(reversed(each.slices))
+        if self._followed:
+            of_services, of_slices = self._followed
+            services |= _by_name(of_services.values())
+            slices |= _by_name(of_slices.values())
+        return services.values(), slices.values()
 
     def _log_new(self, problems: Collection[Problem]) -> None:
         new = [problem for problem in problems if problem not in self._logged]
@@ -130,3 +161,7 @@ class Sources(MultiService):
                 "{more} more problems with Services and EndpointSlices: see the status page",
                 more=len(new) - MOST_LOGGED,
             )
+
+
+def _by_name(objects: Iterable[_Object]) -> dict[Key, _Object]:
+    return {(each.namespace, each.name): each for each in objects}
