@@ -17,7 +17,6 @@ from tests.proxy.fakes import (
     FakeSource,
 )
 from tests.proxy.services import key
-from yurttunnel.proxy.balancing.balancer import LoadBalancer
 from yurttunnel.proxy.health import SyncHealth
 from yurttunnel.proxy.placement import Placement
 from yurttunnel.proxy.proxier import Proxier
@@ -72,7 +71,7 @@ class ProxierTestCase(SynchronousTestCase):
 
     def make_placement(self):
         """Have sockets carry, but for what the kernel does."""
-        return Placement(self.clock, LoadBalancer(self.clock), self.sockets, self.kernel)
+        return Placement(self.clock, self.sockets, self.kernel)
 
     def set(self, *services, **more):
         """Have another state, and the turn of the reactor after it."""

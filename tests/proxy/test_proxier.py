@@ -159,6 +159,15 @@ class SocketTests(ProxierTestCase):
         self.clock.advance(1)
         self.set(*(service([1], key=key("web", protocol, scope=each)) for each in scopes))
 
+    def test_a_removed_service_comes_back(self):
+        """Nothing is known of its endpoints by then."""
+        self.set(service([1], portals=(CLUSTER_IP,)))
+        for services in ((), (service([1], portals=(CLUSTER_IP,)),)):
+            self.clock.advance(1)
+            self.set(*services)
+        former, new = self.sockets.opened
+        self.assertIsNot(former.picker, new.picker)
+
     def test_connections_go_on_when_a_traffic_policy_changes(self):
         """Another socket serves the Service then, and they end with it, or with the proxy."""
         self.in_scopes(Scope.ALL)

@@ -76,16 +76,6 @@ class IEndpointPicker(Interface):
         """Return what is known of the endpoints, for the page."""
 
 
-class ILoadBalancer(Interface):
-    """The pickers of all virtual services."""
-
-    def update(service: VirtualService) -> IEndpointPicker:
-        """Make or update the picker of a virtual service; the same one as long as it is there."""
-
-    def remove(key: Key) -> None:
-        """Forget a virtual service, its affinity records included."""
-
-
 @dataclass(frozen=True, slots=True)
 class SocketStats:
     """What a proxy socket has done since it was opened."""

@@ -12,10 +12,9 @@ from twisted.internet.task import deferLater
 from zope.interface import Interface
 
 from yurttunnel.ops.slices import visit
+from yurttunnel.proxy.balancing.picker import EndpointPicker
 from yurttunnel.proxy.interfaces import (
     EndpointStats,
-    IEndpointPicker,
-    ILoadBalancer,
     IProxySocket,
     IProxySockets,
     KernelStats,
@@ -83,7 +82,7 @@ class _Open:
     """A virtual service with its picker and its socket."""
 
     def __init__(
-        self, service: VirtualService, picker: IEndpointPicker, socket: IProxySocket
+        self, service: VirtualService, picker: EndpointPicker, socket: IProxySocket
     ) -> None:
         self.service = service
         self.picker = picker
@@ -100,12 +99,10 @@ class Placement:
     def __init__(
         self,
         clock: IReactorTime,
-        balancer: ILoadBalancer,
         sockets: IProxySockets,
         kernel: IKernel | None = None,
     ) -> None:
         self._clock = clock
-        self._balancer = balancer
         self._sockets = sockets
         self._kernel = kernel
         self._open: dict[Key, _Open] = {}
@@ -126,7 +123,7 @@ class Placement:
             service = services.get(key)
             if service is not None and service != each.service:
                 each.service = service
-                self._balancer.update(service)
+                each.picker.update(service)
                 each.socket.update(service)
 
     def place(self, services: Services, unclaimed: Unclaimed) -> Deferred[list[Placed]]:
@@ -254,18 +251,16 @@ class Placement:
         return Placed(bare, opened.socket.port if opened is not None and leads else None)
 
     def _open_for(self, service: VirtualService) -> None:
-        picker = self._balancer.update(service)
+        picker = EndpointPicker(self._clock, service)
         try:
             socket = self._sockets.open(service, picker)
         except OSError as error:
-            self._balancer.remove(service.key)
             self._failed[service.key] = error.strerror or str(error)
         else:
             self._open[service.key] = _Open(service, picker, socket)
 
     def _close(self, key: Key, drain: float | None) -> None:
         closed = self._open.pop(key)
-        self._balancer.remove(key)
         stopping = Deferred.fromCoroutine(self._closed(key, closed.socket, drain))
         if stopping.called:
             return

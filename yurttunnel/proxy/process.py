@@ -31,7 +31,6 @@ from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.threads import JobThread
 from yurttunnel.pki.directory import HeldDirectory
 from yurttunnel.proxy import flag_table
-from yurttunnel.proxy.balancing.balancer import LoadBalancer
 from yurttunnel.proxy.carrying import Carrier, find_carrier
 from yurttunnel.proxy.connection_table import METRICS as CONNECTION_METRICS
 from yurttunnel.proxy.connection_table import connection_table
@@ -165,9 +164,7 @@ class ProxyProcess:
         """Make what serves, by what was found."""
         carrier = self._carrier
         assert carrier is not None  # it was found before this is called
-        placement = Placement(
-            self._reactor, LoadBalancer(self._reactor), carrier.sockets, carrier.kernel
-        )
+        placement = Placement(self._reactor, carrier.sockets, carrier.kernel)
         proxier = Proxier(
             self._reactor,
             self._sync,

@@ -10,27 +10,31 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from tests.proxy.services import endpoint, key, service
-from yurttunnel.proxy.balancing.balancer import LoadBalancer
+from tests.proxy.services import endpoint, service
 from yurttunnel.proxy.balancing.ejections import FAILURES
 from yurttunnel.proxy.balancing.endpoint_state import EndpointState
+from yurttunnel.proxy.balancing.picker import EndpointPicker
 from yurttunnel.proxy.balancing.schedulers import RoundRobin
-from yurttunnel.proxy.interfaces import IEndpointPicker, ILoadBalancer
+from yurttunnel.proxy.interfaces import IEndpointPicker
 
 A, B, C = (endpoint(number) for number in (1, 2, 3))
 
 
 class PickerTestCase(SynchronousTestCase):
-    """A load balancer with a clock."""
+    """A picker with a clock."""
 
     def setUp(self):
         """Have no service yet."""
         self.clock = Clock()
-        self.balancer = LoadBalancer(self.clock)
+        self._made = None
 
     def picker(self, *endpoints, **more):
         """Make or update the picker of a service with ``endpoints``."""
-        return self.balancer.update(service(endpoints, **more))
+        if self._made is None:
+            self._made = EndpointPicker(self.clock, service(endpoints, **more))
+        else:
+            self._made.update(service(endpoints, **more))
+        return self._made
 
     def picked(self, picker, count, tried=(), client="192.0.2.1"):
         """Return how often each endpoint is picked, whose dials all go well."""
@@ -45,9 +49,8 @@ class PickerTestCase(SynchronousTestCase):
 class RoundRobinTests(PickerTestCase):
     """One after the other."""
 
-    def test_interfaces(self):
-        """They have what they should have."""
-        verifyObject(ILoadBalancer, self.balancer)
+    def test_interface(self):
+        """It has what it should have."""
         verifyObject(IEndpointPicker, self.picker(A))
 
     def test_equal_counts(self):
@@ -58,14 +61,14 @@ class RoundRobinTests(PickerTestCase):
         """None goes there any more."""
         picker = self.picker(A, B, C)
         self.picked(picker, 10)
-        self.assertIs(picker, self.picker(A, C))
+        self.picker(A, C)
         self.assertEqual({A: 50, C: 50}, self.picked(picker, 100))
 
     def test_the_first_one_is_any(self):
         """Of many nodes, or services, not all begin with the same endpoint."""
         first = set()
-        for number in range(200):
-            picker = self.balancer.update(service((A, B, C), key=key(f"web-{number}")))
+        for _ in range(200):
+            picker = EndpointPicker(self.clock, service((A, B, C)))
             first.add(picker.pick("192.0.2.1", ()))
         self.assertEqual({A, B, C}, first)
 
@@ -91,12 +94,6 @@ class RoundRobinTests(PickerTestCase):
             found[picker.pick("192.0.2.1", ())] += 1
             self.picker(A, B, C)
         self.assertEqual({A: 100, B: 100, C: 100}, found)
-
-    def test_a_removed_service(self):
-        """Nothing is known of it when it comes back."""
-        former = self.picker(A)
-        self.balancer.remove(key())
-        self.assertIsNot(former, self.picker(A))
 
 
 class SchedulerTests(SynchronousTestCase):
@@ -208,7 +205,7 @@ class LeastConnectionsTests(PickerTestCase):
     @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)), max_size=60))
     def test_whatever_happens(self, events):
         """It is always one with the fewest of those that are not left out, and counts are right."""
-        picker = LoadBalancer(self.clock).update(service(range(5), least_connections=True))
+        picker = EndpointPicker(self.clock, service(range(5), least_connections=True))
         active, in_a_row = Counter(), Counter()
         for what, number in events:
             one = endpoint(number)

@@ -15,7 +15,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.services import key, service
-from yurttunnel.proxy.balancing.balancer import LoadBalancer
+from yurttunnel.proxy.balancing.picker import EndpointPicker
 from yurttunnel.proxy.sockets.ports import PortAllocator
 from yurttunnel.proxy.sockets.udp import UdpSockets
 from yurttunnel.proxy.sockets.udp_table import UdpClientTable
@@ -66,7 +66,6 @@ class UdpTestCase(SynchronousTestCase):
         """Have a reactor, and no service yet."""
         self.reactor = HandReactor()
         self.descriptors = DescriptorSet(self.reactor)
-        self.balancer = LoadBalancer(self.reactor)
         self.allocator = PortAllocator()
         self.endpoints = {}
         self.use()
@@ -103,7 +102,7 @@ class UdpTestCase(SynchronousTestCase):
     def serve(self, *endpoints):
         """Open the proxy socket of a service with ``endpoints``."""
         made = self.service(*endpoints)
-        self.picker = self.balancer.update(made)
+        self.picker = EndpointPicker(self.reactor, made)
         self.proxy = self.sockets.open(made, self.picker)
         self.addCleanup(self.end)
         return self.proxy
@@ -111,7 +110,7 @@ class UdpTestCase(SynchronousTestCase):
     def update(self, *endpoints):
         """Have the service have other endpoints."""
         made = self.service(*endpoints)
-        self.balancer.update(made)
+        self.picker.update(made)
         self.proxy.update(made)
         self.turn()
 

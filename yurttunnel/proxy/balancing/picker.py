@@ -18,29 +18,29 @@ from yurttunnel.proxy.state.virtual_services import Endpoint, VirtualService
 
 @implementer(IEndpointPicker)
 class EndpointPicker:
-    """The picker of one virtual service, which :meth:`update` is to be given before all else."""
+    """The picker of one virtual service; ``clock`` is that of affinity and of ejections."""
 
-    def __init__(self, clock: IReactorTime) -> None:
+    _scheduler: Scheduler
+
+    def __init__(self, clock: IReactorTime, service: VirtualService) -> None:
         self._clock = clock
-        self._service: VirtualService | None = None
+        self._service = service
         # With those that are removed, as long as they have connections.
         self._states: dict[Endpoint, EndpointState] = {}
         self._ejections = Ejections(clock.seconds)
-        self._scheduler: Scheduler = RoundRobin((), 0)
         self._affinity: AffinityRecords | None = None
+        self._take_affinity(service.affinity)
+        self._take_endpoints()
 
     def update(self, service: VirtualService) -> None:
         """Take endpoints and policies of ``service``; keep what is known of those that stay."""
         former, self._service = self._service, service
         self._take_affinity(service.affinity)
-        if former is None or former.endpoints != service.endpoints:
-            self._take_endpoints(service.endpoints)
-        elif former.least_connections == service.least_connections:
-            return
-        kind = LeastConnections if service.least_connections else RoundRobin
-        live = [each for each in self._serving() if each.ejected_until is None]
-        # Of many nodes, and after many changes, not all are to begin with the same one.
-        self._scheduler = kind(live, random.randrange(len(live) or 1))
+        if (former.endpoints, former.least_connections) != (
+            service.endpoints,
+            service.least_connections,
+        ):
+            self._take_endpoints()
 
     def pick(self, client: str, tried: Collection[Endpoint]) -> Endpoint | None:
         """See :class:`IEndpointPicker`."""
@@ -121,7 +121,8 @@ class EndpointPicker:
         else:
             self._affinity.ttl = ttl
 
-    def _take_endpoints(self, endpoints: Sequence[Endpoint]) -> None:
+    def _take_endpoints(self) -> None:
+        endpoints = self._service.endpoints
         for endpoint in self._states.keys() - set(endpoints):
             self._remove(self._states[endpoint])
         for endpoint in endpoints:
@@ -129,6 +130,10 @@ class EndpointPicker:
             if state is None or state.removed:
                 # Nothing is known of it but the connections that it may have kept.
                 self._states[endpoint] = EndpointState(endpoint, state.active if state else 0)
+        kind = LeastConnections if self._service.least_connections else RoundRobin
+        live = [each for each in self._serving() if each.ejected_until is None]
+        # Of many nodes, and after many changes, not all are to begin with the same one.
+        self._scheduler = kind(live, random.randrange(len(live) or 1))
 
     def _remove(self, state: EndpointState) -> None:
         state.removed = True
@@ -138,5 +143,4 @@ class EndpointPicker:
             del self._states[state.endpoint]
 
     def _serving(self) -> list[EndpointState]:
-        assert self._service is not None  # it has been given one at once
         return [self._states[endpoint] for endpoint in self._service.endpoints]
