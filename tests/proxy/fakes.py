@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
 from yurttunnel.proxy.interfaces import (
@@ -148,11 +148,8 @@ class FakeRules:
         self.number = 0
         self._waiting = []
 
-    def apply(self, placed):
+    async def apply(self, placed):
         """Make the rules."""
-        return Deferred.fromCoroutine(self._apply(list(placed)))
-
-    async def _apply(self, placed):
         if self.holds:
             waiting = Deferred()
             self._waiting.append(waiting)
@@ -173,15 +170,12 @@ class FakeRules:
         for each in waiting:
             each.callback(None)
 
-    async def _remove(self):
+    async def remove(self, versions=VERSIONS):
+        """Remove them."""
         if self.failure is not None:
             raise SteeringFailed(self.failure)
         self.removed += 1
         return True
-
-    def remove(self, versions=VERSIONS):
-        """Remove them."""
-        return Deferred.fromCoroutine(self._remove())
 
     def generation(self):
         """Count what others do."""
@@ -219,19 +213,17 @@ class FakeChecks:
         self.desired = {}
         self.found = []
 
-    def update(self, desired):
+    async def update(self, desired):
         """Answer for ``desired``."""
         self.desired = desired
-        return succeed(None)
 
     def problems(self):
         """Return what a test has set."""
         return self.found
 
-    def stop(self):
+    async def stop(self):
         """Answer no more."""
         self.desired = {}
-        return succeed(None)
 
 
 @implementer(IKernel)

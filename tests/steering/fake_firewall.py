@@ -39,15 +39,8 @@ class FakeFirewall:
         """See :class:`IFirewall`; a test that changes ``rules`` adds to ``changes``."""
         return self.changes if self.counts_changes else None
 
-    def apply(self, desired, set_name):
+    async def apply(self, desired, set_name):
         """See :class:`IFirewall`."""
-        return Deferred.fromCoroutine(self._apply(desired, set_name))
-
-    def remove(self):
-        """See :class:`IFirewall`."""
-        return Deferred.fromCoroutine(self._remove())
-
-    async def _apply(self, desired, set_name):
         await self._called("apply")
         if set_name is not None and set_name not in self.sets.sets:
             raise AssertionError(f"there is no set {set_name}")
@@ -66,7 +59,8 @@ class FakeFirewall:
         ]
         return Applied(tuple(differences), frozenset(former))
 
-    async def _remove(self):
+    async def remove(self):
+        """See :class:`IFirewall`."""
         await self._called("remove")
         former, self.rules = self.rules, {}
         self.changes += bool(former)

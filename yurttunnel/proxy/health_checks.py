@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
-from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
+from twisted.internet.defer import gatherResults, maybeDeferred
 from twisted.internet.interfaces import IListeningPort
 
 from yurttunnel.ops.http_site import Answer, LimitedSite, PageRequest
@@ -57,11 +57,8 @@ class HealthCheckServers:
         self._open: dict[tuple[str, int], IListeningPort] = {}
         self._failed: dict[int, str] = {}
 
-    def update(self, desired: Mapping[int, HealthCheckNodePort]) -> Deferred[None]:
+    async def update(self, desired: Mapping[int, HealthCheckNodePort]) -> None:
         """Answer for ``desired`` from now on; what could not be opened is tried again."""
-        return Deferred.fromCoroutine(self._update(desired))
-
-    async def _update(self, desired: Mapping[int, HealthCheckNodePort]) -> None:
         self._desired = desired
         wanted = {(host, port) for host in self._hosts() for port in desired}
         unwanted = [self._open.pop(place) for place in self._open.keys() - wanted]
@@ -82,13 +79,10 @@ class HealthCheckServers:
         found = ((self._desired[port], why) for port, why in self._failed.items())
         return [Problem(f"{each.namespace}/{each.name}", why) for each, why in found]
 
-    async def _stop(self) -> None:
+    async def stop(self) -> None:
+        """Answer no more."""
         ports, self._open = self._open, {}
         await gatherResults([maybeDeferred(port.stopListening) for port in ports.values()])
-
-    def stop(self) -> Deferred[None]:
-        """Answer no more."""
-        return Deferred.fromCoroutine(self._stop())
 
     def _answer(self, port: int, request: PageRequest) -> Answer:
         check, alive = self._desired.get(port), self._is_alive()

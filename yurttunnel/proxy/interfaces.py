@@ -175,7 +175,7 @@ class IRules(Interface):
 
     backend = Attribute("`str`: ``iptables (nft)``, ``iptables (legacy)``, ``nftables``, ``none``.")
 
-    def apply(placed: Sequence[Placed]) -> Deferred[Applied]:
+    async def apply(placed: Sequence[Placed]) -> Applied:
         """Make the rules those for ``placed``, in one transaction a family.
 
         What others have changed of our chains is put right. Nothing is run where neither
@@ -184,7 +184,7 @@ class IRules(Interface):
         families have their rules all the same.
         """
 
-    def remove(versions: Collection[int] = VERSIONS) -> Deferred[bool]:
+    async def remove(versions: Collection[int] = VERSIONS) -> bool:
         """Remove everything that is ours in these families, of whichever process.
 
         Return whether there was some.

@@ -126,12 +126,30 @@ class Placement:
                 each.picker.update(service)
                 each.socket.update(service)
 
-    def place(self, services: Services, unclaimed: Unclaimed) -> Deferred[list[Placed]]:
+    async def place(self, services: Services, unclaimed: Unclaimed) -> list[Placed]:
         """Open what is not open yet, and return what rules are to lead where.
 
         Portals that are ``unclaimed`` are left out.
         """
-        return Deferred.fromCoroutine(self._place(services, unclaimed))
+        self.update(services)
+        self._failed.clear()
+        self._by_kernel = {
+            key: service
+            for key, service in services.items()
+            if self._kernel is not None and self._kernel.carries(service)
+        }
+        missing = {
+            key: service
+            for key, service in services.items()
+            if key not in self._open and key not in self._by_kernel
+        }
+        self._waiting = {key: each for key, each in missing.items() if not each.endpoints}
+        await self._open_all([each for each in missing.values() if each.endpoints])
+        lacking = {key for key, _ in unclaimed}
+        return [
+            self._placed(_without(service, unclaimed) if key in lacking else service)
+            for key, service in services.items()
+        ]
 
     def problems(self) -> Iterable[Problem]:
         """Yield what the last call of :meth:`place` could not do."""
@@ -173,9 +191,10 @@ class Placement:
                 _ = socket.stop(drain)
         return bool(gone)
 
-    def stop(self, drain: float) -> Deferred[None]:
-        """Stop everything in the same way; fires at the end of what was under way."""
-        return Deferred.fromCoroutine(self._stop(drain))
+    async def stop(self, drain: float) -> None:
+        """Stop everything in the same way, and wait for the end of what was under way."""
+        self.leave({}, drain)
+        await gatherResults(list(self._stopping))
 
     def carried(self) -> Iterable[Carried]:
         """Yield what is carried now, or was when the first one was asked for, and what would be if
@@ -213,27 +232,6 @@ class Placement:
         counts = (_counted(key.protocol, socket.stats()) for key, socket in sockets)
         yield from visit(counts, totals.update)
         return totals
-
-    async def _place(self, services: Services, unclaimed: Unclaimed) -> list[Placed]:
-        self.update(services)
-        self._failed.clear()
-        self._by_kernel = {
-            key: service
-            for key, service in services.items()
-            if self._kernel is not None and self._kernel.carries(service)
-        }
-        missing = {
-            key: service
-            for key, service in services.items()
-            if key not in self._open and key not in self._by_kernel
-        }
-        self._waiting = {key: each for key, each in missing.items() if not each.endpoints}
-        await self._open_all([each for each in missing.values() if each.endpoints])
-        lacking = {key for key, _ in unclaimed}
-        return [
-            self._placed(_without(service, unclaimed) if key in lacking else service)
-            for key, service in services.items()
-        ]
 
     async def _open_all(self, missing: Collection[VirtualService]) -> None:
         for number, service in enumerate(missing, 1):
@@ -276,10 +274,6 @@ class Placement:
     async def _closed(self, key: Key, socket: IProxySocket, drain: float | None) -> None:
         await socket.stop(drain)
         self._past.update(_counted(key.protocol, socket.stats()))
-
-    async def _stop(self, drain: float) -> None:
-        self.leave({}, drain)
-        await gatherResults(list(self._stopping))
 
 
 def _goes_on(service: VirtualService, services: Services, numbers: Collection[_Number]) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol as Interface
+from collections.abc import Callable, Collection, Sequence
 
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
@@ -16,6 +15,7 @@ from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.ops.waiting import ended_within
 from yurttunnel.proxy.health import SyncHealth
+from yurttunnel.proxy.health_checks import HealthCheckServers
 from yurttunnel.proxy.interfaces import (
     IClaims,
     IConntrack,
@@ -31,7 +31,6 @@ from yurttunnel.proxy.stale_flows import flows_to, stale_flows
 from yurttunnel.proxy.state.virtual_services import (
     Address,
     DesiredState,
-    HealthCheckNodePort,
     Key,
     Portal,
     Problem,
@@ -63,22 +62,6 @@ SYNC_BOUNDS = tuple(0.001 * 2**power for power in range(15))
 """Seconds; the buckets of kube-proxy's histogram (``pkg/proxy/metrics`` of Kubernetes)."""
 
 
-class IHealthChecks(Interface):
-    """The ports by which load balancers ask for Services."""
-
-    def update(self, desired: Mapping[int, HealthCheckNodePort], /) -> Deferred[None]:
-        """Answer for ``desired`` from now on."""
-        ...
-
-    def problems(self) -> Collection[Problem]:
-        """Return what cannot be answered for."""
-        ...
-
-    def stop(self) -> Deferred[None]:
-        """Answer no more."""
-        ...
-
-
 class Proxier(Service):
     """One sync at a time: at the start, at changes, and each period.
 
@@ -99,7 +82,7 @@ class Proxier(Service):
         claims: IClaims,
         rules: IRules,
         conntrack: IConntrack,
-        checks: IHealthChecks,
+        checks: HealthCheckServers,
         health: SyncHealth,
         addresses: Callable[[], frozenset[Address]] = frozenset,
     ) -> None:

@@ -37,7 +37,7 @@ class IFirewall(Interface):
     version = Attribute("`int`: 4 or 6.")
     backend = Attribute("`str`: which of the kernel's two firewalls, ``nft`` or ``legacy``.")
 
-    def apply(desired: Interception, set_name: str | None) -> Deferred[Applied]:
+    async def apply(desired: Interception, set_name: str | None) -> Applied:
         """Make the rules those that are wanted: read them, and change them at once if need be.
 
         One process reads. Where anything differs, leftovers included, one more changes it, in one
@@ -46,7 +46,7 @@ class IFirewall(Interface):
         :class:`SetsRefused` where there are no rules with sets.
         """
 
-    def remove() -> Deferred[bool]:
+    async def remove() -> bool:
         """Remove everything that is ours; says whether there was anything.
 
         One process removes what is known to be there since the last call; nothing is read then,

@@ -332,7 +332,9 @@ class IptablesContract:
     async def test_refused(self):
         """A family that cannot be changed is told, and the other one is."""
         refusal = self.refuse_ipv6()
-        error = await self.assertFailure(self.rules.apply(self.placed), PartlyApplied)
+        with self.assertRaises(PartlyApplied) as raised:
+            await self.rules.apply(self.placed)
+        error = raised.exception
         self.assertEqual({4}, error.made)
         self.assertIn("changing the filter and nat tables of IPv6", str(error))
         self.assertNotIn("IPv4", str(error))
@@ -361,7 +363,9 @@ class IptablesContract:
         """
         await self.rules.apply(self.placed)
         refusal = self.refuse_ipv6()
-        error = await self.assertFailure(self.rules.apply(services(4)), PartlyApplied)
+        with self.assertRaises(PartlyApplied) as raised:
+            await self.rules.apply(services(4))
+        error = raised.exception
         self.assertEqual({4}, error.made)
         refusal.restore()
         self.assertTrue((await self.rules.apply(services(4))).differences)

@@ -311,8 +311,9 @@ class KernelContract(FirewallContract):
         before = self.machine.save()
         ports = {**self.desired.ports, 9100: self.secure}
         desired = replace(self.desired, match=Match.EDGE_SET, ports=ports)
-        applying = self.firewall.apply(desired, "YURTTUNNEL-NONE")
-        error = await self.assertFailure(applying, SteeringFailed)
+        with self.assertRaises(SteeringFailed) as raised:
+            await self.firewall.apply(desired, "YURTTUNNEL-NONE")
+        error = raised.exception
         self.assertNotIsInstance(error, SetsRefused)
         text = str(error)
         self.assertIn(f"changing the nat table of IPv{self.version} ({self.back_end})", text)
@@ -337,7 +338,8 @@ class KernelContract(FirewallContract):
         self.patch(programs, "run", disturbed)
         fewer = self.desired.cloud - {self.own}
         desired = replace(self.desired, cloud=fewer, ports={10250: self.secure})
-        await self.assertFailure(self.firewall.apply(desired, None), SteeringFailed)
+        with self.assertRaises(SteeringFailed):
+            await self.firewall.apply(desired, None)
         self.assertEqual(self.before, self.machine.save())
         self.patch(programs, "run", run)
         await self.apply(desired)
@@ -352,8 +354,8 @@ class NftContract(KernelContract):
         await self.apply(self.desired)
         family = "ip" if self.version == 4 else "ip6"
         support.command("nft", "add", "rule", family, "nat", "OUTPUT", "meta", "cpu", "0", "accept")
-        applying = self.firewall.apply(self.desired, None)
-        await self.assertFailure(applying, SteeringFailed)
+        with self.assertRaises(SteeringFailed):
+            await self.firewall.apply(self.desired, None)
         self.assertTrue(await self.firewall.remove())
         support.command("nft", "delete", "chain", family, "nat", "OUTPUT")
         self.assertFalse(self.ours())
@@ -379,8 +381,9 @@ class LegacyContract(KernelContract):
         self.patch(tables_module, "LOCK_SECONDS", 1)
         with open(self.lock, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            applying = self.firewall.apply(self.desired, None)
-            error = await self.assertFailure(applying, SteeringFailed)
+            with self.assertRaises(SteeringFailed) as raised:
+                await self.firewall.apply(self.desired, None)
+            error = raised.exception
         text = str(error)
         self.assertIn("the lock /run/xtables.lock was held by another program", text)
         self.assertNotIsInstance(error, SetsRefused)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ipaddress import ip_address, ip_network
 
-from twisted.internet.defer import Deferred
-
 from yurttunnel.proxy.interfaces import Placed
 from yurttunnel.proxy.kernel.common import common
 from yurttunnel.proxy.kernel.connections import check as check_connections
@@ -31,17 +29,13 @@ _ADDRESSES = {4: "192.0.2.1", 6: "2001:db8::1"}
 """For documentation (RFC 5737, RFC 3849): nobody's."""
 
 
-def kernel_mode_available(programs: IPrograms, version: int) -> Deferred[str | None]:
+async def kernel_mode_available(programs: IPrograms, version: int) -> str | None:
     """Return why this machine cannot do kernel mode by a version of IP, and what to do; ``None``
     where it can.
 
     Nothing is changed: the kernel is asked to check rules, and whether it tells of packets and
     connections.
     """
-    return Deferred.fromCoroutine(_available(programs, version))
-
-
-async def _available(programs: IPrograms, version: int) -> str | None:
     tables = Tables(
         (version,),
         KernelParts(Masquerade(), lambda *_: False, lambda *_: False),

@@ -85,7 +85,7 @@ class KernelRules:
         """What pages and logs call it."""
         return self._nftables.backend
 
-    def apply(self, placed: Sequence[Placed]) -> Deferred[Applied]:
+    async def apply(self, placed: Sequence[Placed]) -> Applied:
         """See :class:`IRules`."""
         former = {each.service.key: each for each in self._placed or ()}
         self._place(placed)
@@ -99,12 +99,12 @@ class KernelRules:
             if is_carried(each) and before != each:
                 self._reconsider(each)
                 self._lead_to_new_ones(each, before)
-        return self._turn.run(self._nftables.apply, placed)
+        return await self._turn.run(self._nftables.apply, placed)
 
-    def remove(self, versions: Collection[int] = VERSIONS) -> Deferred[bool]:
+    async def remove(self, versions: Collection[int] = VERSIONS) -> bool:
         """See :class:`IRules`; ejections change nothing from now on."""
         self._place(None)
-        return self._turn.run(self._nftables.remove, versions)
+        return await self._turn.run(self._nftables.remove, versions)
 
     def generation(self) -> int | None:
         """See :class:`IRules`."""
@@ -146,7 +146,7 @@ class KernelRules:
         if self._following is None and self._next is None:
             self._next = self._clock.callLater(0, self._begin)
 
-    def leave(self) -> Deferred[None]:
+    async def leave(self) -> None:
         """Make the rules those of a machine where nobody ejects endpoints any more."""
         self._due = False
         self._leaving.stop()
@@ -154,7 +154,7 @@ class KernelRules:
             self._next.cancel()
             self._next = None
         self._tables.forget([placed.service.key for placed in self._placed or ()])
-        return Deferred.fromCoroutine(self._apply_again())
+        await self._apply_again()
 
     def _place(self, placed: Sequence[Placed] | None) -> None:
         self._placed = placed
@@ -268,12 +268,9 @@ class KernelRules:
         return [each for each in targets if self._ejections.is_ejected(*each)]
 
     async def _apply_again(self) -> None:
-        await self._turn.acquire()
-        try:
+        async with self._turn:
             if self._placed is not None:
                 await self._nftables.apply(self._placed)
-        finally:
-            self._turn.release()
 
 
 def _removed(

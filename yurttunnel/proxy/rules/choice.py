@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from zope.interface import implementer
 
@@ -51,19 +50,8 @@ class ChosenRules:
         """What pages and logs call it; ``auto`` until it is found out."""
         return "auto" if self._chosen is None else str(self._chosen.backend)
 
-    def apply(self, placed: Sequence[Placed]) -> Deferred[Applied]:
+    async def apply(self, placed: Sequence[Placed]) -> Applied:
         """See :class:`IRules`."""
-        return Deferred.fromCoroutine(self._apply(placed))
-
-    def remove(self, versions: Collection[int] = VERSIONS) -> Deferred[bool]:
-        """Remove the rules of all kinds."""
-        return Deferred.fromCoroutine(self._remove(versions))
-
-    def generation(self) -> int | None:
-        """See :class:`IRules`."""
-        return None if self._chosen is None else self._chosen.generation()
-
-    async def _apply(self, placed: Sequence[Placed]) -> Applied:
         try:
             if self._chosen is None:
                 applied = await self._apply_first(placed)
@@ -75,13 +63,21 @@ class ChosenRules:
         await self._remove_leftovers(VERSIONS)
         return applied
 
+    async def remove(self, versions: Collection[int] = VERSIONS) -> bool:
+        """Remove the rules of all kinds."""
+        return bool(await remove_everything([self._iptables, self._nftables], versions))
+
+    def generation(self) -> int | None:
+        """See :class:`IRules`."""
+        return None if self._chosen is None else self._chosen.generation()
+
     async def _apply_first(self, placed: Sequence[Placed]) -> Applied:
         """Find out what works."""
         try:
             await self._iptables.find()
         except SteeringFailed as why:
             try:
-                applied: Applied = await self._nftables.apply(placed)
+                applied = await self._nftables.apply(placed)
             except SteeringFailed as error:
                 raise SteeringFailed(f"{why}; {error}") from error
             self._chosen = self._nftables
@@ -112,9 +108,6 @@ class ChosenRules:
         self._leftovers_due -= versions
         for sentence in removed:
             self._log.info("Of a former process: {sentence}", sentence=sentence)
-
-    async def _remove(self, versions: Collection[int]) -> bool:
-        return bool(await remove_everything([self._iptables, self._nftables], versions))
 
 
 async def remove_everything(

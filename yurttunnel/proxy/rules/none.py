@@ -33,18 +33,18 @@ class NoRules:
     def __init__(self) -> None:
         self._told: frozenset[str] = frozenset()
 
-    def apply(self, placed: Sequence[Placed]) -> Deferred[Applied]:
+    async def apply(self, placed: Sequence[Placed]) -> Applied:
         """Log what has changed of what would be done; see :class:`IRules`."""
         would = dict.fromkeys(sentence for each in placed for sentence in _sentences(each))
         for sentence in would:
             if sentence not in self._told:
                 self._log.debug("--proxy-backend none: {sentence}", sentence=sentence)
         self._told = frozenset(would)
-        return succeed(Applied())
+        return Applied()
 
-    def remove(self, versions: Collection[int] = VERSIONS) -> Deferred[bool]:
+    async def remove(self, versions: Collection[int] = VERSIONS) -> bool:
         """See :class:`IRules`."""
-        return succeed(False)
+        return False
 
     def generation(self) -> int | None:
         """See :class:`IRules`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
 from yurttunnel.steering.failures import SetsRefused
@@ -52,19 +51,8 @@ class Iptables:
         """The kernel's firewall, ``nft`` or ``legacy``."""
         return self._back_end.name
 
-    def apply(self, desired: Interception, set_name: str | None) -> Deferred[Applied]:
+    async def apply(self, desired: Interception, set_name: str | None) -> Applied:
         """Read the rules, and change them by one transaction where they are not as wanted."""
-        return Deferred.fromCoroutine(self._apply(desired, set_name))
-
-    def remove(self) -> Deferred[bool]:
-        """Remove all chains of ours, and what leads to them."""
-        return Deferred.fromCoroutine(self._tables.remove())
-
-    def generation(self) -> int | None:
-        """Return what nftables counts; the kernel counts no changes of its legacy tables."""
-        return nft_generation() if self._back_end.name == "nft" else None
-
-    async def _apply(self, desired: Interception, set_name: str | None) -> Applied:
         try:
             outcome = await self._tables.apply({"nat": self._rules(desired, set_name)})
         except Refused as error:
@@ -76,6 +64,14 @@ class Iptables:
             return Applied((), frozenset(desired.all_ports()))
         ports = (port_of(chain) for chain in outcome.found["nat"].chains)
         return Applied(outcome.differences, frozenset(port for port in ports if port is not None))
+
+    async def remove(self) -> bool:
+        """Remove all chains of ours, and what leads to them."""
+        return await self._tables.remove()
+
+    def generation(self) -> int | None:
+        """Return what nftables counts; the kernel counts no changes of its legacy tables."""
+        return nft_generation() if self._back_end.name == "nft" else None
 
     def _rules(self, desired: Interception, set_name: str | None) -> Rules:
         """Return the rules; for what is desired again the same ones, which there may be many of."""

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from zope.interface import implementer
 
@@ -110,13 +109,65 @@ class IptablesRules:
         names = dict.fromkeys(each.back_end.name for each in self._families.values())
         return f"iptables ({', '.join(names)})" if names else "iptables"
 
-    def apply(self, placed: Sequence[Placed]) -> Deferred[Applied]:
+    async def apply(self, placed: Sequence[Placed]) -> Applied:
         """Read what there is, and change what differs; see :class:`IRules`."""
-        return Deferred.fromCoroutine(self._apply(tuple(placed)))
+        placed = tuple(placed)
+        problems: list[str] = []
+        needed = {each.service.key.version for each in placed}
+        try:
+            await self.find(sorted(needed))
+        except SteeringFailed as error:
+            # The other family may have one.
+            problems.append(str(error))
+        hosts = {
+            version: (self._host_address(version), self._host_for_all(version))
+            for version in self._families
+        }
+        generation = self.generation()
+        if generation is not None and self._right == _Right(placed, hosts, generation):
+            return Applied()
+        self._right = None
+        differences: list[str] = []
+        made: set[int] = set()
+        for version, family in self._families.items():
+            try:
+                outcome = await self._change(family, placed, hosts[version])
+            except SteeringFailed as error:
+                if version in needed or family.serves:
+                    problems.append(str(error))
+                else:
+                    self._tell(family, str(error))
+            else:
+                made.add(version)
+                family.serves, family.told = version in needed, ""
+                differences += (f"IPv{version}: {each}" for each in outcome.differences)
+                if generation is not None:
+                    generation = (generation + outcome.changed) % _GENERATIONS
+        if problems:
+            raise PartlyApplied("; ".join(problems), made)
+        # If it is another number, somebody has changed rules meanwhile: the next call will look.
+        if generation is not None and made == self._families.keys():
+            self._right = _Right(placed, hosts, generation)
+        return Applied(tuple(differences))
 
-    def remove(self, versions: Collection[int] = VERSIONS) -> Deferred[bool]:
+    async def remove(self, versions: Collection[int] = VERSIONS) -> bool:
         """Remove our chains from both back ends, those of kube-proxy's userspace mode, too."""
-        return Deferred.fromCoroutine(self._remove(versions))
+        self._right = None
+        left = {
+            key: back_end
+            for key, back_end in (await installed(self._programs)).items()
+            if back_end.version in versions
+        }
+        removed, failed = False, []
+        for version in self._families.keys() & versions:
+            family = self._families[version]
+            left.pop((version, family.back_end.name), None)
+            try:
+                removed = await family.tables.remove() or removed
+            except SteeringFailed as error:
+                failed.append(str(error))
+        sentences, more = await remove_chains(self._programs, left, PROXY, self._proc_net)
+        return bool(told(sentences, [*failed, *more])) or removed
 
     def generation(self) -> int | None:
         """Return what nftables counts; the kernel counts no changes of its legacy tables."""
@@ -156,45 +207,6 @@ class IptablesRules:
         }
         return await remove_chains_elsewhere(self._programs, PROXY, used, self._proc_net)
 
-    async def _apply(self, placed: tuple[Placed, ...]) -> Applied:
-        problems: list[str] = []
-        needed = {each.service.key.version for each in placed}
-        try:
-            await self.find(sorted(needed))
-        except SteeringFailed as error:
-            # The other family may have one.
-            problems.append(str(error))
-        hosts = {
-            version: (self._host_address(version), self._host_for_all(version))
-            for version in self._families
-        }
-        generation = self.generation()
-        if generation is not None and self._right == _Right(placed, hosts, generation):
-            return Applied()
-        self._right = None
-        differences: list[str] = []
-        made: set[int] = set()
-        for version, family in self._families.items():
-            try:
-                outcome = await self._change(family, placed, hosts[version])
-            except SteeringFailed as error:
-                if version in needed or family.serves:
-                    problems.append(str(error))
-                else:
-                    self._tell(family, str(error))
-            else:
-                made.add(version)
-                family.serves, family.told = version in needed, ""
-                differences += (f"IPv{version}: {each}" for each in outcome.differences)
-                if generation is not None:
-                    generation = (generation + outcome.changed) % _GENERATIONS
-        if problems:
-            raise PartlyApplied("; ".join(problems), made)
-        # If it is another number, somebody has changed rules meanwhile: the next call will look.
-        if generation is not None and made == self._families.keys():
-            self._right = _Right(placed, hosts, generation)
-        return Applied(tuple(differences))
-
     def _tell(self, family: _Family, why: str) -> None:
         """Warn, once, of what harms nobody: no Service here is of that family."""
         if family.told != why:
@@ -223,21 +235,3 @@ class IptablesRules:
         )
         family.made = None
         return await family.tables.apply(family.rules(placed, hosts))
-
-    async def _remove(self, versions: Collection[int]) -> bool:
-        self._right = None
-        left = {
-            key: back_end
-            for key, back_end in (await installed(self._programs)).items()
-            if back_end.version in versions
-        }
-        removed, failed = False, []
-        for version in self._families.keys() & versions:
-            family = self._families[version]
-            left.pop((version, family.back_end.name), None)
-            try:
-                removed = await family.tables.remove() or removed
-            except SteeringFailed as error:
-                failed.append(str(error))
-        sentences, more = await remove_chains(self._programs, left, PROXY, self._proc_net)
-        return bool(told(sentences, [*failed, *more])) or removed

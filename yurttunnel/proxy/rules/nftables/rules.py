@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
 from yurttunnel.proxy.interfaces import IRules, Placed
@@ -60,26 +59,8 @@ class Nftables:
         """What pages and logs call it."""
         return "nftables"
 
-    def apply(self, placed: Sequence[Placed]) -> Deferred[Applied]:
+    async def apply(self, placed: Sequence[Placed]) -> Applied:
         """Change what differs, in one transaction of all families; see :class:`IRules`."""
-        return Deferred.fromCoroutine(self._apply(placed))
-
-    def remove(self, versions: Collection[int] = VERSIONS) -> Deferred[bool]:
-        """Delete the tables of these families."""
-        return Deferred.fromCoroutine(self._remove(versions))
-
-    def check(self, placed: Sequence[Placed]) -> Deferred[None]:
-        """Have program and kernel check what would be made, and change nothing.
-
-        Fails with :class:`SteeringFailed`.
-        """
-        return Deferred.fromCoroutine(self._check(placed))
-
-    def generation(self) -> int | None:
-        """Return what nftables counts."""
-        return nft_generation()
-
-    async def _apply(self, placed: Sequence[Placed]) -> Applied:
         desired = {table.version: table for table in self._tables(placed)}
         known, self._known = self._known, None
         before = self.generation()
@@ -95,17 +76,26 @@ class Nftables:
         self._known = desired
         return Applied(change.differences)
 
-    async def _check(self, placed: Sequence[Placed]) -> None:
+    async def check(self, placed: Sequence[Placed]) -> None:
+        """Have program and kernel check what would be made, and change nothing.
+
+        Raises :class:`SteeringFailed`.
+        """
         given = transaction({}, self._tables(placed)).text
         await self._run("checking", "-c", "-f", "-", given=given.encode())
 
-    async def _remove(self, versions: Collection[int]) -> bool:
+    async def remove(self, versions: Collection[int] = VERSIONS) -> bool:
+        """Delete the tables of these families."""
         self._known = None
         found = await self._found(versions)
         lines = [f"delete table {table.where}\n" for table in found.values()]
         if lines:
             await self._run("removing", "-f", "-", given="".join(lines).encode())
         return bool(lines)
+
+    def generation(self) -> int | None:
+        """Return what nftables counts."""
+        return nft_generation()
 
     async def _found(self, versions: Iterable[int]) -> dict[int, Table]:
         """Return what there is of these families."""
