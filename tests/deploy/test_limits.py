@@ -34,11 +34,11 @@ from yurttunnel.proxy.rules.nftables import rules
 from yurttunnel.proxy.sockets import (
     dialing,
     half_closed,
-    limits,
     listener,
     listening,
     pipes,
     relay,
+    tcp,
     udp,
     udp_table,
 )
@@ -118,8 +118,8 @@ class ProxyTests(Limits, unittest.SynchronousTestCase):
 
     section = "The service proxy"
     bounds = (
-        ("TCP connections of one port", limits.MOST_OF_SERVICE),
-        ("clients of one port of a Service that wait", limits.MOST_DIALING),
+        ("TCP connections of one port", tcp.MOST_OF_SERVICE),
+        ("clients of one port of a Service that wait", tcp.MOST_DIALING),
         ("clients that wait in the kernel", listening.BACKLOG),
         ("pause where no connection", listener.REST * 1000),
         ("silent endpoints", len(dialing.PLAN), *dialing.PLAN),
@@ -160,7 +160,7 @@ class ProxyTests(Limits, unittest.SynchronousTestCase):
 
     def test_descriptors(self):
         """Of how many one is a connection's, or a client's by UDP."""
-        self.assertEqual(4, limits._SHARE)
+        self.assertEqual(4, tcp._SHARE)
         self.assertIn("a quarter", self.values["TCP connections of the process"])
         self.assertEqual(udp_table._SHARE, self.numbers("clients by UDP of the process")[1])
 

@@ -71,7 +71,7 @@ class ProxierTestCase(SynchronousTestCase):
 
     def make_placement(self):
         """Have sockets carry, but for what the kernel does."""
-        return Placement(self.clock, self.sockets, self.kernel)
+        return Placement(self.clock, dict.fromkeys(Protocol, self.sockets), self.kernel)
 
     def set(self, *services, **more):
         """Have another state, and the turn of the reactor after it."""

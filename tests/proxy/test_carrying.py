@@ -23,7 +23,7 @@ from yurttunnel.proxy.rules.choice import ChosenRules
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import Mode
 from yurttunnel.proxy.sockets.ports import PortAllocator
-from yurttunnel.proxy.sockets.tcp import TcpContext
+from yurttunnel.proxy.sockets.tcp import TcpProxySockets
 from yurttunnel.proxy.state.virtual_services import HealthCheckNodePort, Portal, PortalKind
 from yurttunnel.steering.netlink.tracking import Tracking
 
@@ -147,7 +147,7 @@ class ProxySocketsTests(SynchronousTestCase):
         """Pipes that nobody has are closed, and nobody looks at connections any more."""
         closed = []
         self.patch(carrying, "most_connections", lambda: 100)
-        self.patch(TcpContext, "close", lambda context: closed.append(context))
+        self.patch(TcpProxySockets, "close", lambda context: closed.append(context))
         _, _, shared = carrying.proxy_sockets(MemoryReactorClock(), parse(), PortAllocator())
         shared.startService()
         self.assertEqual([], closed)

@@ -37,10 +37,8 @@ from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import BackEnd, Mode, Settings
-from yurttunnel.proxy.sockets.limits import most_connections
 from yurttunnel.proxy.sockets.ports import LOOPBACKS, WILDCARDS, PortAllocator
-from yurttunnel.proxy.sockets.proxy_sockets import ProxySockets
-from yurttunnel.proxy.sockets.tcp import TcpProxySockets, tcp_context
+from yurttunnel.proxy.sockets.tcp import most_connections, tcp_proxy_sockets
 from yurttunnel.proxy.sockets.udp import UdpSockets
 from yurttunnel.proxy.sockets.udp_table import UdpClientTable, most_clients
 from yurttunnel.proxy.state.virtual_services import (
@@ -71,7 +69,7 @@ class Carrier:
     """
 
     mode: Mode
-    sockets: IProxySockets
+    sockets: Mapping[Protocol, IProxySockets]
     udp: UdpClientTable
     rules: IRules
     claims: IClaims
@@ -224,14 +222,14 @@ class NodePorts:
 
 def proxy_sockets(
     reactor: IReactor, settings: Settings, ports: PortAllocator
-) -> tuple[IProxySockets, UdpClientTable, IService]:
-    """Make what opens proxy sockets of both protocols at ``ports``.
+) -> tuple[Mapping[Protocol, IProxySockets], UdpClientTable, IService]:
+    """Make what opens proxy sockets of each protocol at ``ports``.
 
     What these share, the clients of UDP among it, ends with a service, to be stopped when all of
     them have been.
     """
     descriptors = DescriptorSet(reactor)
-    tcp = tcp_context(reactor, descriptors, ports, most_connections())
+    tcp = tcp_proxy_sockets(reactor, descriptors, ports, most_connections())
     table = UdpClientTable(
         reactor,
         most_clients(),
@@ -239,5 +237,4 @@ def proxy_sockets(
         after_reply=settings.udp.idle,
     )
     udp = UdpSockets(reactor, descriptors, ports, table)
-    sockets = ProxySockets(TcpProxySockets(tcp), udp)
-    return sockets, table, ClosedAtTheEnd(tcp.close)
+    return {Protocol.TCP: tcp, Protocol.UDP: udp}, table, ClosedAtTheEnd(tcp.close)

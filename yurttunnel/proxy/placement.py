@@ -99,7 +99,7 @@ class Placement:
     def __init__(
         self,
         clock: IReactorTime,
-        sockets: IProxySockets,
+        sockets: Mapping[Protocol, IProxySockets],
         kernel: IKernel | None = None,
     ) -> None:
         self._clock = clock
@@ -251,7 +251,7 @@ class Placement:
     def _open_for(self, service: VirtualService) -> None:
         picker = EndpointPicker(self._clock, service)
         try:
-            socket = self._sockets.open(service, picker)
+            socket = self._sockets[service.key.protocol].open(service, picker)
         except OSError as error:
             self._failed[service.key] = error.strerror or str(error)
         else:

@@ -19,7 +19,7 @@ from zope.interface import implementer
 from tests.black_hole import BlackHole
 from yurttunnel.proxy.interfaces import IEndpointPicker
 from yurttunnel.proxy.sockets.ports import PortAllocator
-from yurttunnel.proxy.sockets.tcp import TcpProxySockets, tcp_context
+from yurttunnel.proxy.sockets.tcp import tcp_proxy_sockets
 from yurttunnel.proxy.state.virtual_services import (
     Endpoint,
     Key,
@@ -215,12 +215,11 @@ class TcpLab:
         self.test = test
         self.reactor = HandReactor()
         self.descriptors = DescriptorSet(self.reactor)
-        made = tcp_context(self.reactor, self.descriptors, PortAllocator(), most)
-        self.context = dataclasses.replace(made, **context)
-        test.addCleanup(self.context.close)
-        self.count = self.context.connections
+        made = tcp_proxy_sockets(self.reactor, self.descriptors, PortAllocator(), most)
+        self.sockets = dataclasses.replace(made, **context)
+        test.addCleanup(self.sockets.close)
+        self.count = self.sockets.connections
         self.pipes, self.half_closed = made.relay.pipes, made.relay.half_closed
-        self.sockets = TcpProxySockets(self.context)
         self.until = self.reactor.until
 
     def backend(self, version: int = 4) -> Backend:

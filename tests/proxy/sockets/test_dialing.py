@@ -143,7 +143,7 @@ class DialingTests(SynchronousTestCase):
         (dialing,) = opened._dialings
         self.lab.reactor.advance(PLAN[0] * 0.8)
         outcomes = [errno.ECONNREFUSED, None]
-        with mock.patch.object(self.lab.context.dialer, "outcome", side_effect=outcomes):
+        with mock.patch.object(self.lab.sockets.dialer, "outcome", side_effect=outcomes):
             dialing.doWrite()
         self.assertEqual(self.dialed, [refuses.endpoint, slow.endpoint])
         self.assertEqual(picker.failures, [(refuses.endpoint, "Connection refused")])
@@ -296,7 +296,7 @@ class DialingTests(SynchronousTestCase):
         alive = self.lab.backend()
         opened, picker = self.lab.open(alive.endpoint)
         full = OSError(errno.EMFILE, "Too many open files")
-        with mock.patch.object(self.lab.context.dialer, "dial", side_effect=full):
+        with mock.patch.object(self.lab.sockets.dialer, "dial", side_effect=full):
             self.assert_reset(opened, self.lab.client(opened))
         self.assertEqual((picker.failures, picker.counted), ([], 0))
 
@@ -319,7 +319,7 @@ class DialingTests(SynchronousTestCase):
 
     def without_ports(self, *towards: Endpoint):
         """Have no local port left towards some endpoints."""
-        real = self.lab.context.dialer.dial
+        real = self.lab.sockets.dialer.dial
 
         def dial(endpoint: Endpoint) -> socket.socket:
             if endpoint in towards:
@@ -327,7 +327,7 @@ class DialingTests(SynchronousTestCase):
                 raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
             return real(endpoint)
 
-        return mock.patch.object(self.lab.context.dialer, "dial", dial)
+        return mock.patch.object(self.lab.sockets.dialer, "dial", dial)
 
     def test_no_local_port_towards_an_endpoint_leads_on_at_once(self) -> None:
         """It has not failed, and the next one is reached by the same ports."""

@@ -10,8 +10,8 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.sockets.lab import descriptors_in_use
-from yurttunnel.proxy.sockets.limits import most_connections
 from yurttunnel.proxy.sockets.pipes import PIPE_BYTES, Pipe, PipePool
+from yurttunnel.proxy.sockets.tcp import most_connections
 
 
 class PipePoolTests(SynchronousTestCase):

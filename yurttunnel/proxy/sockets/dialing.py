@@ -13,18 +13,18 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IDelayedCall, IReadWriteDescriptor
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from yurttunnel.proxy.interfaces import IEndpointPicker
-from yurttunnel.proxy.sockets.dialer import IDialer
 from yurttunnel.proxy.state.virtual_services import Endpoint
-from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.sockets import EXHAUSTED
+
+if TYPE_CHECKING:
+    from yurttunnel.proxy.sockets.tcp import TcpProxySocket
 
 PLAN = (0.25, 0.5, 1.0, 2.0)
 """Seconds that an attempt is waited for, step by step (upstream: pkg/proxy/userspace)."""
@@ -38,26 +38,6 @@ LOOP = "it is this proxy itself, which would be a loop"
 NO_SOURCE = errno.EADDRNOTAVAIL
 """What connect(2) says where no local port is left towards an endpoint, or, by IPv6, this machine
 has no address to come from: no endpoint is to blame for that, either, but another may be had."""
-
-
-class DialingOwner(Protocol):
-    """Who has a client and wants an endpoint for it."""
-
-    descriptors: DescriptorSet
-    dialer: IDialer
-    picker: IEndpointPicker
-
-    def endpoint_count(self) -> int:
-        """Return how many endpoints there are now."""
-
-    def is_loop(self, endpoint: Endpoint) -> bool:
-        """Return whether ``endpoint`` is this very proxy."""
-
-    def dialed(self, dialing: Dialing, server: socket.socket, endpoint: Endpoint) -> None:
-        """Take the connection to an endpoint."""
-
-    def not_dialed(self, dialing: Dialing, why: str) -> None:
-        """Learn that no endpoint can be had, and why."""
 
 
 @implementer(IReadWriteDescriptor)
@@ -84,7 +64,7 @@ class Dialing:
         "peer",
     )
 
-    def __init__(self, owner: DialingOwner, client: socket.socket, peer: tuple[str, int]) -> None:
+    def __init__(self, owner: TcpProxySocket, client: socket.socket, peer: tuple[str, int]) -> None:
         self.client = client
         self.peer = peer
         self._owner = owner

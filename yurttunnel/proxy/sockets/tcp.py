@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 from dataclasses import dataclass
 
@@ -21,7 +22,6 @@ from yurttunnel.proxy.interfaces import (
 from yurttunnel.proxy.sockets.dialer import IDialer, TcpDialer
 from yurttunnel.proxy.sockets.dialing import Dialing
 from yurttunnel.proxy.sockets.half_closed import HalfClosed
-from yurttunnel.proxy.sockets.limits import MOST_DIALING, MOST_OF_SERVICE
 from yurttunnel.proxy.sockets.listener import Listener
 from yurttunnel.proxy.sockets.pacing import pacing
 from yurttunnel.proxy.sockets.pipes import PipePool
@@ -32,10 +32,26 @@ from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol, VirtualS
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.sockets import tune_local_socket
 
+MOST_OF_SERVICE = 16_384
+"""Connections of one service port."""
 
+MOST_DIALING = 2_048
+"""Clients of one service port that wait for an endpoint: each of them for 3.75 s at most."""
+
+_SHARE = 4
+"""Of so many descriptors one connection may be: it takes two, and as many are left to listeners,
+claimed ports, clients by UDP and pipes."""
+
+
+def most_connections() -> int:
+    """Return how many connections the descriptors of this process are enough for."""
+    return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE)
+
+
+@implementer(IProxySockets)
 @dataclass(frozen=True, slots=True)
-class TcpContext:
-    """What the TCP proxy sockets of one process share."""
+class TcpProxySockets:
+    """Makes TCP proxy sockets, with what those of one process share."""
 
     clock: IReactorTime
     relay: RelayContext
@@ -45,35 +61,27 @@ class TcpContext:
     most_of_service: int = MOST_OF_SERVICE
     most_dialing: int = MOST_DIALING
 
+    def open(self, service: VirtualService, picker: IEndpointPicker) -> IProxySocket:
+        """Listen for ``service``; see :class:`IProxySockets`."""
+        listening = self.ports.open(service.key)
+        # Accepted connections inherit what is set here (Linux copies the options).
+        tune_local_socket(listening)
+        self.relay.pacing.leave_out(listening)
+        return TcpProxySocket(self, service, picker, listening)
+
     def close(self) -> None:
         """Give back what belongs to no proxy socket; all of them have been stopped before."""
         self.relay.half_closed.stop()
         self.relay.pipes.close()
 
 
-def tcp_context(
+def tcp_proxy_sockets(
     clock: IReactorTime, descriptors: DescriptorSet, ports: PortAllocator, most: int
-) -> TcpContext:
-    """Make the context of a process that may have ``most`` connections by TCP."""
+) -> TcpProxySockets:
+    """Make what opens them in a process that may have ``most`` connections by TCP."""
     paced = pacing()
     relay = RelayContext(descriptors, PipePool(), HalfClosed(descriptors), paced)
-    return TcpContext(clock, relay, ports, Places(most), TcpDialer(paced))
-
-
-@implementer(IProxySockets)
-class TcpProxySockets:
-    """Makes TCP proxy sockets."""
-
-    def __init__(self, context: TcpContext) -> None:
-        self._context = context
-
-    def open(self, service: VirtualService, picker: IEndpointPicker) -> IProxySocket:
-        """Listen for ``service``; see :class:`IProxySockets`."""
-        listening = self._context.ports.open(service.key)
-        # Accepted connections inherit what is set here (Linux copies the options).
-        tune_local_socket(listening)
-        self._context.relay.pacing.leave_out(listening)
-        return TcpProxySocket(self._context, service, picker, listening)
+    return TcpProxySockets(clock, relay, ports, Places(most), TcpDialer(paced))
 
 
 @implementer(IProxySocket)
@@ -84,7 +92,7 @@ class TcpProxySocket:
 
     def __init__(
         self,
-        context: TcpContext,
+        context: TcpProxySockets,
         service: VirtualService,
         picker: IEndpointPicker,
         listening: socket.socket,

@@ -41,7 +41,10 @@ _SO_RCVBUFFORCE = 33
 
 @implementer(IProxySockets)
 class UdpSockets:
-    """Opens proxy sockets for UDP, which share ``descriptors`` and ``table``."""
+    """Opens proxy sockets for UDP, which share all of it.
+
+    ``buffer`` is where a datagram is until it is sent on.
+    """
 
     def __init__(
         self,
@@ -50,74 +53,58 @@ class UdpSockets:
         allocator: PortAllocator,
         table: UdpClientTable,
     ) -> None:
-        self._clock = clock
-        self._descriptors = descriptors
-        self._allocator = allocator
-        self._table = table
-        self._buffer = memoryview(bytearray(LARGEST))
+        self.clock = clock
+        self.descriptors = descriptors
+        self.allocator = allocator
+        self.table = table
+        self.buffer = memoryview(bytearray(LARGEST))
 
     def open(self, service: VirtualService, picker: IEndpointPicker) -> IProxySocket:
         """See :class:`IProxySockets`."""
-        listener = self._allocator.open(service.key)
+        listener = self.allocator.open(service.key)
         try:
             ask_for_local_address(listener)
             _widen(listener)
-            return UdpProxySocket(
-                self._clock,
-                self._descriptors,
-                self._table,
-                self._buffer,
-                self._allocator,
-                listener,
-                picker,
-                service,
-            )
+            return UdpProxySocket(self, listener, picker, service)
         except OSError:
             # It may not be possible to watch it; the next attempt is to find the port free.
-            self._allocator.close(listener)
+            self.allocator.close(listener)
             raise
 
 
 @implementer(IProxySocket, IReadWriteDescriptor)
 class UdpProxySocket:
-    """Carries datagrams between the clients of one virtual service and its endpoints.
-
-    ``buffer`` is where a datagram is until it is sent on; others may use it before and after.
-    """
+    """Carries datagrams between the clients of one virtual service and its endpoints."""
 
     _log = Logger()
 
     def __init__(
         self,
-        clock: IReactorTime,
-        descriptors: DescriptorSet,
-        table: UdpClientTable,
-        buffer: memoryview,
-        allocator: PortAllocator,
+        context: UdpSockets,
         listener: socket.socket,
         picker: IEndpointPicker,
         service: VirtualService,
     ) -> None:
-        self.descriptors = descriptors
-        self.table = table
-        self.buffer = buffer
+        self.descriptors = context.descriptors
+        self.table = context.table
+        self.buffer = context.buffer
         self.listener = listener
         self.port: int = listener.getsockname()[1]
         self.clients: dict[Key, UdpClient] = {}
-        self.shares = UdpShares(table.most_of_service)
+        self.shares = UdpShares(self.table.most_of_service)
         self.sent = 0
         # Of each service by itself: one must not hide what is wrong with another.
-        self._limited = RateLimitedLog(clock, self._log)
-        self._allocator = allocator
+        self._limited = RateLimitedLog(context.clock, self._log)
+        self._allocator = context.allocator
         self._picker = picker
         self._service = service
         self._of_endpoint: dict[Endpoint, dict[UdpClient, None]] = {}
-        self._into = (buffer,)
+        self._into = (self.buffer,)
         self._expected = 1
         self._total = self._failed = self._received = 0
         self._stopped: Deferred[None] | None = None
         self._drain: IDelayedCall | None = None
-        descriptors.addReader(self)
+        self.descriptors.addReader(self)
 
     # -- IProxySocket --------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IReadWriteDescriptor
@@ -14,10 +14,10 @@ from zope.interface import implementer
 
 from yurttunnel.proxy.sockets.dialing import NO_SOURCE
 from yurttunnel.proxy.sockets.local_address import from_local_address
-from yurttunnel.proxy.sockets.udp_shares import UdpShares
-from yurttunnel.proxy.sockets.udp_table import UdpClientTable
 from yurttunnel.proxy.state.virtual_services import Endpoint
-from yurttunnel.tunnel.direct.descriptors import DescriptorSet
+
+if TYPE_CHECKING:
+    from yurttunnel.proxy.sockets.udp import UdpProxySocket
 
 MOST_DATAGRAMS = 64
 """Datagrams of one socket that are taken before others of the round are served."""
@@ -42,39 +42,15 @@ Key = tuple[Any, bytes]
 """The address of a client as the socket module has it, and that of this machine, packed."""
 
 
-class Owner(Protocol):
-    """The proxy socket of a client."""
-
-    descriptors: DescriptorSet
-    table: UdpClientTable
-    listener: socket.socket
-    """Replies leave by it."""
-    buffer: memoryview
-    """Where a datagram is until it is sent on."""
-    shares: UdpShares
-    sent: int
-    """Bytes to clients."""
-
-    def connected(self, endpoint: Endpoint) -> None:
-        """Note that a client's endpoint is there."""
-        ...
-
-    def unreachable(self, client: UdpClient, why: str) -> None:
-        """Find another endpoint for a client, or end it."""
-        ...
-
-    def ended(self, client: UdpClient) -> None:
-        """Forget a client."""
-        ...
-
-
 @implementer(IReadWriteDescriptor)
 class UdpClient:
     """Sends what a client sends to its endpoint by ``opened``, a socket, and the replies back.
 
-    They leave from the address that the client has sent to. It is a
-    :class:`~yurttunnel.proxy.sockets.udp_table.Client`. ``endpoint`` is ``None`` until there is
-    one, and ``tried`` are those that have refused since one was there.
+    They leave from the address that the client has sent to. ``endpoint`` is ``None`` until there is
+    one, and ``tried`` are those that have refused since one was there. For the table ``used`` is
+    the tick of its last use, and ``dialed`` that since which it has had its endpoint. It has been
+    ``answered`` once there has been a reply, and is ``confirmed`` where its endpoint has replied,
+    or has long not refused.
     """
 
     __slots__ = (
@@ -99,7 +75,7 @@ class UdpClient:
         "used",
     )
 
-    def __init__(self, owner: Owner, opened: socket.socket, key: Key) -> None:
+    def __init__(self, owner: UdpProxySocket, opened: socket.socket, key: Key) -> None:
         self._owner = owner
         self._table = owner.table
         self._buffer = owner.buffer

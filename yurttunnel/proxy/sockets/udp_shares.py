@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from yurttunnel.http.places import Places
 
-
-class SharingClient(Protocol):
-    """A client."""
-
-    @property
-    def host(self) -> str:
-        """Its address as text."""
-        ...
-
-    def end(self) -> None:
-        """Forget it, which has it removed from here."""
-        ...
+if TYPE_CHECKING:
+    from yurttunnel.proxy.sockets.udp_client import UdpClient
 
 
 class UdpShares:
@@ -27,8 +17,8 @@ class UdpShares:
     def __init__(self, most: int) -> None:
         self._places = Places(most)
         # All, and those of each address, in the order of their last use.
-        self._clients: OrderedDict[SharingClient, None] = OrderedDict()
-        self._of: dict[str, OrderedDict[SharingClient, None]] = {}
+        self._clients: OrderedDict[UdpClient, None] = OrderedDict()
+        self._of: dict[str, OrderedDict[UdpClient, None]] = {}
 
     def __len__(self) -> int:
         """Return how many clients there are."""
@@ -51,18 +41,18 @@ class UdpShares:
         if self._clients:
             next(iter(self._clients)).end()
 
-    def add(self, client: SharingClient) -> None:
+    def add(self, client: UdpClient) -> None:
         """Count a client that is new."""
         self._places.count(client.host, 1)
         self._clients[client] = None
         self._of.setdefault(client.host, OrderedDict())[client] = None
 
-    def touch(self, client: SharingClient) -> None:
+    def touch(self, client: UdpClient) -> None:
         """Note that a client is used now."""
         self._clients.move_to_end(client)
         self._of[client.host].move_to_end(client)
 
-    def remove(self, client: SharingClient) -> None:
+    def remove(self, client: UdpClient) -> None:
         """Count a client no more."""
         self._places.count(client.host, -1)
         del self._clients[client]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import resource
 from collections import OrderedDict
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from yurttunnel.proxy.sockets.udp_shares import SharingClient, UdpShares
+from yurttunnel.proxy.sockets.udp_shares import UdpShares
+
+if TYPE_CHECKING:
+    from yurttunnel.proxy.sockets.udp_client import UdpClient
 
 MOST_CLIENTS = 16_384
 """Clients of the process. Each takes a local port, of which Linux has 28,232 for each family
@@ -41,25 +44,6 @@ def most_clients() -> int:
     return max(1, min(MOST_CLIENTS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE))
 
 
-class Client(SharingClient, Protocol):
-    """What the table needs of a client."""
-
-    shares: UdpShares
-    """Those of the clients of its proxy socket."""
-    used: int
-    """The tick of its last use."""
-    dialed: int
-    """The tick since which it has had its endpoint."""
-    answered: bool
-    """Whether there has been a reply."""
-    confirmed: bool
-    """Whether its endpoint has replied, or has long not refused."""
-
-    def confirm(self) -> None:
-        """Take it that the endpoint is there."""
-        ...
-
-
 class UdpClientTable:
     """At most ``most`` clients; those that are idle are ended, and where there are too many, of all
     or of one service, those that have been idle for longest of the address with the new one.
@@ -84,8 +68,8 @@ class UdpClientTable:
         self.shares = UdpShares(most)
         self._kept = 0
         # In the order of their last use.
-        self._silent: OrderedDict[Client, None] = OrderedDict()
-        self._answered: OrderedDict[Client, None] = OrderedDict()
+        self._silent: OrderedDict[UdpClient, None] = OrderedDict()
+        self._answered: OrderedDict[UdpClient, None] = OrderedDict()
         self._timer: IDelayedCall | None = None
 
     def remember(self, before_reply: float, after_reply: float) -> None:
@@ -97,7 +81,7 @@ class UdpClientTable:
         """Return how many clients there are."""
         return len(self.shares)
 
-    def add(self, client: Client) -> None:
+    def add(self, client: UdpClient) -> None:
         """Remember a client that is new, in the place of another one if need be."""
         for shares in (client.shares, self.shares):
             shares.make_room(client.host)
@@ -107,7 +91,7 @@ class UdpClientTable:
         if self._timer is None:
             self._timer = self._clock.callLater(self._period, self._next_tick)
 
-    def remove(self, client: Client) -> None:
+    def remove(self, client: UdpClient) -> None:
         """Forget a client."""
         client.shares.remove(client)
         self.shares.remove(client)
@@ -116,7 +100,7 @@ class UdpClientTable:
             self._timer.cancel()
             self._timer = None
 
-    def touch(self, client: Client) -> None:
+    def touch(self, client: UdpClient) -> None:
         """Note that a client is used now; asked for where it was not in this tick yet."""
         client.used = self.tick
         client.shares.touch(client)
@@ -125,7 +109,7 @@ class UdpClientTable:
         if not client.confirmed and self.tick - client.dialed > self._before_reply:
             client.confirm()
 
-    def reply_came(self, client: Client) -> None:
+    def reply_came(self, client: UdpClient) -> None:
         """Note the first reply to a client."""
         del self._silent[client]
         client.answered = True
