@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 
 from twisted.application.service import IService
 from twisted.logger import Logger
-from zope.interface import implementer
 
 from yurttunnel.ops.services import ClosedAtTheEnd
 from yurttunnel.proxy.claims import Claims
 from yurttunnel.proxy.conntrack import Conntrack
 from yurttunnel.proxy.host_address import host_address, no_address
 from yurttunnel.proxy.interfaces import (
-    EndpointStats,
     IClaims,
     IConntrack,
     IDesiredStateSource,
     IProxySockets,
     IRules,
-    KernelStats,
 )
 from yurttunnel.proxy.kernel.availability import kernel_mode_available
 from yurttunnel.proxy.kernel.forwarding import Forwarding, forwards
 from yurttunnel.proxy.kernel.mode import KernelMode
-from yurttunnel.proxy.kernel.parts import needs_socket, problems
 from yurttunnel.proxy.node import ThisNode
 from yurttunnel.proxy.placement import IKernel
 from yurttunnel.proxy.rules.choice import choose
@@ -45,9 +41,7 @@ from yurttunnel.proxy.state.virtual_services import (
     Address,
     DesiredState,
     PortalKind,
-    Problem,
     Protocol,
-    VirtualService,
 )
 from yurttunnel.proxy.unnumbered import address_for_all
 from yurttunnel.steering.firewall.detection import has_family
@@ -124,7 +118,7 @@ async def find_carrier(
         return carrier(
             mode=Mode.KERNEL,
             rules=choose(settings.back_end, True, iptables, kernel.rules),
-            kernel=_Kernel(kernel),
+            kernel=kernel,
             services=(shared, tracking, kernel, forwarding),
             problem=lambda: kernel.problem,
             obstacle=forwarding.problem,
@@ -166,34 +160,6 @@ async def _kernel_carries(
     if why is not None:
         _log.info("Connections are carried in user mode, since the kernel cannot: {why}", why=why)
     return why is None
-
-
-@implementer(IKernel)
-class _Kernel:
-    """What kernel mode has to say of services."""
-
-    def __init__(self, mode: KernelMode) -> None:
-        self._mode = mode
-
-    def carries(self, service: VirtualService) -> bool:
-        """See :class:`IKernel`."""
-        return needs_socket(service) is None
-
-    def problems(self, service: VirtualService) -> Iterable[Problem]:
-        """See :class:`IKernel`."""
-        return problems(service)
-
-    def endpoints(self, service: VirtualService) -> Sequence[EndpointStats]:
-        """See :class:`IKernel`."""
-        return self._mode.ejections.endpoints(service.key.protocol, service.endpoints)
-
-    def stats(self, service: VirtualService) -> KernelStats:
-        """See :class:`IKernel`."""
-        return self._mode.counts.of(service)
-
-    def totals(self) -> Mapping[Protocol, int]:
-        """See :class:`IKernel`."""
-        return self._mode.counts.totals()
 
 
 class NodePorts:

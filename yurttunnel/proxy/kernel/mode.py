@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
+from zope.interface import implementer
 
 from yurttunnel.proxy.host_address import HostAddress, no_address
+from yurttunnel.proxy.interfaces import EndpointStats, KernelStats
 from yurttunnel.proxy.kernel.attending import attended_connections
 from yurttunnel.proxy.kernel.common import common
 from yurttunnel.proxy.kernel.connection_counts import ConnectionCounts
@@ -17,7 +19,7 @@ from yurttunnel.proxy.kernel.connections import Connections
 from yurttunnel.proxy.kernel.ejections import Ejections
 from yurttunnel.proxy.kernel.packet_log import PacketLog
 from yurttunnel.proxy.kernel.packets import Refused, told
-from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade
+from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade, carries
 from yurttunnel.proxy.kernel.prober import Prober
 from yurttunnel.proxy.kernel.rules import KernelRules
 from yurttunnel.proxy.kernel.stale_entries import StaleEntries
@@ -25,10 +27,17 @@ from yurttunnel.proxy.kernel.suspicion import Suspicion
 from yurttunnel.proxy.kernel.sysctl import BE_LIBERAL, is_on
 from yurttunnel.proxy.kernel.targets import Target
 from yurttunnel.proxy.kernel.watching import COPIED, GROUP
+from yurttunnel.proxy.placement import IKernel
 from yurttunnel.proxy.rules.nftables.parts import Part
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
-from yurttunnel.proxy.state.virtual_services import Address, Protocol, has_node_ports
+from yurttunnel.proxy.state.virtual_services import (
+    Address,
+    Problem,
+    Protocol,
+    VirtualService,
+    has_node_ports,
+)
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink.worker import Run
 from yurttunnel.steering.programs import IPrograms
@@ -39,6 +48,7 @@ RETRY = 5.0
 by then, which is told them."""
 
 
+@implementer(IKernel)
 class KernelMode(Service):
     """Has ``rules`` for whoever applies them, and ejects endpoints that do not answer.
 
@@ -97,6 +107,31 @@ class KernelMode(Service):
         self._all_are_attended = False
         self.problem: str | None = None
         """Why endpoints that do not answer are not noticed; ``None`` where they are."""
+
+    def carries(self, service: VirtualService) -> bool:
+        """See :class:`IKernel`."""
+        return carries(service)
+
+    def problems(self, service: VirtualService) -> Iterator[Problem]:
+        """See :class:`IKernel`."""
+        if service.least_connections:
+            yield Problem(
+                str(service.key.name),
+                "in kernel mode endpoints are chosen at random, not by the fewest connections;"
+                " use --mode user for that",
+            )
+
+    def endpoints(self, service: VirtualService) -> Sequence[EndpointStats]:
+        """See :class:`IKernel`."""
+        return self.ejections.endpoints(service.key.protocol, service.endpoints)
+
+    def stats(self, service: VirtualService) -> KernelStats:
+        """See :class:`IKernel`."""
+        return self.counts.of(service)
+
+    def totals(self) -> Mapping[Protocol, int]:
+        """See :class:`IKernel`."""
+        return self.counts.totals()
 
     def startService(self) -> None:
         """Begin to watch; where the kernel does not let that be, it is told, and all else goes."""

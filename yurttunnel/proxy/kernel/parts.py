@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from yurttunnel.proxy.interfaces import Placed
@@ -25,7 +25,6 @@ from yurttunnel.proxy.state.virtual_services import (
     Network,
     Portal,
     PortalKind,
-    Problem,
     Protocol,
     VirtualService,
 )
@@ -62,21 +61,12 @@ class Masquerade:
     pods: tuple[Network, ...] = ()
 
 
-def needs_socket(service: VirtualService) -> str | None:
-    """Return why the kernel cannot carry the service, which then takes a proxy socket."""
-    if service.proxy_protocol:
-        return "the kernel cannot tell endpoints of clients by the PROXY protocol"
-    return None
+def carries(service: VirtualService) -> bool:
+    """Return whether the kernel can carry a service, which then takes no proxy socket.
 
-
-def problems(service: VirtualService) -> Iterator[Problem]:
-    """Yield what of the service is not as it asks for."""
-    if service.least_connections and needs_socket(service) is None:
-        yield Problem(
-            str(service.key.name),
-            "in kernel mode endpoints are chosen at random, not by the fewest connections;"
-            " use --mode user for that",
-        )
+    It cannot tell endpoints of clients by the PROXY protocol.
+    """
+    return not service.proxy_protocol
 
 
 class KernelParts:
@@ -97,8 +87,7 @@ class KernelParts:
         )
         chains: dict[str, Chain] = {}
         # It has counted what there was also where it has no endpoints now.
-        counts = needs_socket(service) is None
-        maps = {counter_name(service.key): "counter"} if counts else {}
+        maps = {counter_name(service.key): "counter"} if carries(service) else {}
         own = dict(found)
         if is_carried(placed):
             self._add_choice(service, chains, maps)
