@@ -110,7 +110,6 @@ class Steered:
         self._match, self._nodes = match, nodes
         listeners = Listeners(Target(None, SECURE_PORT), Target(None, INSECURE_PORT))
         self._worker = KernelWorker(reactor)
-        sets = AddressSets(self._worker.run, reactor)
         self._manager = SteeringManager(
             reactor,
             SteeringSettings({4: listeners, 6: listeners}, match, False, frozenset(), PERIOD),
@@ -118,8 +117,7 @@ class Steered:
             ProxyPorts(self._informers, "kube-system", INSECURE_PORT, lambda *_: None),
             ClusterAddresses(self._informers, "kube-system"),
             lambda: Deferred.fromCoroutine(self._find()),
-            sets,
-            sets.supported,
+            AddressSets(self._worker.run, reactor),
             Flows(self._worker.run),
             spent,
             lambda: None,

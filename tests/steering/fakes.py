@@ -35,7 +35,7 @@ class FakeAddressSets:
         self.is_supported = True
 
     def supported(self) -> Deferred[bool]:
-        """See :meth:`yurttunnel.steering.netlink.address_sets.AddressSets.supported`."""
+        """See :class:`IAddressSets`."""
         if self.failure is not None:
             return fail(self.failure)
         return succeed(self.is_supported)

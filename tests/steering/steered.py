@@ -118,7 +118,6 @@ class SteeredTestCase(SynchronousTestCase):
             ClusterAddresses(self.informers, "kube-system"),
             self.find,
             self.sets,
-            self.sets.supported,
             self.flows,
             lambda: self.spent,
             lambda: self.not_accepting(),

@@ -151,7 +151,6 @@ class ClusterSteering:
 
         flags = self._flags
         worker = KernelWorker(self._reactor)
-        sets = AddressSets(worker.run, self._reactor)
         manager = SteeringManager(
             self._reactor,
             SteeringSettings(
@@ -165,8 +164,7 @@ class ClusterSteering:
             self._ports,
             self._services,
             lambda: Deferred.fromCoroutine(find()),
-            sets,
-            sets.supported,
+            AddressSets(worker.run, self._reactor),
             Flows(worker.run),
             spent,
             not_accepting,

@@ -26,9 +26,9 @@ _OVERDUE = (
 class Families:
     """Finds out what the machine has, when that is needed first, and does all for each of them.
 
-    ``firewalls`` and ``sets_supported`` may fail with :class:`SteeringFailed`, and are asked again
-    then. A firewall that is needed and missing is looked for again every period. ``spent`` gives
-    the seconds of a processor that programs have taken so far.
+    ``firewalls`` may fail with :class:`SteeringFailed`, and is asked again then. A firewall that is
+    needed and missing is looked for again every period. ``spent`` gives the seconds of a processor
+    that programs have taken so far.
     """
 
     _log = Logger()
@@ -39,7 +39,6 @@ class Families:
         settings: SteeringSettings,
         firewalls: Callable[[], Deferred[Firewalls]],
         sets: IAddressSets,
-        sets_supported: Callable[[], Deferred[bool]],
         flows: IFlows,
         spent: Callable[[], float],
     ) -> None:
@@ -47,7 +46,6 @@ class Families:
         self._settings = settings
         self._firewalls = firewalls
         self._sets = sets
-        self._sets_supported = sets_supported
         self._flows = flows
         self._spent = spent
         self._limited = RateLimitedLog(clock, self._log)
@@ -185,7 +183,7 @@ class Families:
         """Return whether the kernel has sets; raises where they are asked for and it has not."""
         asked = self._settings.match
         try:
-            has_sets = await self._sets_supported()
+            has_sets = await self._sets.supported()
         except SteeringFailed:
             if asked is not Match.CLOUD_RETURN:
                 raise

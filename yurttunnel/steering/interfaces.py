@@ -74,6 +74,12 @@ class Firewalls:
 class IAddressSets(Interface):
     """Sets of addresses in the kernel (ipset, type ``hash:ip``), by name."""
 
+    def supported() -> Deferred[bool]:
+        """Return whether the kernel has such sets, and rules that refer to them.
+
+        Fails with :class:`SteeringFailed` where the kernel cannot be asked.
+        """
+
     def put(name: str, version: int, addresses: Collection[Address]) -> Deferred[bool]:
         """Make the set that of ``addresses``, and make it first where there is none.
 

@@ -75,8 +75,8 @@ class State(enum.Enum):
 class SteeringManager(Service):
     """Makes the rules when it starts, every period, and at once when nodes or ports change.
 
-    ``firewalls`` finds those of the machine, ``sets_supported`` says whether the kernel has sets;
-    both may fail with :class:`SteeringFailed` and are then asked again. ``spent`` gives the
+    ``firewalls`` finds those of the machine; it may fail with :class:`SteeringFailed` and is then
+    asked again. ``spent`` gives the
     seconds of a processor that programs have taken so far. ``not_accepting`` says why the listeners
     do not accept connections, ``None`` when they do. There is one sync at a time. Stopping removes
     rules and sets; flows go on.
@@ -93,7 +93,6 @@ class SteeringManager(Service):
         services: ClusterAddresses,
         firewalls: Callable[[], Deferred[Firewalls]],
         sets: IAddressSets,
-        sets_supported: Callable[[], Deferred[bool]],
         flows: IFlows,
         spent: Callable[[], float],
         not_accepting: Callable[[], str | None],
@@ -103,7 +102,7 @@ class SteeringManager(Service):
         self._nodes = nodes
         self._ports = ports
         self._services = services
-        self._families = Families(clock, settings, firewalls, sets, sets_supported, flows, spent)
+        self._families = Families(clock, settings, firewalls, sets, flows, spent)
         self._not_accepting = not_accepting
         self._limited = RateLimitedLog(clock, self._log)
         self._state = State.STOPPED

@@ -73,10 +73,7 @@ class AddressSets:
         self._clock = clock
 
     def supported(self) -> Deferred[bool]:
-        """Return whether the kernel has such sets, and rules that refer to them.
-
-        Fails with :class:`SteeringFailed` where the kernel cannot be asked.
-        """
+        """See :class:`IAddressSets`."""
         return self._run(partial(_with_table, "cannot ask the kernel for its sets", _supported))
 
     def put(self, name: str, version: int, addresses: Collection[Address]) -> Deferred[bool]:
