@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 
 from yurttunnel.proxy.state.endpoint_slices import EndpointSlice
@@ -34,19 +34,11 @@ from yurttunnel.proxy.state.virtual_services import (
 _Name = tuple[str, str]
 """Namespace and name of a Service."""
 
+_Inputs = tuple[Service, tuple[EndpointSlice, ...], Place, frozenset[Loop]]
+"""Of what the state of a Service is made."""
+
 _NO_WAYS = Ways()
 """Of a Service without ports of a protocol."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Remembered:
-    """What a Service led to, and of what that was made."""
-
-    service: Service
-    slices: tuple[EndpointSlice, ...]
-    place: Place
-    loops: frozenset[Loop]
-    state: ServiceState
 
 
 class Memory:
@@ -57,8 +49,8 @@ class Memory:
 
     def __init__(self) -> None:
         self._triggered: list[float] = []
-        # With and without what leads to portals.
-        self._kept: dict[tuple[_Name, bool], _Remembered] = {}
+        # With and without what leads to portals: of what the state was made, and the state.
+        self._kept: dict[tuple[_Name, bool], tuple[_Inputs, ServiceState]] = {}
 
     def state(
         self,
@@ -69,23 +61,19 @@ class Memory:
     ) -> ServiceState:
         """Return :func:`~yurttunnel.proxy.state.service_state.service_state` of these."""
         key = (service.namespace, service.name), bool(loops)
+        inputs = service, slices, place, loops
         known = self._kept.get(key)
-        if known is not None and (service, slices, place, loops) == (
-            known.service,
-            known.slices,
-            known.place,
-            known.loops,
-        ):
-            return known.state
+        if known is not None and known[0] == inputs:
+            return known[1]
         if not loops:
-            former = () if known is None else known.slices
+            former = () if known is None else known[0][1]
             self._triggered += [
                 each.triggered
                 for each in slices
                 if each.triggered is not None and each not in former
             ]
-        state = service_state(service, slices, place, loops)
-        self._kept[key] = _Remembered(service, slices, place, loops, state)
+        state = service_state(*inputs)
+        self._kept[key] = inputs, state
         return state
 
     def take_triggered(self) -> tuple[float, ...]:
