@@ -70,7 +70,7 @@ def carries(service: VirtualService) -> bool:
 
 
 class KernelParts:
-    """Makes the parts: see :class:`yurttunnel.proxy.rules.nftables.parts.Parts`."""
+    """Makes the parts: see :data:`yurttunnel.proxy.rules.nftables.parts.Parts`."""
 
     def __init__(self, masquerade: Masquerade, is_ejected: Judges, is_in_doubt: Judges) -> None:
         self._masquerade = masquerade

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol as Interface
 
 from yurttunnel.proxy.interfaces import Placed
 from yurttunnel.proxy.rules.nftables.table import Chain
@@ -59,15 +58,9 @@ class Part:
     elements: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
-class Parts(Interface):
-    """Makes the part of a service."""
-
-    def __call__(self, placed: Placed, internal: Placed | None, host: Address | None, /) -> Part:
-        """Return it; ``internal`` serves clients within the cluster by its portals.
-
-        That is ``None`` where it does so itself. ``host`` is the address of this machine.
-        """
-        ...
+Parts = Callable[[Placed, Placed | None, Address | None], Part]
+"""Makes the part of a service; the second one serves clients within the cluster by its portals, and
+is ``None`` where it does so itself. The third one is the address of this machine."""
 
 
 def user_part(placed: Placed, internal: Placed | None, host: Address | None) -> Part:
@@ -76,12 +69,8 @@ def user_part(placed: Placed, internal: Placed | None, host: Address | None) -> 
     return Part(elements=dict(found))
 
 
-class Lead(Interface):
-    """Returns where a service is led to by one of its portals, or those of its external sibling."""
-
-    def __call__(self, served: Placed, portal: Portal, /) -> Led:
-        """Return where."""
-        ...
+Lead = Callable[[Placed, Portal], Led]
+"""Returns where a service is led to by one of its portals, or those of its external sibling."""
 
 
 def socket_of(served: Placed) -> Led:
