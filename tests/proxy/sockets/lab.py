@@ -17,17 +17,11 @@ from twisted.internet.task import Clock
 from zope.interface import implementer
 
 from tests.black_hole import BlackHole
+from tests.proxy.services import key, service
 from yurttunnel.proxy.interfaces import IEndpointPicker
 from yurttunnel.proxy.sockets.ports import PortAllocator
 from yurttunnel.proxy.sockets.tcp import tcp_proxy_sockets
-from yurttunnel.proxy.state.virtual_services import (
-    Endpoint,
-    Key,
-    Protocol,
-    Scope,
-    ServicePortName,
-    VirtualService,
-)
+from yurttunnel.proxy.state.virtual_services import Endpoint, VirtualService
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 
 SECONDS = 30.0
@@ -38,6 +32,8 @@ LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 
 class HandReactor(Clock):
     """Timers of a :class:`Clock`, and real descriptors that are served when :meth:`turn` asks."""
+
+    threadCallQueue = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,15 +188,9 @@ class SilentEndpoint(BlackHole):
         return endpoint_at(self.socket)
 
 
-def key_of(protocol: Protocol = Protocol.TCP, version: int = 4) -> Key:
-    """Return the key of a service."""
-    return Key(ServicePortName("default", "shop", "http"), version, protocol, Scope.ALL)
-
-
 def service_of(*endpoints: Endpoint, version: int = 4, proxy_protocol: int = 0) -> VirtualService:
     """Return a virtual service with ``endpoints``."""
-    key = key_of(version=version)
-    return VirtualService(key, (), endpoints, proxy_protocol=proxy_protocol)
+    return service(endpoints, key=key(version=version), proxy_protocol=proxy_protocol)
 
 
 def descriptors_in_use() -> int:

@@ -180,7 +180,7 @@ class DialingTests(SynchronousTestCase):
         self.assertEqual(self.dialed, dead * len(PLAN))
         self.assertEqual(picker.counted, 0)
         (told,) = self.warnings_of(events)
-        self.assertIn("A client of default/shop:http TCP IPv4 is reset: no endpoint takes", told)
+        self.assertIn("A client of shop/web:http TCP IPv4 is reset: no endpoint takes", told)
         self.assertIn(f"the last was {dead[2]}: Connection refused", told)
 
     def test_one_that_restarts_takes_its_client_in_the_next_step(self) -> None:
@@ -464,7 +464,7 @@ class PatienceTests(SynchronousTestCase):
             lab.until(lambda: opened._listener not in lab.descriptors.readers())
         self.assertEqual(opened.stats().active, 2)
         told = events[-1]["log_format"].format(**events[-1])
-        self.assertIn("2 clients of default/shop:http TCP IPv4 wait for endpoints", told)
+        self.assertIn("2 clients of shop/web:http TCP IPv4 wait for endpoints", told)
 
     def test_a_service_that_stays_full_is_told_of_once_in_a_minute(self) -> None:
         """Though each client that leaves has another one accepted: that is up to clients."""

@@ -12,7 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.e2e.network.namespaces import wait_for_ipv6
-from tests.proxy.sockets.udp_lab import LOOPBACK, UdpTestCase, datagram_socket, received
+from tests.proxy.sockets.lab import LOOPBACK, descriptors_in_use
+from tests.proxy.sockets.udp_lab import UdpTestCase, datagram_socket, received
 from tests.steering.netlink.support import KernelTestCase, command
 from yurttunnel.proxy.interfaces import IProxySocket, IProxySockets
 from yurttunnel.proxy.sockets.local_address import from_local_address
@@ -187,7 +188,7 @@ class UpdateTests(UdpTestCase):
         """They are ended in some turns of the reactor, none of which takes long."""
         endpoint = self.endpoint()
         self.serve(endpoint)
-        before = self.descriptors_open()
+        before = descriptors_in_use()
         for number in range(1000):
             with datagram_socket(f"127.1.{number // 250}.{number % 250}") as client:
                 self.say(client, b"?")
@@ -196,7 +197,7 @@ class UpdateTests(UdpTestCase):
         self.assertLess(self.proxy.stats().active, 1000)
         while self.proxy.stats().active:
             self.reactor.advance(0)
-        self.assertEqual(before, self.descriptors_open())
+        self.assertEqual(before, descriptors_in_use())
 
     def test_an_unchanged_service(self):
         """Clients stay."""

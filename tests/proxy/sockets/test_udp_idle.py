@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.proxy.sockets.lab import descriptors_in_use
 from tests.proxy.sockets.udp_lab import UdpTestCase, received
 from yurttunnel.proxy.sockets.udp_table import AFTER_REPLY, BEFORE_REPLY
 
@@ -23,11 +24,11 @@ class IdleTests(UdpTestCase):
         """A client without a reply is forgotten, its socket closed, its endpoint not blamed."""
         endpoint = self.endpoint()
         self.serve(endpoint)
-        before = self.descriptors_open()
+        before = descriptors_in_use()
         self.say(self.make(), b"?")
         self.pass_time(BEFORE_REPLY + 2)
         self.assertEqual(0, self.proxy.stats().active)
-        self.assertEqual(before + 1, self.descriptors_open())
+        self.assertEqual(before + 1, descriptors_in_use())
         [told] = self.picker.endpoints()
         self.assertEqual((0, 0), (told.active, told.failures))
 

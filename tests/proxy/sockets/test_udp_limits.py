@@ -6,6 +6,7 @@ import errno
 import socket
 from pathlib import Path
 
+from tests.proxy.sockets.lab import descriptors_in_use
 from tests.proxy.sockets.udp_lab import UdpTestCase, datagram_socket
 from tests.steering.netlink.support import KernelTestCase
 
@@ -18,14 +19,14 @@ class LimitTests(UdpTestCase):
         self.use(most=200)
         endpoint = self.endpoint()
         self.serve(endpoint)
-        before = self.descriptors_open()
+        before = descriptors_in_use()
         for number in range(10_000):
             with datagram_socket(f"127.1.{number // 250}.{number % 250}") as client:
                 self.say(client, b"?")
                 self.answer(endpoint)
                 self.assertEqual(b"?", client.recv(10))
             if number % 100 == 0:
-                self.assertLessEqual(self.descriptors_open(), before + 201)
+                self.assertLessEqual(descriptors_in_use(), before + 201)
         stats = self.proxy.stats()
         self.assertEqual((200, 0), (stats.active, stats.failed))
         self.assertEqual(10_000, stats.total)

@@ -9,6 +9,7 @@ from ipaddress import ip_address
 from twisted.logger import capturedLogs, formatEvent
 
 from tests.e2e.network.namespaces import wait_for_ipv6
+from tests.proxy.sockets.lab import descriptors_in_use
 from tests.proxy.sockets.udp_lab import UdpTestCase, received
 from tests.steering.netlink.support import KernelTestCase
 from yurttunnel.proxy.sockets.dialing import LOOP
@@ -97,10 +98,10 @@ class RefusedTests(UdpTestCase):
         self.addCleanup(lambda: self.successResultOf(other.stop(0)))
         loops = [Endpoint(ip_address("127.0.0.1"), each.port) for each in (own, other)]
         self.update(*loops)
-        before = self.descriptors_open()
+        before = descriptors_in_use()
         with capturedLogs() as told:
             self.say(self.make(), b"?")
-        self.assertEqual(before + 1, self.descriptors_open())
+        self.assertEqual(before + 1, descriptors_in_use())
         [text] = map(formatEvent, told)
         self.assertRegex(text, f"shop/dns:http UDP IPv4 got no endpoint: 127.*: {LOOP}")
         self.assertEqual((1, 1), (own.stats().total, own.stats().failed))

@@ -9,6 +9,7 @@ from unittest import mock
 
 from twisted.logger import capturedLogs, formatEvent
 
+from tests.proxy.sockets.lab import descriptors_in_use
 from tests.proxy.sockets.udp_lab import UdpTestCase
 from tests.steering.netlink.support import KernelTestCase, command
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
@@ -30,7 +31,7 @@ class SourceTests(UdpTestCase, KernelTestCase):
         """It is the one that leads there, not that which has led to the first endpoint."""
         dead, away = self.dead(), Endpoint(ip_address("10.5.0.2"), 53)
         self.serve(dead, away)
-        before = self.descriptors_open()
+        before = descriptors_in_use()
         for _ in range(2):
             self.say(self.make(), b"?")
         clients = list(self.proxy.clients.values())
@@ -41,7 +42,7 @@ class SourceTests(UdpTestCase, KernelTestCase):
             {away: False, dead: True},
             {each.endpoint: each.failures > 0 for each in self.picker.endpoints()},
         )
-        self.assertEqual(before + 4, self.descriptors_open())
+        self.assertEqual(before + 4, descriptors_in_use())
 
     def test_no_socket_is_left(self):
         """The endpoint is not blamed, and the client ends."""

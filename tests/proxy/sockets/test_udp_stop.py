@@ -5,6 +5,7 @@ from __future__ import annotations
 from twisted.internet.error import ConnectionLost
 from twisted.python.failure import Failure
 
+from tests.proxy.sockets.lab import descriptors_in_use
 from tests.proxy.sockets.udp_lab import UdpTestCase, received
 from yurttunnel.proxy.sockets.udp_table import BEFORE_REPLY
 from yurttunnel.proxy.state.virtual_services import Protocol
@@ -66,8 +67,8 @@ class StopTests(UdpTestCase):
         """Everything is closed, and a later stop has nothing to do."""
         self.serve(self.endpoint())
         self.say(self.make(), b"?")
-        before = self.descriptors_open()
+        before = descriptors_in_use()
         self.descriptors.connectionLost(Failure(ConnectionLost()))
-        self.assertLess(self.descriptors_open(), before)
+        self.assertLess(descriptors_in_use(), before)
         self.assertIsNone(self.successResultOf(self.proxy.stop(5)))
         self.pass_time(1)

@@ -6,38 +6,22 @@ The test turns the reactor, and moves the clock.
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import socket
-from ipaddress import ip_address
 
-from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.services import key, service
+from tests.proxy.sockets.lab import LOOPBACK, HandReactor, endpoint_at
 from yurttunnel.proxy.balancing.picker import EndpointPicker
 from yurttunnel.proxy.sockets.ports import PortAllocator
 from yurttunnel.proxy.sockets.udp import UdpSockets
 from yurttunnel.proxy.sockets.udp_table import UdpClientTable
-from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
+from yurttunnel.proxy.state.virtual_services import Protocol
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
-
-LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 
 MOST_TURNS = 200
 """In which all that is ready has been served; each takes as much of a socket as one may have."""
-
-
-class HandReactor(Clock):
-    """A clock, and one descriptor that is read when a test says so."""
-
-    threadCallQueue = ()
-
-    def __init__(self):
-        super().__init__()
-        self.readers = []
-        self.addReader = self.readers.append
-        self.removeReader = self.readers.remove
 
 
 def datagram_socket(address, port=0):
@@ -84,8 +68,7 @@ class UdpTestCase(SynchronousTestCase):
     def endpoint(self):
         """Have an endpoint that listens; it is read by :meth:`at`."""
         made = self.make()
-        address, port = made.getsockname()[:2]
-        found = Endpoint(ip_address(address), port)
+        found = endpoint_at(made)
         self.endpoints[found] = made
         return found
 
@@ -152,8 +135,3 @@ class UdpTestCase(SynchronousTestCase):
         for _ in range(round(seconds / 0.25)):
             self.reactor.advance(0.25)
             self.turn()
-
-    @staticmethod
-    def descriptors_open():
-        """Return how many descriptors this process has."""
-        return len(os.listdir("/proc/self/fd"))
