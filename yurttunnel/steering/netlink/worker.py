@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -10,6 +9,7 @@ from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred, DeferredLock
 from twisted.python.failure import Failure
 
+from yurttunnel.ops.threads import JobThread
 from yurttunnel.ops.waiting import ended_within
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.tunnel.reactor import IReactor
@@ -56,21 +56,15 @@ class KernelWorker(Service):
             self._turn.release()
             ended.callback(result)
 
-        def work() -> None:
-            result: _Result | Failure
-            try:
-                result = job()
-            except BaseException:  # whatever it is, it belongs to the one who asks
-                result = Failure()
-            self._reactor.callFromThread(end, result)
-
+        thread = JobThread(self._reactor, "yurttunnel netlink")
         try:
-            threading.Thread(target=work, name="yurttunnel netlink", daemon=True).start()
+            _ = thread.run(job).addBoth(end)
         except RuntimeError as problem:
             self._turn.release()
             raise SteeringFailed(
                 f"cannot start a thread to query the kernel: {problem}"
             ) from problem
+        thread.end()
         return await ended
 
     def stopService(self) -> Deferred[bool]:
