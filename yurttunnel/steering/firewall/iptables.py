@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from zope.interface import implementer
 
@@ -23,15 +23,6 @@ _NO_SETS = (
 """What the programs say where they, or the kernel, have no rules that refer to sets."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """The rules that were made of what was ``desired`` last."""
-
-    desired: Interception
-    set_name: str | None
-    rules: Rules
-
-
 @implementer(IFirewall)
 class Iptables:
     """Our chains in the table ``nat`` of one back end and family."""
@@ -39,7 +30,6 @@ class Iptables:
     def __init__(self, programs: IPrograms, back_end: BackEnd) -> None:
         self._back_end = back_end
         self._tables = Tables(programs, back_end, TUNNEL)
-        self._made: _Made | None = None
 
     @property
     def version(self) -> int:
@@ -54,7 +44,7 @@ class Iptables:
     async def apply(self, desired: Interception, set_name: str | None) -> Applied:
         """Read the rules, and change them by one transaction where they are not as wanted."""
         try:
-            outcome = await self._tables.apply({"nat": self._rules(desired, set_name)})
+            outcome = await self._tables.apply(_in_nat, desired, set_name)
         except Refused as error:
             has_sets = not any(words in error.said for words in _NO_SETS)
             if set_name is not None and error.changing and not has_sets:
@@ -73,9 +63,6 @@ class Iptables:
         """Return what nftables counts; the kernel counts no changes of its legacy tables."""
         return nft_generation() if self._back_end.name == "nft" else None
 
-    def _rules(self, desired: Interception, set_name: str | None) -> Rules:
-        """Return the rules; for what is desired again the same ones, which there may be many of."""
-        made = self._made
-        if made is None or (made.desired, made.set_name) != (desired, set_name):
-            made = self._made = _Made(desired, set_name, rules_of(desired, set_name))
-        return made.rules
+
+def _in_nat(desired: Interception, set_name: str | None) -> Mapping[str, Rules]:
+    return {"nat": rules_of(desired, set_name)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from yurttunnel.steering.failures import SteeringFailed
@@ -73,6 +73,9 @@ class Outcome:
 
 _Lines = dict[str, list[bytes]]
 
+Make = Callable[..., Mapping[str, Rules]]
+"""Returns the rules that are wanted, by their tables."""
+
 
 class Tables:
     """Our chains in ``tables``, by default all that ``owner`` has chains in."""
@@ -88,6 +91,8 @@ class Tables:
         self._back_end = back_end
         self._owner = owner
         self._tables = owner.tables if tables is None else tuple(tables)
+        # The rules that were wanted last, and what they were made by, of what.
+        self._made: tuple[Make, tuple[object, ...], Mapping[str, Rules]] | None = None
         # What was wanted when all was right, and the lines that were found then.
         self._right: tuple[Mapping[str, Rules], _Lines] | None = None
         # What the last change has left; nothing is known where it has failed.
@@ -107,11 +112,15 @@ class Tables:
             else:
                 await self._own_lines(table)
 
-    async def apply(self, desired: Mapping[str, Rules]) -> Outcome:
-        """Read the rules, and change by one run those of ``desired`` that are not as wanted.
+    async def apply(self, make: Make, *of: object) -> Outcome:
+        """Read the rules, and change by one run those of ``make(*of)`` that are not as wanted.
 
-        Raises :class:`SteeringFailed`.
+        These are not made again where the same is asked for: there may be many of them. Raises
+        :class:`SteeringFailed`.
         """
+        if self._made is None or self._made[:2] != (make, of):
+            self._made = make, of, make(*of)
+        desired = self._made[2]
         lines = await self._all_own_lines()
         if self._right == (desired, lines):
             return Outcome((), None, 0)

@@ -22,7 +22,6 @@ from yurttunnel.steering.firewall.detection import (
     has_family,
     installed,
 )
-from yurttunnel.steering.firewall.own_chains import Rules
 from yurttunnel.steering.firewall.tables import BackEnd, Outcome, Refused, Tables
 from yurttunnel.steering.interfaces import VERSIONS, Applied
 from yurttunnel.steering.netlink.generation import nft_generation
@@ -42,26 +41,17 @@ _Hosts = tuple[Address | None, Address | None]
 
 @dataclass(slots=True)
 class _Family:
-    """One version of IP: ``made`` are the rules for what was asked last.
+    """One version of IP.
 
-    ``serves`` is whether those in the kernel lead clients somewhere, and ``told`` why it could not
-    be changed.
+    ``serves`` is whether the rules in the kernel lead clients somewhere, and ``told`` why they
+    could not be changed.
     """
 
     back_end: BackEnd
     tables: Tables
     portals: PortalRules
-    asked: tuple[tuple[Placed, ...], _Hosts] | None = None
-    made: Mapping[str, Rules] | None = None
     serves: bool = False
     told: str = ""
-
-    def rules(self, placed: tuple[Placed, ...], hosts: _Hosts) -> Mapping[str, Rules]:
-        """Return the rules; for what is asked again the same ones, which there may be many of."""
-        if self.made is None or self.asked != (placed, hosts):
-            self.made = self.portals.rules(placed, *hosts)
-            self.asked = placed, hosts
-        return self.made
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +211,7 @@ class IptablesRules:
     async def _change(self, family: _Family, placed: tuple[Placed, ...], hosts: _Hosts) -> Outcome:
         """Make the rules, and without telling bridges if the kernel cannot."""
         try:
-            return await family.tables.apply(family.rules(placed, hosts))
+            return await family.tables.apply(family.portals.rules, placed, *hosts)
         except Refused as error:
             if _BRIDGES not in error.said or not family.portals.bridges:
                 raise
@@ -233,5 +223,4 @@ class IptablesRules:
         family.portals = PortalRules(
             family.back_end.version, self._node_ports, self._pods, bridges=False
         )
-        family.made = None
-        return await family.tables.apply(family.rules(placed, hosts))
+        return await family.tables.apply(family.portals.rules, placed, *hosts)
