@@ -30,7 +30,6 @@ from yurttunnel.proxy import health, page, proxier
 from yurttunnel.proxy.balancing import affinity, ejections
 from yurttunnel.proxy.kernel import ejections as kernel_ejections
 from yurttunnel.proxy.kernel import prober, suspicion, watching
-from yurttunnel.proxy.rules.nftables import rules
 from yurttunnel.proxy.sockets import (
     dialing,
     half_closed,
@@ -141,7 +140,7 @@ class ProxyTests(Limits, unittest.SynchronousTestCase):
         ("probes of kernel mode", prober.AT_ONCE, suspicion.MOST_SIBLINGS),
         ("file with Services", manifests.MAX_BYTES / MEBIBYTE),
         ("changes of endpoints", health.MOST_TRIGGERED),
-        ("time for a sync", proxier.SYNC_SECONDS, rules.SECONDS),
+        ("time for a sync", proxier.SYNC_SECONDS, PROGRAM_SECONDS),
         ("time to remove rules", proxier.REMOVAL_SECONDS),
         ("problems that are told", reading.MOST_TOLD, proxier.MOST_TOLD),
         ("Services on the status page", page.MOST_SHOWN, page.MOST_ENDPOINTS),

@@ -27,6 +27,9 @@ MAX_OUTPUT = 128 * 1024 * 1024
 MAX_ERRORS = 16 * 1024
 """Bytes that are kept of what a program complains about; what comes after them is dropped."""
 
+_MAX_SAID = 300
+"""Characters of that which are shown."""
+
 _DEATH_SECONDS = 5.0
 """How long a killed program may take to be gone, which only the kernel can hold up."""
 
@@ -77,6 +80,11 @@ class Programs:
     ) -> Deferred[Finished]:
         """Run one; what it writes does not depend on this process's language."""
         return _Run(self._reactor, arguments, given, seconds).finished
+
+
+def one_line(said: str) -> str:
+    """Return what a program has said, for a sentence."""
+    return " ".join(said.split())[:_MAX_SAID]
 
 
 def spent() -> float:

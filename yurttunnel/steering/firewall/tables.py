@@ -9,19 +9,13 @@ from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.own_chains import Owner, Rules
 from yurttunnel.steering.firewall.saved import Saved, read, table_of
 from yurttunnel.steering.firewall.transaction import transaction
-from yurttunnel.steering.programs import Finished, IPrograms, ProgramFailed
+from yurttunnel.steering.programs import Finished, IPrograms, ProgramFailed, one_line
 
 LOCK_SECONDS = 5
 """How long the legacy back end waits for others that change rules; nft needs no lock."""
 
 REMOVAL_LOCK_SECONDS = 10
 """The same when rules are removed: that is the last chance to, as when a server stops."""
-
-SECONDS = 20.0
-"""How long one of the programs may take, the wait for the lock included."""
-
-_MAX_SAID = 300
-"""Characters of a program's complaint that are shown."""
 
 _LOCKED = "xtables lock"
 
@@ -177,7 +171,7 @@ class Tables:
     def _insist(self, table: str, desired: str, shown: bytes) -> None:
         """Raise :class:`SteeringFailed` where what is shown of the table has not ``desired``."""
         if desired.encode() not in shown:
-            said = _one_line(shown.decode("utf-8", "replace"))
+            said = one_line(shown.decode("utf-8", "replace"))
             raise SteeringFailed(
                 f"reading {_named([table])} of {self._back_end.describe()}: iptables cannot read"
                 f" it: {said}; another program manages it: {self._owner.not_shown}"
@@ -205,11 +199,11 @@ class Tables:
     async def _run(self, doing: str, name: str, *options: str, given: bytes = b"") -> Finished:
         what = f"{doing} of {self._back_end.describe()}"
         try:
-            finished = await self._programs.run([name, *options], given, SECONDS)
+            finished = await self._programs.run([name, *options], given)
         except ProgramFailed as error:
             raise SteeringFailed(f"{what}: {error}") from error
         if finished.status != 0:
-            said = _one_line(finished.errors)
+            said = one_line(finished.errors)
             raise Refused(f"{what}: {name}: {self._explained(finished, said)}", said, bool(given))
         return finished
 
@@ -238,7 +232,3 @@ def _saved_of(rules: Rules) -> Saved:
 
 def _named(tables: Sequence[str]) -> str:
     return f"the {' and '.join(tables)} table{'s' if len(tables) > 1 else ''}"
-
-
-def _one_line(said: str) -> str:
-    return " ".join(said.split())[:_MAX_SAID]

@@ -22,7 +22,7 @@ MOST_DIFFERENCES = 20
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """The text, for ``iptables-restore --noflush``, and in sentences what it is for.
+    """The text for a program, and in sentences what it is for.
 
     Both are empty where nothing is to be done.
     """
@@ -60,7 +60,7 @@ def transaction(table: str, saved: Saved, desired: Rules) -> Transaction:
     if not edits.differences:
         return Transaction("", ())
     lines = [f"*{table}", *edits.chains, *edits.rules, *edits.jumps, *edits.deletions, "COMMIT", ""]
-    return Transaction("\n".join(lines), _bounded(edits.differences))
+    return Transaction("\n".join(lines), bounded(edits.differences))
 
 
 def _chain(edits: _Edits, chain: str, found: Sequence[str] | None, rules: Sequence[str]) -> None:
@@ -156,7 +156,8 @@ def _emptied(chain: str) -> str:
     return f":{chain} - [0:0]"
 
 
-def _bounded(differences: list[str]) -> tuple[str, ...]:
+def bounded(differences: list[str]) -> tuple[str, ...]:
+    """Return :data:`MOST_DIFFERENCES` of them at most, and how many more there are."""
     more = len(differences) - MOST_DIFFERENCES
     if more <= 0:
         return tuple(differences)

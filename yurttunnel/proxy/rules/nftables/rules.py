@@ -13,15 +13,9 @@ from yurttunnel.proxy.rules.nftables.transaction import transaction
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interfaces import VERSIONS, Applied
 from yurttunnel.steering.netlink.generation import nft_generation
-from yurttunnel.steering.programs import Finished, IPrograms, ProgramFailed
+from yurttunnel.steering.programs import Finished, IPrograms, ProgramFailed, one_line
 
 PROGRAM = "nft"
-
-SECONDS = 20.0
-"""How long one run of it may take."""
-
-_MAX_SAID = 300
-"""Characters of its complaint that are shown."""
 
 _NOT_THERE = "No such file or directory"
 
@@ -122,13 +116,13 @@ class Nftables:
 
     async def _finished(self, doing: str, *options: str, given: bytes = b"") -> Finished:
         try:
-            return await self._programs.run([PROGRAM, *options], given, SECONDS)
+            return await self._programs.run([PROGRAM, *options], given)
         except ProgramFailed as error:
             raise SteeringFailed(f"{doing} the tables {NAME} of nftables: {error}") from error
 
 
 def _refused(doing: str, finished: Finished) -> SteeringFailed:
-    said = " ".join(finished.errors.split())[:_MAX_SAID] or "it says nothing"
+    said = one_line(finished.errors) or "it says nothing"
     meanings = [text for words, text in _MEANINGS.items() if words in said]
     what = "; ".join([f"exit status {finished.status}: {said}", *meanings])
     return SteeringFailed(f"{doing} the tables {NAME} of nftables: {PROGRAM}: {what}")

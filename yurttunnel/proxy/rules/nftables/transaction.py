@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from yurttunnel.proxy.rules.nftables.table import FORMAT, Chain, Table
-
-MOST_DIFFERENCES = 20
-"""Sentences about differences; a last one says how many more there are."""
+from yurttunnel.steering.firewall.transaction import Transaction, bounded
 
 _AT_ONCE = 500
 """Elements in one line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """The text, and in sentences what it is for; both are empty where nothing is to be done."""
-
-    text: str
-    differences: tuple[str, ...]
 
 
 def transaction(found: Mapping[int, Table], desired: Iterable[Table]) -> Transaction:
@@ -40,7 +29,7 @@ def transaction(found: Mapping[int, Table], desired: Iterable[Table]) -> Transac
         else:
             differences += _change(before, table, lines)
     text = "\n".join([*lines, ""]) if lines else ""
-    return Transaction(text, _bounded(differences))
+    return Transaction(text, bounded(differences))
 
 
 def _change(before: Table, after: Table, lines: list[str]) -> list[str]:
@@ -119,10 +108,3 @@ def _counted(
 ) -> Iterable[str]:
     for name, count in Counter(name for (name, _), _ in elements).items():
         yield f"{where}: in the map {name} {count} elements are {what}"
-
-
-def _bounded(differences: list[str]) -> tuple[str, ...]:
-    more = len(differences) - MOST_DIFFERENCES
-    if more <= 0:
-        return tuple(differences)
-    return (*differences[:MOST_DIFFERENCES], f"and {more} more")
