@@ -9,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.services import key, service
 from tests.steering.netlink.support import KernelTestCase, command
-from yurttunnel.proxy.kernel import active_connections as module
-from yurttunnel.proxy.kernel.active_connections import ActiveConnections, active_connections
+from yurttunnel.proxy.kernel import connection_counts as module
+from yurttunnel.proxy.kernel.connection_counts import ActiveConnections, active_connections
 from yurttunnel.proxy.state.virtual_services import Portal, PortalKind, Protocol
 
 OWN, PORTAL = "10.20.0.9", "10.96.0.1"

@@ -11,8 +11,7 @@ from typing import Any
 from yurttunnel.cluster.fields import mapping, objects, text
 from yurttunnel.kube.resources import Object
 from yurttunnel.kube.yaml_documents import yaml_documents
-from yurttunnel.proxy.sources.endpoints import as_endpoint_slices
-from yurttunnel.proxy.state.endpoint_slices import EndpointSlice, endpoint_slice_from
+from yurttunnel.proxy.state.endpoint_slices import SERVICE_NAME, EndpointSlice, endpoint_slice_from
 from yurttunnel.proxy.state.reading import Problems, quoted
 from yurttunnel.proxy.state.services import Service, service_from
 from yurttunnel.proxy.state.virtual_services import Problem
@@ -114,7 +113,7 @@ def _parsed(path: Path, content: bytes, signature: _Signature) -> Manifests:
         elif kind == "EndpointSlice":
             slices.append(endpoint_slice_from(named))
         elif kind == "Endpoints":
-            slices += [endpoint_slice_from(each) for each in as_endpoint_slices(named)]
+            slices += [endpoint_slice_from(each) for each in _as_endpoint_slices(named)]
         else:
             problems.add(
                 f"an object of kind {quoted(kind)} is left out: Service, EndpointSlice and"
@@ -146,3 +145,41 @@ def _objects(documents: list[Any]) -> Iterator[Object]:
             yield from (dict(each) for each in objects(document.get("items")))
         else:
             yield document
+
+
+def _as_endpoint_slices(endpoints: Object) -> Iterator[Object]:
+    """Go through the EndpointSlices that say the same: one a subset and family of addresses.
+
+    The kind Endpoints is that in which they were before Kubernetes 1.21.
+    """
+    metadata = mapping(endpoints.get("metadata"))
+    name = text(metadata.get("name"))
+    for number, subset in enumerate(objects(endpoints.get("subsets"))):
+        for version in (4, 6):
+            yield {
+                "kind": "EndpointSlice",
+                "metadata": {
+                    "namespace": metadata.get("namespace"),
+                    "name": f"{name}-{number}-ipv{version}",
+                    "labels": {**mapping(metadata.get("labels")), SERVICE_NAME: name},
+                },
+                "addressType": f"IPv{version}",
+                "ports": subset.get("ports"),
+                "endpoints": [
+                    each for each in _of_subset(subset) if _version(each["addresses"][0]) == version
+                ],
+            }
+
+
+def _of_subset(subset: Mapping[str, Any]) -> Iterator[Object]:
+    for key, ready in (("addresses", True), ("notReadyAddresses", False)):
+        for each in objects(subset.get(key)):
+            yield {
+                "addresses": [text(each.get("ip"))],
+                "conditions": {"ready": ready},
+                "nodeName": each.get("nodeName"),
+            }
+
+
+def _version(address: str) -> int:
+    return 6 if ":" in address else 4
