@@ -11,7 +11,6 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from pyroute2.netlink import NETLINK_ROUTE
 
@@ -30,7 +29,7 @@ _OF_EACH_LINK = (b"fe8", b"ff")
 """What the destinations begin with of the routes of IPv6 that any link has."""
 
 
-def unnumbered_versions(proc_net: Path = PROC_NET) -> frozenset[int]:
+def unnumbered_versions() -> frozenset[int]:
     """Return the versions of IP by which this network namespace has such links.
 
     Raises :class:`~yurttunnel.steering.failures.SteeringFailed`.
@@ -45,7 +44,7 @@ def unnumbered_versions(proc_net: Path = PROC_NET) -> frozenset[int]:
     return frozenset(
         version
         for version in VERSIONS
-        if any(link not in numbered[version] for link in _leading(version, proc_net))
+        if any(link not in numbered[version] for link in _leading(version))
     )
 
 
@@ -73,10 +72,10 @@ def _names(links: Iterable[int]) -> Iterator[str]:
             yield socket.if_indextoname(link)
 
 
-def _leading(version: int, proc_net: Path) -> Iterator[str]:
+def _leading(version: int) -> Iterator[str]:
     """Yield the links of routes (proc(5))."""
     try:
-        lines = (proc_net / ("route" if version == 4 else "ipv6_route")).read_bytes().splitlines()
+        lines = (PROC_NET / ("route" if version == 4 else "ipv6_route")).read_bytes().splitlines()
     except FileNotFoundError:
         # The kernel has not this family.
         return

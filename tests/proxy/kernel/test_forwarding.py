@@ -28,7 +28,7 @@ class ForwardingTests(SynchronousTestCase):
         self.settings, self.links = Path(self.mktemp()), Path(self.mktemp())
         self.patch(sysctl, "ROOT", self.settings)
         self.patch(forwarding, "LINKS", self.links)
-        self.patch(forwarding, "legacy_tables", lambda version, proc_net: frozenset())
+        self.patch(forwarding, "legacy_tables", lambda version: frozenset())
         self.set("ipv4/ip_forward", 1)
         self.set("ipv6/conf/all/forwarding", 1)
         self.chains = ""

@@ -18,6 +18,7 @@ from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import BackEnd
 from yurttunnel.steering.failures import SteeringFailed
+from yurttunnel.steering.firewall import detection
 from yurttunnel.steering.interfaces import VERSIONS, Applied
 from yurttunnel.steering.programs import Finished
 
@@ -221,9 +222,9 @@ class CleanupTests(SynchronousTestCase):
     def test_not_installed(self):
         """Programs that are not installed have made no rules, and that is no failure."""
         programs = FakePrograms()
-        proc_net = Path(self.mktemp())
+        self.patch(detection, "PROC_NET", Path(self.mktemp()))
         kinds = (
-            IptablesRules(programs, {}.get, proc_net=proc_net),
+            IptablesRules(programs, {}.get),
             Nftables(programs, lambda placed: []),
         )
         self.assertEqual([], self.successResultOf(self.removed(*kinds)))

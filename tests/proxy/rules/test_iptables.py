@@ -27,6 +27,7 @@ from yurttunnel.proxy.state.virtual_services import (
     ServicePortName,
     VirtualService,
 )
+from yurttunnel.steering.firewall import detection
 from yurttunnel.steering.interfaces import Applied
 from yurttunnel.steering.programs import Programs
 
@@ -479,6 +480,7 @@ class OtherBackEndTests(TestCase):
         self.addCleanup(network.close)
         proc_net = Path(self.mktemp())
         proc_net.mkdir()
-        rules = IptablesRules(Programs(reactor), HOSTS.get, proc_net=proc_net)
+        self.patch(detection, "PROC_NET", proc_net)
+        rules = IptablesRules(Programs(reactor), HOSTS.get)
         self.assertTrue((await rules.apply([*services(4), *services(6)])).differences)
         self.assertNotIn("KUBE", execute("ip6tables-nft-save -t nat"))

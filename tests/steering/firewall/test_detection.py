@@ -15,6 +15,7 @@ from tests.steering.fakes import FakeAddressSets
 from tests.steering.firewall.fakes import FakePrograms, FakeTable, play_iptables
 from tests.steering.firewall.machines import execute, use_own_lock
 from yurttunnel.steering.failures import SteeringFailed
+from yurttunnel.steering.firewall import detection
 from yurttunnel.steering.firewall.tunnel import (
     find_firewalls,
     remove_everything,
@@ -41,6 +42,7 @@ class Machine(SynchronousTestCase):
         self.proc_net = Path(self.mktemp())
         self.proc_net.mkdir()
         (self.proc_net / "if_inet6").touch()
+        self.patch(detection, "PROC_NET", self.proc_net)
         self.sets = FakeAddressSets()
 
     def legacy_is_loaded(self):
@@ -76,7 +78,7 @@ class DetectionTests(Machine):
 
     def find(self):
         """Find it."""
-        return self.result(find_firewalls(self.programs, self.proc_net))
+        return self.result(find_firewalls(self.programs))
 
     def assert_used(self, name):
         """Check which back end is used."""
@@ -127,7 +129,7 @@ class DetectionTests(Machine):
         """A family that has one already keeps it, whatever this machine uses by now."""
         self.legacy_is_loaded()
         self.give_hint("iptables-nft", "KUBE-IPTABLES-HINT")
-        found = self.result(find_firewalls(self.programs, self.proc_net, {4: "legacy"})).found
+        found = self.result(find_firewalls(self.programs, {4: "legacy"})).found
         self.assertEqual({4: "legacy", 6: "nft"}, {each: found[each].backend for each in found})
 
     def test_more_rules(self):
@@ -149,7 +151,7 @@ class DetectionTests(Machine):
     def test_legacy_is_left_alone(self):
         """Legacy is not asked for tables that it has not: that would make them."""
         self.assert_used("nft")
-        self.result(remove_everything(self.programs, self.sets, self.proc_net))
+        self.result(remove_everything(self.programs, self.sets))
         asked = [call for call in self.programs.calls if call[0].endswith("legacy-save")]
         self.assertEqual([], asked)
 
@@ -196,7 +198,7 @@ class CleanupTests(Machine):
 
     def remove(self):
         """Remove everything."""
-        return remove_everything(self.programs, self.sets, self.proc_net)
+        return remove_everything(self.programs, self.sets)
 
     def test_everything(self):
         """Both back ends and families are searched, and then sets are removed."""
@@ -255,8 +257,8 @@ class CleanupTests(Machine):
         self.legacy_is_loaded()
         for table in self.tables.values():
             table.restore(LEFTOVER)
-        firewalls = self.result(find_firewalls(self.programs, self.proc_net))
-        leftovers = remove_leftovers_elsewhere(self.programs, firewalls, self.proc_net)
+        firewalls = self.result(find_firewalls(self.programs))
+        leftovers = remove_leftovers_elsewhere(self.programs, firewalls)
         expected = [
             "removed the chains TUNNEL-PORT of IPv4 (legacy)",
             "removed the chains TUNNEL-PORT of IPv6 (legacy)",
@@ -270,8 +272,8 @@ class CleanupTests(Machine):
         self.legacy_is_loaded()
         for table in self.tables.values():
             table.restore(LEFTOVER)
-        firewalls = self.result(find_firewalls(self.programs, self.proc_net))
-        leftovers = remove_leftovers_elsewhere(self.programs, firewalls, self.proc_net, {6})
+        firewalls = self.result(find_firewalls(self.programs))
+        leftovers = remove_leftovers_elsewhere(self.programs, firewalls, {6})
         expected = ["removed the chains TUNNEL-PORT of IPv6 (legacy)"]
         self.assertEqual(expected, self.result(leftovers))
         self.assertIn("TUNNEL-PORT", self.tables["iptables-legacy"].chains)

@@ -16,7 +16,7 @@ from twisted.logger import Logger
 
 from yurttunnel.proxy.interfaces import IDesiredStateSource
 from yurttunnel.proxy.kernel import sysctl
-from yurttunnel.steering.firewall.detection import PROC_NET, legacy_tables
+from yurttunnel.steering.firewall.detection import legacy_tables
 from yurttunnel.steering.programs import IPrograms, ProgramFailed
 
 PERIOD = 60.0
@@ -108,7 +108,7 @@ async def dropping_versions(programs: IPrograms) -> frozenset[int]:
             family = match[1]
     for version, program in _LEGACY.items():
         # To ask for a table that is not there would make it.
-        if "filter" in legacy_tables(version, PROC_NET):
+        if "filter" in legacy_tables(version):
             said = await _said(programs, program, "-S", "FORWARD")
             if said.startswith("-P FORWARD DROP\n"):
                 found.add(version)

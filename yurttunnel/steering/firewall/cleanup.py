@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from pathlib import Path
 
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.firewall.detection import (
-    PROC_NET,
-    BackEnds,
-    installed,
-    legacy_tables,
-)
+from yurttunnel.steering.firewall.detection import BackEnds, installed, legacy_tables
 from yurttunnel.steering.firewall.own_chains import Owner
 from yurttunnel.steering.firewall.tables import BackEnd, Refused, Tables
 from yurttunnel.steering.programs import IPrograms
@@ -27,7 +21,7 @@ _NOT_IN_KERNEL = (
 
 
 async def remove_chains_elsewhere(
-    programs: IPrograms, owner: Owner, used: Mapping[int, str], proc_net: Path = PROC_NET
+    programs: IPrograms, owner: Owner, used: Mapping[int, str]
 ) -> list[str]:
     """Remove our chains from the back end that is not used, where they still lead connections.
 
@@ -40,18 +34,18 @@ async def remove_chains_elsewhere(
         for key, back_end in (await installed(programs)).items()
         if back_end.version in used and back_end.name != used[back_end.version]
     }
-    removed, failed = await remove_chains(programs, others, owner, proc_net)
+    removed, failed = await remove_chains(programs, others, owner)
     return told(removed, failed)
 
 
 async def remove_chains(
-    programs: IPrograms, back_ends: BackEnds, owner: Owner, proc_net: Path = PROC_NET
+    programs: IPrograms, back_ends: BackEnds, owner: Owner
 ) -> tuple[list[str], list[str]]:
     """Remove our chains; return in sentences what was removed, and what could not be."""
     removed: list[str] = []
     failed: list[str] = []
     for back_end in back_ends.values():
-        tables = _tables(back_end, owner, proc_net)
+        tables = _tables(back_end, owner)
         if not tables:
             continue
         try:
@@ -74,9 +68,9 @@ def told(removed: Collection[str], failed: Collection[str]) -> list[str]:
     return list(removed)
 
 
-def _tables(back_end: BackEnd, owner: Owner, proc_net: Path) -> list[str]:
+def _tables(back_end: BackEnd, owner: Owner) -> list[str]:
     """Return the tables in which there may be something."""
     if back_end.name == "nft":
         return list(owner.tables)
-    there = legacy_tables(back_end.version, proc_net)
+    there = legacy_tables(back_end.version)
     return [table for table in owner.tables if table in there]

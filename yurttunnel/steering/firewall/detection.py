@@ -44,10 +44,7 @@ class FoundBackEnds:
 
 
 async def find_back_ends(
-    programs: IPrograms,
-    owner: Owner,
-    proc_net: Path = PROC_NET,
-    keep: Mapping[int, str] | None = None,
+    programs: IPrograms, owner: Owner, keep: Mapping[int, str] | None = None
 ) -> FoundBackEnds:
     """Find the back end of each family, in which ``owner`` can have chains.
 
@@ -58,11 +55,11 @@ async def find_back_ends(
     kept = keep or {}
     found: dict[int, BackEnd] = {}
     missing: dict[int, str] = {}
-    used = await _used(programs, back_ends, owner, proc_net)
+    used = await _used(programs, back_ends, owner)
     for version, base in _BASES.items():
         name = kept.get(version, used)
         back_end = back_ends.get((version, name))
-        if not has_family(version, proc_net):
+        if not has_family(version):
             missing[version] = (
                 "this machine has no IPv6: no action is needed if no node has it either"
             )
@@ -81,9 +78,9 @@ async def find_back_ends(
     return FoundBackEnds(found, missing)
 
 
-def has_family(version: int, proc_net: Path = PROC_NET) -> bool:
+def has_family(version: int) -> bool:
     """Return whether this machine has a family of addresses at all."""
-    return version == 4 or (proc_net / "if_inet6").exists()
+    return version == 4 or (PROC_NET / "if_inet6").exists()
 
 
 async def installed(programs: IPrograms) -> BackEnds:
@@ -98,23 +95,23 @@ async def installed(programs: IPrograms) -> BackEnds:
     return back_ends
 
 
-def legacy_tables(version: int, proc_net: Path) -> frozenset[str]:
+def legacy_tables(version: int) -> frozenset[str]:
     """Return the tables that legacy has; to ask its programs would make those that it has not."""
     try:
-        return frozenset((proc_net / _LEGACY_TABLES[version]).read_text().split())
+        return frozenset((PROC_NET / _LEGACY_TABLES[version]).read_text().split())
     except OSError:
         # It is not loaded, or this process may not look, and then may change nothing either.
         return frozenset()
 
 
-async def _used(programs: IPrograms, back_ends: BackEnds, owner: Owner, proc_net: Path) -> str:
+async def _used(programs: IPrograms, back_ends: BackEnds, owner: Owner) -> str:
     names = [name for name in NAMES if any(name == other for _, other in back_ends)]
     for name in names:
-        if await _has_hint(programs, back_ends, name, proc_net):
+        if await _has_hint(programs, back_ends, name):
             return name
     rules = {}
     for name in names:
-        texts = await _texts(programs, back_ends, name, proc_net)
+        texts = await _texts(programs, back_ends, name)
         rules[name] = sum(_foreign_rules(text, owner) for text in texts)
     most = [name for name in names if rules[name] == max(rules.values())]
     if len(most) == 1:
@@ -122,13 +119,13 @@ async def _used(programs: IPrograms, back_ends: BackEnds, owner: Owner, proc_net
     return await _name_of(programs, _BASES[4]) or NAMES[0]
 
 
-async def _has_hint(programs: IPrograms, back_ends: BackEnds, name: str, proc_net: Path) -> bool:
+async def _has_hint(programs: IPrograms, back_ends: BackEnds, name: str) -> bool:
     """Return whether kubelet's chains are there, in either family."""
     for version in _BASES:
         back_end = back_ends.get((version, name))
         if back_end is None:
             continue
-        if name == "legacy" and "mangle" not in legacy_tables(version, proc_net):
+        if name == "legacy" and "mangle" not in legacy_tables(version):
             continue
         try:
             for hint in _HINTS:
@@ -150,9 +147,7 @@ async def _has_chain(programs: IPrograms, back_end: BackEnd, chain: str) -> bool
     return f":{chain} ".encode() in finished.output
 
 
-async def _texts(
-    programs: IPrograms, back_ends: BackEnds, name: str, proc_net: Path
-) -> list[bytes]:
+async def _texts(programs: IPrograms, back_ends: BackEnds, name: str) -> list[bytes]:
     """Return what ``iptables-save`` shows of all tables; nothing where it shows nothing."""
     texts = []
     for version in _BASES:
@@ -161,7 +156,7 @@ async def _texts(
             continue
         desired: list[list[str]] = [[]]
         if name == "legacy":
-            desired = [["-t", each] for each in sorted(legacy_tables(version, proc_net))]
+            desired = [["-t", each] for each in sorted(legacy_tables(version))]
         for options in desired:
             try:
                 finished = await programs.run([f"{back_end.prefix}-save", *options])

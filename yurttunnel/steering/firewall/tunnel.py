@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from pathlib import Path
 
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.cleanup import remove_chains, remove_chains_elsewhere, told
-from yurttunnel.steering.firewall.detection import PROC_NET, find_back_ends, installed
+from yurttunnel.steering.firewall.detection import find_back_ends, installed
 from yurttunnel.steering.firewall.iptables import Iptables
 from yurttunnel.steering.firewall.rules import TUNNEL
 from yurttunnel.steering.interception import SET_NAMES
@@ -15,15 +14,13 @@ from yurttunnel.steering.interfaces import Firewalls, IAddressSets
 from yurttunnel.steering.programs import IPrograms
 
 
-async def find_firewalls(
-    programs: IPrograms, proc_net: Path = PROC_NET, keep: Mapping[int, str] | None = None
-) -> Firewalls:
+async def find_firewalls(programs: IPrograms, keep: Mapping[int, str] | None = None) -> Firewalls:
     """Find the firewall of each family, and say of what is missing why.
 
     ``keep`` names the back ends that are in use already, by the version of IP: they are the ones
     of these families, whatever this machine uses by now.
     """
-    back_ends = await find_back_ends(programs, TUNNEL, proc_net, keep)
+    back_ends = await find_back_ends(programs, TUNNEL, keep)
     found = {version: Iptables(programs, each) for version, each in back_ends.found.items()}
     return Firewalls(found, back_ends.missing)
 
@@ -31,7 +28,6 @@ async def find_firewalls(
 async def remove_leftovers_elsewhere(
     programs: IPrograms,
     firewalls: Firewalls,
-    proc_net: Path = PROC_NET,
     versions: Collection[int] = (4, 6),
 ) -> list[str]:
     """Remove our chains from the back end that is not used, where they still lead connections.
@@ -45,19 +41,17 @@ async def remove_leftovers_elsewhere(
         for version, firewall in firewalls.found.items()
         if version in versions
     }
-    return await remove_chains_elsewhere(programs, TUNNEL, used, proc_net)
+    return await remove_chains_elsewhere(programs, TUNNEL, used)
 
 
-async def remove_everything(
-    programs: IPrograms, sets: IAddressSets, proc_net: Path = PROC_NET
-) -> list[str]:
+async def remove_everything(programs: IPrograms, sets: IAddressSets) -> list[str]:
     """Remove our chains from both back ends and families, and then our sets of addresses.
 
     Returns in sentences what was removed, if anything was there. Raises
     :class:`SteeringFailed`, which lists what could not be.
     """
     back_ends = await installed(programs)
-    removed, failed = await remove_chains(programs, back_ends, TUNNEL, proc_net)
+    removed, failed = await remove_chains(programs, back_ends, TUNNEL)
     if not back_ends:
         failed.append("rules of iptables: its programs are not installed")
     for name in SET_NAMES.values():

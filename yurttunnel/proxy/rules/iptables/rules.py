@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from twisted.logger import Logger
 from zope.interface import implementer
@@ -16,12 +15,7 @@ from yurttunnel.proxy.rules.iptables.portals import PortalRules
 from yurttunnel.proxy.state.virtual_services import Address, Network
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.cleanup import remove_chains, remove_chains_elsewhere, told
-from yurttunnel.steering.firewall.detection import (
-    PROC_NET,
-    find_back_ends,
-    has_family,
-    installed,
-)
+from yurttunnel.steering.firewall.detection import find_back_ends, has_family, installed
 from yurttunnel.steering.firewall.tables import BackEnd, Outcome, Refused, Tables
 from yurttunnel.steering.interfaces import VERSIONS, Applied
 from yurttunnel.steering.netlink.generation import nft_generation
@@ -82,14 +76,12 @@ class IptablesRules:
         node_ports: Iterable[Network] = (),
         pods: Iterable[Network] = (),
         host_for_all: HostAddress = no_address,
-        proc_net: Path = PROC_NET,
     ) -> None:
         self._programs = programs
         self._host_address = host_address
         self._host_for_all = host_for_all
         self._node_ports = tuple(node_ports)
         self._pods = tuple(pods)
-        self._proc_net = proc_net
         self._families: dict[int, _Family] = {}
         self._right: _Right | None = None
 
@@ -156,7 +148,7 @@ class IptablesRules:
                 removed = await family.tables.remove() or removed
             except SteeringFailed as error:
                 failed.append(str(error))
-        sentences, more = await remove_chains(self._programs, left, PROXY, self._proc_net)
+        sentences, more = await remove_chains(self._programs, left, PROXY)
         return bool(told(sentences, [*failed, *more])) or removed
 
     def generation(self) -> int | None:
@@ -170,11 +162,11 @@ class IptablesRules:
 
         Raises :class:`SteeringFailed` where one of these is missing.
         """
-        needed = [each for each in versions if has_family(each, self._proc_net)]
+        needed = [each for each in versions if has_family(each)]
         if all(version in self._families for version in needed):
             return
         keep = {version: family.back_end.name for version, family in self._families.items()}
-        found = await find_back_ends(self._programs, PROXY, self._proc_net, keep)
+        found = await find_back_ends(self._programs, PROXY, keep)
         for version, back_end in found.found.items():
             if version not in self._families:
                 tables = Tables(self._programs, back_end, PROXY)
@@ -195,7 +187,7 @@ class IptablesRules:
             for version, family in self._families.items()
             if version in versions
         }
-        return await remove_chains_elsewhere(self._programs, PROXY, used, self._proc_net)
+        return await remove_chains_elsewhere(self._programs, PROXY, used)
 
     def _tell(self, family: _Family, why: str) -> None:
         """Warn, once, of what harms nobody: no Service here is of that family."""
