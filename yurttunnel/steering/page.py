@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 
+from yurttunnel.ops.clocks import timestamp
 from yurttunnel.ops.meta import JsonPage
 from yurttunnel.ops.status.markup import Markup, element, joined, mark, pairs
 from yurttunnel.ops.status.sections import Section
@@ -49,7 +50,7 @@ def _shown(report: SteeringReport | None) -> dict[str, object] | None:
     return {
         "iptables": None if report.rules is None else _rules(report.rules),
         "dns": None if report.dns is None else _dns(report.dns),
-        "passthrough": None if report.passthrough is None else _passthrough(report.passthrough),
+        "passthrough": None if report.passthrough is None else asdict(report.passthrough),
     }
 
 
@@ -70,8 +71,8 @@ def _family(report: FamilyReport) -> dict[str, object]:
             {"port": each.port, "leads_to": each.target, "from": _origin(each.pods)}
             for each in report.ports
         ],
-        "edge_addresses": _addresses(report.edge),
-        "cloud_addresses": _addresses(report.cloud),
+        "edge_addresses": asdict(report.edge),
+        "cloud_addresses": asdict(report.cloud),
         "last_sync": _iso(report.last_sync),
         "last_success": _iso(report.last_success),
         "last_change": _iso(report.last_change),
@@ -83,27 +84,8 @@ def _family(report: FamilyReport) -> dict[str, object]:
     }
 
 
-def _addresses(report: AddressReport) -> dict[str, object]:
-    return {"total": report.total, "first": list(report.first)}
-
-
 def _dns(report: DnsReport) -> dict[str, object]:
-    return {
-        "leader": report.leader,
-        "records": report.records,
-        "writes": dict(report.writes),
-        "last_write": _iso(report.last_write),
-        "problem": report.problem,
-    }
-
-
-def _passthrough(report: PassthroughReport) -> dict[str, object]:
-    return {
-        "port": report.port,
-        "ports": list(report.ports),
-        "connections": report.connections,
-        "refused": dict(report.refused),
-    }
+    return {**asdict(report), "last_write": _iso(report.last_write)}
 
 
 def _origin(pods: bool) -> str:
@@ -111,10 +93,7 @@ def _origin(pods: bool) -> str:
 
 
 def _iso(seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return None if seconds is None else timestamp(seconds)
 
 
 def _sections(report: SteeringReport) -> Iterator[Markup]:
