@@ -296,28 +296,66 @@ class _ClientConnectionCreator:
 
     def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
         """Make the TLS state of a connection whose transport is ``tlsProtocol``."""
-        connection = SSL.Connection(self._current(), None)
-        _expect_server(
-            connection,
-            self._server_name,
-            self._where,
-            self._expected,
-            lambda error: tlsProtocol.failVerification(Failure(error)),
-        )
+
+        def verify(
+            connection: SSL.Connection, certificate: X509, error: int, depth: int, valid: int
+        ) -> bool:
+            # An exception that leaves this function would be lost inside OpenSSL.
+            try:
+                self._check(certificate, error, depth, bool(valid))
+            except ServerNotTrusted as problem:
+                tlsProtocol.failVerification(Failure(problem))
+                return False
+            except Exception:
+                _log.failure("verifying the certificate of {name} failed", name=self._server_name)
+                return False
+            return True
+
+        connection = client_connection(self._current(), self._server_name)
+        set_verification(connection, PEER_MUST_PRESENT, verify)
         return connection
 
+    def _check(self, certificate: X509, error: int, depth: int, valid: bool) -> None:
+        if not valid:
+            shown = certificate.to_cryptography()
+            problem = certificate_problem(error, self._expected.authority, shown)
+            raise ServerNotTrusted(f"{self._where}: the server's certificate {problem}")
+        if depth == 0:
+            check_server_name(
+                certificate.to_cryptography(), self._server_name, self._expected.advice, self._where
+            )
 
-def pinning_context(protocol: bytes) -> SSL.Context:
-    """Make a client context for the first contact, when the authority is not known yet.
 
-    It verifies nothing. Its user checks the chain that the server sent against a pin before
-    sending anything of worth.
+@implementer(IOpenSSLClientConnectionCreator)
+class UnverifiedConnections:
+    """Connections for the first contact with a server, whose authority is not known yet.
+
+    They verify nothing. Their user checks what the server has sent before sending anything of
+    worth.
     """
-    context = _new_context(SSL.TLS_CLIENT_METHOD, ())
-    context.set_alpn_protos([protocol])
-    # With no verification at all OpenSSL would not build the chain that is to be checked.
-    context.set_verify(SSL.VERIFY_PEER, lambda *_: True)
-    return context
+
+    def __init__(self, server_name: str, protocol: bytes) -> None:
+        self._server_name = server_name
+        self._protocol = protocol
+
+    def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
+        """Make the TLS state of a connection whose transport is ``tlsProtocol``."""
+        context = _new_context(SSL.TLS_CLIENT_METHOD, ())
+        context.set_alpn_protos([self._protocol])
+        # With no verification at all OpenSSL would not build the chain that is to be checked.
+        context.set_verify(SSL.VERIFY_PEER, lambda *_: True)
+        return client_connection(context, self._server_name)
+
+
+def client_connection(context: SSL.Context, server_name: str) -> SSL.Connection:
+    """Make the TLS state of a connection that asks for ``server_name``.
+
+    Addresses are not permitted as server names (RFC 6066 section 3), and are not told.
+    """
+    connection = SSL.Connection(context, None)
+    if not host_is_address(server_name):
+        connection.set_tlsext_host_name(in_ascii(server_name))
+    return connection
 
 
 def peer_certificate(transport: ISSLTransport) -> x509.Certificate | None:
@@ -383,52 +421,6 @@ def _present(
         context.check_privatekey()
     except SSL.Error as error:
         raise BadCredentials("OpenSSL refuses the key or the certificate") from error
-
-
-def _expect_server(
-    connection: SSL.Connection,
-    server_name: str,
-    where: str,
-    expected: Expected,
-    refused: Callable[[ServerNotTrusted], None],
-) -> None:
-    """Have the handshake verify that the server is ``server_name``."""
-    if not host_is_address(server_name):
-        # Addresses are not permitted as server names (RFC 6066 section 3).
-        connection.set_tlsext_host_name(in_ascii(server_name))
-    verify = _server_verification(server_name, where, expected, refused)
-    set_verification(connection, PEER_MUST_PRESENT, verify)
-
-
-def _server_verification(
-    server_name: str,
-    where: str,
-    expected: Expected,
-    refused: Callable[[ServerNotTrusted], None],
-) -> Callable[[SSL.Connection, X509, int, int, int], bool]:
-    def verify(
-        connection: SSL.Connection, certificate: X509, error: int, depth: int, valid: int
-    ) -> bool:
-        # An exception that leaves this function would be lost inside OpenSSL.
-        try:
-            if not valid:
-                shown = certificate.to_cryptography()
-                problem = certificate_problem(error, expected.authority, shown)
-                refused(ServerNotTrusted(f"{where}: the server's certificate {problem}"))
-                return False
-            if depth == 0:
-                check_server_name(
-                    certificate.to_cryptography(), server_name, expected.advice, where
-                )
-        except ServerNotTrusted as problem:
-            refused(problem)
-            return False
-        except Exception:
-            _log.failure("verifying the certificate of {name} failed", name=server_name)
-            return False
-        return True
-
-    return verify
 
 
 def check_server_name(

@@ -21,11 +21,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from OpenSSL import SSL
 from twisted.internet.endpoints import HostnameEndpoint
-from twisted.internet.interfaces import IOpenSSLClientConnectionCreator, IStreamClientEndpoint
-from twisted.protocols.tls import TLSMemoryBIOProtocol
-from zope.interface import implementer
+from twisted.internet.interfaces import IStreamClientEndpoint
 
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import KubeConfiguration
@@ -34,15 +31,13 @@ from yurttunnel.kube.endpoints import CONNECT_SECONDS, address_of
 from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotFound
 from yurttunnel.kube.resources import CONFIG_MAPS, Object
 from yurttunnel.pki.authorities import Authorities
-from yurttunnel.pki.contexts import pinning_context
+from yurttunnel.pki.contexts import UnverifiedConnections
 from yurttunnel.pki.credentials import (
     BadCredentials,
     certificates_from_pem,
     certificates_to_pem,
     pin_of,
 )
-from yurttunnel.pki.names import host_is_address
-from yurttunnel.tunnel.host_names import in_ascii
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.tls import TLSEndpoint
 
@@ -214,19 +209,4 @@ def _unverified(reactor: IReactor, server: str) -> IStreamClientEndpoint:
     """
     host, port = address_of(server)
     tcp = HostnameEndpoint(reactor, host, port, timeout=CONNECT_SECONDS)
-    return TLSEndpoint(reactor, _Unverified(host), tcp)
-
-
-@implementer(IOpenSSLClientConnectionCreator)
-class _Unverified:
-    """Asks for a server by its name, and takes whoever answers."""
-
-    def __init__(self, host: str) -> None:
-        self._host = host
-
-    def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        """Make the TLS state of a connection whose transport is ``tlsProtocol``."""
-        connection = SSL.Connection(pinning_context(b"http/1.1"), None)
-        if not host_is_address(self._host):
-            connection.set_tlsext_host_name(in_ascii(self._host))
-        return connection
+    return TLSEndpoint(reactor, UnverifiedConnections(host, b"http/1.1"), tcp)

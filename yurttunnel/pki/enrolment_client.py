@@ -32,8 +32,8 @@ from yurttunnel.pki.contexts import (
     ENROLMENT_PROTOCOL,
     ClientContexts,
     ServerNotTrusted,
+    UnverifiedConnections,
     check_server_name,
-    pinning_context,
 )
 from yurttunnel.pki.credentials import (
     BACKDATED,
@@ -59,11 +59,10 @@ from yurttunnel.pki.identity import (
     uncovered,
 )
 from yurttunnel.pki.issuer import Chain, NotIssued
-from yurttunnel.pki.names import BadIdentity, host_is_address
+from yurttunnel.pki.names import BadIdentity
 from yurttunnel.pki.problems import problem_with_server
 from yurttunnel.pki.token import JoinToken
 from yurttunnel.pki.wrong_clock import Misdated
-from yurttunnel.tunnel.host_names import in_ascii
 
 EXCHANGE_DEADLINE = 15.0
 """Seconds for one exchange, from dialing to the answer."""
@@ -155,27 +154,19 @@ async def renew(
     return _checked(clock, server.where, answer, request, identifiers, current.authorities[0])
 
 
-@implementer(IOpenSSLClientConnectionCreator)
-class _PinnedServer:
+class _PinnedServer(UnverifiedConnections):
     """A server whose authority is only known by its pin, until :meth:`check` has found it.
 
     ``misdated`` says that all is well but the time.
     """
 
     def __init__(self, clock: IReactorTime, server: ServerAddress, pin: str) -> None:
+        super().__init__(server.name, ENROLMENT_PROTOCOL)
         self._clock = clock
-        self._name = server.name
         self._where = server.where
         self._pin = pin
         self.authority: x509.Certificate | None = None
         self.misdated: Misdated | None = None
-
-    def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        """Make a connection that verifies nothing yet."""
-        connection = SSL.Connection(pinning_context(ENROLMENT_PROTOCOL), None)
-        if not host_is_address(self._name):
-            connection.set_tlsext_host_name(in_ascii(self._name))
-        return connection
 
     def check(self, connection: SSL.Connection) -> None:
         """Verify the chain that the server sent; raises :class:`ServerNotTrusted`."""
@@ -186,7 +177,7 @@ class _PinnedServer:
                 f"{self._where}: the server does not belong to the authority that the join token"
                 " names: check the server's address, and that the token is this server's"
             )
-        check_server_name(chain[0], self._name, where=self._where)
+        check_server_name(chain[0], self._server_name, where=self._where)
         self._check_chain(chain[0], authority)
         self.authority = authority
 

@@ -26,12 +26,12 @@ from yurttunnel.pki.callers import HTTP_PROTOCOL
 from yurttunnel.pki.contexts import (
     PEER_MUST_PRESENT,
     RotatingContexts,
+    client_connection,
     client_context,
     is_for,
     names_in,
 )
 from yurttunnel.pki.credentials import Credentials
-from yurttunnel.pki.names import host_is_address
 from yurttunnel.pki.problems import certificate_problem
 from yurttunnel.pki.rejection import set_verification
 
@@ -156,10 +156,7 @@ class KubeletConnectionCreator:
 
     def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
         """Make the TLS state of a connection whose transport is ``tlsProtocol``."""
-        connection = SSL.Connection(self._context, None)
-        if not host_is_address(self._host):
-            # Addresses are not permitted as server names (RFC 6066 section 3).
-            connection.set_tlsext_host_name(self._host.encode("ascii"))
+        connection = client_connection(self._context, self._host)
         if self._contexts.mode is KubeletVerification.SKIP:
             connection.set_verify(SSL.VERIFY_NONE)
         else:
