@@ -14,6 +14,7 @@ from yurtlab.api import errors
 from yurtlab.api.protobuf import PROTOBUF, decode_protobuf
 from yurttunnel.http.accept import MediaRange, media_ranges
 from yurttunnel.http.fields import Fields
+from yurttunnel.kube.yaml_documents import Loader
 
 JSON = "application/json"
 YAML = "application/yaml"
@@ -99,20 +100,6 @@ MAX_BODY_BYTES = 3 * 1024 * 1024
 MAX_DEPTH = 100
 """How deep objects and lists may be nested; the deepest fields of Kubernetes are at about 20."""
 
-# The loader in C where PyYAML was built with it: the other one takes many times as long.
-_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _Loader(_SafeLoader):  # type: ignore[misc] # the base is not known before it runs
-    """YAML as JSON: times stay texts."""
-
-    yaml_implicit_resolvers = {
-        first: [
-            (tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"
-        ]
-        for first, resolvers in _SafeLoader.yaml_implicit_resolvers.items()
-    }
-
 
 def decode_body(media_type: str, data: bytes) -> Any:
     """Read a body of ``media_type``, which is JSON when it is not said.
@@ -147,11 +134,11 @@ def decode_yaml(data: bytes) -> Any:
     """Read YAML without aliases, which can make much out of little; raises BadRequest."""
     try:
         text = data.decode()
-        for event in yaml.parse(text, Loader=_Loader):
+        for event in yaml.parse(text, Loader=Loader):
             if isinstance(event, yaml.AliasEvent):
                 raise errors.bad_request("error decoding the body: YAML aliases are not accepted")
         # What JSON cannot say fails here, and keys become texts.
-        return decode_json(json.dumps(yaml.load(text, Loader=_Loader)).encode())
+        return decode_json(json.dumps(yaml.load(text, Loader=Loader)).encode())
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         line = " ".join(str(error).split())
         raise errors.bad_request(f"error decoding the body: invalid YAML: {line}") from None

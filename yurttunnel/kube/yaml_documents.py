@@ -12,7 +12,7 @@ _TIME = "tag:yaml.org,2002:timestamp"
 
 
 # The one that is written in C is ten times as quick, and not there on every machine.
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # untyped
+class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # untyped
     """Takes a time for the text that it is to Kubernetes, whose objects are JSON."""
 
     yaml_implicit_resolvers = {
@@ -24,13 +24,13 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 def yaml_document(content: str | bytes) -> Any:
     """Return the only document, ``None`` where there is none; raises ``ValueError``."""
     with _one_kind_of_error():
-        return yaml.load(content, _Loader)
+        return yaml.load(content, Loader)
 
 
 def yaml_documents(content: str | bytes) -> list[Any]:
     """Return all documents; raises ``ValueError``."""
     with _one_kind_of_error():
-        return list(yaml.load_all(content, _Loader))
+        return list(yaml.load_all(content, Loader))
 
 
 @contextmanager
