@@ -78,7 +78,7 @@ def _start_api(reactor: Any, directory: Path) -> tuple[Store, Path]:
     store = Store(reactor)
     nodes = TunneledNodes(reactor, trust.api_to_tunnel, list)
     api = ClusterAPI(reactor, store, nodes.connections)
-    factory = HTTPFactory(reactor, api.handler, HTTP_SETTINGS)
+    factory = HTTPFactory(reactor, api, HTTP_SETTINGS)
     reactor.listenTCP(port, tls.server_side(reactor, trust.api, factory), interface="127.0.0.1")
     kubeconfig = directory / "kubeconfig"
     kubeconfig.write_bytes(trust.kubeconfig(port))

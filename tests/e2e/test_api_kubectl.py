@@ -61,7 +61,7 @@ class Api:
         self.kubeconfig = os.path.join(directory, "kubeconfig")
         self.store = Store(reactor)
         self._api = self.make(reactor, self.store, self._connections)
-        self._factory = HTTPFactory(reactor, self._api.handler)
+        self._factory = HTTPFactory(reactor, self._api)
         trust = QuickstartTrust(reactor, Path(directory, "pki"), "edge-1")
         secured = tls.server_side(reactor, trust.api, self._factory)
         self._port = reactor.listenTCP(0, secured, interface="127.0.0.1")

@@ -49,7 +49,7 @@ class Cluster:
             on_request=lambda *request: self.requests.append(request),
             join=True,
         )
-        self._factory = HTTPFactory(reactor, self.api.handler, HTTP_SETTINGS)
+        self._factory = HTTPFactory(reactor, self.api, HTTP_SETTINGS)
         self.credentials = self.identities.serving("api", ["kubernetes"], "127.0.0.1")
         secured = tls.server_side(reactor, OptionalCallerContexts(self.credentials), self._factory)
         self.port = reactor.listenTCP(0, secured, interface="127.0.0.1")

@@ -58,31 +58,65 @@ from yurttunnel.http.relay import Relay
 
 _PROBES = ("/healthz", "/livez", "/readyz")
 
+_CERTIFICATES, _MASTERS_ONLY = Certificates(), MastersOnly()
+
 
 @implementer(IRequestHandler)
-class Application:
-    """Answers requests: documents by itself, those for objects by ``rest``.
+class KubernetesAPI:
+    """A Kubernetes API with its objects in ``store``.
 
-    ``authenticator`` tells who asks, and ``authorizer`` whether they may.
+    It answers the requests that an ``HTTPFactory`` receives: documents by itself, others by its
+    parts. ``connections`` gets connections to nodes. ``documents`` are those of the ``kinds``.
+
+    Who asks, and whether they may, is for ``authenticator`` and ``authorizer`` to say. Objects of
+    the kinds ``without_controllers`` are not for anybody to write. ``strategies`` are those of
+    kinds that are more than stored, and ``questions`` are asked by creating an object: of a kind,
+    or of one of its subresources. ``list_page`` decides how much of a list is given.
     """
 
     _log = Logger()
 
     def __init__(
         self,
-        authenticator: IAuthenticator,
-        authorizer: IAuthorizer,
-        routes: Routes,
-        rest: Rest,
-        documents: Documents,
-        responder: Responder,
+        clock: IReactorTime,
+        store: Store,
+        connections: NodeConnections,
+        *,
+        kinds: Sequence[Resource] = RESOURCES,
+        documents: Documents | None = None,
+        authenticator: IAuthenticator = _CERTIFICATES,
+        authorizer: IAuthorizer = _MASTERS_ONLY,
+        strategies: Mapping[Resource, Strategy] | None = None,
+        questions: Mapping[tuple[Resource, str | None], Question] | None = None,
+        without_controllers: Collection[Resource] = MAKE_PODS,
+        list_page: ListPage = whole_list,
     ) -> None:
         self._authenticator = authenticator
         self._authorizer = authorizer
-        self._routes = routes
-        self._rest = rest
-        self._documents = documents
-        self._responder = responder
+        self._routes = Routes(kinds)
+        self._documents = documents or Documents.of_lab()
+        self._namespaces = Namespaces(store, kinds)
+        self._scheduler = Scheduler(clock, store)
+        self._relay = Relay(clock)
+        self._responder = Responder(clock)
+        own: Mapping[Resource, Strategy] = {
+            NAMESPACES: NamespaceStrategy(),
+            PODS: PodStrategy(),
+            SECRETS: SecretStrategy(),
+            SERVICES: ServiceStrategy(),
+        }
+        objects = Objects(store, self._documents, self._namespaces, {**own, **(strategies or {})})
+        node_proxy = NodeProxy(store, self._relay, connections)
+        self._rest = Rest(
+            clock,
+            store,
+            objects,
+            node_proxy,
+            self._responder,
+            without_controllers,
+            questions or {},
+            list_page,
+        )
 
     def request_received(self, exchange: IExchange) -> None:
         path, _, query = exchange.head.target.decode("latin-1").partition("?")
@@ -151,64 +185,6 @@ class Application:
             self._log.failure("Defect: a request to the API failed", failure)
             text = "Internal error occurred: the API has a defect; its log has more"
             self._responder.send_error(exchange, errors.ApiError(500, "InternalError", text))
-
-
-_CERTIFICATES, _MASTERS_ONLY = Certificates(), MastersOnly()
-
-
-class KubernetesAPI:
-    """A Kubernetes API with its objects in ``store``.
-
-    ``handler`` answers the requests that an ``HTTPFactory`` receives, ``connections`` gets
-    connections to nodes. ``documents`` are those of the ``kinds``.
-
-    Who asks, and whether they may, is for ``authenticator`` and ``authorizer`` to say. Objects of
-    the kinds ``without_controllers`` are not for anybody to write. ``strategies`` are those of
-    kinds that are more than stored, and ``questions`` are asked by creating an object: of a kind,
-    or of one of its subresources. ``list_page`` decides how much of a list is given.
-    """
-
-    def __init__(
-        self,
-        clock: IReactorTime,
-        store: Store,
-        connections: NodeConnections,
-        *,
-        kinds: Sequence[Resource] = RESOURCES,
-        documents: Documents | None = None,
-        authenticator: IAuthenticator = _CERTIFICATES,
-        authorizer: IAuthorizer = _MASTERS_ONLY,
-        strategies: Mapping[Resource, Strategy] | None = None,
-        questions: Mapping[tuple[Resource, str | None], Question] | None = None,
-        without_controllers: Collection[Resource] = MAKE_PODS,
-        list_page: ListPage = whole_list,
-    ) -> None:
-        documents = documents or Documents.of_lab()
-        self._namespaces = Namespaces(store, kinds)
-        self._scheduler = Scheduler(clock, store)
-        self._relay = Relay(clock)
-        responder = Responder(clock)
-        own: Mapping[Resource, Strategy] = {
-            NAMESPACES: NamespaceStrategy(),
-            PODS: PodStrategy(),
-            SECRETS: SecretStrategy(),
-            SERVICES: ServiceStrategy(),
-        }
-        objects = Objects(store, documents, self._namespaces, {**own, **(strategies or {})})
-        node_proxy = NodeProxy(store, self._relay, connections)
-        self._rest = Rest(
-            clock,
-            store,
-            objects,
-            node_proxy,
-            responder,
-            without_controllers,
-            questions or {},
-            list_page,
-        )
-        self.handler = Application(
-            authenticator, authorizer, Routes(kinds), self._rest, documents, responder
-        )
 
     def stop(self) -> None:
         """End what goes on, watches and timers; all else ends with its connection."""

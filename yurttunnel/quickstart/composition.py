@@ -77,7 +77,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
         listen = partial(listen_tcp, reactor, "--port", ADDRESS, port, secured)
         return PortService(listen, factory.close)
 
-    api_port = Replaceable(partial(served, ports.api, trust.api, api.handler))
+    api_port = Replaceable(partial(served, ports.api, trust.api, api))
 
     outage = Outage(reactor, api_port, shown_levels)
 

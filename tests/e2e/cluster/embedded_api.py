@@ -79,7 +79,7 @@ class EmbeddedAPI:
             on_request=lambda user, asked, allowed: self.requests.add((user.name, asked, allowed)),
             join=join,
         )
-        self._factory = HTTPFactory(reactor, in_front(self.api.handler), HTTP_SETTINGS)
+        self._factory = HTTPFactory(reactor, in_front(self.api), HTTP_SETTINGS)
         self._contexts = OptionalCallerContexts(credentials)
         secured = tls.server_side(reactor, self._contexts, self._factory)
         self._listener = PortService(

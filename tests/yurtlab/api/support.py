@@ -142,7 +142,7 @@ class ApiTestCase(SynchronousTestCase):
         self.dialed = []
         self.store = Store(self.clock)
         self.api = self.make_api()
-        self.server.factory = HTTPFactory(self.clock, self.api.handler)
+        self.server.factory = HTTPFactory(self.clock, self.api)
         self.addCleanup(self.server.factory.close)
         self.addCleanup(self.api.stop)
         self.store.create(NODES, None, node())
