@@ -256,14 +256,14 @@ class FileTests(World):
         """Kubelets are verified by --kubelet-ca instead, live, and over rotations."""
         trust = self.ready(kubelet_ca=self.path, kubelet_verify=KubeletVerification.CA)
         contexts = trust.kubelets
-        self.assertEqual(contexts._authorities, (self.other.authority.certificate,))
+        self.assertEqual(contexts.credentials.authorities, (self.other.authority.certificate,))
         third = Issuer.make(self, self.clock)
         self.path.write_bytes(bundle(third))
         self.clock.advance(LOOK_INTERVAL)
-        self.assertEqual(contexts._authorities, (third.authority.certificate,))
+        self.assertEqual(contexts.credentials.authorities, (third.authority.certificate,))
         self.bundle = bundle(self.issuer, self.other)
         self.clock.advance(LOOK_INTERVAL)
-        self.assertEqual(contexts._authorities, (third.authority.certificate,))
+        self.assertEqual(contexts.credentials.authorities, (third.authority.certificate,))
         self.path.unlink()
         self.clock.advance(LOOK_INTERVAL)
         self.assertIn(str(self.path), trust.kubelet_problem())
@@ -280,7 +280,7 @@ class FileTests(World):
             self.api.sign(name)
         self.pass_time(12)
         self.successResultOf(waiting)
-        self.assertEqual(trust.kubelets._authorities, (third.authority.certificate,))
+        self.assertEqual(trust.kubelets.credentials.authorities, (third.authority.certificate,))
 
     def test_bad_files(self):
         """Files that cannot be used from the beginning are refused."""

@@ -48,7 +48,7 @@ class KubeletTrustTests(SynchronousTestCase):
 
     def trusted(self, trust):
         """Return the authorities in use."""
-        return trust.kubelets._authorities
+        return trust.kubelets.credentials.authorities
 
     def test_kept(self):
         """A restart keeps the certificate, and a broken file is replaced."""
@@ -96,8 +96,7 @@ class KubeletTrustTests(SynchronousTestCase):
     def test_own_authority(self):
         """Without a file kubelets are verified by the embedded authority."""
         trust = self.open()
-        self.assertIsNone(self.trusted(trust))
-        self.assertEqual((trust.authority.certificate,), trust.kubelets.credentials.authorities)
+        self.assertEqual((trust.authority.certificate,), self.trusted(trust))
         self.assertIsNone(trust.kubelet_problem())
 
     def test_file(self):

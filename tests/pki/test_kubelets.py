@@ -15,6 +15,7 @@ from zope.interface.verify import verifyObject
 
 from tests.pki.support import Issuer, handshake, peer_serial
 from tests.tunnel.certificates import ThrowAwayAuthority
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.credentials import BadCredentials, Credentials, new_key
 from yurttunnel.pki.kubelets import (
@@ -57,9 +58,10 @@ class KubeletContextsTests(SynchronousTestCase):
         if event["log_level"].name == "warn":
             self.warnings.append(event["log_format"].format_map(event))
 
-    def contexts(self, mode):
-        """Make contexts."""
-        return KubeletContexts(self.issuer.clock, self.client, mode)
+    def contexts(self, mode, *authorities):
+        """Make contexts, which trust other ``authorities`` than the server's if there are any."""
+        used = replace(self.client, authorities=authorities or self.client.authorities)
+        return KubeletContexts(self.issuer.clock, used, mode)
 
     def kubelet(self, issuer, *names, addresses=(), lifetime=3600.0):
         """Make a kubelet's credentials."""
@@ -199,7 +201,8 @@ class KubeletContextsTests(SynchronousTestCase):
     def test_other_authorities(self):
         """The authorities can be replaced; those before count no more."""
         contexts = self.contexts(CA)
-        contexts.trust([self.stranger.authority.certificate])
+        others = self.contexts(CA, self.stranger.authority.certificate).credentials
+        contexts.rotate(others, utc_now(self.issuer.clock))
         kubelet = self.kubelet(self.stranger, "edge-1")
         self.assertIs(Verdict.VERIFIED, self.connect(contexts, kubelet))
         self.refuses(contexts, self.kubelet(self.issuer, "edge-1"), "is not from an authority")
@@ -207,17 +210,15 @@ class KubeletContextsTests(SynchronousTestCase):
     def test_no_authorities(self):
         """An empty list of authorities is refused, and those before stay."""
         contexts = self.contexts(CA)
-        self.assertRaises(BadCredentials, contexts.trust, [])
+        nobody = replace(self.client, authorities=())
+        self.assertRaises(BadCredentials, contexts.rotate, nobody, utc_now(self.issuer.clock))
         kubelet = self.kubelet(self.issuer, "edge-1")
-        self.assertIs(Verdict.VERIFIED, self.connect(contexts, kubelet))
-        contexts.rotate(self.client, self.client.certificate.not_valid_before_utc)
         self.assertIs(Verdict.VERIFIED, self.connect(contexts, kubelet))
 
     def test_pinned(self):
         """A kubelet's own certificate among the authorities is enough, for its names."""
-        contexts = self.contexts(CA)
         kubelet = self.kubelet(self.stranger, "edge-1")
-        contexts.trust([kubelet.certificate])
+        contexts = self.contexts(CA, kubelet.certificate)
         self.assertIs(Verdict.VERIFIED, self.connect(contexts, kubelet))
         self.refuses(contexts, self.kubelet(self.stranger, "edge-1"), "is not from an authority")
 

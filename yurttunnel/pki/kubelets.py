@@ -8,8 +8,7 @@ demanded everywhere.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 
 from cryptography import x509
 from OpenSSL import SSL
@@ -20,7 +19,6 @@ from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from yurttunnel.ops.clocks import utc_now
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.callers import HTTP_PROTOCOL
 from yurttunnel.pki.contexts import (
@@ -84,9 +82,9 @@ class KubeletNotTrusted(Exception):
 class KubeletContexts(RotatingContexts):
     """Contexts for connections to kubelets.
 
-    ``credentials`` are what the server presents. Kubelets are verified by the authorities there,
-    until :meth:`trust` names others; ``authority`` says in messages from whom their certificates
-    should be.
+    ``credentials`` are what the server presents. Kubelets are verified by the authorities there; a
+    certificate among these is trusted itself, too: a kubelet's own can be pinned. ``authority``
+    says in messages from whom their certificates should be.
     """
 
     def __init__(
@@ -96,10 +94,7 @@ class KubeletContexts(RotatingContexts):
         mode: KubeletVerification,
         authority: str = EMBEDDED_AUTHORITY,
     ) -> None:
-        self._clock = clock
         self.authority = authority
-        # In place of those in the credentials, over all renewals of these.
-        self._authorities: tuple[x509.Certificate, ...] | None = None
         self.mode = mode
         self.warnings = RateLimitedLog(clock, log)
         super().__init__(credentials)
@@ -112,22 +107,7 @@ class KubeletContexts(RotatingContexts):
         """
         return KubeletConnectionCreator(self, self._context, node, host)
 
-    def trust(self, authorities: Sequence[x509.Certificate]) -> None:
-        """Verify the kubelets that are connected to from now on by ``authorities``.
-
-        A certificate that is in there is trusted itself, too: a kubelet's own can be pinned.
-        """
-        former, self._authorities = self._authorities, tuple(authorities)
-        try:
-            credentials = replace(self.credentials, authorities=self._authorities)
-            self.rotate(credentials, utc_now(self._clock))
-        except Exception:
-            self._authorities = former
-            raise
-
     def _build(self, credentials: Credentials) -> SSL.Context:
-        if self._authorities is not None:
-            credentials = replace(credentials, authorities=self._authorities)
         context = client_context(credentials, HTTP_PROTOCOL)
         store = context.get_cert_store()
         assert store is not None  # every context has one

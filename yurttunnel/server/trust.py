@@ -70,7 +70,10 @@ class ServerTrust(MultiService):
         self._client_ca = _file(clock, settings.client_ca, self._clients.use)
         if self._client_ca is not None:
             self._clients.current = self._client_ca.certificates
-        self._kubelet_ca = _file(clock, settings.kubelet_ca, self._use_kubelet_authorities)
+        self._of_kubelets: LiveAuthorities[Authorities | None] = LiveAuthorities(self._live, None)
+        self._kubelet_ca = _file(clock, settings.kubelet_ca, self._of_kubelets.use)
+        if self._kubelet_ca is not None:
+            self._of_kubelets.current = self._kubelet_ca.certificates
         for renewal in (serving, client):
             renewal.on_change.append(lambda _: self._live.update())
         for part in (self._client_ca, self._kubelet_ca, serving, client):
@@ -89,13 +92,11 @@ class ServerTrust(MultiService):
         self.contexts = ServerContexts(self.serving_credentials(), protocols, optional)
         self.callers = CallerContexts(self.caller_credentials(), settings.callers)
         self.kubelets = KubeletContexts(
-            self._clock, self.client_credentials(), settings.kubelet_verify, kubelet_authority
+            self._clock, self.kubelet_credentials(), settings.kubelet_verify, kubelet_authority
         )
-        if self._kubelet_ca is not None:
-            self.kubelets.trust(self._kubelet_ca.certificates)
         self._live.follow(self.contexts, self.serving_credentials)
         self._live.follow(self.callers, self.caller_credentials)
-        self._live.follow(self.kubelets, self.client_credentials)
+        self._live.follow(self.kubelets, self.kubelet_credentials)
         self._is_built = True
 
     def certificates(self) -> Mapping[str, datetime.datetime]:
@@ -131,15 +132,15 @@ class ServerTrust(MultiService):
         """Return who the server is to those whom it dials, and whom of them it believes."""
         return self.client.credentials(self._authorities.current)
 
+    def kubelet_credentials(self) -> Credentials:
+        """Return the same for kubelets, which may be verified by authorities of their own."""
+        return self.client.credentials(self._of_kubelets.current or self._authorities.current)
+
     def use_authorities(self, authorities: Authorities) -> None:
         """Believe these from now on, or raise and leave everything as it was."""
         self._authorities.use(authorities)
         self.serving.authorities_changed(authorities)
         self.client.authorities_changed(authorities)
-
-    def _use_kubelet_authorities(self, authorities: Authorities) -> None:
-        if self._is_built:
-            self.kubelets.trust(authorities)
 
 
 def joined(sentences: Iterable[str | None]) -> str | None:

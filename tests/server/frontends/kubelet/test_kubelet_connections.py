@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from twisted.internet.protocol import Factory
 
 from tests.fakes import Recorder
 from tests.pki.support import Issuer
 from tests.server.frontends.kubelet.world import RESPONSE_TIMEOUT, Session, World
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.server.frontends.kubelet.kubelets import HANDSHAKE_TIMEOUT
 from yurttunnel.tunnel.shares import FOR_KUBELETS
@@ -202,7 +205,9 @@ class PoolTests(World):
         caller = self.dial()
         self.ask(caller)
         self.assertEqual({"verified": 1}, self.counters.verdicts)
-        self.contexts.trust([Issuer.make(self).authority.certificate])
+        others = (Issuer.make(self).authority.certificate,)
+        changed = replace(self.contexts.credentials, authorities=others)
+        self.contexts.rotate(changed, utc_now(self.issuer.clock))
         self.ask(caller)
         self.assertEqual({"verified": 1, "unverified": 1}, self.counters.verdicts)
 
