@@ -254,16 +254,14 @@ class Outage:
         self._clock = clock
         self._api = api
         self._levels = levels
-        self._usual = levels.level, levels.requests
 
     async def begin(self) -> None:
         """Stop the API; all that follow it would say so."""
         _log.info("the API is away for some seconds, as the check wants it")
-        self._usual = self._levels.level, self._levels.requests
-        self._levels.set(LogLevel.error, requests=False)
+        self._levels.set_for_now(LogLevel.error, requests=False)
         await self._api.take_away()
 
     async def end(self) -> None:
         """Start the API again, and show a little later what was shown before."""
         await self._api.put_back()
-        self._clock.callLater(SETTLED, self._levels.set, *self._usual)
+        self._clock.callLater(SETTLED, self._levels.go_back)
