@@ -48,7 +48,9 @@ class EdgeNodeTests(SynchronousTestCase):
 
     def test_heartbeat(self):
         """The hub takes a node that does nothing but beat for one that lives."""
-        settings = Settings(None, Ports(10260), "edge-1", None, firewall=False, check=False)
+        settings = Settings(
+            None, Ports.from_first(10260), "edge-1", None, firewall=False, check=False
+        )
         hub = composition._hub_settings(settings, Path("state"))
         self.assertGreater(hub.health.kubelet_grace, 2 * HEARTBEAT_SECONDS)
 

@@ -35,7 +35,7 @@ class OptionsTests(SynchronousTestCase):
         """Without flags it uses the usual ports and a directory of this run."""
         settings = parse()
         self.assertIsNone(settings.state_dir)
-        self.assertEqual(settings.ports, Ports(USUAL_PORT))
+        self.assertEqual(settings.ports, Ports.from_first(USUAL_PORT))
         self.assertEqual(settings.node_name, "edge-1")
         self.assertIsNone(settings.server_address)
         self.assertFalse(settings.firewall)
@@ -43,7 +43,7 @@ class OptionsTests(SynchronousTestCase):
 
     def test_usual_ports(self):
         """Server, agent and hub have the ports that they have everywhere."""
-        ports = Ports(USUAL_PORT)
+        ports = Ports.from_first(USUAL_PORT)
         theirs = (ports.agents, ports.secure, ports.insecure, ports.server_meta, ports.agent_meta)
         self.assertEqual(theirs, (10262, 10263, 10264, 10265, 10266))
         self.assertEqual((ports.hub, ports.hub_meta, ports.hub_secure), (10261, 10267, 10268))
@@ -52,14 +52,14 @@ class OptionsTests(SynchronousTestCase):
     def test_next_row_of_ports(self):
         """When one of the usual ports is taken, another row is used."""
         self.taken.add(USUAL_PORT + PORT_COUNT - 1)
-        first = parse().ports.first
+        first = parse().ports.api
         self.assertNotEqual(first, USUAL_PORT)
         self.assertEqual(first % 1000, USUAL_PORT % 1000)
 
     def test_row_of_another_quickstart(self):
         """A row that another quickstart has chosen, and does not listen on yet, is left alone."""
         self.patch(options, "_reserve", lambda first: first != USUAL_PORT)
-        self.assertNotEqual(parse().ports.first, USUAL_PORT)
+        self.assertNotEqual(parse().ports.api, USUAL_PORT)
 
     def test_no_row_of_ports(self):
         """When all rows are taken, the flag to give is named."""
@@ -85,7 +85,7 @@ class OptionsTests(SynchronousTestCase):
             *("--tunnelserver-addr", "127.0.0.1:4444"),
         )
         self.assertTrue(settings.check)
-        self.assertEqual(settings.ports.first, 20000)
+        self.assertEqual(settings.ports.api, 20000)
         self.assertEqual(settings.state_dir, Path("here").absolute())
         self.assertEqual(settings.node_name, "shop-7")
         self.assertEqual(settings.server_address, "127.0.0.1:4444")
@@ -132,9 +132,9 @@ class TakenTests(SynchronousTestCase):
         """A port on which somebody listens is taken, and free when nobody does."""
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        self.assertEqual(Ports(port).first_taken(), port)
+        self.assertEqual(Ports.from_first(port).first_taken(), port)
         listener.close()
-        self.assertNotEqual(Ports(port).first_taken(), port)
+        self.assertNotEqual(Ports.from_first(port).first_taken(), port)
 
 
 class CommandTests(SynchronousTestCase):

@@ -6,6 +6,7 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from twisted.python import usage
 
@@ -20,79 +21,42 @@ ADDRESS = "127.0.0.1"
 """Where everything listens: whoever reaches the API runs programs as the user who started it."""
 
 USUAL_PORT = 10260
-PORT_COUNT = 11
 _BLOCK_STEP = 1000
 _BLOCKS = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """The ports of the quickstart's parts, in a row from ``first``.
+class Ports(NamedTuple):
+    """The ports of the quickstart's parts, in a row.
 
     With the usual first port those of server, agent and hub are the ones they have everywhere.
+    ``agents`` is where the server takes in agents, ``secure`` and ``insecure`` are its interception
+    of HTTPS and HTTP. Those called ``meta`` are for health, metrics and pages. The API and the
+    kubelet are asked by HTTPS.
     """
 
-    first: int
+    api: int
+    hub: int
+    agents: int
+    secure: int
+    insecure: int
+    server_meta: int
+    agent_meta: int
+    hub_meta: int
+    hub_secure: int
+    kubelet: int
+    proxy_meta: int
 
-    @property
-    def api(self) -> int:
-        """The embedded API, HTTPS."""
-        return self.first
-
-    @property
-    def hub(self) -> int:
-        """The hub, HTTP."""
-        return self.first + 1
-
-    @property
-    def agents(self) -> int:
-        """Where the server takes in agents."""
-        return self.first + 2
-
-    @property
-    def secure(self) -> int:
-        """The server's HTTPS interception."""
-        return self.first + 3
-
-    @property
-    def insecure(self) -> int:
-        """The server's HTTP interception."""
-        return self.first + 4
-
-    @property
-    def server_meta(self) -> int:
-        """The server's health and metrics."""
-        return self.first + 5
-
-    @property
-    def agent_meta(self) -> int:
-        """The agent's health and metrics."""
-        return self.first + 6
-
-    @property
-    def hub_meta(self) -> int:
-        """The hub's health and metrics."""
-        return self.first + 7
-
-    @property
-    def hub_secure(self) -> int:
-        """The hub, HTTPS."""
-        return self.first + 8
-
-    @property
-    def kubelet(self) -> int:
-        """The edge node, HTTPS."""
-        return self.first + 9
-
-    @property
-    def proxy_meta(self) -> int:
-        """The service proxy's pages and metrics."""
-        return self.first + 10
+    @classmethod
+    def from_first(cls, first: int) -> Ports:
+        """Return the row that begins with ``first``."""
+        return cls(*range(first, first + PORT_COUNT))
 
     def first_taken(self) -> int | None:
         """Return the first of the ports on which another process listens, if any."""
-        ports = range(self.first, self.first + PORT_COUNT)
-        return next((port for port in ports if _taken(port)), None)
+        return next((port for port in self if _taken(port)), None)
+
+
+PORT_COUNT = len(Ports._fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +81,8 @@ def _absolute_path(text: str) -> Path:
 
 
 def _asked_ports(text: str) -> Ports:
-    ports = Ports(flags.port(text))
-    if ports.first + PORT_COUNT > 65536:
+    ports = Ports.from_first(flags.port(text))
+    if ports.api + PORT_COUNT > 65536:
         raise ValueError(f"{PORT_COUNT} ports are needed: give {65536 - PORT_COUNT} at most")
     taken = ports.first_taken()
     if taken is not None:
@@ -131,8 +95,8 @@ def _asked_ports(text: str) -> Ports:
 
 def _free_ports() -> Ports:
     for block in range(_BLOCKS):
-        ports = Ports(USUAL_PORT + block * _BLOCK_STEP)
-        if _reserve(ports.first) and ports.first_taken() is None:
+        ports = Ports.from_first(USUAL_PORT + block * _BLOCK_STEP)
+        if _reserve(ports.api) and ports.first_taken() is None:
             return ports
     raise usage.UsageError("--port: no row of free ports was found: give the first of one")
 
