@@ -12,7 +12,9 @@ Nothing here asks the API; what has to be known beside the request is handed in.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
+from yurttunnel.cluster.fields import mapping, objects, text
 from yurttunnel.cluster.nodes import MOST_ADDRESSES
 from yurttunnel.http.authority import Address, address_in
 from yurttunnel.kube.resources import Object
@@ -25,10 +27,11 @@ from yurttunnel.pki.approval_decision import (
     Reason,
 )
 from yurttunnel.pki.approval_requests import Kind, Request
-from yurttunnel.pki.certificate_template import NODES_ORGANIZATION
+from yurttunnel.pki.certificate_template import NODE_USER_PREFIX, NODES_ORGANIZATION
 from yurttunnel.pki.cluster_identity import node_named_by
 from yurttunnel.pki.hub_approval import KINDS, decide_hub, hub_lookups, organization_fault
-from yurttunnel.pki.names import NODE_ORGANIZATION, BadIdentity, check_cluster_node_name
+from yurttunnel.pki.issuer import CLIENT_AUTH, SERVER_AUTH
+from yurttunnel.pki.names import NODE_ORGANIZATION, BadIdentity, is_cluster_node_name
 
 SERVER_ACCOUNT = "yurt-tunnel-server"
 AGENT_ACCOUNT = "yurt-tunnel-agent"
@@ -41,21 +44,13 @@ _POD_UID = "authentication.kubernetes.io/pod-uid"
 _NODE_NAME = "authentication.kubernetes.io/node-name"
 _NODE_UID = "authentication.kubernetes.io/node-uid"
 
-_NODES_GROUP = "system:nodes"
-_NODE_USER = "system:node:"
 _ORGANIZATIONS = {
     Kind.SERVING: NODES_ORGANIZATION,
     Kind.PROXY_CLIENT: NODE_ORGANIZATION,
     Kind.AGENT: NODE_ORGANIZATION,
 }
 """What the others than hubs are members of."""
-_PURPOSES = {
-    Kind.SERVING: "server auth",
-    Kind.PROXY_CLIENT: "client auth",
-    Kind.AGENT: "client auth",
-    Kind.HUB: "client auth",
-    Kind.HUB_SERVING: "server auth",
-}
+_FOR_SERVERS = (Kind.SERVING, Kind.HUB_SERVING)
 _SIGNATURE, _ENCIPHERMENT = "digital signature", "key encipherment"
 
 
@@ -76,7 +71,7 @@ def lookups(request: Request, namespace: str) -> Lookups:
     return Lookups(
         node,
         requester.only(_POD_NAME) if is_pod_needed else None,
-        tuple(filter(_is_host, further)) if len(further) <= MOST_FURTHER_NAMES else (),
+        tuple(filter(is_cluster_node_name, further)) if len(further) <= MOST_FURTHER_NAMES else (),
     )
 
 
@@ -99,7 +94,7 @@ def _check_form(request: Request) -> None:
     fault = _organization_fault(request)
     if fault is not None:
         raise LeftAlone(Reason.ORGANIZATION, f"is left alone: {fault}")
-    purpose = _PURPOSES[request.kind]
+    purpose = SERVER_AUTH if request.kind in _FOR_SERVERS else CLIENT_AUTH
     # Since Kubernetes 1.27 kubelets leave key encipherment out for keys that have no use for it.
     if request.usages - {_ENCIPHERMENT} != {_SIGNATURE, purpose}:
         raise LeftAlone(
@@ -171,16 +166,16 @@ def _decide_agent(request: Request, facts: Facts) -> Decision:
 
 def _check_requester(request: Request, node: str, facts: Facts) -> None:
     requester = request.requester
-    if requester.username == f"{_NODE_USER}{node}" and _NODES_GROUP in requester.groups:
+    if requester.username == f"{NODE_USER_PREFIX}{node}" and NODES_ORGANIZATION in requester.groups:
         return
     account = _service_account(facts.namespace, AGENT_ACCOUNT)
     if requester.username != account:
         raise LeftAlone(
             Reason.REQUESTER,
             f"is left alone: {_quoted(requester.username)} asks for the certificate of node"
-            f" {node}, which only that node's kubelet ({_NODE_USER}{node} of {_NODES_GROUP}) and"
-            f" the agent's pod on it ({account}) get. If it is node {node}, have its agent use"
-            " one of these; otherwise find out who that is",
+            f" {node}, which only that node's kubelet ({NODE_USER_PREFIX}{node} of"
+            f" {NODES_ORGANIZATION}) and the agent's pod on it ({account}) get. If it is node"
+            f" {node}, have its agent use one of these; otherwise find out who that is",
         )
     bound = _bound_node(request, facts)
     if bound != node:
@@ -213,7 +208,7 @@ def _bound_node(request: Request, facts: Facts) -> str:
             f" not in {facts.namespace} any more. Its successor asks for a certificate itself",
         )
     _check_uid("pod", pod, requester.only(_POD_UID), facts.pod)
-    scheduled = _field(facts.pod, "spec").get("nodeName")
+    scheduled = mapping(facts.pod.get("spec")).get("nodeName")
     if not isinstance(scheduled, str) or not scheduled:
         raise LeftAlone(Reason.UNBOUND_TOKEN, f"is left alone: the pod {pod} is on no node yet")
     return scheduled
@@ -221,9 +216,8 @@ def _bound_node(request: Request, facts: Facts) -> str:
 
 def _check_uid(kind: str, name: str, uid: str | None, found: Object | None) -> None:
     """Raise unless an object is the very one that a token was issued for."""
-    if uid is None or found is None or _field(found, "metadata").get("name") != name:
-        return
-    if _field(found, "metadata").get("uid") != uid:
+    metadata = mapping(None if found is None else found.get("metadata"))
+    if uid is not None and metadata.get("name") == name and metadata.get("uid") != uid:
         raise LeftAlone(
             Reason.UNBOUND_TOKEN,
             f"is left alone: its token is bound to a {kind} {name} that is gone, and another has"
@@ -301,11 +295,6 @@ def _is_account_elsewhere(username: str, name: str) -> bool:
     return account == name and prefix.startswith("system:serviceaccount:")
 
 
-def _field(found: Object, name: str) -> Object:
-    value = found.get(name)
-    return value if isinstance(value, dict) else {}
-
-
 def _quoted(text: str) -> str:
     # Names are any text, and this is for logs and terminals.
     return ascii(text[:253])
@@ -330,23 +319,11 @@ def _names_of(node: str, found: Object) -> tuple[set[str], set[Address]]:
     can have, such as one with a wildcard, is none of them.
     """
     hosts, addresses = {node}, set[Address]()
-    status = found.get("status")
-    reported = status.get("addresses") if isinstance(status, dict) else None
-    for each in reported[:MOST_ADDRESSES] if isinstance(reported, list) else []:
-        text = each.get("address") if isinstance(each, dict) else None
-        if not isinstance(text, str):
-            continue
-        if (address := address_in(text)) is not None:
+    reported = objects(mapping(found.get("status")).get("addresses"))
+    for each in islice(reported, MOST_ADDRESSES):
+        name = text(each.get("address"))
+        if (address := address_in(name)) is not None:
             addresses.add(address)
-        elif _is_host(text.lower()):
-            hosts.add(text.lower())
+        elif is_cluster_node_name(name.lower()):
+            hosts.add(name.lower())
     return hosts, addresses
-
-
-def _is_host(text: str) -> bool:
-    """Return whether it is a host name of the form that names of nodes have."""
-    try:
-        check_cluster_node_name(text)
-    except BadIdentity:
-        return False
-    return True

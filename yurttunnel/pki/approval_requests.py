@@ -21,6 +21,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
+from yurttunnel.cluster.fields import mapping, objects
 from yurttunnel.http.authority import Address, canonical_address
 from yurttunnel.kube.resources import Object
 from yurttunnel.pki.authority import BadRequest, key_of_request
@@ -118,12 +119,8 @@ class _Malformed(Exception):
 
 def is_decided(csr: Object) -> bool:
     """Return whether somebody has approved or denied a request, or its signer has given it up."""
-    conditions = _mapping(csr.get("status")).get("conditions")
-    types = {
-        each.get("type")
-        for each in (conditions if isinstance(conditions, list) else [])
-        if isinstance(each, dict)
-    }
+    conditions = objects(mapping(csr.get("status")).get("conditions"))
+    types = {each.get("type") for each in conditions}
     return not types.isdisjoint({"Approved", "Denied", "Failed"})
 
 
@@ -144,10 +141,10 @@ def recognize(csr: Object) -> Request | None:
     found = _find(csr)
     if found is None:
         return None
-    spec = _mapping(csr.get("spec"))
+    spec = mapping(csr.get("spec"))
     request = Request(
         kind=found.kind,
-        name=str(_mapping(csr.get("metadata")).get("name")),
+        name=str(mapping(csr.get("metadata")).get("name")),
         common_name=found.common_name,
         requester=Requester(
             str(spec.get("username")),
@@ -172,7 +169,7 @@ def recognize(csr: Object) -> Request | None:
 
 
 def _find(csr: Object) -> _Found | None:
-    spec = _mapping(csr.get("spec"))
+    spec = mapping(csr.get("spec"))
     signer = spec.get("signerName")
     if signer not in SIGNERS:
         return None
@@ -300,12 +297,8 @@ def _key_fault(loaded: x509.CertificateSigningRequest) -> str:
 
 
 def _extra(extra: object) -> dict[str, tuple[str, ...]]:
-    return {str(key): tuple(_texts(values)) for key, values in _mapping(extra).items()}
+    return {str(key): tuple(_texts(values)) for key, values in mapping(extra).items()}
 
 
 def _texts(values: object) -> list[str]:
     return [str(value) for value in values] if isinstance(values, list) else []
-
-
-def _mapping(value: object) -> Object:
-    return value if isinstance(value, dict) else {}

@@ -16,6 +16,7 @@ from typing import Any
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
+from yurttunnel.cluster.fields import mapping, objects, text
 from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotFound
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS, Object
@@ -109,7 +110,7 @@ class _Waiting:
         """Look at the request, at first as it was created, until it has been answered."""
         deadline = self._clock.seconds() + MAX_WAIT
         pause = _FIRST_PAUSE
-        request: Object | None = created
+        request: Mapping[str, Any] | None = created
         while True:
             pem = None if request is None else self._answer(request)
             if pem is not None:
@@ -121,10 +122,10 @@ class _Waiting:
             pause = min(pause * _LONGER_EACH_TIME, _LONGEST_PAUSE)
             request = await self._look()
 
-    async def _look(self) -> Object | None:
+    async def _look(self) -> Mapping[str, Any] | None:
         """Read the request again; ``None`` when the API does not show it at this time."""
         try:
-            request: Any = await self._client.get(CERTIFICATE_SIGNING_REQUESTS, self._name)
+            return mapping(await self._client.get(CERTIFICATE_SIGNING_REQUESTS, self._name))
         except NotFound:
             raise NotIssued(f"{self._name} was deleted before it was approved or denied") from None
         except (ApiError, ApiUnreachable) as error:
@@ -133,11 +134,9 @@ class _Waiting:
                 self._client = next(self._clients)
             self._say(f"{self._name} cannot be read: {error}")
             return None
-        return request if isinstance(request, dict) else {}
 
-    def _answer(self, request: Object) -> bytes | None:
-        status = request.get("status")
-        status = status if isinstance(status, Mapping) else {}
+    def _answer(self, request: Mapping[str, Any]) -> bytes | None:
+        status = mapping(request.get("status"))
         conditions = _conditions(status)
         for kind, what in (("Denied", "was denied"), ("Failed", "was refused by its signer")):
             if kind in conditions:
@@ -163,9 +162,8 @@ class _Waiting:
 
 
 def _name(request: Object) -> str:
-    metadata = request.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, Mapping) else None
-    if not isinstance(name, str) or not name:
+    name = text(mapping(request.get("metadata")).get("name"))
+    if not name:
         raise NotIssued("the API has created a certificate request without a name")
     return name
 
@@ -175,18 +173,17 @@ def _conditions(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
     Only later versions of the API have its ``status`` (``CertificateSigningRequestCondition``).
     """
-    conditions = status.get("conditions")
     return {
         str(each.get("type")): each
-        for each in (conditions if isinstance(conditions, list) else [])
-        if isinstance(each, Mapping) and each.get("status", "True") == "True"
+        for each in objects(status.get("conditions"))
+        if each.get("status", "True") == "True"
     }
 
 
 def _told(condition: Mapping[str, Any]) -> str:
     parts = (condition.get("reason"), condition.get("message"))
-    text = " ".join(" ".join(str(part).split()) for part in parts if part)
-    return text[:_MAX_MESSAGE] or "no reason is given"
+    told = " ".join(" ".join(str(part).split()) for part in parts if part)
+    return told[:_MAX_MESSAGE] or "no reason is given"
 
 
 def _decoded(name: str, encoded: object) -> bytes:

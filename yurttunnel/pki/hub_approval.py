@@ -22,7 +22,7 @@ from yurttunnel.pki.certificate_template import (
     NODE_USER_PREFIX,
     NODES_ORGANIZATION,
 )
-from yurttunnel.pki.names import BadIdentity, check_cluster_node_name
+from yurttunnel.pki.names import is_cluster_node_name
 
 KINDS = (Kind.HUB, Kind.HUB_SERVING)
 
@@ -129,11 +129,7 @@ def _is_bootstrapper(request: Request) -> bool:
 
 
 def _is_node_name(request: Request) -> bool:
-    try:
-        check_cluster_node_name(request.common_name.removeprefix(NODE_USER_PREFIX))
-    except BadIdentity:
-        return False
-    return True
+    return is_cluster_node_name(request.common_name.removeprefix(NODE_USER_PREFIX))
 
 
 def _foreign(request: Request) -> str:

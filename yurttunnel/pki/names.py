@@ -59,6 +59,15 @@ def check_cluster_node_name(name: str) -> str:
     return check_node_name(name, MAX_HOST_LENGTH)
 
 
+def is_cluster_node_name(text: str) -> bool:
+    """Return whether it is a host name of the form that names of nodes of a cluster have."""
+    try:
+        check_cluster_node_name(text)
+    except BadIdentity:
+        return False
+    return True
+
+
 def check_host(host: str) -> str:
     """Return ``host`` if it is the name of one; raises :class:`BadIdentity`."""
     if len(host) > MAX_HOST_LENGTH or not _SUBDOMAIN.fullmatch(host):
