@@ -14,20 +14,16 @@ import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from twisted.trial.unittest import SynchronousTestCase
-
 ROOT = Path(__file__).parents[1]
+WRITTEN = sorted(ROOT.glob("tests/*/bounds.txt"))
+"""Where the numbers are written down, each beside the tests of its package."""
+
 _ELSEWHERE = {"apiserver": ROOT / "tests" / "apiserver", "yurtlab": ROOT / "yurtlab"}
 """Packages that are not in ``yurttunnel``."""
 
 _NUMBERS = {bool, int, float, datetime.timedelta}
 _OF_THE_MACHINE = {"mmap", "os", "resource", "select", "sys"}
 """Modules whose numbers differ from machine to machine."""
-
-
-def file_of(package: str) -> Path:
-    """Return where the numbers of a package are written down."""
-    return ROOT / "tests" / package / "bounds.txt"
 
 
 def bounds_of(package: str) -> str:
@@ -103,17 +99,6 @@ def _defaults(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]
             yield f"{function.name}({parameter.arg}={default.value})"
 
 
-class BoundsCase(SynchronousTestCase):
-    """Those of ``package`` change on purpose only."""
-
-    maxDiff = None
-    package = ""
-
-    def check(self) -> None:
-        """Compare them with what is written down."""
-        self.assertEqual(file_of(self.package).read_text(), bounds_of(self.package))
-
-
 if __name__ == "__main__":
-    for written in sorted(ROOT.glob("tests/*/bounds.txt")):
+    for written in WRITTEN:
         written.write_text(bounds_of(written.parent.name))

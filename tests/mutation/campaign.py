@@ -199,7 +199,10 @@ def stages_for(path: str, root: Path) -> list[str]:
             if not stages and (importers := _importers(root, directory, module)):
                 stages.append(importers)
             stages.append(_dotted(directory))
-    return [*stages, *ELSEWHERE.get(room_of(path), ())] or ["tests"]
+    room = room_of(path)
+    if (root / "tests" / room / "bounds.txt").exists():
+        stages.append(f"tests.test_bounds.BoundsTests.test_{room}")
+    return [*stages, *ELSEWHERE.get(room, ())] or ["tests"]
 
 
 def _importers(root: Path, directory: Path, module: Path) -> str:

@@ -1,0 +1,28 @@
+"""The numbers of all packages: bounds, times, defaults, and numbers of formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.bounds import WRITTEN, bounds_of
+
+
+class BoundsTests(SynchronousTestCase):
+    """Those of each package change on purpose only."""
+
+    maxDiff = None
+
+
+def _test_of(written: Path) -> Callable[[BoundsTests], None]:
+    def test(self: BoundsTests) -> None:
+        """Each is the one in bounds.txt, which ``python -m tests.bounds`` writes."""
+        self.assertEqual(written.read_text(), bounds_of(written.parent.name))
+
+    return test
+
+
+for _file in WRITTEN:
+    setattr(BoundsTests, f"test_{_file.parent.name}", _test_of(_file))
