@@ -141,7 +141,7 @@ class Crowd:
             node, identifiers, key = NODE_NAME % number, _identifiers(number), new_key()
             csr = request_certificate(key)
             certificate, authority = await enroll(
-                self._reactor, self._server, token, node, identifiers, csr
+                self._reactor, token, node, identifiers, csr, self._server
             )
             credentials = Credentials(key, certificate, (authority,), (authority,))
             self._contexts[number] = ClientContexts(credentials)

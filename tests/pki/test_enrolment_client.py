@@ -116,11 +116,11 @@ class ClientTests(World):
         enrolling = Deferred.fromCoroutine(
             enroll(
                 clock or self.clock,
-                server,
                 token or self.token,
                 "edge-1",
                 EDGE_1,
                 request_certificate(self.key),
+                server,
             )
         ).addCallback(self.joined, self.key)
         self.network.settle()
@@ -136,7 +136,7 @@ class ClientTests(World):
         server = ServerAddress("server.test", 10262, self.network)
         key = new_key()
         renewing = Deferred.fromCoroutine(
-            renew(self.clock, server, current, node, EDGE_1, request_certificate(key))
+            renew(self.clock, current, node, EDGE_1, request_certificate(key), server)
         ).addCallback(self.joined, key)
         self.network.settle()
         return renewing

@@ -137,7 +137,8 @@ class Authority:
                 # It is written first: a process may have died between the two.
                 key = new_key()
                 directory.write(AUTHORITY_KEY, key_to_pem(key))
-            certificates = cls._make_certificate(clock, directory, key)
+            certificates = (_self_signed(key, now),)
+            directory.write(AUTHORITY_CERTIFICATE, certificates_to_pem(certificates))
         if key is None:
             raise StateError(
                 f"{path / AUTHORITY_KEY} is missing while {AUTHORITY_CERTIFICATE} is there:"
@@ -174,14 +175,6 @@ class Authority:
             " set it. If it is right, it was ahead when the authority was made: move the state"
             " directory away and enroll all nodes again"
         )
-
-    @classmethod
-    def _make_certificate(
-        cls, clock: IReactorTime, directory: StateDirectory, key: PrivateKey
-    ) -> tuple[x509.Certificate, ...]:
-        certificate = _self_signed(key, utc_now(clock))
-        directory.write(AUTHORITY_CERTIFICATE, certificates_to_pem([certificate]))
-        return (certificate,)
 
     def credentials(self, key: PrivateKey, certificate: x509.Certificate) -> Credentials:
         """Join a certificate from here with its key; peers are expected to have one, too."""

@@ -14,7 +14,6 @@ from OpenSSL import SSL
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 from twisted.internet.error import ConnectingCancelledError, ConnectionDone
 from twisted.internet.interfaces import (
-    IAddress,
     IHandshakeListener,
     IOpenSSLClientConnectionCreator,
     IReactorTime,
@@ -95,11 +94,11 @@ class ServerAddress:
 
 async def enroll(
     clock: IReactorTime,
-    server: ServerAddress,
     token: JoinToken,
     node: str,
     identifiers: Identifiers,
     csr: str,
+    server: ServerAddress,
 ) -> Chain:
     """Exchange a join token for the certificate that ``csr`` asks for, and its authority's.
 
@@ -137,11 +136,11 @@ async def enroll(
 
 async def renew(
     clock: IReactorTime,
-    server: ServerAddress,
     current: Credentials,
     node: str,
     identifiers: Identifiers,
     csr: str,
+    server: ServerAddress,
 ) -> Chain:
     """Exchange a certificate that is still good for the one that ``csr`` asks for.
 
@@ -304,9 +303,10 @@ async def _converse(
     ask: Callable[[SSL.Connection], bytes],
 ) -> bytes:
     protocol = _ExchangeProtocol(ask)
-    factory = TLSMemoryBIOFactory(creator, True, _OneProtocolFactory(protocol), clock)
+    factory = Factory.forProtocol(lambda: protocol)
+    factory.noisy = False
     try:
-        await server.endpoint.connect(factory)
+        await server.endpoint.connect(TLSMemoryBIOFactory(creator, True, factory, clock))
     except ConnectingCancelledError:
         # What Twisted's endpoints make of being cancelled; it is no CancelledError.
         raise CancelledError from None
@@ -362,15 +362,3 @@ class _ExchangeProtocol(Int32StringReceiver):
         if not self._done:
             self._done = True
             self.answer.callback(result)
-
-
-class _OneProtocolFactory(Factory):
-    """Builds the one protocol of one exchange."""
-
-    noisy = False
-
-    def __init__(self, protocol: _ExchangeProtocol) -> None:
-        self._protocol = protocol
-
-    def buildProtocol(self, addr: IAddress | None) -> _ExchangeProtocol:
-        return self._protocol

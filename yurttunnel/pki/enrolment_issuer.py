@@ -136,24 +136,13 @@ class EnrolmentIssuer:
 
     async def issue(self, request: bytes, waits: Callable[[str], object]) -> Chain:
         """Return the certificate for :meth:`key`, with the authority after it."""
-        node, identifiers = self._template.node, self._template.identifiers
-        csr = request.decode("ascii")
+        what = (self._template.node, self._template.identifiers, request.decode("ascii"))
         renewed = self._renewed()
         ask: Callable[[ServerAddress], Awaitable[Chain]]
         if renewed is not None:
-            ask = partial(
-                renew,
-                self._clock,
-                current=renewed,
-                node=node,
-                identifiers=identifiers,
-                csr=csr,
-            )
+            ask = partial(renew, self._clock, renewed, *what)
         else:
-            token = self._token()
-            ask = partial(
-                enroll, self._clock, token=token, node=node, identifiers=identifiers, csr=csr
-            )
+            ask = partial(enroll, self._clock, self._token(), *what)
         try:
             chain = await _first_answer(self._servers, ask)
         except EnrolmentRefused as error:

@@ -81,18 +81,18 @@ _NOT_KNOWN_TO_KUBELET = (
     " of the server's --state-dir, or the cluster's authority, as its client CA"
 )
 
-# What a kubelet says to the server by an alert: always that the server's certificate is bad.
-_KUBELET_REFUSES = dict.fromkeys(
-    (
-        "certificate required",
-        "unknown ca",
-        "bad certificate",
-        "certificate unknown",
-        "certificate expired",
-        "unsupported certificate",
-    ),
-    _NOT_KNOWN_TO_KUBELET,
+# The alerts by which a server refuses a client's certificate, whatever it finds wrong with it.
+_REFUSALS = (
+    "certificate required",
+    "unknown ca",
+    "bad certificate",
+    "certificate unknown",
+    "certificate expired",
+    "unsupported certificate",
 )
+
+# What a kubelet says to the server by an alert: always that the server's certificate is bad.
+_KUBELET_REFUSES = dict.fromkeys(_REFUSALS, _NOT_KNOWN_TO_KUBELET)
 
 _NOT_KNOWN_TO_API = (
     "the API server refuses this node's certificate: give a new join token by POST /v1/token of the"
@@ -102,17 +102,7 @@ _NOT_KNOWN_TO_API = (
 # What an API server says to a node by an alert. It takes certificates as they come, mostly, and
 # answers 401 to requests; a load balancer before it may be stricter.
 _API_REFUSES = {
-    **dict.fromkeys(
-        (
-            "certificate required",
-            "unknown ca",
-            "bad certificate",
-            "certificate unknown",
-            "certificate expired",
-            "unsupported certificate",
-        ),
-        _NOT_KNOWN_TO_API,
-    ),
+    **dict.fromkeys(_REFUSALS, _NOT_KNOWN_TO_API),
     "no application protocol": "it does not speak HTTP/1.1 there: check address and port",
     "protocol version": "it does not support TLS 1.2 or newer",
 }
