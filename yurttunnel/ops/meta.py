@@ -7,7 +7,6 @@ agent those to its servers; the others have none, and no such page.
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from twisted.application.service import MultiService
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 
 from yurttunnel.metrics import MetricRegistry
+from yurttunnel.ops.clocks import timestamp
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.exposition import CONTENT_TYPE as METRICS_TYPE
 from yurttunnel.ops.exposition import exposition_pieces
@@ -201,7 +201,7 @@ def session_entry(session: SessionSnapshot) -> dict[str, object]:
     return {
         "node": session.node,
         "session": session.session_id,
-        "since": _iso(session.since),
+        "since": timestamp(session.since.timestamp()),
         "connected": session.connected,
         "waits_for_seconds": session.waits_for,
         "rtt_seconds": session.round_trip,
@@ -213,10 +213,5 @@ def session_entry(session: SessionSnapshot) -> dict[str, object]:
         "resumptions": session.resumptions,
         "version": session.version,
         "address": session.address,
-        "certificate_expiry": None if not_after is None else _iso(not_after),
+        "certificate_expiry": not_after and timestamp(not_after.timestamp()),
     }
-
-
-def _iso(moment: datetime.datetime) -> str:
-    utc = moment.astimezone(datetime.UTC)
-    return utc.isoformat(timespec="seconds").replace("+00:00", "Z")

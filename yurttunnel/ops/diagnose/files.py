@@ -15,6 +15,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
+from yurttunnel.ops.clocks import timestamp
 from yurttunnel.ops.diagnose.bundle import Part
 
 SOON = datetime.timedelta(days=30)
@@ -63,7 +64,7 @@ def _look(path: Path, now: datetime.datetime, lines: list[str], findings: list[s
     try:
         status = os.lstat(path)
         line = f"{stat.filemode(status.st_mode)} {status.st_uid}:{status.st_gid}"
-        line += f" {status.st_size:9} {_utc(status.st_mtime)} {path}"
+        line += f" {status.st_size:9} {timestamp(status.st_mtime)} {path}"
         if stat.S_ISLNK(status.st_mode):
             line += f" -> {os.readlink(path)}"
         lines.append(line)
@@ -153,8 +154,3 @@ def _disk(directory: Path) -> Iterator[str]:
     free = disk.f_bavail * disk.f_frsize
     if free < LEAST_FREE_BYTES:
         yield f"Only {free / 2**20:.0f} MiB are free where {directory} is."
-
-
-def _utc(seconds: float) -> str:
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

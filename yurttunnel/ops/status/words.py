@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
+from yurttunnel.ops.clocks import timestamp
 from yurttunnel.ops.status.markup import Markup, element
 
 _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
@@ -80,7 +81,7 @@ def counted(number: int, singular: str) -> str:
 
 def moment(when: datetime.datetime, text: str) -> Markup:
     """Make a ``time`` element that shows ``text`` and says exactly when."""
-    exact = when.astimezone(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    exact = timestamp(when.timestamp())
     return element("time", text, datetime=exact, title=exact)
 
 
