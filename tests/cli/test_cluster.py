@@ -86,7 +86,7 @@ class ClusterTests(SynchronousTestCase):
         self.raw[PODS] = json.dumps({"items": [pod("s-2"), pod("old", "Failed"), pod("s-1")]})
         self.answers()
         found = servers(Kubectl(("--context=c",)), "ns", 10265)
-        self.assertEqual(["s-1", "s-2"], [each.pod for each in found])
+        self.assertEqual(["s-1", "s-2"], [each.name for each in found])
         [call] = self.calls()
         self.assertEqual(["--context=c", "--request-timeout=15s"], call[:2])
 

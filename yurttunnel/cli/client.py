@@ -65,12 +65,8 @@ class Process:
 
     def __init__(self, path: Path, seconds: float = SECONDS) -> None:
         self.path = path
+        self.name = str(path)
         self._seconds = seconds
-
-    @property
-    def name(self) -> str:
-        """What tells it from other processes."""
-        return str(self.path)
 
     def pid(self) -> int:
         """Return its number in this namespace of processes, as the kernel says."""

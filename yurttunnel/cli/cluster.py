@@ -59,18 +59,13 @@ class Kubectl:
 
 
 class Server:
-    """A server's pod, whose pages are those of its meta port, ``port``."""
+    """A server's pod, ``name``, whose pages are those of its meta port, ``port``."""
 
-    def __init__(self, kubectl: Kubectl, namespace: str, pod: str, port: int) -> None:
-        self.pod = pod
+    def __init__(self, kubectl: Kubectl, namespace: str, name: str, port: int) -> None:
+        self.name = name
         self._meta_port = port
         self._kubectl = kubectl
         self._namespace = namespace
-
-    @property
-    def name(self) -> str:
-        """What tells it from other servers."""
-        return self.pod
 
     def get(self, page: str) -> Any:
         """Return what ``page`` has as JSON; raises :class:`CommandFailed`."""
@@ -78,12 +73,14 @@ class Server:
             return json.loads(self.get_text(page))
         except ValueError:
             raise CommandFailed(
-                f"{self.pod}: {page} is no JSON: is it of another version?"
+                f"{self.name}: {page} is no JSON: is it of another version?"
             ) from None
 
     def get_text(self, page: str) -> str:
         """Return what ``page`` has as text, also when it says that the server is not ready."""
-        path = f"/api/v1/namespaces/{self._namespace}/pods/{self.pod}:{self._meta_port}/proxy{page}"
+        path = (
+            f"/api/v1/namespaces/{self._namespace}/pods/{self.name}:{self._meta_port}/proxy{page}"
+        )
         try:
             body = self._kubectl.run("get", "--raw", path)
         except CommandFailed:
@@ -99,20 +96,20 @@ class Server:
                 response = connection.getresponse()
                 body = response.read(MOST_BYTES)
             except (OSError, http.client.HTTPException) as error:
-                raise CommandFailed(f"{self.pod}: its meta port gave no answer: {error}") from None
+                raise CommandFailed(f"{self.name}: its meta port gave no answer: {error}") from None
             finally:
                 connection.close()
         if response.status == http.client.NOT_FOUND:
-            raise Missing(f"{self.pod} has no {page}")
+            raise Missing(f"{self.name} has no {page}")
         if response.status not in (http.client.OK, http.client.SERVICE_UNAVAILABLE):
-            raise CommandFailed(f"{self.pod}: {page} is answered with {response.status}")
+            raise CommandFailed(f"{self.name}: {page} is answered with {response.status}")
         return body
 
     @contextlib.contextmanager
     def _port(self) -> Iterator[int]:
         """Have kubectl forward a port of this machine, and end that."""
         command = self._kubectl.command(
-            *("port-forward", "--namespace", self._namespace, f"pod/{self.pod}"),
+            *("port-forward", "--namespace", self._namespace, f"pod/{self.name}"),
             *("--address", "127.0.0.1", f":{self._meta_port}"),
         )
         with subprocess.Popen(
@@ -125,7 +122,7 @@ class Server:
             timer = threading.Timer(SECONDS, process.kill)
             timer.start()
             try:
-                yield _port_of(self.pod, process)
+                yield _port_of(self.name, process)
             finally:
                 timer.cancel()
                 process.kill()

@@ -72,7 +72,7 @@ def _server(server: Server) -> dict[str, Any]:
     except CommandFailed as error:
         # It may have gone since it was found; the others are to be seen all the same.
         checks = [str(error)]
-    return {"pod": server.pod, "checks": checks, "sessions_connected": connected}
+    return {"pod": server.name, "checks": checks, "sessions_connected": connected}
 
 
 def _pod(told: dict[str, Any]) -> str:
