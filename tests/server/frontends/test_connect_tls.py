@@ -143,7 +143,7 @@ class HandshakeTests(ConnectTestCase):
         return [line for line in map(formatEvent, self.events) if line and word in line]
 
     def test_strangers_keep_nobody_out(self):
-        """Of more handshakes than may be under way the oldest is disconnected, without an answer."""
+        """Of more handshakes than may be under way the oldest is disconnected without an answer."""
         strangers = [self.open() for _ in range(6)]
         caller = self.open()
         caller.finish()

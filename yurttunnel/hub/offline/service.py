@@ -174,30 +174,30 @@ class Offline(MultiService):
 METRICS: tuple[Metric[Offline], ...] = (
     counter(
         "yurthub_offline_answers",
-        "Requests that were answered without the cloud, by verb and status. 404 and 503 to get,"
-        " list and watch: something was not kept that is needed now.",
+        "Requests that were served while the API was unreachable, by verb and status. 404 and 503"
+        " for get, list and watch: needed data is not cached.",
         lambda offline: sorted(offline.answers.items()),
         "verb",
         "status",
     ),
     gauge(
         "yurthub_offline_watches",
-        "Watches that wait for the cloud.",
+        "Watches that are open while the API is unreachable.",
         lambda offline: len(offline.parked),
     ),
     counter(
         "yurthub_offline_events_kept",
-        "Events that were kept to be sent when the cloud is back.",
+        "Events that were stored to be sent when the API is reachable again.",
         lambda offline: offline.events.kept,
     ),
     counter(
         "yurthub_offline_events_sent",
-        "Kept events that the Kubernetes API has taken.",
+        "Stored Events that the API has accepted.",
         lambda offline: offline.sender.sent,
     ),
     counter(
         "yurthub_offline_events_dropped",
-        "Kept events that the Kubernetes API refused, and that are lost.",
+        "Stored Events that the API has rejected, and that are lost.",
         lambda offline: offline.sender.dropped,
     ),
 )

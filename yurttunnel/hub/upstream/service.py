@@ -67,29 +67,28 @@ def _in_use_and_idle(pool: PoolStatistics) -> tuple[tuple[str, int], ...]:
 METRICS: tuple[Metric[Upstream], ...] = (
     gauge(
         "node_yurthub_server_healthy_status",
-        "Whether an API server is healthy: 1 if it is. With 0 for all of them the node lives on"
-        " what is kept; the log says what is wrong with each.",
+        "1 if the API server is healthy. If all are 0, the node is served from the cache; the log"
+        " has the reason for each server.",
         lambda upstream: ((str(each), int(each.healthy)) for each in upstream.servers),
         "server",
     ),
     counter(
         "yurthub_lease_renewals",
-        "How often the Lease of the node was renewed. It does not go up while there is no cloud,"
-        " and while kubelet does not ask for its Lease: then the cloud sees the node as NotReady.",
+        "Renewals of the node's Lease. They stop while no API server is reachable, and while the"
+        " kubelet does not renew its Lease: then the node becomes NotReady in the cluster.",
         lambda upstream: upstream.node_lease.renewals,
     ),
     gauge(
         "yurthub_server_connections",
-        "Connections to API servers now: in use by a request, watches and upgrades included, or"
-        " idle until the next one.",
+        "Connections to API servers: in use by a request, including watches and upgrades, or idle.",
         lambda upstream: _in_use_and_idle(upstream.connections.statistics),
         "state",
     ),
     counter(
         "yurthub_server_pool_events",
-        "What requests for connections to API servers have led to: reuse, a connection that was"
-        " there was used again; connect, one was made or tried, which failed as often as"
-        " connect_failed says; refusal, the connections were at their bounds.",
+        "Events of the connection pool for API servers: reuse, a kept connection was used;"
+        " connect, a connection was attempted, of which connect_failed have failed; refusal, the"
+        " limit of connections was reached.",
         lambda upstream: upstream.connections.statistics.events(),
         "event",
     ),
