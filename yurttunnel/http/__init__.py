@@ -1,1 +1,1 @@
-"""HTTP/1.1 as a proxy needs it: heads, authorities and error answers."""
+"""HTTP/1.1 for a proxy: message heads, bodies, connections, upgrades and error responses."""

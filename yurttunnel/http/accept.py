@@ -1,23 +1,23 @@
-"""What a client accepts, and what a body is said to be (RFC 9110 sections 8.3 and 12.5.1)."""
+"""Media types in ``Accept`` and ``Content-Type`` (RFC 9110 sections 12.5.1 and 8.3)."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 LONGEST_ACCEPT = 4096
-"""Bytes of all that a request accepts: kubectl's have some 200, those of browsers 150. What is read
-before anybody knows who asks has to be short."""
+"""The number of bytes of ``Accept`` that are parsed. kubectl sends about 200 bytes, browsers 150.
+The limit is low because the field is parsed before the client is authenticated."""
 
 
 class MediaRange(NamedTuple):
-    """A media type in lower case, or a range of them, with its parameters."""
+    """A media type or media range in lower case, with its parameters."""
 
     type: str
     parameters: dict[str, str]
 
 
 def media_range(text: str) -> MediaRange:
-    """Read one, as ``application/json;as=Table;v=v1``."""
+    """Parse a media range such as ``application/json;as=Table;v=v1``."""
     media_type, *parameters = text.split(";")
     pairs = (one.partition("=")[::2] for one in parameters)
     return MediaRange(
@@ -26,20 +26,20 @@ def media_range(text: str) -> MediaRange:
 
 
 def media_ranges(accept: bytes) -> list[MediaRange]:
-    """Return what ``Accept`` asks for, the best first; what weighs nothing is left out.
+    """Return the media ranges of ``Accept``, the highest weight first, without those of weight 0.
 
-    What is behind :data:`LONGEST_ACCEPT` bytes is not looked at.
+    Anything after the first :data:`LONGEST_ACCEPT` bytes is ignored.
     """
     texts = accept[:LONGEST_ACCEPT].decode("latin-1").split(",")
     ranges = [media_range(text) for text in texts]
     weighted = [(_weight(one.parameters.get("q", "1")), one) for one in ranges]
-    # The order of those that weigh the same stays.
+    # The sort is stable: ranges of equal weight keep their order.
     weighted.sort(key=lambda one: -one[0])
     return [one for weight, one in weighted if weight > 0 and one.type]
 
 
 def _weight(text: str) -> float:
-    """Return a weight; one that cannot be read is none, so that what has it is not chosen."""
+    """Return the weight in ``text``; a malformed weight is 0, so that its range is not chosen."""
     try:
         return float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Requests of our own: for those who ask, and pass nothing on."""
+"""A simple client: sends requests that originate in this process rather than being proxied."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from yurttunnel.http.interfaces import (
 
 
 class Answer(NamedTuple):
-    """A final response; ``body`` is the beginning of it where it is too long."""
+    """A final response; ``body`` is truncated if it was too long."""
 
     head: ResponseHead
     body: bytes
@@ -40,18 +40,18 @@ def ask(
     body: bytes = b"",
     max_body: int = 64 * 1024,
 ) -> Deferred[Answer]:
-    """Return the answer to a request, with ``max_body`` bytes of its body at most.
+    """Send a request and return its response, with at most ``max_body`` bytes of the body.
 
-    ``fields`` include ``Host``, and not the length of ``body``. Whoever asks bounds the time:
-    cancelling closes the connection. Fails with :class:`ExchangeFailed`, and with ``ValueError``
-    for what cannot be sent safely.
+    ``fields`` include ``Host`` but not ``Content-Length``. There is no timeout; cancelling closes
+    the connection. Fails with :class:`ExchangeFailed`, and with ``ValueError`` for a request that
+    cannot be sent safely.
     """
 
     async def run() -> Answer:
         try:
             request = write_whole_request(method, target, fields, body)
         except ValueError:
-            # A pool has it back only by its end.
+            # Nothing was sent, so only closing returns the connection to its pool.
             connection.close()
             raise
         response = await send(connection, request, body)
@@ -65,17 +65,17 @@ def ask(
 def write_whole_request(
     method: bytes, target: bytes, fields: Fields, body: bytes
 ) -> WrittenRequest:
-    """Check and write the head of a request whose ``body`` is there; see :func:`write_request`."""
+    """Check and format the head of a request with a complete body; see :func:`write_request`."""
     if body:
         fields = [*fields, (b"Content-Length", b"%d" % len(body))]
     return write_request(method, target, fields)
 
 
 def send(connection: ClientConnection, request: WrittenRequest, body: bytes) -> Deferred[Response]:
-    """Return the response to ``request``, whose head has been written for ``body``.
+    """Send ``request``, whose head was formatted for ``body``, and return its response.
 
-    It fires when the head of the response has come, with its body still to be read. Whoever asks
-    bounds the time: cancelling closes the connection. Fails with :class:`ExchangeFailed`.
+    The ``Deferred`` fires when the response head has arrived; the body is still to be read. There
+    is no timeout; cancelling closes the connection. Fails with :class:`ExchangeFailed`.
     """
     response = Response()
     try:
@@ -87,13 +87,13 @@ def send(connection: ClientConnection, request: WrittenRequest, body: bytes) -> 
 
 @implementer(IResponseReceiver, IBodySink)
 class Response:
-    """A response as it comes; see :func:`send`, which makes it."""
+    """A response that is being received, as returned by :func:`send`."""
 
     head: ResponseHead
 
     def __init__(self) -> None:
         self._exchange: IClientExchange
-        # For the head, and then for the end.
+        # Fires with the head; then replaced by one that fires at the end of the body.
         self._waiting: Deferred[Any] = Deferred(self._cancel)
         self._take: Callable[[bytes], object] | None = None
 
@@ -104,14 +104,15 @@ class Response:
 
     @property
     def ended(self) -> bool:
-        """No more of the body comes, or is wanted."""
+        """Whether the body is complete, failed or no longer wanted."""
         return self._waiting.called
 
     def read(self, take: Callable[[bytes], object]) -> Deferred[None]:
-        """Call ``take`` with each piece of the body; return what fires at its end. Called once.
+        """Call ``take`` with each piece of the body; may be called once.
 
-        What ``take`` raises ends the exchange, and what is returned fails with it; else it fails
-        with :class:`ExchangeFailed`. Cancelling closes the connection.
+        Returns a ``Deferred`` that fires at the end of the body. It fails with
+        :class:`ExchangeFailed`, or with what ``take`` raised, which aborts the exchange.
+        Cancelling closes the connection.
         """
         ending: Deferred[None] = self._waiting
         if not ending.called:
@@ -122,7 +123,7 @@ class Response:
     # -- for the exchange ----------------------------------------------------------------------
 
     def begin(self, exchange: IClientExchange, body: bytes) -> Deferred[Response]:
-        """Send ``body``; for :func:`send`."""
+        """Send ``body`` and return the ``Deferred`` for the response head; for :func:`send`."""
         self._exchange = exchange
         beginning: Deferred[Response] = self._waiting
         exchange.write(body)
@@ -130,7 +131,7 @@ class Response:
         return beginning
 
     def informational_received(self, head: ResponseHead) -> None:
-        """Wait on: it is not the answer."""
+        """Ignore interim responses."""
 
     def response_received(self, head: ResponseHead) -> None:
         self.head = head
@@ -143,16 +144,16 @@ class Response:
         try:
             self._take(data)
         except Exception:
-            # Whatever it is: it would be lost in the transport, and whoever reads has to know.
+            # The transport would swallow any exception, and the reader has to be notified.
             if not self.ended:
                 self._waiting.errback(Failure())
             self._exchange.abort()
 
     def finish(self, trailers: Fields = ()) -> None:
-        """Do nothing: the end of the exchange follows."""
+        """Do nothing: ``exchange_ended`` follows."""
 
     def exchange_ended(self, error: ExchangeFailed | None) -> None:
-        # The connection knows of this response until the next one comes, and of its reader no more.
+        # The connection refers to this response until its next exchange; release the reader now.
         self._take = None
         if self.ended:
             return
@@ -162,6 +163,6 @@ class Response:
             self._waiting.errback(error)
 
     def _cancel(self, waiting: Deferred[Any]) -> None:
-        # Before its exchange fails, which is no failure of the origin's.
+        # Before the exchange fails, so that a cancellation is not reported as a failed exchange.
         waiting.errback(CancelledError())
         self._exchange.abort()

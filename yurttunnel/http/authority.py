@@ -1,8 +1,8 @@
 """Hosts, networks and ports as text: in CONNECT targets, headers and flags (RFC 3986 section 3.2).
 
-Names, addresses and networks have one form each, into which everything is brought that comes in:
-in requests, handshakes, certificates, objects of the API, identifiers and flags. So whatever is
-the same host compares as the same, and nobody gets another's by spelling it in another way.
+Names, addresses and networks each have one canonical form. All input is converted to it: requests,
+handshakes, certificates, API objects, identifiers and flags. So two spellings of one host compare
+as equal, and no client gains access to another's host by a different spelling.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from ipaddress import (
 )
 
 CACHED = 4096
-"""Hosts and authorities whose canonical form is remembered: most are asked for again and again."""
+"""The size of the caches of canonical hosts and authorities; most recur again and again."""
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-# Host names as RFC 1123 section 2.1 has them, with the underscore that internal names often
-# carry; a final dot (an absolute name) is allowed. IPv4 addresses match, right or wrong.
+# Host names as in RFC 1123 section 2.1, plus the underscore that internal names often contain. A
+# final dot (an absolute name) is allowed. IPv4 addresses match too, valid or not.
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?", re.ASCII | re.IGNORECASE)
 _LONGEST_NAME = 253
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 # inet_aton, and through it getaddrinfo, reads 2130706433, 0177.1 and 0x7f.1 as 127.0.0.1, and
-# 010.0.0.1 as 8.0.0.1. It does so only where every label is a number: cn-hangzhou.10.0.0.1, as
-# nodes of one provider are called, is a name.
+# 010.0.0.1 as 8.0.0.1, but only if every label is a number: cn-hangzhou.10.0.0.1, a node name of
+# one provider, is a name.
 _NUMBER = r"(?:[0-9]+|0[xX][0-9a-fA-F]*)"
 _OLD_IPV4 = re.compile(rf"{_NUMBER}(?:\.{_NUMBER})*\.?", re.ASCII)
 
@@ -52,13 +52,13 @@ _LOOPBACK_NAMES = frozenset(
         "ip6-loopback",
     }
 )
-"""What RFC 6761 section 6.3 and the /etc/hosts of Debian and Fedora call the machine itself."""
+"""Names of the local machine in RFC 6761 section 6.3 and /etc/hosts of Debian and Fedora."""
 _LOOPBACK_DOMAINS = (".localhost", ".localhost.localdomain")
-"""What systemd-resolved takes for it, beside those (src/basic/hostname-util.c, is_localhost)."""
+"""Further names that systemd-resolved treats as local (src/basic/hostname-util.c, is_localhost)."""
 
 
 class BadAuthority(ValueError):
-    """The text is no authority; the message says what is wrong with it in one line."""
+    """The text is not a valid authority; the message says why in one line."""
 
 
 @lru_cache(CACHED)
@@ -76,19 +76,19 @@ def split_authority(text: str) -> tuple[str, int]:
 def strip_port(text: str) -> str:
     """Return the host of ``host``, ``host:port``, ``[ipv6]``, ``[ipv6]:port`` or bare IPv6.
 
-    These are the forms that yurttunnel 1.2 takes in ``X-Tunnel-Proxy-Host``; the host is in its
-    canonical form. Raises :class:`BadAuthority`.
+    yurttunnel 1.2 accepts these forms in ``X-Tunnel-Proxy-Host``. The returned host is in canonical
+    form. Raises :class:`BadAuthority`.
     """
     return str(canonical_host(split_optional_port(text)[0]))
 
 
 def split_optional_port(text: str) -> tuple[str, int | None]:
-    """Split what :func:`strip_port` takes; the port is ``None`` where there is none.
+    """Split any form that :func:`strip_port` accepts; the port is ``None`` if absent.
 
-    The host is spelled as in ``text``, with its zone id. Raises :class:`BadAuthority`.
+    The host is returned as spelled in ``text``, zone id included. Raises :class:`BadAuthority`.
     """
     refuse_url(text)
-    # Without brackets a port cannot be told from the last group of an IPv6 address.
+    # Without brackets a port cannot be distinguished from the last group of an IPv6 address.
     bare_ipv6 = text.count(":") > 1 and not text.startswith("[")
     if ":" not in text or text.endswith("]") or bare_ipv6:
         return parse_host(text), None
@@ -103,7 +103,7 @@ def join_authority(host: str, port: int) -> str:
 
 
 def refuse_url(text: str) -> None:
-    """Raise :class:`BadAuthority` for a URL, with what is to be written in its place."""
+    """Raise :class:`BadAuthority` for a URL; the message suggests what to write instead."""
     if "://" in text:
         authority = text.partition("://")[2].partition("/")[0]
         raise BadAuthority(f"{text!r} is a URL: write {authority or 'HOST:PORT'}")
@@ -126,14 +126,14 @@ def parse_host(text: str) -> str:
 
 @lru_cache(CACHED)
 def canonical_host(text: str) -> Address | str:
-    """Return the address that ``text`` is, or the name in lower case without its final dot.
+    """Parse ``text`` as an address, or return the name in lower case without its final dot.
 
-    An IPv4-mapped IPv6 address (``::ffff:a.b.c.d``) is the IPv4 address. Raises
-    :class:`BadAuthority` for what is neither, for an old spelling of an IPv4 address, and for a
-    zone id: that names an interface of the machine that wrote it.
+    An IPv4-mapped IPv6 address (``::ffff:a.b.c.d``) becomes the IPv4 address. Raises
+    :class:`BadAuthority` for anything else, for an old spelling of an IPv4 address, and for a
+    zone id, which names an interface of the machine that wrote it.
     """
     try:
-        # The ordinary case first: a dotted quad, as new connections have to be quick.
+        # The common case first, a dotted quad: this is on the path of each new connection.
         return IPv4Address(text)
     except AddressValueError:
         pass
@@ -149,12 +149,12 @@ def canonical_host(text: str) -> Address | str:
 
 
 def canonical_address(address: Address) -> Address:
-    """Return the IPv4 address that an IPv4-mapped IPv6 address is, others as they are."""
+    """Convert an IPv4-mapped IPv6 address to IPv4; return all others unchanged."""
     return getattr(address, "ipv4_mapped", None) or address
 
 
 def address_in(text: str) -> Address | None:
-    """Return the address that ``text`` is, ``None`` for a name or an address with a zone id."""
+    """Parse ``text`` as an address; return ``None`` for a name or an address with a zone id."""
     try:
         host = canonical_host(text)
     except BadAuthority:
@@ -163,23 +163,23 @@ def address_in(text: str) -> Address | None:
 
 
 def known_host(host: str) -> str:
-    """Return ``host`` as people know it: an address in its canonical form, all else as it is.
+    """Return ``host`` for display: an address in canonical form, anything else unchanged.
 
-    A listener for both families sees the addresses of IPv4 in the mapped form.
+    A dual-stack listener sees IPv4 addresses in their IPv4-mapped form.
     """
     return str(address_in(host) or host)
 
 
 def parse_network(text: str) -> Network:
-    """Read ``address/length``; an IPv4-mapped IPv6 network is the IPv4 network.
+    """Parse ``address/length``; an IPv4-mapped IPv6 network becomes the IPv4 network.
 
-    Raises :class:`BadAuthority`, also for bits behind the prefix and for a zone id.
+    Raises :class:`BadAuthority`, also for host bits that are set and for a zone id.
     """
     given, _, length = text.partition("/")
     if "%" in given:
         raise BadAuthority(f"{text!r} has a zone id: write the network without it")
     try:
-        # ip_network would also take masks, of which it guesses the direction.
+        # ip_network would also accept masks, and guesses whether one is a netmask or a hostmask.
         if not (length.isascii() and length.isdecimal()):
             raise ValueError
         network = ip_network(text, strict=False)
@@ -194,10 +194,10 @@ def parse_network(text: str) -> Network:
 
 
 def means_every_machine(host: Address | str) -> bool:
-    """Return whether ``host``, in its canonical form, is something else on each machine.
+    """Return whether ``host``, in canonical form, means a different machine on each machine.
 
-    Such are the names and addresses of loopback, and link-local, unspecified and multicast
-    addresses: none of them tells one machine from another.
+    This holds for loopback names and addresses and for link-local, unspecified and multicast
+    addresses: none of them identifies one machine.
     """
     if isinstance(host, str):
         return host in _LOOPBACK_NAMES or host.endswith(_LOOPBACK_DOMAINS)
@@ -205,7 +205,7 @@ def means_every_machine(host: Address | str) -> bool:
 
 
 def parse_port(text: str) -> int:
-    """Read a port number, 1 to 65535, in decimal. Raises :class:`BadAuthority`."""
+    """Parse a decimal port number, 1 to 65535. Raises :class:`BadAuthority`."""
     if _PORT.fullmatch(text) and 1 <= (number := int(text)) <= 65535:
         return number
     raise BadAuthority(f"{text!r} is not a port: write a number from 1 to 65535")

@@ -1,4 +1,4 @@
-"""Bearer tokens in heads (RFC 6750 section 2.1)."""
+"""Bearer tokens in the ``Authorization`` field (RFC 6750 section 2.1)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import re
 from yurttunnel.http.fields import Head
 
 LONGEST_TOKEN = 16 * 1024
-"""Characters: those of service accounts have about 1,000, of identity providers some thousand."""
+"""The maximum length in characters. Tokens of service accounts have about 1,000, those of identity
+providers a few thousand."""
 
-# With more than one space kube-apiserver sees no token, and answers as it answers nobody
+# With more than one space kube-apiserver finds no token, and treats the request as anonymous
 # (``AuthenticateRequest`` of k8s.io/apiserver pkg/authentication/request/bearertoken).
 _BEARER = re.compile(rb"bearer ([\x21-\x7e]+) *", re.IGNORECASE)
 
 
 class BadToken(Exception):
-    """An ``Authorization`` field that cannot be a token; one line says why."""
+    """An ``Authorization`` field without a valid token; the message says why in one line."""
 
 
 def bearer_token(head: Head) -> str | None:
-    """Return the bearer token of a request, ``None`` when it has none.
+    """Return the bearer token of a request, or ``None`` if there is no ``Authorization`` field.
 
     Raises :class:`BadToken`.
     """

@@ -1,7 +1,7 @@
-"""Bodies as they are on the wire, read and written without input or output.
+"""Decoding and encoding of message bodies, without I/O.
 
-Pieces of a body are passed on as they come; nothing waits for a chunk to be complete, and only
-the few bytes of a line that has been cut are ever kept.
+Pieces of a body are passed on as they arrive. Nothing waits for a complete chunk, and only an
+incomplete line (a chunk size or a trailer) is ever buffered.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from yurttunnel.http.fields import (
 )
 from yurttunnel.http.framing import NO_BODY, BodyKind, Framing
 
-# Found once, in their order, as a look into an enumeration costs as much as a call.
+# Unpacked once: an attribute access to an enum costs as much as a function call.
 _NONE, _LENGTH, _CHUNKED, _UNTIL_CLOSE = BodyKind
 
-# RFC 9112 section 7.1, with less freedom: at most 15 digits, which no chunk of any size needs,
-# no white space before an extension, and extensions in ASCII. They are ignored.
+# RFC 9112 section 7.1, but stricter: at most 15 digits (no real chunk needs more), no white space
+# before an extension, and extensions in ASCII. Extensions are ignored.
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e]*)?")
 _LINE_END = b"\r\n"
 _LAST_CHUNK = b"0\r\n"
 _FREE_LINE_BYTES = 16
-"""Bytes of a size line that do not count as overhead: any size without extensions is free."""
+"""Bytes of a size line that do not count as overhead: enough for any size without extensions."""
 
 
 class BodyError(Exception):
-    """A body that is not what its framing says; one line says why."""
+    """A body that does not match its framing; the message says why in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """How much around the data of a chunked body is taken in.
+    """Limits for everything in a chunked body besides its data.
 
-    ``max_line_bytes`` bounds a line with the size and the extensions of a chunk, ``max_overhead``
-    by how many bytes the lines may be ahead of the data, ``max_trailer_bytes`` and
-    ``max_trailers`` the fields behind the body.
+    ``max_line_bytes`` limits one line with the size and extensions of a chunk; ``max_overhead``
+    limits how many bytes of such lines may exceed the data; ``max_trailer_bytes`` and
+    ``max_trailers`` limit the trailer fields.
     """
 
     max_line_bytes: int = 256
@@ -55,10 +55,10 @@ _DEFAULT_LIMITS = BodyLimits()
 
 
 class BodyReader:
-    """Reads one body.
+    """Decodes one body.
 
-    ``ended`` is true once the body is complete, at once when it has no bytes; ``trailers`` are
-    the fields behind it. The reader is of no use after it has raised.
+    ``ended`` is true once the body is complete, from the start if it is empty. ``trailers`` are
+    the trailer fields. The reader cannot be used after it has raised.
     """
 
     def __init__(self, framing: Framing, limits: BodyLimits = _DEFAULT_LIMITS) -> None:
@@ -69,14 +69,14 @@ class BodyReader:
 
     @property
     def trailers(self) -> list[tuple[bytes, bytes]]:
-        """The fields behind the body; complete when the body has ended."""
+        """The trailer fields; complete when the body has ended."""
         return self._chunks.trailers if self._chunks is not None else []
 
     def feed(self, data: bytes, deliver: Callable[[bytes], object]) -> bytes:
-        """Take the next bytes, and call ``deliver`` with what they have of the body, if anything.
+        """Decode the next bytes and call ``deliver`` with the part of the body in them, if any.
 
-        Returns what follows the body once it has ended, and nothing before. ``deliver`` is
-        called at most once, and last, so that it may do anything. Raises :class:`BodyError`.
+        Returns the bytes that follow the body once it has ended, ``b""`` before. ``deliver`` is
+        called at most once and last, so it may do anything. Raises :class:`BodyError`.
         """
         if self.ended:
             return data
@@ -92,9 +92,9 @@ class BodyReader:
         return rest
 
     def end_of_input(self) -> None:
-        """Take note that the connection ends here.
+        """Handle the end of the connection.
 
-        Raises :class:`BodyError` unless that is the end of the body, too.
+        Raises :class:`BodyError` unless the body ends there too.
         """
         if self._kind is _UNTIL_CLOSE:
             self.ended = True
@@ -112,7 +112,7 @@ class BodyReader:
 
 
 class BodyWriter:
-    """Frames one body. Nothing that it raises for has been written in part."""
+    """Encodes one body. A call that raises has written nothing."""
 
     def __init__(self, framing: Framing) -> None:
         self._kind = framing.kind
@@ -120,9 +120,9 @@ class BodyWriter:
         self._finished = False
 
     def encode(self, data: bytes) -> bytes:
-        """Frame the next piece. Raises :class:`BodyError` when the body has no room for it."""
+        """Encode the next piece. Raises :class:`BodyError` if it exceeds the announced length."""
         if not data:
-            # As a chunk it would be the last.
+            # An empty chunk would end the body.
             return b""
         kind = self._kind
         if self._finished or kind is _NONE:
@@ -136,12 +136,12 @@ class BodyWriter:
         return data
 
     def finish(self, trailers: Fields = ()) -> bytes:
-        """End the body with those of ``trailers`` that are :data:`SENT_IN_TRAILERS`.
+        """End the body, with those of ``trailers`` that are in :data:`SENT_IN_TRAILERS`.
 
-        All are left out where the framing has no room for them.
+        Trailers are dropped if the framing does not support them.
 
-        Raises :class:`BodyError` when something is missing, and ``ValueError`` for trailers that
-        cannot be sent safely.
+        Raises :class:`BodyError` if the body is shorter than announced, and ``ValueError`` for
+        trailers that cannot be sent safely.
         """
         if self._kind is _LENGTH and self._remaining:
             raise BodyError(f"{self._remaining} bytes of the body are missing")
@@ -160,23 +160,23 @@ class BodyWriter:
 
 NO_BODY_READER = BodyReader(NO_BODY)
 NO_BODY_WRITER = BodyWriter(NO_BODY)
-"""Those of all messages without a body, in which they can do nothing but end."""
+"""The reader and writer shared by all messages without a body; they have no state per message."""
 
 
 class _ChunkState(enum.Enum):
     SIZE = enum.auto()
-    """A line with a size is expected."""
+    """A size line is expected."""
     DATA = enum.auto()
-    """So many bytes of a chunk are still to come."""
+    """The data of a chunk is expected."""
     DATA_END = enum.auto()
-    """The line end behind a chunk is expected."""
+    """The line end after a chunk is expected."""
     TRAILERS = enum.auto()
-    """Fields are expected, or the empty line that ends the body."""
+    """A trailer field, or the empty line that ends the body, is expected."""
     ENDED = enum.auto()
 
 
 class _Chunks:
-    """The chunked coding (RFC 9112 section 7.1)."""
+    """A decoder of the chunked transfer coding (RFC 9112 section 7.1)."""
 
     def __init__(self, limits: BodyLimits) -> None:
         self.trailers: list[tuple[bytes, bytes]] = []
@@ -193,7 +193,7 @@ class _Chunks:
         return self._state is _ChunkState.ENDED
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return what ``data`` has of the body, and what follows the body once it has ended."""
+        """Return the part of the body in ``data``, and the bytes after the body if it has ended."""
         if self._cut:
             data = self._cut + data
             self._cut = b""
@@ -201,12 +201,12 @@ class _Chunks:
         while position is not None and self._state is not _ChunkState.ENDED:
             position = self._step(data, position)
         pieces, self._pieces = self._pieces, []
-        # Joined, so that many small chunks in one read cost whoever takes them only one call.
+        # Joined, so that many small chunks in one read cost only one call of the consumer.
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         return body, b"" if position is None else data[position:]
 
     def _step(self, data: bytes, start: int) -> int | None:
-        """Read one element from ``start`` on; give where it ends, ``None`` if more is needed."""
+        """Parse one element at ``start``; return where it ends, or ``None`` if it is incomplete."""
         state = self._state
         if state is _ChunkState.DATA:
             return self._data(data, start)
@@ -242,7 +242,7 @@ class _Chunks:
         size = int(line[1], 16)
         self._remaining = size
         self._state = _ChunkState.DATA if size else _ChunkState.TRAILERS
-        # As Go's net/http does since CVE-2023-39326: data makes up for what is around it.
+        # As in Go's net/http since CVE-2023-39326: data offsets the overhead.
         overhead = self._overhead + end - start - _FREE_LINE_BYTES - 2 * size
         self._overhead = max(0, overhead)
         if overhead > self._limits.max_overhead:

@@ -1,7 +1,7 @@
-"""The side of HTTP/1.1 that asks: one connection to one origin, one exchange at a time.
+"""An HTTP/1.1 client connection: one connection to one origin, one exchange at a time.
 
-Nothing of a response is guessed: what cannot be framed for certain fails, and a connection is
-used again only when the response ended where it said it would, with not one byte behind it.
+Nothing about a response is guessed. A response with ambiguous framing fails, and a connection is
+reused only if the response ended where its framing says, with not a single byte after it.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ from yurttunnel.http.interfaces import (
 
 MAX_INTERIM_RESPONSES = 16
 MAX_INTERIM_BYTES = 64 * 1024
-"""How much may come of one exchange before its final response (RFC 9110 section 15.2 sets no
-bound). Go's net/http has such bounds, too. Whoever passes interim responses on has nothing to
-pause: they are written whether or not there is room, so this bounds what is kept of them."""
+"""Limits on the interim responses of one exchange (RFC 9110 section 15.2 sets none; Go's net/http
+has similar ones). Interim responses are forwarded without back-pressure, so this limits how much of
+them is buffered."""
 
 LINGER = 5.0
-"""Seconds that an origin has to take what was sent and to end TLS after us, before the connection
-is aborted."""
+"""Seconds for an origin to receive the remaining data and to close TLS after this end has closed;
+then the connection is aborted."""
 
 _USUALLY_WITH_BODY = frozenset({b"POST", b"PUT", b"PATCH"})
 
 
 class WrittenRequest(NamedTuple):
-    """The head of a request, checked and written; it may be sent many times."""
+    """The head of a request, checked and serialized; it may be sent many times."""
 
     method: bytes
     head: bytes
     framing: Framing
-    """How the body that follows is framed."""
+    """The framing of the body that follows."""
     upgrade: bool
-    """A 101 is accepted."""
+    """Whether a 101 response is accepted."""
 
     def with_field(self, name: bytes, value: bytes) -> WrittenRequest:
-        """Return the request with one more field, which is of its own.
+        """Return a copy of the request with one more field.
 
-        Raises ``ValueError`` for what cannot be sent safely.
+        Raises ``ValueError`` for a field that cannot be sent safely.
         """
         line = format_fields(((name, value),))
         if is_of_connection(name):
@@ -75,19 +75,19 @@ class WrittenRequest(NamedTuple):
 def write_request(
     method: bytes, target: bytes, fields: Fields, *, has_body: bool = False, upgrade: bool = False
 ) -> WrittenRequest:
-    """Check and write the head of a request.
+    """Check and serialize the head of a request.
 
-    ``fields`` include ``Host``. With a ``Content-Length`` the body has that length; without,
-    it is sent in chunks if ``has_body``, and there is none if not. With ``upgrade`` the
-    fields include ``Connection`` and ``Upgrade``, and a 101 is accepted.
+    ``fields`` include ``Host``. With a ``Content-Length`` the body has that length. Without one it
+    is sent chunked if ``has_body`` is true; otherwise there is no body. With ``upgrade`` the fields
+    include ``Connection`` and ``Upgrade``, and a 101 is accepted.
 
-    Raises ``ValueError`` for what cannot be sent safely, and for CONNECT, whose answers have a
-    framing of their own (RFC 9110 section 9.3.6).
+    Raises ``ValueError`` for fields that cannot be sent safely, and for CONNECT, whose responses
+    are framed differently (RFC 9110 section 9.3.6).
     """
     if method == b"CONNECT":
         raise ValueError("CONNECT cannot be sent")
     length = declared_length(fields, upgrade)
-    # A body of no bytes is complete already.
+    # An empty body is complete already.
     framing = NO_BODY
     if length:
         framing = of_length(length)
@@ -103,11 +103,14 @@ def write_request(
 class ClientConnection(HTTPConnection):
     """A connection to one origin, over any transport.
 
-    ``limits`` are for the heads of responses. Whoever keeps connections sets these: ``on_answer``
-    is called with the connection when a final response has begun that is not over at once, and with
-    whether that hands the connection over (a 101 that was asked for; then it is called before),
-    ``on_idle`` each time the connection can be used again, ``on_lost`` when it has ended. Timing
-    out is the business of whoever asks, except for ``linger`` (see :data:`LINGER`).
+    ``limits`` apply to response heads. A connection pool sets these callbacks:
+
+    - ``on_answer(connection, switches)`` when a final response has begun and is not complete at
+      once. ``switches`` is true for a 101 that was requested, before the connection is handed over.
+    - ``on_idle(connection)`` each time the connection can be reused;
+    - ``on_lost(connection)`` when it is closed.
+
+    Callers implement their own timeouts, except for ``linger`` (see :data:`LINGER`).
     """
 
     on_answer: Callable[[ClientConnection, bool], object] | None = None
@@ -119,7 +122,7 @@ class ClientConnection(HTTPConnection):
     ) -> None:
         super().__init__()
         self.requests = 0
-        """How many requests have been made."""
+        """The number of requests sent."""
         self._clock = clock
         self._limits = limits or HeadLimits()
         self._linger = linger
@@ -137,19 +140,19 @@ class ClientConnection(HTTPConnection):
     # -- life ----------------------------------------------------------------------------------
 
     def connectionMade(self) -> None:
-        """Begin; over TLS the handshake comes first."""
+        """Become ready, over TLS after the handshake."""
         self._take = self._take_unexpected
         if not self.secure:
             self._become_ready()
 
     def handshakeCompleted(self) -> None:
-        """TLS is there."""
+        """Become ready: the TLS handshake is complete."""
         self._become_ready()
 
     def when_ready(self) -> Deferred[ClientConnection]:
-        """Return a ``Deferred`` that fires when requests can be sent, over TLS after its handshake.
+        """Return a ``Deferred`` that fires when requests can be sent, over TLS after the handshake.
 
-        It fails with the reason when the connection is lost before.
+        It fails with the reason if the connection is lost first.
         """
         if self._ready:
             return succeed(self)
@@ -161,11 +164,11 @@ class ClientConnection(HTTPConnection):
 
     @property
     def reusable(self) -> bool:
-        """A request can be made now."""
+        """Whether a request can be sent now."""
         return self._exchange is None and not (self._closing or self.lost or self._input_ended)
 
     def close(self) -> None:
-        """Close for good; a running exchange fails."""
+        """Close the connection; an exchange in progress fails."""
         if self._exchange is not None:
             self.fail("the connection was closed")
         elif not self._closing and not self.lost:
@@ -176,7 +179,7 @@ class ClientConnection(HTTPConnection):
             self.transport.loseConnection()
 
     def abort(self) -> None:
-        """Close at once, without a word to an exchange."""
+        """Abort the connection, without notifying an exchange in progress."""
         self._closing = True
         self._take = None
         self._exchange = None
@@ -198,7 +201,7 @@ class ClientConnection(HTTPConnection):
     def send(self, request: WrittenRequest, receiver: IResponseReceiver) -> ClientExchange:
         """Begin an exchange by sending the head of a request.
 
-        Raises :class:`ExchangeFailed` when the connection cannot be used any more.
+        Raises :class:`ExchangeFailed` if the connection is not reusable.
         """
         if not self.reusable:
             raise ExchangeFailed("the connection is closed", unanswered=True)
@@ -216,7 +219,7 @@ class ClientConnection(HTTPConnection):
     # -- responses -----------------------------------------------------------------------------
 
     def _take_unexpected(self, data: bytes) -> None:
-        """Drop a connection on which the origin speaks unasked."""
+        """Abort a connection on which the origin sends data without a request."""
         self.abort()
 
     def _take_head(self, data: bytes) -> None:
@@ -233,7 +236,7 @@ class ClientConnection(HTTPConnection):
             self.fail(f"the answer cannot be used: {error}")
             return
         self._held = self._reader.early
-        # It has all of a head that is long, and the connection may last.
+        # The reader holds the whole head, which may be long, and the connection may live long.
         del self._reader
         self._interim_bytes -= len(self._held)
         if 100 <= head.status <= 199 and head.status != 101:
@@ -247,7 +250,7 @@ class ClientConnection(HTTPConnection):
         if switches and self.on_answer is not None:
             self.on_answer(self, True)
             if self._exchange is not exchange:
-                # Ended by what others do who got room by it.
+                # A caller that got a connection from the pool in this callback has ended it.
                 return
         exchange.response_began(head, framing)
         if self._exchange is not exchange:
@@ -256,7 +259,7 @@ class ClientConnection(HTTPConnection):
             if self.on_answer is not None:
                 self.on_answer(self, False)
         elif self._user is None:
-            # Neither switched nor aborted.
+            # The receiver has neither switched nor aborted.
             exchange.abort()
 
     def _interim_received(self, exchange: ClientExchange, head: ResponseHead) -> None:
@@ -271,11 +274,11 @@ class ClientConnection(HTTPConnection):
         exchange.receiver.informational_received(head)
 
     def take_body(self, deliver: Callable[[bytes], object]) -> None:
-        """Read the body of the response; for the exchange."""
+        """Read the response body; called by the exchange."""
         self._deliver = deliver
         self._take = self._take_body
         if self._taking:
-            # What has come with the head is delivered with it, and so sent on with it.
+            # Deliver what came with the head in the same call, so that both are forwarded together.
             held, self._held = self._held, b""
             if held:
                 self._take_body(held)
@@ -285,7 +288,7 @@ class ClientConnection(HTTPConnection):
             self._apply_end()
 
     def take_whole(self, exchange: ClientExchange, length: int) -> bytes | None:
-        """Return a body of ``length`` bytes if it has come, and release the connection."""
+        """Return a body of ``length`` bytes if it is complete, and release the connection."""
         held = self._held
         if len(held) < length:
             return None
@@ -303,24 +306,24 @@ class ClientConnection(HTTPConnection):
             self.fail(f"the answer cannot be used: {error}")
             return
         if reader.ended and self._exchange is exchange:
-            # It has the exchange, and the connection may last.
+            # It refers to the exchange, and the connection may live long.
             del self._deliver
             self._held = rest + self._held
             self.response_complete(exchange)
 
     def response_complete(self, exchange: ClientExchange) -> None:
-        """Release the connection, then tell that the exchange is complete.
+        """Release the connection, then complete the exchange.
 
-        In this order, so that whatever the response makes its reader ask for next finds the
-        connection free.
+        In this order, so that a request sent from the completion callback finds the connection
+        free.
         """
         self._release(exchange)
         exchange.complete()
 
     def _release(self, exchange: ClientExchange) -> None:
-        """End the exchange, then keep the connection or close it.
+        """End the exchange, then keep or close the connection.
 
-        In this order, as the connection may be that of another one by the time that it is given up.
+        In this order, because releasing the connection may start another exchange on it.
         """
         self._exchange = None
         exchange.end()
@@ -331,7 +334,7 @@ class ClientConnection(HTTPConnection):
         self._held = b""
         self.set_reading()
         if not exchange.request_complete:
-            # An early answer. The rest of the request would be in the way of the next.
+            # An early response. The unsent rest of the request makes the connection unusable.
             self.abort()
         elif not keep:
             self.close()
@@ -341,11 +344,11 @@ class ClientConnection(HTTPConnection):
     # -- ends ----------------------------------------------------------------------------------
 
     def input_ended(self) -> None:
-        """The origin has ended its direction."""
+        """Handle the end of the origin's sending direction."""
         self._end_with(Failure(ConnectionDone()))
 
     def connection_ended(self, reason: Failure) -> None:
-        """The connection has ended."""
+        """Handle the end of the connection."""
         if self._closing_timer is not None:
             self._closing_timer.cancel()
             self._closing_timer = None
@@ -368,14 +371,14 @@ class ClientConnection(HTTPConnection):
             self._apply_end()
 
     def _apply_end(self) -> None:
-        """End the exchange as the connection has ended, now that everything has been read."""
+        """End the exchange according to how the connection ended, once all data has been read."""
         exchange, reason = self._exchange, self._end
         if exchange is None or reason is None or self._held:
             return
         if not exchange.reading:
             if self._take is not None:
                 self.fail("the connection was closed before an answer came", reason)
-            # Else the response waits to be wanted.
+            # Otherwise the response waits for a consumer of its body.
             return
         try:
             if not isinstance(reason.value, ConnectionDone):
@@ -387,7 +390,7 @@ class ClientConnection(HTTPConnection):
             self.response_complete(exchange)
 
     def fail(self, text: str, reason: Failure | None = None) -> None:
-        """Abort, and have the running exchange fail."""
+        """Abort the connection and fail the exchange in progress."""
         exchange = self._exchange
         assert exchange is not None
         error = ExchangeFailed(text, unanswered=not self._answered)

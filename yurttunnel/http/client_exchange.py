@@ -1,4 +1,4 @@
-"""One request and its response, on the side that asks."""
+"""One request and its response, on the client side."""
 
 from __future__ import annotations
 
@@ -25,41 +25,41 @@ from yurttunnel.http.interfaces import (
 
 
 class _State(enum.Enum):
-    """How far the response is."""
+    """The state of the response."""
 
     WAITING = enum.auto()
     """It has not begun."""
     UNWANTED = enum.auto()
-    """Its head is there; nobody has asked for its body yet."""
+    """Its head has arrived; its body has no consumer yet."""
     READING = enum.auto()
-    """Its body is read."""
+    """Its body is being read."""
     SWITCHED = enum.auto()
     """The connection belongs to another protocol."""
     ENDED = enum.auto()
     """It is complete, or has failed."""
 
 
-# Found once, in their order, as a look into an enumeration costs as much as a call.
+# Unpacked once: an attribute access to an enum costs as much as a function call.
 _WAITING, _UNWANTED, _READING, _SWITCHED, _ENDED = _State
 
 
 class RequestingConnection(ExchangeConnection, Protocol):
-    """What an exchange needs of the connection on which it asks."""
+    """The interface to the connection that a client exchange uses."""
 
     def take_body(self, deliver: Callable[[bytes], object]) -> None:
-        """Read the body of the response; ``deliver`` gets each piece."""
+        """Read the response body; ``deliver`` is called with each piece."""
 
     def take_whole(self, exchange: ClientExchange, length: int) -> bytes | None:
-        """Return a body of ``length`` bytes if it has come, and release the connection."""
+        """Return a body of ``length`` bytes if it is complete, and release the connection."""
 
     def response_complete(self, exchange: ClientExchange) -> None:
-        """Release the connection: the response to ``exchange`` has been read."""
+        """Release the connection: the response of ``exchange`` has been read."""
 
     def hand_over(self, user: IProtocol, transport: Any) -> None:
         """Make ``user`` the protocol of the connection."""
 
     def fail(self, text: str) -> None:
-        """Abort, and have the exchange fail."""
+        """Abort the connection and fail the exchange."""
 
 
 @implementer(IClientExchange)
@@ -81,10 +81,10 @@ class ClientExchange(ExchangeSide):
         self.receiver = receiver
         self.has_body = False
         self.keeps_alive = False
-        """The origin takes another request after this."""
+        """Whether the origin accepts another request after this one."""
         self.reader: BodyReader
         self.request_complete = not framing.announces_body
-        """The request has been handed to the transport to its end."""
+        """Whether the whole request has been written to the transport."""
         self._writer = BodyWriter(framing) if framing.announces_body else NO_BODY_WRITER
         self._upgrade = upgrade
         self._framing = NO_BODY
@@ -109,21 +109,21 @@ class ClientExchange(ExchangeSide):
 
     @property
     def receivable(self) -> bool:
-        """There may be more of the response's body."""
+        """Whether more of the response body may arrive."""
         return self._state in (_UNWANTED, _READING)
 
     @property
     def reading(self) -> bool:
-        """Somebody takes the body."""
+        """Whether the body has a consumer."""
         return self._state is _READING
 
     @property
     def may_switch(self) -> bool:
-        """A 101 hands the connection over."""
+        """Whether a 101 response is acceptable now."""
         return self._upgrade and self.request_complete
 
     def response_began(self, head: ResponseHead, framing: Framing) -> None:
-        """Notify the receiver; for the connection."""
+        """Notify the receiver of the response head; called by the connection."""
         self._framing = framing
         self.keeps_alive = framing.kind is not BodyKind.UNTIL_CLOSE and keeps_alive(head)
         self.has_body = framing.announces_body
@@ -145,7 +145,7 @@ class ClientExchange(ExchangeSide):
             self._connection.take_body(sink.write)
 
     def take_whole(self) -> bytes | None:
-        """See ``IBodySource``; with it the exchange is complete, of which nobody is told."""
+        """See ``IBodySource``; completes the exchange without notifying the receiver."""
         framing = self._framing
         if self._state is not _UNWANTED or framing.kind is not BodyKind.LENGTH:
             return None
@@ -164,7 +164,7 @@ class ClientExchange(ExchangeSide):
 
     @property
     def ended(self) -> bool:
-        """It is complete, or has failed."""
+        """Whether the exchange is complete or has failed."""
         return self._state is _ENDED
 
     def abort(self) -> None:
@@ -173,19 +173,19 @@ class ClientExchange(ExchangeSide):
             self._connection.fail("the exchange was aborted")
 
     def complete(self) -> None:
-        """Finish the sink and tell the receiver of the end; for the connection."""
+        """Finish the sink and notify the receiver of the end; called by the connection."""
         sink = self._sink
-        # It may have the exchange as its source.
+        # The sink may refer to the exchange as its source.
         del self._sink
         sink.finish(self.reader.trailers)
         self.receiver.exchange_ended(None)
 
     def end(self) -> None:
-        """Note the end, of which the receiver is told next; for the connection."""
+        """Mark the exchange as ended; the connection calls this, then notifies the receiver."""
         self._state = _ENDED
 
     def switched_connection_ended(self, reason: Failure) -> None:
-        """The connection that was handed over has ended; for the connection."""
+        """Handle the end of a connection that was handed over; called by the connection."""
         self._state = _ENDED
         error = None
         if not isinstance(reason.value, ConnectionDone):
@@ -194,6 +194,6 @@ class ClientExchange(ExchangeSide):
         self.receiver.exchange_ended(error)
 
     def wrong_length(self, error: BodyError) -> None:
-        """Abort after a body that does not have its length."""
+        """Abort after a body whose length does not match its head."""
         self._log.error("Defect: the body of a request does not have its length: {e}", e=error)
         self.abort()

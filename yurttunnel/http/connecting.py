@@ -1,4 +1,4 @@
-"""Connections on which requests can be made, by any endpoint."""
+"""Establish client connections over any endpoint."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Connection = TypeVar("Connection", bound=ClientConnection)
 
 
 async def connected(endpoint: IStreamClientEndpoint, make: Callable[[], Connection]) -> Connection:
-    """Return what ``make`` makes, connected by ``endpoint``, after the handshake of TLS.
+    """Return a connection built by ``make``, connected by ``endpoint``, after the TLS handshake.
 
-    Fails as the endpoint does, or with the reason for which the connection was lost. Whoever
-    connects bounds the time: what is cancelled leaves no connection.
+    Fails as the endpoint does, or with the reason why the connection was lost. There is no
+    timeout; cancelling aborts the connection.
     """
     factory = Factory.forProtocol(make)
-    # Without two lines in the log for each connection.
+    # Otherwise Twisted logs two lines for each connection.
     factory.noisy = False
     connection = cast("Connection", await _cancellable(endpoint.connect(factory)))
     try:
@@ -34,9 +34,9 @@ async def connected(endpoint: IStreamClientEndpoint, make: Callable[[], Connecti
 
 
 def _cancellable(attempt: Deferred[Any]) -> Deferred[Any]:
-    """Have it end in ``CancelledError`` when it is cancelled.
+    """Return a ``Deferred`` that fails with ``CancelledError`` when it is cancelled.
 
-    Endpoints make other errors of that, which look like those of a connection that failed.
+    Endpoints fail with other errors on cancellation, which look like a failed connection.
     """
     cancelled = False
 

@@ -1,8 +1,8 @@
-"""What both sides of an HTTP connection have in common: its two directions, and their end.
+"""The common base of client and server connections: both directions and how they end.
 
-A transport reads too much (what follows may not be wanted yet) and is told to write in pieces
-that belong together. :class:`ConnectionWriter` is the direction that sends, :class:`HTTPConnection`
-deals with the one that receives, and with handing both over after an upgrade.
+A transport may read more than is wanted yet, and writes that belong together should leave in one
+piece. :class:`ConnectionWriter` is the sending direction. :class:`HTTPConnection` is the receiving
+direction, and hands both over to another protocol after an upgrade.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from yurttunnel.http.fields import Fields
 _OF_ONE_CONNECTION = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
 )
-"""Fields that the connection adds by itself, or nobody (RFC 9110 section 7.6.1)."""
+"""Hop-by-hop fields that only the connection itself may add (RFC 9110 section 7.6.1)."""
 
 _CHECKED = _OF_ONE_CONNECTION | {b"content-length"}
-# Few others have a name of one of these lengths.
+# A cheap first test: few other fields have a name of one of these lengths.
 _LENGTHS = frozenset(map(len, _CHECKED))
 
 _OF_AN_UPGRADE = frozenset({b"connection", b"upgrade"})
 
 
 def declared_length(fields: Fields, upgrade: bool = False) -> int | None:
-    """Check ``fields`` that are to be sent, and give what ``Content-Length`` says, if any.
+    """Check ``fields`` to be sent, and return the value of ``Content-Length``, if any.
 
-    Raises ``ValueError`` for a bad length, and for fields that are the business of the
-    connection; those of an upgrade are allowed with ``upgrade``.
+    Raises ``ValueError`` for a bad length, and for fields that only the connection may add;
+    ``Connection`` and ``Upgrade`` are allowed with ``upgrade``.
     """
     length = None
     for name, value in fields:
@@ -57,15 +57,15 @@ def declared_length(fields: Fields, upgrade: bool = False) -> int | None:
 
 
 def is_of_connection(name: bytes) -> bool:
-    """Return whether a field frames its message, or concerns one connection only."""
+    """Return whether a field frames its message or is hop-by-hop."""
     return name.lower() in _CHECKED
 
 
 def is_secure(transport: Any) -> bool:
     """Return whether ``transport`` is TLS.
 
-    No interface tells: ``ISSLTransport`` promises the methods of a TCP socket, which the TLS of
-    :mod:`yurttunnel.tunnel.direct` has not. What all TLS transports have is this method.
+    No interface identifies TLS: ``ISSLTransport`` includes the methods of a TCP socket, which the
+    TLS of :mod:`yurttunnel.tunnel.direct` does not have. All TLS transports have this method.
     """
     return hasattr(transport, "getPeerCertificate")
 
@@ -73,16 +73,16 @@ def is_secure(transport: Any) -> bool:
 def has_hung_up(transport: Any) -> bool:
     """Return whether the peer has closed both directions, as far as the kernel knows (poll(2)).
 
-    Over TCP the kernel learns that only when it sends something, over a Unix socket at once.
+    Over TCP the kernel detects this only when it sends something, over a Unix socket at once.
     """
-    # Events need not be asked for: POLLHUP and POLLERR are always told.
+    # No events are requested: poll always reports POLLHUP and POLLERR.
     return _is_told(transport, 0)
 
 
 def has_ended(transport: Any) -> bool:
-    """Return whether the peer has closed its direction, also behind what has not been read yet.
+    """Return whether the peer has closed its sending direction, even if data is still unread.
 
-    Of TLS it is the connection below that counts.
+    For TLS this is the state of the underlying TCP connection.
     """
     return _is_told(transport.transport if is_secure(transport) else transport, select.POLLRDHUP)
 
@@ -97,16 +97,16 @@ def _is_told(transport: Any, events: int) -> bool:
 
 
 def all_taken(transport: Any) -> bool:
-    """Return whether nothing that was sent on ``transport``, TLS or not, is on its way any more."""
+    """Return whether the peer has everything sent on ``transport``, with or without TLS."""
     return socket_all_taken(transport.transport if is_secure(transport) else transport)
 
 
 def socket_all_taken(transport: Any) -> bool:
-    """Return whether nothing that was sent on a socket is on its way any more.
+    """Return whether no data that was sent on a socket is in flight any more.
 
-    The peer's kernel has all of it (``SIOCOUTQ`` of tcp(7) and unix(7)), or has reset the
-    connection, after which that figure stays as it was. False where there is no kernel to be
-    asked. A transport that holds data back itself has a socket that is full.
+    Either the peer has all of it (``SIOCOUTQ`` in tcp(7) and unix(7)), or the connection was reset,
+    after which that counter no longer changes. Returns false for a transport without a socket. Data
+    that the transport itself buffers needs no check: then the socket's buffer is full.
     """
     handle = getattr(transport, "getHandle", None)
     if handle is None:
@@ -119,8 +119,8 @@ def socket_all_taken(transport: Any) -> bool:
 class ConnectionWriter:
     """The sending direction of ``transport``.
 
-    It is the transport's producer from the beginning: so ``congested`` is known also while
-    nobody streams, and ``on_room`` is called when that is over.
+    It is registered as the transport's producer from the start, so ``congested`` is known even
+    without a streaming producer. ``on_room`` is called when the congestion is over.
     """
 
     def __init__(self, transport: Any, on_room: Callable[[], object]) -> None:
@@ -134,25 +134,25 @@ class ConnectionWriter:
         transport.registerProducer(self, True)
 
     def write(self, data: bytes) -> None:
-        """Send ``data``, or keep it while corked."""
+        """Send ``data``, or buffer it while corked."""
         if self._corked is None:
             self._write(data)
         else:
             self._corked.append(data)
 
     def cork(self) -> None:
-        """Keep what is written until :meth:`uncork`, to send it at once."""
+        """Buffer writes until :meth:`uncork`, to send them together."""
         if self._corked is None:
             self._corked = []
 
     def uncork(self) -> None:
-        """Send what was kept."""
+        """Send the buffered writes."""
         corked, self._corked = self._corked, None
         if corked:
             self._write(corked[0] if len(corked) == 1 else b"".join(corked))
 
     def register_producer(self, producer: Any) -> None:
-        """Pause ``producer``, a push producer, while the transport has enough to send."""
+        """Register a push producer, which is paused while the transport is congested."""
         if self._producer is not None:
             raise RuntimeError("a producer is registered already")
         self._producer = producer
@@ -164,7 +164,10 @@ class ConnectionWriter:
         self._producer = None
 
     def release(self) -> None:
-        """Leave the transport, for its next user or for its end, which waits for producers."""
+        """Unregister from the transport, before it is handed over or closed.
+
+        A transport with a producer does not close.
+        """
         if self._corked is not None:
             self.uncork()
         self._producer = None
@@ -173,22 +176,22 @@ class ConnectionWriter:
             self._transport.unregisterProducer()
 
     def pauseProducing(self) -> None:
-        """Pass it on: the transport has enough to send."""
+        """Pause the producer: the transport's buffer is full."""
         self.congested = True
         if self._producer is not None:
             self._producer.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Pass it on: the transport has sent."""
+        """Resume the producer: the transport's buffer has drained."""
         self.congested = False
         if self._producer is not None:
             self._producer.resumeProducing()
         if not self.congested:
-            # Else the producer has filled it again.
+            # Otherwise the producer has filled the buffer again.
             self._on_room()
 
     def stopProducing(self) -> None:
-        """Pass it on; ``connectionLost`` follows and says why."""
+        """Stop the producer; ``connectionLost`` follows with the reason."""
         self._registered = False
         if self._producer is not None:
             self._producer.stopProducing()
@@ -196,13 +199,13 @@ class ConnectionWriter:
 
 @implementer(IHalfCloseableProtocol)
 class HTTPConnection(Protocol):
-    """The receiving direction, one consumer at a time.
+    """The receiving direction, with one consumer at a time.
 
-    ``_take`` is what comes in is given to: a method that uses what it can and puts the rest into
-    ``_held``, or ``None`` while nobody wants anything. Then at most one read is held, and the
-    transport is paused. So nothing that is read early gets lost or out of order.
+    Received data is passed to ``_take``, a method that consumes what it can and stores the rest in
+    ``_held``. While ``_take`` is ``None`` at most one read is held and the transport is paused. So
+    data that is read early is neither lost nor reordered.
 
-    ``secure`` tells that the transport is TLS. TLS has no half-close here: an end of one
+    ``secure`` is true if the transport is TLS. There is no half-close over TLS: the end of one
     direction ends both, and Twisted passes ``loseWriteConnection`` on to the socket below TLS,
     which destroys data.
     """
@@ -210,19 +213,19 @@ class HTTPConnection(Protocol):
     transport: Any  # ITransport, its consumer and producer, and what sockets add to it
     secure: bool
     lost = False
-    """The connection has ended."""
+    """Whether the connection has ended."""
 
     writer: ConnectionWriter
-    """The sending direction; for exchanges."""
+    """The sending direction, which exchanges use."""
 
     def __init__(self) -> None:
         self._take: Callable[[bytes], object] | None = None
         self._held = b""
         self._taking = False
         self._reading = True
-        # The consumer of a body wants nothing for now.
+        # Whether the consumer of the body is paused.
         self._body_paused = False
-        # The peer has ended its direction.
+        # Whether the peer has ended its sending direction.
         self._input_ended = False
         self._user: IProtocol | None = None
 
@@ -233,12 +236,12 @@ class HTTPConnection(Protocol):
         super().makeConnection(transport)
 
     def dataReceived(self, data: bytes) -> None:
-        """Take ``data``, after what is held."""
+        """Append ``data`` to what is held, and deliver it."""
         self._held = self._held + data if self._held else data
         self.advance()
 
     def advance(self) -> None:
-        """Deliver what is held to whoever takes it, as long as somebody does."""
+        """Deliver the held data for as long as there is a consumer."""
         if self._taking:
             return
         self._taking = True
@@ -252,33 +255,33 @@ class HTTPConnection(Protocol):
             self.set_reading()
 
     def set_reading(self) -> None:
-        """Pause or resume the transport where that has changed."""
+        """Pause or resume the transport if that state has changed."""
         reading = not self._held and not self._body_paused
         if reading is not self._reading and self._user is None and not self.lost:
             self._reading = reading
             if not reading:
                 self.transport.pauseProducing()
             elif not self._input_ended:
-                # Resumed after its end a socket would tell of it once more.
+                # A socket that is resumed after its end would report the end again.
                 self.transport.resumeProducing()
 
     def pause_body(self) -> None:
-        """Read no more for now."""
+        """Pause reading."""
         self._body_paused = True
         self.set_reading()
 
     def resume_body(self) -> None:
-        """Read again."""
+        """Resume reading."""
         self._body_paused = False
         self.set_reading()
 
     def room_made(self) -> None:
-        """The transport has sent enough to be given more; for subclasses."""
+        """Handle the end of congestion in the sending direction; for subclasses."""
 
     def hand_over(self, user: IProtocol, transport: Any) -> None:
-        """Make ``user`` the protocol of the connection, and give it what is held.
+        """Make ``user`` the protocol of the connection, and deliver the held data to it.
 
-        ``transport`` is what it writes to: that of the connection, or one around it.
+        ``user`` writes to ``transport``, which is the connection's own or a wrapper of it.
         """
         self.writer.release()
         self._take = None
@@ -288,8 +291,8 @@ class HTTPConnection(Protocol):
         self._user = user
         held, self._held = self._held, b""
         user.makeConnection(transport)
-        # Found once, after the user has had a chance to say what it is: no HTTP code touches the
-        # bytes from here on.
+        # Looked up once, after makeConnection, where the user may replace its dataReceived: no
+        # HTTP code handles the bytes from here on.
         self.dataReceived = user.dataReceived  # type: ignore[method-assign] # see above
         if held:
             user.dataReceived(held)
@@ -297,7 +300,7 @@ class HTTPConnection(Protocol):
             self.readConnectionLost()
 
     def readConnectionLost(self) -> None:
-        """Notify whoever uses the connection that the peer has ended its direction."""
+        """Notify the user of the connection that the peer has ended its sending direction."""
         self._input_ended = True
         user = self._user
         if user is None:
@@ -308,7 +311,7 @@ class HTTPConnection(Protocol):
             self.transport.loseConnection()
 
     def writeConnectionLost(self) -> None:
-        """Notify whoever uses the connection that what was written has been sent and ended."""
+        """Notify the user of the connection that its sending direction is flushed and ended."""
         user = self._user
         if user is None:
             self.output_ended()
@@ -316,7 +319,7 @@ class HTTPConnection(Protocol):
             IHalfCloseableProtocol(user).writeConnectionLost()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Notify whoever uses the connection that it has ended."""
+        """Notify the user of the connection that it has ended."""
         self.lost = True
         self.writer.unregister_producer()
         user = self._user
@@ -325,10 +328,10 @@ class HTTPConnection(Protocol):
         self.connection_ended(reason)
 
     def input_ended(self) -> None:
-        """The peer has ended its direction; for subclasses."""
+        """Handle the end of the peer's sending direction; for subclasses."""
 
     def output_ended(self) -> None:
-        """All has been sent, and our direction is ended; for subclasses."""
+        """Handle the end of the sending direction, after all data was sent; for subclasses."""
 
     def connection_ended(self, reason: Failure) -> None:
-        """The connection has ended; for subclasses."""
+        """Handle the end of the connection; for subclasses."""

@@ -1,4 +1,4 @@
-"""One timer for many things that all have the same time to get done."""
+"""One timer for many items that share the same timeout."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ log = Logger()
 
 
 class Deadlines(Generic[T]):
-    """Calls ``expired(item)`` for each item that is still in ``seconds`` after it was added.
+    """Calls ``expired(item)`` for each item that has not been discarded after ``seconds``.
 
-    A delayed call for each connection would cost more than the connection's head. Here adding
-    and discarding is one dictionary operation, since all items wait equally long and so expire in
-    the order in which they were added. One that ``expired`` raises for is logged, and does not
-    keep the others from expiring.
+    A delayed call for each connection would cost more than parsing a request head. Here adding
+    and discarding is one dictionary operation: all items have the same timeout, so they expire in
+    the order in which they were added. An exception from ``expired`` is logged, and the other
+    items expire all the same.
     """
 
     def __init__(self, clock: IReactorTime, seconds: float, expired: Callable[[T], object]) -> None:
         self._clock = clock
-        # Found once, as it is called for each item.
+        # Looked up once, because it is called for each item.
         self._now = clock.seconds
         self._seconds = seconds
         self._expired = expired
@@ -34,26 +34,26 @@ class Deadlines(Generic[T]):
         self._stopped = False
 
     def __len__(self) -> int:
-        """Count the items that wait."""
+        """Return the number of pending items."""
         return len(self._deadlines)
 
     def __contains__(self, item: T) -> bool:
-        """Return whether ``item`` waits."""
+        """Return whether ``item`` is pending."""
         return item in self._deadlines
 
     def items(self) -> list[T]:
-        """Return the items that wait, the oldest first."""
+        """Return the pending items, the oldest first."""
         return list(self._deadlines)
 
     def oldest(self, eligible: Callable[[T], bool]) -> tuple[float, T] | None:
-        """Return since when the first item that is ``eligible`` waits, and the item."""
+        """Return the oldest ``eligible`` item, with the time at which it was added before it."""
         for item, deadline in self._deadlines.items():
             if eligible(item):
                 return deadline - self._seconds, item
         return None
 
     def add(self, item: T) -> None:
-        """Give ``item``, which must not be in, its time; after :meth:`stop` it has no end."""
+        """Start the timeout of ``item``, which must not be pending; ignored after :meth:`stop`."""
         if self._stopped:
             return
         self._deadlines[item] = self._now() + self._seconds
@@ -61,11 +61,14 @@ class Deadlines(Generic[T]):
             self._timer = self._clock.callLater(self._seconds, self._check)
 
     def discard(self, item: T) -> None:
-        """Forget ``item``: it got done, or nobody waits for it."""
+        """Cancel the timeout of ``item``, if it is pending."""
         self._deadlines.pop(item, None)
 
     def stop(self) -> None:
-        """Forget all items and stop the timer, for good: connections may end after their owner."""
+        """Discard all items and stop the timer, also for items that are added later.
+
+        Connections may outlive their owner.
+        """
         self._stopped = True
         self._deadlines.clear()
         if self._timer is not None:
@@ -82,7 +85,7 @@ class Deadlines(Generic[T]):
                 break
             late.append(item)
         for item in late:
-            # One before it may have discarded it, and added it again.
+            # The callback of an earlier item may have discarded this one and added it again.
             if self._deadlines.get(item, math.inf) <= now:
                 del self._deadlines[item]
                 self._expire(item)
@@ -91,5 +94,5 @@ class Deadlines(Generic[T]):
         try:
             self._expired(item)
         except Exception:
-            # The deadlines of others have to be kept all the same.
+            # The other items have to expire all the same.
             log.failure("Defect: ending what has taken too long failed")

@@ -1,4 +1,4 @@
-"""An exchange in front of another: whoever stands between two changes what passes."""
+"""An exchange that wraps another, the base class for middlewares."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IBodySource, I
 
 @implementer(IExchange)
 class DelegatedExchange:
-    """Passes everything on to ``exchange``; subclasses change what they have to."""
+    """Delegates everything to ``exchange``; subclasses override what they change."""
 
     def __init__(self, exchange: IExchange) -> None:
         self.exchange = exchange

@@ -1,4 +1,4 @@
-"""How a failure is told to an HTTP caller: status, and a body that the caller can read."""
+"""Error responses for HTTP callers: the status, and a body in a format that the caller reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STATUS_OF_CODE = {
 }
 
 # StatusReason of k8s.io/apimachinery pkg/apis/meta/v1 types.go, as its NewGenericServerResponse
-# chooses it; InternalError is what it says of every other 5xx.
+# chooses it; every other 5xx is InternalError.
 _REASON_OF_STATUS = {
     401: "Unauthorized",
     403: "Forbidden",
@@ -47,13 +47,13 @@ _REASON_OF_STATUS = {
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _LONGEST_TEXT = 2048
 _LONGEST_REFUSAL = 1024
-"""Bytes that clients read of the answer to an upgrade that is refused (``NewClient`` of
-gorilla/websocket, client.go): what is longer they cut, and then cannot decode."""
+"""The number of bytes that clients read of the response to a rejected upgrade (``NewClient`` of
+gorilla/websocket, client.go). They truncate a longer body, and then cannot decode it."""
 _JSON_TYPES = frozenset({"application/json", "application/*"})
 
 
 class RequestFailed(Exception):
-    """A request that is to be answered with a failure: the HTTP ``status``, and why in one line."""
+    """A request to be answered with an error: the HTTP ``status``, and the reason in one line."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(status, text)
@@ -61,14 +61,14 @@ class RequestFailed(Exception):
         self.text = text
 
     def __str__(self) -> str:
-        """Return the line."""
+        """Return the reason."""
         return self.text
 
 
 class ApiFailure(RequestFailed):
-    """A failure of which the Kubernetes API tells more than a status and a line.
+    """An error with the further fields that the Kubernetes API returns.
 
-    ``reason`` is a ``StatusReason``, by default the usual one of the status. ``details`` are the
+    ``reason`` is a ``StatusReason``, by default the usual one for the status. ``details`` are the
     fields of ``StatusDetails``. ``retry_after`` is in seconds.
     """
 
@@ -89,31 +89,32 @@ class ApiFailure(RequestFailed):
 
 
 def status_of(code: Code) -> int:
-    """Return the HTTP status that answers a failed dial or session.
+    """Return the HTTP status for a failed dial or session.
 
-    Anything that is not foreseen is the fault of the far end: 502.
+    Codes without a status of their own are the fault of the far end: 502.
     """
     return _STATUS_OF_CODE.get(code, 502)
 
 
 def accepts_json(accept: Iterable[bytes]) -> bool:
-    """Return whether Accept fields ask for JSON by name.
+    """Return whether ``Accept`` fields name JSON.
 
-    kubectl sends ``application/json, */*``; ``*/*`` alone, as curl sends it, is somebody at a
-    terminal and gets text.
+    kubectl sends ``application/json, */*``. curl sends ``*/*`` alone; its user is at a terminal and
+    gets text.
     """
     return any(one.type in _JSON_TYPES for one in media_ranges(b",".join(accept)))
 
 
 def reads_status(head: Head | None) -> bool:
-    """Return whether the sender of ``head`` is to be told of a failure by a ``metav1.Status``.
+    """Return whether the client that sent ``head`` gets an error as a ``metav1.Status``.
 
-    Those who ask for JSON are, and those who ask for an upgrade, whatever else they accept: the
-    clients of Kubernetes decode the body of a refused upgrade as a Status without looking at its
-    type (``NewConnection`` of k8s.io/apimachinery pkg/util/httpstream/spdy/roundtripper.go,
-    ``RoundTrip`` of k8s.io/client-go transport/websocket/roundtripper.go). Their decoder reads
-    YAML, too, so a sentence with a colon would become a Status that says nothing. Without a head,
-    which was refused or never came, nobody knows who asked: then it is what all can read.
+    Clients that accept JSON do, and so do all that request an upgrade, whatever they accept:
+    Kubernetes clients decode the body of a rejected upgrade as a Status without checking its
+    content type (``NewConnection`` of k8s.io/apimachinery pkg/util/httpstream/spdy/roundtripper.go,
+    ``RoundTrip`` of k8s.io/client-go transport/websocket/roundtripper.go). Their decoder also
+    reads YAML, so a line of text with a colon would become an empty Status. If there is no head,
+    because it was rejected or never arrived, the client is unknown, and a Status is readable for
+    all.
     """
     if head is None:
         return True
@@ -128,11 +129,11 @@ def error_response(
     headers: Iterable[tuple[str, str]] = (),
     in_status_line: bool = False,
 ) -> bytes:
-    """Build a whole answer, after which the connection is to be closed.
+    """Build a complete error response, after which the connection is to be closed.
 
-    ``text`` and ``head`` are as in :func:`error_content`, ``headers`` more fields of the
-    answer, which are the program's own and not checked. With ``in_status_line`` the text is there,
-    too, in place of the phrase that belongs to the status: some callers show only that.
+    ``text`` and ``head`` are as in :func:`error_content`. ``headers`` are further fields; they are
+    not checked, since they come from this program. With ``in_status_line`` the text also replaces
+    the standard reason phrase, because some callers show only that.
     """
     fields, body = error_content(status, text, head)
     phrase = _one_line(text) if in_status_line else HTTPStatus(status).phrase
@@ -150,11 +151,11 @@ def error_response(
 def error_content(
     status: int, text: str, head: Head | None
 ) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """Return the fields and the body that tell a failure to the sender of ``head``.
+    """Return the fields and the body of an error response to the client that sent ``head``.
 
-    ``text`` may come from anywhere: control characters become spaces, and it is cut at 2048
-    characters; for who asks for an upgrade at 1024 bytes of the body. ``head`` is that of the
-    request, ``None`` when there was none that could be read.
+    ``text`` may come from any source: control characters are replaced by spaces, and it is
+    truncated to 2048 characters, or to a body of 1024 bytes for a request with an upgrade. ``head``
+    is the request head, ``None`` if there was no valid one.
     """
     line = _one_line(text)
     if reads_status(head):
@@ -162,7 +163,7 @@ def error_content(
         body = _metav1_status(status, line)
         if head is not None and requested_upgrade(head) is not None:
             while (too_long := len(body) - _LONGEST_REFUSAL) > 0:
-                # A character takes up to 12 bytes in JSON.
+                # A character takes up to 12 bytes in JSON: two escapes for a surrogate pair.
                 line = line[: -(too_long // 12) - 1]
                 body = _metav1_status(status, f"{line}...")
     else:
@@ -172,10 +173,10 @@ def error_content(
 
 
 def status_content(failure: RequestFailed) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """Return the fields and the body that tell ``failure`` to a client of the Kubernetes API.
+    """Return the fields and the body that report ``failure`` to a client of the Kubernetes API.
 
-    That is a ``metav1.Status`` in JSON, whatever the client accepts: all clients of Kubernetes
-    decode an answer by its type. The text is treated as :func:`error_content` treats it.
+    The body is a ``metav1.Status`` in JSON, whatever the client accepts: all Kubernetes clients
+    decode a response by its content type. The text is sanitized as in :func:`error_content`.
     """
     fields = [(b"Content-Type", b"application/json")]
     if not isinstance(failure, ApiFailure):

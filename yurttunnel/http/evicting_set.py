@@ -1,4 +1,4 @@
-"""Connections that strangers can hold, of which the oldest makes room for the next."""
+"""A bounded set of connections in which the newest evicts the oldest."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 class EvictingSet(Generic[T]):
-    """Connections in a state that should soon be over, the oldest first; at most ``most`` of them.
+    """At most ``most`` connections in a state that should be short, the oldest first.
 
-    Beyond that the oldest is given to ``evicted``, and counts no more. Who means it is through
-    in a few round trips, so a flood of connections that never get on keeps nobody out.
+    When another is added, the oldest is removed and passed to ``evicted``. A legitimate client
+    leaves the state within a few round trips, so a flood of stalled connections cannot lock it out.
     """
 
     def __init__(self, most: int, evicted: Callable[[T], object]) -> None:
@@ -22,24 +22,24 @@ class EvictingSet(Generic[T]):
         self._connections: OrderedDict[T, None] = OrderedDict()
 
     def __len__(self) -> int:
-        """Count them."""
+        """Return the number of connections."""
         return len(self._connections)
 
     def __iter__(self) -> Iterator[T]:
-        """Yield them, the oldest first."""
+        """Iterate over the connections, the oldest first."""
         return iter(self._connections)
 
     def __contains__(self, connection: T) -> bool:
-        """Return whether a connection counts."""
+        """Return whether a connection is in the set."""
         return connection in self._connections
 
     def begin(self, connection: T) -> None:
-        """Count one more."""
+        """Add a connection; if the set is full, evict the oldest."""
         self._connections[connection] = None
         if len(self._connections) > self._most:
             oldest, _ = self._connections.popitem(last=False)
             self._evicted(oldest)
 
     def end(self, connection: T) -> None:
-        """Count it no more, if it did."""
+        """Remove a connection, if it is in the set."""
         self._connections.pop(connection, None)

@@ -1,4 +1,4 @@
-"""One request and its response, on the side that serves."""
+"""One request and its response, on the server side."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IBodySource, I
 
 
 class _State(enum.Enum):
-    """How far the response is."""
+    """The state of the response."""
 
     WAITING = enum.auto()
-    """Only interim responses have been sent, if anything."""
+    """Nothing but interim responses has been sent."""
     BODY = enum.auto()
     """The head has been sent; the body follows."""
     SWITCHED = enum.auto()
     """The connection belongs to another protocol."""
     ENDED = enum.auto()
-    """The response is complete, or nobody waits for it any more."""
+    """The response is complete, or has been abandoned."""
 
 
-# Found once, in their order, as a look into an enumeration costs as much as a call.
+# Unpacked once: an attribute access to an enum costs as much as a function call.
 _WAITING, _BODY, _SWITCHED, _ENDED = _State
 
 
 class AnsweringConnection(ExchangeConnection, Protocol):
-    """What an exchange needs of the connection on which it is answered."""
+    """The interface to the connection that a server exchange uses."""
 
     secure: bool
 
@@ -47,16 +47,16 @@ class AnsweringConnection(ExchangeConnection, Protocol):
         deliver: Callable[[bytes], object],
         complete: Callable[[], object],
     ) -> None:
-        """Read the request's body: each piece, and that it is complete."""
+        """Read the request body: pass each piece to ``deliver``, then call ``complete``."""
 
     def body_asked_for(self) -> None:
-        """Have the time for a body that was held back begin now."""
+        """Restart the body timeout: the client was told to send the body that it held back."""
 
     def persists(self, exchange: ServerExchange) -> bool:
         """Return whether another request may follow ``exchange``, whose response begins now."""
 
     def exchange_complete(self, exchange: ServerExchange, persistent: bool) -> None:
-        """The response to ``exchange`` has been written: go on with the next request, or end."""
+        """Continue with the next request or close: the response of ``exchange`` was written."""
 
     def answer_and_close(
         self,
@@ -66,23 +66,23 @@ class AnsweringConnection(ExchangeConnection, Protocol):
         headers: Iterable[tuple[str, str]],
         in_status_line: bool,
     ) -> None:
-        """Answer with a failure, and close."""
+        """Send an error response, and close."""
 
     def switch(self, answer: bytes, protocol: IProtocol, alone: bool) -> None:
         """Send ``answer``, and hand the connection over to ``protocol``."""
 
     def abort(self) -> None:
-        """Close at once."""
+        """Abort the connection."""
 
 
 @implementer(IExchange)
 class ServerExchange(ExchangeSide):
-    """What the connection of a client makes of each request.
+    """The exchange that a server connection creates for each request.
 
-    Beside what ``IExchange`` promises: bodies that are written to responses without one (to
-    HEAD, 204, 304) are dropped, so that whoever answers GET answers HEAD, too. Nothing is added
-    to the fields but what frames the body and says whether the connection goes on; ``Date`` in
-    particular is the business of whoever is the origin.
+    In addition to the promises of ``IExchange``: a body written to a response without one (to HEAD,
+    204, 304) is dropped, so a handler of GET also handles HEAD. Only the fields for the framing of
+    the body and the persistence of the connection are added; ``Date``, for example, is up to the
+    origin.
     """
 
     failure = ""
@@ -103,7 +103,7 @@ class ServerExchange(ExchangeSide):
         self.awaits_continue: bool = (
             self.has_body and head.version == "1.1" and b"expect" in head.by_name
         )
-        """The client holds its body back until it is told to go on; for the connection."""
+        """Whether the client waits for ``100 Continue`` before it sends the body."""
         self._state = _WAITING
         self._persistent = False
         self._bodiless = False
@@ -127,11 +127,11 @@ class ServerExchange(ExchangeSide):
     def send_head(self, status: int, fields: Fields = (), reason: bytes = b"") -> None:
         """See ``IExchange``."""
         if self._state is not _ENDED:
-            # Who refuses something before having read it will hardly read it to its end.
+            # A handler that rejects a request before its body is complete will not read the rest.
             self._begin(status, fields, reason, self._delivering and status < 400)
 
     def _begin(self, status: int, fields: Fields, reason: bytes, reads_on: bool) -> None:
-        """Send the head; ``reads_on`` tells that a body that is incomplete will be read."""
+        """Send the head; with ``reads_on`` the rest of an incomplete request body will be read."""
         framing = self._framing(status, declared_length(fields))
         head = self._written_head(status, fields, reason, framing, reads_on)
         self._writer = BodyWriter(framing)
@@ -140,7 +140,7 @@ class ServerExchange(ExchangeSide):
     def _written_head(
         self, status: int, fields: Fields, reason: bytes, framing: Framing, reads_on: bool
     ) -> bytes:
-        """Return the head, with which the response begins."""
+        """Return the serialized head, and mark the response as begun."""
         self._check_waiting()
         if not 200 <= status <= 599:
             raise ValueError(f"{status} is not the status of a final response")
@@ -271,7 +271,7 @@ class ServerExchange(ExchangeSide):
     def abort(self) -> None:
         """See ``IExchange``."""
         if self._state is not _ENDED:
-            # Who has begun to answer is seen to break off, not to have said nothing.
+            # Flush what is corked, so that the client sees a truncated response rather than none.
             self._connection_writer.uncork()
             self.end(ExchangeFailed("the exchange was aborted"))
             self._connection.abort()
@@ -280,12 +280,12 @@ class ServerExchange(ExchangeSide):
 
     @property
     def receivable(self) -> bool:
-        """There may be more of the request's body."""
+        """Whether more of the request body may arrive."""
         return not (self._state is _ENDED or self._reader.ended)
 
     @property
     def body_ended(self) -> bool:
-        """The request has been read to its end."""
+        """Whether the whole request has been read."""
         return self._reader.ended
 
     def deliver_body(self, sink: IBodySink) -> None:
@@ -303,14 +303,14 @@ class ServerExchange(ExchangeSide):
         self._connection.take_body(self._reader, deliver, self._body_complete)
 
     def take_whole(self) -> bytes | None:
-        """See ``IBodySource``; bodies of requests are always delivered."""
+        """See ``IBodySource``; request bodies are always delivered."""
         return None
 
     # -- the end -------------------------------------------------------------------------------
 
     @property
     def ended(self) -> bool:
-        """The response is complete, or nobody waits for it any more."""
+        """Whether the response is complete or has been abandoned."""
         return self._state is _ENDED
 
     def on_end(self, callback: Callable[[ExchangeFailed | None], object]) -> None:
@@ -321,7 +321,7 @@ class ServerExchange(ExchangeSide):
             self._callbacks.append(callback)
 
     def end(self, error: ExchangeFailed | None) -> None:
-        """Note the end and tell of it; for the connection."""
+        """End the exchange and call the callbacks; called by the connection."""
         if self._state is _ENDED:
             return
         self._connection_writer.unregister_producer()
@@ -332,7 +332,7 @@ class ServerExchange(ExchangeSide):
             try:
                 callback(error)
             except Exception:
-                # The other callbacks are called all the same.
+                # The other callbacks still have to be called.
                 self._log.failure("Defect: a callback at the end of an HTTP exchange failed")
 
     # -- helpers -------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ class ServerExchange(ExchangeSide):
             raise RuntimeError("a response begins with send_head")
 
     def _framing(self, status: int, length: int | None) -> Framing:
-        """Return how the response's body is framed; ``length`` is that of its fields, if any."""
+        """Return the framing of the response body; ``length`` is its ``Content-Length``, if any."""
         if status in (204, 304) or self.head.method == b"HEAD":
             return NO_BODY
         if length is not None:
@@ -354,12 +354,12 @@ class ServerExchange(ExchangeSide):
         return CHUNKED if self.head.version == "1.1" else UNTIL_CLOSE
 
     def _deliver_unasked(self, data: bytes) -> None:
-        """Take a body that may have come without the client having been told to go on."""
+        """Deliver a body that the client may have sent without waiting for ``100 Continue``."""
         self._go_on()
         self._sink.write(data)
 
     def _go_on(self) -> None:
-        """Note that the client holds its body back no more."""
+        """Note that the client no longer waits for ``100 Continue``."""
         if self.awaits_continue:
             self.awaits_continue = False
             self._connection.body_asked_for()
@@ -369,11 +369,11 @@ class ServerExchange(ExchangeSide):
             self._sink.finish(self._reader.trailers)
 
     def wrong_length(self, error: BodyError) -> None:
-        """Abort after a body that does not have its length."""
+        """Abort after a body whose length does not match its head."""
         self._log.error(
             "Defect: the response to {method} {target} does not have its length: {error}",
             method=self.head.method.decode("ascii"),
-            # Without the query, which may hold what is to be executed.
+            # Without the query, which may contain the command of an exec request.
             target=self.head.target.partition(b"?")[0].decode("ascii"),
             error=error,
         )

@@ -1,4 +1,4 @@
-"""What the exchanges of both sides have in common: one body goes out, and one comes in."""
+"""The common base of client and server exchanges: each sends one body and receives one."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from yurttunnel.http.fields import Fields
 
 
 class ExchangeConnection(Protocol):
-    """What the exchanges of both sides need of their connection."""
+    """The interface to the connection that both kinds of exchange use."""
 
     transport: Any
     writer: ConnectionWriter
 
     def pause_body(self) -> None:
-        """Read no more for now."""
+        """Pause reading."""
 
     def resume_body(self) -> None:
-        """Read again."""
+        """Resume reading."""
 
 
 class ExchangeSide:
-    """One exchange on ``connection``: the consumer and the push producer that it is.
+    """One exchange on ``connection``, as a consumer and a push producer.
 
-    Subclasses say how far it is: whether it has ``ended``, and whether its body is
-    ``receivable``; and what follows from a body that is not as long as its head says.
+    Subclasses define its state (``ended``, ``receivable``), and how to handle a body whose length
+    does not match its head (``wrong_length``).
     """
 
     _log = Logger()
@@ -41,22 +41,22 @@ class ExchangeSide:
 
     @property
     def ended(self) -> bool:
-        """It is complete, or has failed."""
+        """Whether the exchange is complete or has failed."""
         raise NotImplementedError
 
     @property
     def receivable(self) -> bool:
-        """There may be more of the body that comes in."""
+        """Whether more of the incoming body may arrive."""
         raise NotImplementedError
 
     def wrong_length(self, error: BodyError) -> None:
-        """Abort, as more or less was written than ``Content-Length`` says: a defect."""
+        """Abort: more or less was written than ``Content-Length`` announced, which is a defect."""
         raise NotImplementedError
 
-    # -- the body that goes out ----------------------------------------------------------------
+    # -- the outgoing body ---------------------------------------------------------------------
 
     def registerProducer(self, producer: IProducer, streaming: bool) -> None:
-        """Pause ``producer``, a push producer, while the peer does not keep up."""
+        """Register a push producer, which is paused while the peer does not keep up."""
         if not streaming:
             raise ValueError("only push producers are served")
         if not self.ended:
@@ -68,7 +68,7 @@ class ExchangeSide:
             self._connection_writer.unregister_producer()
 
     def _send(self, data: bytes) -> bool:
-        """Send a piece; tell whether the body has room for it."""
+        """Send a piece; return whether it fits the announced length."""
         try:
             encoded = self._writer.encode(data)
         except BodyError as error:
@@ -78,7 +78,7 @@ class ExchangeSide:
         return True
 
     def _send_last(self, trailers: Fields) -> bool:
-        """End the body; tell whether it is as long as its head says."""
+        """End the body; return whether it has the announced length."""
         try:
             last = self._writer.finish(trailers)
         except BodyError as error:
@@ -88,7 +88,7 @@ class ExchangeSide:
             self._connection_writer.write(last)
         return True
 
-    # -- the body that comes in ----------------------------------------------------------------
+    # -- the incoming body ---------------------------------------------------------------------
 
     def pauseProducing(self) -> None:
         """See ``IPushProducer``."""
@@ -101,5 +101,5 @@ class ExchangeSide:
             self._connection.resume_body()
 
     def stopProducing(self) -> None:
-        """Read no more: its consumer is lost, and says by itself what that means."""
+        """Pause reading: the consumer is lost, and handles that itself."""
         self.pauseProducing()

@@ -1,6 +1,6 @@
-"""Header fields: what all heads have in common, and which fields concern one connection only.
+"""Header fields: the common base of message heads, and the hop-by-hop fields.
 
-A field is a pair of bytes, name and value, without the spaces around the value.
+A field is a pair of bytes, name and value, without the white space around the value.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ _HOP_BY_HOP = frozenset(
     }
 )
 _PER_CONNECTION = _HOP_BY_HOP | {b"connection"}
-# These frame and route the message for all who read it, or say whose it is. A Connection field
-# that names them is an attempt to have one reader lose them.
+# These frame, route or authenticate the message. A Connection field that names one of them is an
+# attempt to make a proxy drop it.
 _NEVER_NAMED = frozenset({b"authorization", b"content-length", b"host"})
 _NO_TRAILERS = _HOP_BY_HOP | {b"content-length", b"host"}
 SENT_IN_TRAILERS = frozenset({b"content-digest", b"etag", b"repr-digest", b"server-timing"})
-"""What is sent behind a body, of all that may have come there.
+"""The trailer fields that are forwarded; all others are dropped.
 
-RFC 9110 section 6.5 has nobody send a field there whose definition does not permit it, as readers
-may merge trailers into heads, and has senders reckon with their being discarded on the way. These
+RFC 9110 section 6.5 forbids to send a field as a trailer unless its definition permits that, since
+recipients may merge trailers into the head, and allows intermediaries to discard trailers. These
 permit it: ``ETag`` (RFC 9110 section 8.8.3), the digests (RFC 9530 sections 2 and 3) and
 ``Server-Timing`` (W3C).
 """
 
 
 class Head:
-    """What requests and responses have in common.
+    """The common base of request and response heads.
 
-    ``version`` is ``"1.0"`` or ``"1.1"``; ``fields`` are in the order sent, with the case of the
-    names kept, and are not to be changed. ``by_name`` has the values of each field that is there
-    by its name in lower case, in the order sent: a look into it is no function call.
+    ``version`` is ``"1.0"`` or ``"1.1"``. ``fields`` are in the order sent, with the case of the
+    names kept, and must not be modified. ``by_name`` maps the lower-case name of each field to its
+    values in the order sent; looking into it takes no function call.
 
-    One head may be that of many messages (:class:`yurttunnel.http.head.RequestHeads`).
+    Several messages may share one head (:class:`yurttunnel.http.head.RequestHeads`).
     """
 
     __slots__ = ("_derived", "by_name", "fields", "version")
@@ -71,9 +71,9 @@ class Head:
                 by_name[name] = [value]
 
     def derived(self, of: Callable[[Self], T]) -> T:
-        """Return ``of(self)``, which has to depend on nothing else: it is called once.
+        """Return ``of(self)`` and cache it, so ``of`` must depend on nothing but the head.
 
-        What it raises is not kept. It is a function that lasts, not one made for this call.
+        Exceptions are not cached. ``of`` is the cache key, so it must not be created for the call.
         """
         derived = self._derived
         if of not in derived:
@@ -86,17 +86,17 @@ class Head:
         return self.by_name.get(name, [])
 
     def end_to_end(self) -> list[tuple[bytes, bytes]]:
-        """Return the fields that a proxy passes on, as :func:`end_to_end` does."""
+        """Return the fields that a proxy forwards, as :func:`end_to_end` does."""
         if _PER_CONNECTION.isdisjoint(self.by_name):
             return [*self.fields]
         return end_to_end(self.fields)
 
 
 def end_to_end(fields: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the fields that a proxy passes on (RFC 9110 section 7.6.1).
+    """Return the fields that a proxy forwards (RFC 9110 section 7.6.1).
 
-    Left out are those that concern one connection only, and those that ``Connection`` names;
-    ``Authorization``, ``Host`` and ``Content-Length`` stay even when named.
+    Hop-by-hop fields and those that ``Connection`` names are removed. ``Authorization``, ``Host``
+    and ``Content-Length`` are kept even when named.
     """
     passed_on, options = [], []
     for field in fields:
@@ -127,10 +127,10 @@ def keeps_alive(head: Head) -> bool:
 
 
 def requested_upgrade(head: Head) -> bytes | None:
-    """Return the value of ``Upgrade`` when the connection is to change its protocol, else ``None``.
+    """Return the value of ``Upgrade`` if the request asks for an upgrade, else ``None``.
 
     HTTP/1.0 has no upgrades. ``h2c`` is ignored, as RFC 9110 section 7.8 allows and RFC 9113
-    section 3.1 advises: behind it would come requests that nobody here looks at.
+    section 3.1 advises: the requests after such an upgrade would pass unchecked.
     """
     values = head.by_name.get(b"upgrade")
     if not values or head.version != "1.1" or b"upgrade" not in connection_options(head):
@@ -144,7 +144,7 @@ def requested_upgrade(head: Head) -> bytes | None:
 def check_field(name: bytes, value: bytes) -> None:
     """Raise ``ValueError`` unless ``name`` and ``value`` can be sent as one field.
 
-    The text does not have the value, which may be a secret.
+    The message does not contain the value, which may be a secret.
     """
     if not name or name.translate(None, _TOKEN_CHARACTERS):
         raise ValueError(f"{name!r} is not the name of a header field")
@@ -153,11 +153,11 @@ def check_field(name: bytes, value: bytes) -> None:
 
 
 def format_fields(fields: Fields) -> bytes:
-    """Write ``fields`` as lines. Raises ``ValueError`` for what :func:`check_field` refuses."""
+    """Serialize ``fields``. Raises ``ValueError`` for what :func:`check_field` rejects."""
     if not fields:
         return b""
     names, values = zip(*fields, strict=True)
-    # All at once, as this is done for each message; one by one only to say which is bad.
+    # Checked all at once, since this is done for each message; one by one only to find a bad one.
     if (
         b"".join(names).translate(None, _TOKEN_CHARACTERS)
         or b"".join(values).translate(None, _VALUE_CHARACTERS)
@@ -169,7 +169,7 @@ def format_fields(fields: Fields) -> bytes:
 
 
 def allowed_in_trailers(name: bytes) -> bool:
-    """Return whether a field may come behind a body: none that frames or routes the message may."""
+    """Return whether a field may be a trailer: not if it frames or routes the message."""
     return name.lower() not in _NO_TRAILERS
 
 

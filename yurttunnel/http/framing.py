@@ -1,8 +1,8 @@
-"""Where a body ends (RFC 9112 section 6), decided so that no other reader can decide otherwise.
+"""The framing of message bodies (RFC 9112 section 6), without ambiguity.
 
-The RFC tells recipients how to make the best of contradictory fields. Here they are refused:
-a proxy and the server behind it must never disagree about where one message ends and the next
-begins. So there is at most one of ``Content-Length``, in plain decimal, and
+The RFC tells recipients how to interpret contradictory fields. Here such messages are rejected,
+because a proxy and the server behind it must never disagree about where one message ends and the
+next begins. A message may have either one ``Content-Length``, in plain decimal, or one
 ``Transfer-Encoding: chunked``.
 """
 
@@ -16,8 +16,8 @@ from functools import lru_cache
 from yurttunnel.http.fields import Head
 from yurttunnel.http.head import HeadError, RequestHead, ResponseHead
 
-# The plain form only: no sign, no spaces, no leading zeros that some read as octal, and no more
-# than a signed 64-bit number can be.
+# The plain form only: no sign, no spaces, no leading zeros (some parsers read them as octal), and
+# at most a signed 64-bit number.
 _LENGTH = re.compile(rb"0|[1-9][0-9]{0,18}")
 _MAX_LENGTH = 2**63 - 1
 _MISSPELLED = (b"content_length", b"transfer_encoding")
@@ -25,36 +25,36 @@ _FRAMING_FIELDS = frozenset({b"content-length", b"transfer-encoding", *_MISSPELL
 
 
 class BodyKind(enum.Enum):
-    """How the end of a body is told."""
+    """How the end of a body is determined."""
 
     NONE = enum.auto()
     """There is no body, not even an empty one."""
     LENGTH = enum.auto()
-    """Its length is known before it is sent."""
+    """``Content-Length`` announces its length."""
     CHUNKED = enum.auto()
     """It is sent in chunks, the last of which is empty."""
     UNTIL_CLOSE = enum.auto()
-    """It ends with the connection; only a response can."""
+    """It ends with the connection; only for responses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How one body is framed; ``length`` in bytes is of use for ``LENGTH`` only."""
+    """The framing of one body; ``length``, in bytes, is used for ``LENGTH`` only."""
 
     kind: BodyKind
     length: int = 0
     announces_body: bool = field(init=False, compare=False, repr=False)
-    """Whether there is anything behind the head."""
+    """Whether anything follows the head."""
 
     def __post_init__(self) -> None:
-        """Look once: there are few framings, and each is asked about for each message."""
+        """Compute ``announces_body`` once, because it is read for each message."""
         announces = self.length > 0 or self.kind not in (BodyKind.NONE, BodyKind.LENGTH)
         object.__setattr__(self, "announces_body", announces)
 
 
 @lru_cache(256)
 def of_length(length: int) -> Framing:
-    """Return the framing of a body of that length, of which most are the same ones."""
+    """Return the framing of a body of that length; cached, since lengths recur."""
     return Framing(BodyKind.LENGTH, length)
 
 
@@ -64,9 +64,9 @@ UNTIL_CLOSE = Framing(BodyKind.UNTIL_CLOSE)
 
 
 def request_framing(head: RequestHead) -> Framing:
-    """Return how the body of a request is framed.
+    """Return the framing of the body of a request.
 
-    Raises :class:`HeadError`: 501 for transfer codings other than ``chunked``, 400 for the rest.
+    Raises :class:`HeadError`: 501 for a transfer coding other than ``chunked``, 400 otherwise.
     """
     try:
         framing = _declared(head)
@@ -84,7 +84,7 @@ def request_framing(head: RequestHead) -> Framing:
 
 
 def response_framing(request_method: bytes, head: ResponseHead) -> Framing:
-    """Return how the body of the response to a ``request_method``, not CONNECT, is framed.
+    """Return the framing of the response body to a ``request_method`` other than CONNECT.
 
     Raises :class:`HeadError` (502).
     """
@@ -93,8 +93,8 @@ def response_framing(request_method: bytes, head: ResponseHead) -> Framing:
     except _Ambiguous as error:
         raise HeadError(502, f"the response {error}") from None
     if head.status < 200 or head.status == 204:
-        # These must not even announce a body (RFC 9110 section 8.6). An empty one is none for
-        # whoever looks for one; many send this.
+        # These must not even announce a body (RFC 9110 section 8.6). An announced length of 0 is
+        # accepted, because many servers send it and no reader can misinterpret it.
         if framing not in (None, Framing(BodyKind.LENGTH, 0)):
             raise HeadError(502, f"a response with the status {head.status} announces a body")
         return NO_BODY
@@ -104,20 +104,20 @@ def response_framing(request_method: bytes, head: ResponseHead) -> Framing:
 
 
 class _Ambiguous(Exception):
-    """Fields that two readers may understand differently."""
+    """Fields that two parsers may interpret differently."""
 
 
 class _UnknownCoding(_Ambiguous):
-    """A transfer coding that is not known here."""
+    """A transfer coding that is not supported."""
 
 
 def _declared(head: Head) -> Framing | None:
-    """Return what the fields say, ``None`` when they say nothing."""
+    """Return the framing that the fields declare, or ``None`` if they declare none."""
     by_name = head.by_name
     if _FRAMING_FIELDS.isdisjoint(by_name):
         return None
     for name in _MISSPELLED:
-        # Some servers read these as the fields with hyphens, as CGI would name them.
+        # Some servers treat these as the fields with hyphens, since CGI names both alike.
         if name in by_name:
             raise _Ambiguous(f"has a field {name.decode()}, with an underscore")
     lengths = by_name.get(b"content-length")

@@ -1,15 +1,15 @@
-"""Heads of requests and responses, read strictly and without input or output.
+"""Strict parsing of request and response heads, without I/O.
 
-llhttp (by httptools) finds the fields and refuses what makes two readers disagree: bare CR and
-LF, folded lines, spaces around a name, control characters, repeated or signed Content-Length,
-Content-Length beside Transfer-Encoding, unknown methods. What it lets pass and this module
-refuses: several spaces in the start line, a line feed within the target (HTTP/0.9, with the rest
-of the line as a field), empty lines before it, HTTP/0.9 and HTTP/2.0 in it, other protocols than
-HTTP, control characters in a reason, a missing, repeated or malformed Host, targets of another
-form than the method has, and heads of any size.
+llhttp (through httptools) parses the fields and rejects what parsers may interpret differently:
+bare CR and LF, folded lines, spaces around a name, control characters, repeated or signed
+Content-Length, Content-Length together with Transfer-Encoding, unknown methods. This module also
+rejects what llhttp accepts: several spaces in the start line, a line feed within the target
+(HTTP/0.9, with the rest of the line as a field), empty lines before the start line, HTTP/0.9 and
+HTTP/2.0 in it, protocols other than HTTP, control characters in a reason, a missing, repeated or
+malformed Host, a form of target that does not fit the method, and heads above a size limit.
 
-Absolute targets (``GET http://host/path``) are refused: what they name and what Host names may
-differ, and those who ask for something on a node send the path alone.
+Absolute targets (``GET http://host/path``) are rejected: the host in them may differ from Host, and
+clients that request something from a node send only the path.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ _REQUEST_LINE = re.compile(rb"([A-Z-]+) ([\x21-\x7e]+) HTTP/(1\.[01])\r\n")
 _STATUS_LINE = re.compile(rb"HTTP/(1\.[01]) ([1-5][0-9][0-9])(?: ([\t\x20-\x7e\x80-\xff]*))?\r\n")
 _METHOD = re.compile(rb"[A-Z-]+")
 _TARGET = re.compile(rb"[\x21-\x7e]+")
-# A name or an address with or without a port (RFC 9112 section 3.2), with the underscore that
-# internal names often carry. Whether it names something is for others to judge.
+# A name or an address with an optional port (RFC 9112 section 3.2), plus the underscore that
+# internal names often contain. Only the characters are checked here.
 _HOST = re.compile(rb"[A-Za-z0-9._~%:\[\]-]*")
 _VERSIONS = {b"1.0": "1.0", b"1.1": "1.1"}
 
 REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
-"""The usual phrase of each status."""
+"""The standard reason phrase of each status."""
 
 _END = b"\r\n\r\n"
 
 LONG_HEAD = 8 * 1024
-"""Bytes beyond which a head is a long one: few are, and what they take together is bounded."""
+"""The size in bytes above which a head counts as long; few are, and their total is limited."""
 
 _REMEMBERED_BYTES = 2048
 _REMEMBERED_FIELDS = 32
-"""What a head may have that is remembered for each connection: those of kubectl and kubelet have 10
-fields and, with the token of a service account, 1.5 KiB. With what it is read as, and what becomes
-of it in the hub, the largest takes 17 KiB."""
+"""The largest head that a connection caches. Heads of kubectl and kubelet have 10 fields and, with
+the token of a service account, 1.5 KiB. With its parsed form, and what the hub derives from it, the
+largest takes 17 KiB."""
 
 
 class HeadError(RequestFailed):
-    """A head that is refused."""
+    """A head that is rejected."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadLimits:
-    """How much of a head is taken in: its bytes with the final empty line, and its fields."""
+    """Limits of a head: its bytes, including the final empty line, and its fields."""
 
     max_bytes: int = 16 * 1024
     max_fields: int = 100
@@ -86,22 +86,22 @@ class ResponseHead(Head):
 
 
 class _Collector:
-    """What the parser calls; an object of its own, which does not refer to the parser."""
+    """The callbacks of the parser, a separate object to avoid a reference cycle with the parser."""
 
     def __init__(self, fields: list[tuple[bytes, bytes]]) -> None:
         self._append = fields.append
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # The parser removes the white space before a value and leaves that behind it.
+        # The parser strips leading white space from a value, but not trailing white space.
         self._append((name, value.strip(b" \t")))
 
 
 class _HeadReader:
-    """Reads one head, up to the first empty line; ``_parser_type`` is the parser's.
+    """Parses one head, up to the first empty line, with a parser of ``_parser_type``.
 
-    Call ``feed`` with each piece until it returns the head; what follows the head is then in
-    ``early``. The reader is of no use afterwards, nor after it has raised. ``size`` is that of the
-    head as far as it has come.
+    Call ``feed`` with each piece until it returns the head; ``early`` then holds the bytes after
+    the head. The reader cannot be used afterwards, nor after it has raised. ``size`` is the number
+    of bytes of the head received so far.
     """
 
     _parser_type: type[httptools.HttpRequestParser | httptools.HttpResponseParser]
@@ -113,13 +113,14 @@ class _HeadReader:
         self._fields: list[tuple[bytes, bytes]] = []
         self._parser = self._parser_type(_Collector(self._fields))
         self._limits = limits
-        # Of a head that does not come whole: its first line, where that ends once it does, and the
-        # last bytes, with which its end may begin. The parser has the rest.
+        # For a head that arrives in pieces: its first line, the offset where that ends (0 before
+        # it does), and the last bytes, which may be the start of the final empty line. The parser
+        # holds the rest.
         self._kept: bytes | bytearray = b""
         self._line_end = 0
 
     def _take(self, data: bytes) -> bytes | bytearray | None:
-        """Take the next bytes; return a text that begins with the first line at the head's end."""
+        """Take the next bytes; if the head is complete, return its bytes from the first line on."""
         before = len(self._kept)
         received = self._joined(data) if before else data
         end = received.find(_END, max(0, before - len(_END) + 1))
@@ -135,13 +136,13 @@ class _HeadReader:
         return received
 
     def _joined(self, data: bytes) -> bytes | bytearray:
-        """Return what is kept with what has come behind it, of a head that does not come whole."""
+        """Return the kept bytes followed by ``data``."""
         kept = self._kept
         kept += data
         return kept
 
     def _keep(self, received: bytes | bytearray, before: int) -> None:
-        """Keep of ``received`` what is needed; ``before`` bytes of it are known."""
+        """Keep the needed parts of ``received``; the first ``before`` bytes of it are not new."""
         kept = bytearray(received) if isinstance(received, bytes) else received
         if not self._line_end:
             self._line_end = kept.find(b"\n", before) + 1
@@ -150,7 +151,7 @@ class _HeadReader:
         self._kept = kept
 
     def _parse(self, data: bytes) -> None:
-        """Let the parser see ``data``, with which the head has ``size`` bytes."""
+        """Pass ``data`` to the parser, and check the limits."""
         limits = self._limits
         self.size += len(data)
         if self.size > limits.max_bytes:
@@ -158,7 +159,7 @@ class _HeadReader:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # This is how the parser stops behind the head of a CONNECT.
+            pass  # This is how the parser stops after the head of a CONNECT.
         except httptools.HttpParserError as error:
             raise _Malformed(error) from None
         if len(self._fields) > limits.max_fields:
@@ -166,15 +167,14 @@ class _HeadReader:
 
 
 class RequestHeadReader(_HeadReader):
-    """Reads one request head from pieces of any size."""
+    """Parses one request head from pieces of any size."""
 
     _parser_type = httptools.HttpRequestParser
 
     def feed(self, data: bytes) -> RequestHead | None:
         """Take the next bytes; return the head when it is complete.
 
-        Raises :class:`HeadError` (400, 431) at the first byte that cannot be part of a proper
-        head.
+        Raises :class:`HeadError` (400, 431) at the first byte that cannot be part of a valid head.
         """
         try:
             received = self._take(data)
@@ -196,13 +196,13 @@ class RequestHeadReader(_HeadReader):
 
 
 class RequestHeads:
-    """Reads the request heads of one connection, one after the other.
+    """Parses the request heads of one connection, one after the other.
 
-    Most clients send the same head again and again. So the last one is remembered by its bytes: how
-    it is read depends on them alone, and the same ones give the same :class:`RequestHead`.
+    Most clients send the same head again and again, so the last one is cached by its bytes: equal
+    bytes return the same :class:`RequestHead`.
 
-    ``begun`` tells that a part of a head has come, ``size`` how many bytes the last one has so far;
-    ``early`` is what followed it.
+    ``begun`` is true while a head is incomplete. ``size`` is the number of bytes of the last head
+    so far, and ``early`` holds the bytes after it.
     """
 
     early: bytes = b""
@@ -218,7 +218,7 @@ class RequestHeads:
     def feed(self, data: bytes) -> RequestHead | None:
         """Take the next bytes; return the head when it is complete.
 
-        Raises as :meth:`RequestHeadReader.feed` does; then no other head can be read.
+        Raises as :meth:`RequestHeadReader.feed` does; after that no other head can be parsed.
         """
         if self.begun:
             return self._read(data)
@@ -237,7 +237,7 @@ class RequestHeads:
         return head
 
     def forget(self) -> None:
-        """Let go of a head that is not read to its end; no other head can be read then."""
+        """Release an incomplete head; after that no other head can be parsed."""
         if self.begun:
             del self._reader
 
@@ -248,20 +248,20 @@ class RequestHeads:
         if head is not None:
             self.begun = False
             self.early = reader.early
-            # It has all of a head that is long.
+            # The reader holds the whole head, which may be long.
             del self._reader
         return head
 
 
 class ResponseHeadReader(_HeadReader):
-    """Reads one response head as :class:`RequestHeadReader` reads that of a request."""
+    """Parses one response head, as :class:`RequestHeadReader` does for requests."""
 
     _parser_type = httptools.HttpResponseParser
 
     def feed(self, data: bytes) -> ResponseHead | None:
         """Take the next bytes; return the head when it is complete.
 
-        Raises :class:`HeadError` (502) at the first byte that cannot be part of a proper head.
+        Raises :class:`HeadError` (502) at the first byte that cannot be part of a valid head.
         """
         try:
             received = self._take(data)
@@ -279,9 +279,9 @@ class ResponseHeadReader(_HeadReader):
 
 
 def format_request_head(method: bytes, target: bytes, fields: Fields) -> bytes:
-    """Write the head of an HTTP/1.1 request.
+    """Serialize the head of an HTTP/1.1 request.
 
-    Raises ``ValueError`` for anything that would be read as something else.
+    Raises ``ValueError`` for anything that a recipient would parse differently.
     """
     if not _METHOD.fullmatch(method):
         raise ValueError(f"{method!r} is not a method")
@@ -291,20 +291,20 @@ def format_request_head(method: bytes, target: bytes, fields: Fields) -> bytes:
 
 
 def format_response_head(status: int, reason: bytes, fields: Fields) -> bytes:
-    """Write the head of an HTTP/1.1 response; ``status`` is from 100 to 599.
+    """Serialize the head of an HTTP/1.1 response; ``status`` is from 100 to 599.
 
-    Raises ``ValueError`` for anything that would be read as something else.
+    Raises ``ValueError`` for anything that a recipient would parse differently.
     """
     if not 100 <= status <= 599:
         raise ValueError(f"{status} is not the status of a response")
     if reason != REASONS.get(status):
-        # A reason has the characters of a value (RFC 9112 section 4).
+        # A reason phrase may have the same characters as a field value (RFC 9112 section 4).
         check_field(b"Reason", reason)
     return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, format_fields(fields))
 
 
 def _check_target(method: bytes, target: bytes) -> None:
-    """Refuse what is no path, unless the method has such a target (RFC 9112 section 3.2)."""
+    """Reject a target other than a path, except ``OPTIONS *`` (RFC 9112 section 3.2)."""
     if method != b"OPTIONS" or target != b"*":
         raise HeadError(
             400, "the request target must be a path that begins with /, its host goes into Host"
@@ -320,8 +320,8 @@ def _check_host(head: RequestHead) -> None:
 
 
 class _Malformed(Exception):
-    """What the parser does not take."""
+    """A head that the parser rejects."""
 
 
 class _TooLarge(Exception):
-    """What the limits do not allow."""
+    """A head that exceeds the limits."""

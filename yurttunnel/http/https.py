@@ -1,4 +1,4 @@
-"""Connections by HTTPS whose end is told in words that help."""
+"""HTTPS connections with readable TLS errors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from yurttunnel.http.head import HeadLimits
 
 
 class TLSFailed(Exception):
-    """TLS has failed, in the handshake or after it; the text says why."""
+    """TLS has failed, during or after the handshake; the message says why."""
 
 
 class HTTPSConnection(ClientConnection):
-    """A connection whose errors of TLS are put into words by ``explain``.
+    """A connection whose TLS errors are described by ``explain``.
 
-    Also for those who have a request on it: with TLS 1.3 a server refuses our certificate after
-    our side of the handshake is over.
+    This applies to requests in progress too: with TLS 1.3 a server rejects the client certificate
+    after the client's side of the handshake is complete.
     """
 
     def __init__(

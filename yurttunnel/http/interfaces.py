@@ -1,14 +1,13 @@
-"""The seams of HTTP/1.1 here: an exchange as each side sees it, and bodies between them.
+"""The interfaces of the HTTP/1.1 code: an exchange on each side, and the bodies between them.
 
-An exchange is one request with its response. Each side of it takes one body in and gives one
-out, so both are shaped alike: an :class:`IBodySink` (and ``IConsumer``) for what goes out, and a
-push producer that fills another sink with what comes in. A proxy joins the two by handing each
-the other as its sink.
+An exchange is one request with its response. Each side of it receives one body and sends one, so
+both have the same shape: an :class:`IBodySink` (and ``IConsumer``) for the outgoing body, and a
+push producer that writes the incoming body to another sink. A proxy connects the two by passing
+each to the other as its sink.
 
-Fields are pairs of bytes in the order sent. Those that concern one connection only (RFC 9110
-section 7.6.1: ``Connection``, ``Transfer-Encoding``, ``Keep-Alive``, ``Trailer``...) are the
-business of the connections here, and never given by their users, except in the head of an
-upgrade.
+Fields are pairs of bytes in the order sent. The connections add the hop-by-hop fields (RFC 9110
+section 7.6.1: ``Connection``, ``Transfer-Encoding``, ``Keep-Alive``, ``Trailer``...) themselves;
+callers never pass them, except in the head of an upgrade.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from yurttunnel.http.head import RequestHead, ResponseHead
 
 
 class ExchangeFailed(Exception):
-    """An exchange that did not come to its end; one line says why.
+    """An exchange that did not complete; the message says why in one line.
 
-    ``unanswered`` is true on the client's side when no byte of an answer had come, so that the
-    server may not have seen the request.
+    ``unanswered`` is true on the client side if no byte of a response had arrived, so the server
+    may not have seen the request.
     """
 
     def __init__(self, text: str, unanswered: bool = False) -> None:
@@ -35,48 +34,48 @@ class ExchangeFailed(Exception):
         self.unanswered = unanswered
 
     def __str__(self) -> str:
-        """Return the line."""
+        """Return the message."""
         return self.text
 
 
 class IBodySink(Interface):
-    """Where a body goes."""
+    """A destination for a body."""
 
     def write(data: bytes) -> None:
         """Take the next piece of the body."""
 
     def finish(trailers: Fields = ()) -> None:
-        """The body is complete; ``trailers`` may follow it (``SENT_IN_TRAILERS`` of ``fields``)."""
+        """End the body; ``trailers`` may follow it (``SENT_IN_TRAILERS`` of ``fields``)."""
 
 
 class IBodySource(IPushProducer):
-    """A body that comes in; it is paused until somebody wants it."""
+    """An incoming body, paused until it has a consumer."""
 
     has_body: bool = Attribute("`bool`: there is a body, perhaps an empty one.")
 
     def deliver_body(sink: IBodySink) -> None:
-        """Write the body to ``sink``, then finish it (at once when there is none); called once.
+        """Write the body to ``sink``, then finish it (at once if there is no body); called once.
 
-        What has been read already may still be delivered after ``pauseProducing``, at most one
-        read. When the body breaks off, ``sink`` is not finished: the exchange fails.
+        Data that was read already, at most one read, may still be delivered after
+        ``pauseProducing``. If the body is truncated, ``sink`` is not finished: the exchange fails.
         """
 
     def take_whole() -> bytes | None:
-        """Return the body where all of it has come already, else ``None``.
+        """Return the body if all of it has arrived already, else ``None``.
 
-        What is returned is not delivered any more; where there is none, it still can be.
+        After it has returned the body, ``deliver_body`` must not be called.
         """
 
 
 class IExchange(IBodySink, IConsumer, IBodySource):
-    """One request and its response, on the side that serves.
+    """One request and its response, on the server side.
 
-    As a body source it gives the request's body, as a sink and consumer it takes the
-    response's. The order of calls is: any number of :meth:`send_informational`, one
-    :meth:`send_head`, any number of ``write``, one ``finish``; or once :meth:`switch`. A
-    registered producer is paused while the client does not keep up.
+    As a body source it provides the request body; as a sink and consumer it accepts the response
+    body. The order of calls is: any number of :meth:`send_informational`, one :meth:`send_head`,
+    any number of ``write``, one ``finish``; or one :meth:`switch`. A registered producer is paused
+    while the client does not keep up.
 
-    After the exchange has ended all methods do nothing, so that nobody has to look first.
+    After the exchange has ended all methods do nothing, so callers need not check first.
     """
 
     head: RequestHead = Attribute("`RequestHead`: the request.")
@@ -92,32 +91,32 @@ class IExchange(IBodySink, IConsumer, IBodySource):
     bytes_sent: int = Attribute("`int`: the length of the response's body so far.")
 
     def send_informational(status: int, fields: Fields = ()) -> None:
-        """Send an interim response, 100 to 199 without 101; clients of HTTP/1.0 get none."""
+        """Send an interim response, 100 to 199 except 101; ignored for HTTP/1.0 clients."""
 
     def send_head(status: int, fields: Fields = (), reason: bytes = b"") -> None:
         """Begin the final response.
 
-        With one ``Content-Length`` in ``fields`` the body has that length. Without, it is sent
-        in chunks, or to clients of HTTP/1.0 until the connection is closed. Responses that have
-        no body (to HEAD, 204, 304) may carry ``Content-Length`` all the same. An empty
-        ``reason`` becomes the usual phrase. Raises ``ValueError`` for what cannot be sent
-        safely.
+        With one ``Content-Length`` in ``fields`` the body has that length. Without one it is sent
+        chunked, or for HTTP/1.0 clients until the connection is closed. Responses without a body
+        (to HEAD, 204, 304) may still have a ``Content-Length``. An empty ``reason`` becomes the
+        standard phrase. Raises ``ValueError`` for a head that cannot be sent safely.
         """
 
     def respond(status: int, fields: Fields = (), body: bytes = b"") -> None:
-        """Send a whole response in one write, with its ``Content-Length``."""
+        """Send a complete response in one write, with its ``Content-Length``."""
 
     def respond_from(status: int, fields: Fields, source: IBodySource, reason: bytes = b"") -> None:
-        """Begin the final response, and have ``source`` fill it, paused as a producer is.
+        """Begin the final response, and register ``source`` as the producer of its body.
 
-        What ``source`` has at hand goes out in one write with the head. Of what it has whole a
-        ``Content-Length`` in ``fields`` has to be the length, else it is a ``ValueError``.
+        Data that ``source`` has already is sent in one write with the head. Raises ``ValueError``
+        if ``source`` has the whole body and its length differs from ``Content-Length`` in
+        ``fields``.
         """
 
     def fail(status: int, text: str) -> None:
-        """Answer with a failure for people (:mod:`yurttunnel.http.errors`).
+        """Send an error response (:mod:`yurttunnel.http.errors`).
 
-        After the response has begun there is nobody to tell: then this aborts.
+        If the response has begun already, this aborts the exchange.
         """
 
     def refuse(
@@ -126,67 +125,67 @@ class IExchange(IBodySink, IConsumer, IBodySource):
         headers: Iterable[tuple[str, str]] = (),
         in_status_line: bool = False,
     ) -> None:
-        """Answer with a failure as :meth:`fail` does, and close the connection.
+        """Send an error response as :meth:`fail` does, and close the connection.
 
-        ``headers`` are sent, too; with ``in_status_line`` the text is also the reason in the
-        status line, the only part that some clients show.
+        ``headers`` are additional fields. With ``in_status_line`` the text is also the reason
+        phrase of the status line, the only part that some clients show.
         """
 
     def switch(status: int, reason: bytes, fields: Fields, protocol: IProtocol) -> None:
-        """Answer 101 (or 2xx to CONNECT) with ``fields``, and hand over.
+        """Respond 101 (or 2xx to CONNECT) with ``fields``, and hand the connection over.
 
-        ``protocol`` gets the transport by ``makeConnection``, then all that the client sends or
-        has sent behind its head. The exchange ends when that connection does.
+        ``protocol`` gets the transport by ``makeConnection``, then everything that the client sent
+        after its head. The exchange ends when the connection does.
 
-        After a CONNECT ``protocol`` is connected only once nothing that it sends can come with the
-        answer in one read of the client, and gets a transport that can end its sending direction;
-        the exchange may end before that.
+        After a CONNECT ``protocol`` is connected only once the client can no longer receive its
+        data and the response in one read, and its transport can end the sending direction; the
+        exchange may end before that.
         """
 
     def abort() -> None:
-        """Close the connection at once, so that what has been sent does not look complete."""
+        """Abort the connection, so that a partial response does not look complete."""
 
     def on_end(callback: Callable[[ExchangeFailed | None], object]) -> None:
-        """Have ``callback(None)`` called once the exchange is complete, or with what ended it.
+        """Register a callback for the end: with ``None`` on completion, or with the error.
 
-        A client that leaves is such an end. Called at once when it has ended already. Several
-        callbacks are called in their order.
+        A client that disconnects is an error. If the exchange has ended already, the callback is
+        called at once. Several callbacks are called in the order of registration.
         """
 
 
 class IRequestHandler(Interface):
-    """What a server connection hands its requests to."""
+    """A handler of the requests on a server connection."""
 
     def request_received(exchange: IExchange) -> None:
-        """Answer ``exchange``, now or later. What it raises is logged and answered with 500."""
+        """Respond to ``exchange``, now or later; an exception is logged and answered with 500."""
 
 
 class IResponseReceiver(Interface):
-    """Whom a client exchange tells how it goes."""
+    """The receiver of the events of a client exchange."""
 
     def informational_received(head: ResponseHead) -> None:
-        """An interim response, 100 to 199 without 101, has come."""
+        """Handle an interim response, 100 to 199 except 101."""
 
     def response_received(head: ResponseHead) -> None:
-        """The final response has begun.
+        """Handle the head of the final response.
 
-        For its body call ``deliver_body`` of the exchange, now or later; when ``head.status`` is
-        101 and an upgrade was asked for, call ``switch`` or ``abort``, now.
+        To read the body, call ``deliver_body`` of the exchange, now or later. If ``head.status`` is
+        101, which only comes after a request with an upgrade, call ``switch`` or ``abort`` now.
         """
 
     def exchange_ended(error: ExchangeFailed | None) -> None:
-        """The exchange is complete (``None``) or has failed; nothing else follows."""
+        """Handle the end of the exchange, ``None`` on success; no other event follows."""
 
 
 class IClientExchange(IBodySink, IConsumer, IBodySource):
-    """One request and its response, on the side that asks.
+    """One request and its response, on the client side.
 
-    As a sink and consumer it takes the request's body, as a body source it gives the response's.
-    Requests without a body are finished with an empty one.
+    As a sink and consumer it accepts the request body; as a body source it provides the response
+    body. For a request without a body, ``finish`` may be called but need not be.
     """
 
     def switch(protocol: IProtocol) -> None:
-        """Hand the connection over to ``protocol`` after a 101, with what came behind its head."""
+        """Hand the connection over to ``protocol`` after a 101, with any data after its head."""
 
     def abort() -> None:
-        """Give up: the connection is closed, and ``exchange_ended`` is called with an error."""
+        """Abort the exchange: close the connection and call ``exchange_ended`` with an error."""

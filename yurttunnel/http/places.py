@@ -1,4 +1,4 @@
-"""Places of which each caller has as many as it leaves free, so that the next one finds some."""
+"""A limit that callers share: each may hold as many places as remain free for the others."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Hashable
 
 
 class Places:
-    """Who has how many of the places that there are, ``most``: one caller alone has half.
+    """A counter of the places in use, of ``most`` in total, and of those of each caller.
 
-    Each has ``least`` in any case, where who gets none waits for one.
+    A caller may hold at most as many places as are free, so a single caller gets half of them.
+    Each may hold ``least`` in any case, even if none is free.
     """
 
     def __init__(self, most: float, least: int = 0) -> None:
@@ -19,17 +20,17 @@ class Places:
 
     @property
     def is_full(self) -> bool:
-        """Whether nobody may have another one."""
+        """Whether all places are taken."""
         return self.taken >= self.most
 
     def has_one_for(self, caller: Hashable) -> bool:
-        """Return whether ``caller`` has fewer than it leaves free; ``None`` may have all."""
+        """Return whether ``caller`` may take another place; ``None`` may take all."""
         free = self.most - self.taken
         taken = 0 if caller is None else self._by_caller.get(caller, 0)
         return free > taken or taken < self._least
 
     def count(self, caller: Hashable, change: int) -> None:
-        """Count one more or one less of a caller."""
+        """Change the number of places of a caller by ``change``."""
         self.taken += change
         if caller is None:
             return

@@ -1,21 +1,21 @@
-"""Connections to origins, kept and shared.
+"""A pool of keep-alive connections to origins.
 
-Connecting through the tunnel costs round trips and a TLS handshake, so connections are used
-again, the one used last first, and new ones are bounded for each origin; who comes too many waits
-for one that becomes free. Exchanges that last (a log that is followed, a watch) do not count
-against that bound once their answers have begun, or from the start if they are known to last: they
-would keep those that are over in milliseconds from ever getting their turn. Any other answer that
-has not begun counts, however long it takes: an origin that is slow does not get more to do at once.
-All connections to an origin, whatever they do, have a wider bound, and so have those in use of all
-origins that are one machine's: what lasts on them holds what they all come by.
+Connecting through the tunnel costs round trips and a TLS handshake, so connections are reused, the
+most recently used first. The number of connections to each origin is limited; further requests wait
+until one becomes free. Long-running exchanges (a followed log, a watch) do not count against that
+limit once their responses have begun, or from the start if they are known to run long: they would
+starve requests that take milliseconds. A response that has not begun always counts, however long it
+takes, so a slow origin does not get more concurrent requests. A higher limit applies to all
+connections to an origin, and to the connections in use to all origins on one machine, because they
+share what leads to that machine.
 
-Uploads, the requests whose bodies still come, have a bound of their own: how long they take is up
-to who sends them, and those whose requests are complete are not to wait for that. So have upgrades
-until their 101: somebody waits at a terminal, and is not to wait for answers that never begin.
+Uploads, requests whose bodies are incomplete, have a limit of their own: their duration is up to
+the client, and complete requests must not wait for them. So do upgrades until their 101: a user at
+a terminal must not wait for responses that never begin.
 
-Of each bound, and of the places of those who wait, one caller may have as many as it leaves free:
-half if it is alone, so whoever comes next finds room. This is the dynamic threshold of
-``yurttunnel.tunnel.shares``, with a smaller factor, since there are fewer to share.
+Of each limit, and of each queue, one caller may use as many places as remain free: half if it is
+the only one, so there is room for the next caller. This is the dynamic threshold of
+``yurttunnel.tunnel.shares``, with a smaller factor, because there are fewer places to share.
 """
 
 from __future__ import annotations
@@ -40,45 +40,47 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """What a pool may hold; all times are in seconds."""
+    """The limits and timeouts of a pool; all times are in seconds."""
 
     max_per_key: int = 32
-    """Connections to one origin that are in use for a short time, being made, or idle."""
+    """Connections to one origin that are idle, connecting, or in short use."""
     max_upgrades_per_key: int = 32
-    """Connections to one origin for upgrades that are not answered, or being made for them."""
+    """Connections to one origin that wait for the response to an upgrade, or connect for one."""
     max_uploads_per_key: int = 32
-    """Connections to one origin that are in use for uploads, or being made for them."""
+    """Connections to one origin that are in use for uploads, or connecting for one."""
     max_connections_per_key: int = 1024
-    """Connections to one origin, those in use for long included, and those in use to all origins
-    that belong together."""
+    """All connections to one origin, those in long use included; also all connections in use to a
+    group of origins."""
     max_waiting: int = 1024
-    """Who may wait for a connection to one origin, as many with an upgrade, and with an upload."""
+    """Requests that wait for a connection to one origin; upgrades and uploads each have a queue of
+    the same size."""
     waiting_timeout: float = 15.0
     long_after: float = 1.0
-    """After the head of an answer. When its body takes longer, the connection is in use for long;
-    counted from the request, each slow answer would count as long just as it is over."""
+    """The time from the head of a response until the connection counts as in long use. Measured
+    from the request instead, a slow response would change to long use just as it ends."""
     idle_timeout: float = 60.0
-    """Before an unused connection is closed; to be less than what origins allow, so that they do
-    not close while a request is on its way."""
+    """The time after which an idle connection is closed; shorter than the timeout of origins, so
+    that they do not close while a request is in flight."""
 
 
 @dataclass(slots=True)
 class PoolStatistics:
-    """What has happened, and what there is, over all origins."""
+    """Counters of events, and gauges, over all origins."""
 
     connects: int = 0
-    """Connections asked for."""
+    """Connection attempts."""
     failed_connects: int = 0
     reuses: int = 0
-    """Requests that found a connection that had been used before."""
+    """Requests on a connection that had been used before."""
     refusals: int = 0
-    """Requests that got none: too many waited, they waited too long, or too many lasted."""
+    """Requests without a connection: the queue was full, the wait timed out, or too many
+    connections were in long use."""
     idle: int = 0
     in_use: int = 0
     waiting: int = 0
 
     def events(self) -> tuple[tuple[str, int], ...]:
-        """Return how often what has happened, by the names that metrics have for it."""
+        """Return the counters by their names in metrics."""
         return (
             ("reuse", self.reuses),
             ("connect", self.connects),
@@ -88,17 +90,16 @@ class PoolStatistics:
 
 
 class PoolBusy(Exception):
-    """No connection became free: too many requests for one origin; to be answered with 503."""
+    """No connection became free: too many requests to one origin; to be answered with 503."""
 
 
 class ConnectionPool(Generic[Key]):
-    """Keeps connections by key; ``connect(key, caller)`` makes one.
+    """A pool of connections by key, which ``connect(key, caller)`` establishes.
 
-    It is told the ``caller`` whose use of the connection is to last, ``None`` where it is shared.
-
-    The ``Deferred`` that ``connect`` returns has its own time limit, and can be canceled.
-    ``keeps(key)`` is asked when a connection becomes free; what is not kept is closed. Keys belong
-    together for which ``together(key)`` is the same.
+    Its ``caller`` is set for a connection for an upgrade or for long use, and ``None`` for a
+    connection that callers share. The ``Deferred`` that ``connect`` returns has a timeout of its
+    own, and can be cancelled. When a connection becomes free it is closed unless ``keeps(key)``.
+    Keys with the same ``together(key)`` are a group.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class ConnectionPool(Generic[Key]):
         )
         self._origins: dict[Key, _Origin] = {}
         self._together = together
-        # Each is kept by the origins that belong together.
+        # The origins of a group hold the only strong references.
         self._in_use: weakref.WeakValueDictionary[Hashable, _SharedPlaces] = (
             weakref.WeakValueDictionary()
         )
@@ -136,16 +137,16 @@ class ConnectionPool(Generic[Key]):
         upgrade: bool = False,
         caller: Hashable = None,
     ) -> Deferred[ClientConnection] | ClientConnection:
-        """Return a connection that is kept, on which the caller makes one request at once.
+        """Return an idle connection, or a ``Deferred`` of one.
 
-        Where none is free, what is returned fires with one, for one request in the callback. With
-        ``fresh`` it is a new one. One that is ``lasting`` is in use for long from the beginning: a
-        kubelet sends no head for a log that is followed and has no line yet. One for an ``upload``,
-        whatever else it is, counts as such until its answer has taken its time, and one for an
-        ``upgrade`` until the protocol has changed. ``caller`` tells whose share it is of, ``None``
-        that nobody shares the pool. The connection comes back by itself when its exchange is over.
+        The caller has to send exactly one request on it at once, or in the callback. The connection
+        returns to the pool by itself when the exchange has ended. With ``fresh`` it is a new
+        connection. With ``lasting`` it is in long use from the start: a kubelet sends no response
+        head for a followed log that has no line yet. With ``upload`` it counts as an upload, and
+        else with ``upgrade`` as an upgrade, until it becomes idle or in long use. ``caller`` is the
+        caller whose share is charged, ``None`` if the pool is not shared.
 
-        Fails with :class:`PoolBusy`, or as ``connect`` does. Canceling it cancels the attempt.
+        Fails with :class:`PoolBusy`, or as ``connect`` does. Cancelling it cancels the attempt.
         """
         origin = self._origins.get(key)
         if origin is None:
@@ -161,53 +162,53 @@ class ConnectionPool(Generic[Key]):
         return origin.take(_USUAL_WISHES[use] if usual else _Wish(use, fresh, caller))
 
     def unused(self) -> list[ClientConnection]:
-        """Return the connections that are kept for the next request."""
+        """Return the idle connections."""
         return [member.connection for member in self.idle.items()]
 
     def lent(self) -> Iterator[tuple[ClientConnection, Hashable]]:
-        """Go through the connections that are in use, each with the caller that uses it."""
+        """Iterate over the connections in use, each with its caller."""
         for origin in list(self._origins.values()):
             for member in list(origin.members):
                 if member.wish is not None:
                     yield member.connection, member.wish.caller
 
     def close_idle(self, concerned: Callable[[Key], bool] = lambda key: True) -> None:
-        """Close what nobody uses, of the keys that are ``concerned``."""
+        """Close the idle connections of the keys that are ``concerned``."""
         for key, origin in list(self._origins.items()):
             if concerned(key):
                 origin.close_idle()
 
     def drain(self) -> None:
-        """Keep nothing from now on: each connection is closed once it is free."""
+        """Close the idle connections now, and each of the others once it is free."""
         self.draining = True
         self.close_idle()
 
     def close_all(self, concerned: Callable[[Key], bool], why: str) -> None:
-        """Close all connections of the keys that are ``concerned``, also those being made.
+        """Close all connections of the keys that are ``concerned``, attempts included.
 
-        Exchanges on them fail, and who waits for one is refused with ``why``.
+        Exchanges on them fail, and waiting requests are rejected with ``why``.
         """
         origins = [origin for key, origin in list(self._origins.items()) if concerned(key)]
-        # What the connections of one free is not to be given to those who wait for another.
+        # Rejected first, so that a place freed at one origin is not given to a waiter of another.
         for origin in origins:
             origin.refuse_waiters(why)
         for origin in origins:
             origin.close()
 
     def close(self) -> None:
-        """Abort everything and stop the timers; exchanges fail, and so does who waits."""
+        """Close everything and stop the timers; exchanges and waiting requests fail."""
         self.draining = True
         self.close_all(lambda key: True, "the server is stopping")
         for deadlines in (self.idle, self.short, self.waiting):
             deadlines.stop()
 
     def forget(self, origin: _Origin) -> None:
-        """Keep an origin no more that has nothing; another may have its key by now."""
+        """Remove an origin without connections; another may have its key by now."""
         if self._origins.get(origin.key) is origin:
             del self._origins[origin.key]
 
     def _places(self, key: Key) -> _SharedPlaces:
-        """Return the places of all that belong together with ``key``."""
+        """Return the places of the group of ``key``."""
         which = self._together(key)
         places = self._in_use.get(which)
         if places is None:
@@ -221,20 +222,20 @@ class ConnectionPool(Generic[Key]):
 
 
 class _Use(enum.IntEnum):
-    """What a connection is wanted for; an ``IntEnum``, as its hash is no function of Python."""
+    """The use of a connection; an ``IntEnum``, because its hash takes no Python function call."""
 
     SHORT = enum.auto()
-    """To be free again soon."""
+    """It is expected to be free again soon."""
     UPGRADE = enum.auto()
-    """For another protocol, to which it has not changed."""
+    """It is for an upgrade that has not been answered."""
     UPLOAD = enum.auto()
-    """For a request that has not been read to its end."""
+    """It is for a request that was not complete when the connection was acquired."""
     LONG = enum.auto()
-    """For long, or in another protocol; only the bound of all counts it."""
+    """It is in long use or was upgraded; only the limit for all connections counts it."""
 
 
 class _Wish(NamedTuple):
-    """What somebody wants of a pool."""
+    """A request for a connection."""
 
     use: _Use
     fresh: bool
@@ -242,26 +243,26 @@ class _Wish(NamedTuple):
 
 
 _USUAL_WISHES = {use: _Wish(use, False, None) for use in _Use}
-"""Those that share with nobody and take what is kept, made once."""
+"""The requests without a caller that accept an idle connection, created once."""
 
 
 class _SharedPlaces(Places):
-    """Places of all origins that belong together, and whose turn it is where somebody waits."""
+    """The places of a group of origins, and the order in which origins with waiters are served."""
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
         self.short = 0
-        """How many of those taken are to be free again soon."""
+        """The number of connections that are not in long use."""
         self.waited_for: dict[_Origin, None] = {}
-        """The origins for which somebody waits; the next one in turn is first."""
+        """The origins with waiters; the next to serve is first (round robin)."""
         self._serving = False
         self._more = False
 
     def serve(self) -> None:
-        """Serve those who wait with what there is; an origin that got something is last next.
+        """Serve waiting requests while places are free; an origin that was served moves to the end.
 
-        A connection that cannot be made says so at once, perhaps, so that this is called within
-        itself: then it goes on with what has become free once it is done with who is served.
+        A connection attempt may fail synchronously, which calls this again from within itself. The
+        inner call returns at once, and the outer one serves another round.
         """
         if not self.waited_for:
             return
@@ -281,12 +282,12 @@ class _SharedPlaces(Places):
             if origin.serve() and origin in self.waited_for:
                 del self.waited_for[origin]
                 self.waited_for[origin] = None
-            # The last one who waited may have been refused by now.
+            # Its last waiter may have been rejected by now.
             origin.forget_if_empty()
 
 
 class _Queue:
-    """Who waits for one use, in their order."""
+    """The FIFO queue of waiters for one use."""
 
     def __init__(self, most: int) -> None:
         self.places = Places(most)
@@ -302,12 +303,12 @@ class _Queue:
 
 
 class _Origin:
-    """The connections to one origin, and who waits for them.
+    """The connections to one origin, and the requests that wait for one.
 
-    Those that are idle, used for a short time or being made are ``max_per_key`` at most, those for
-    upgrades ``max_upgrades_per_key``, those for uploads ``max_uploads_per_key``, and all together
-    ``max_connections_per_key``. ``in_use`` counts those in use, or being made, for whatever it is,
-    with those of the origins that belong together with this one.
+    At most ``max_per_key`` connections are idle, connecting or in short use,
+    ``max_upgrades_per_key`` are for upgrades, ``max_uploads_per_key`` for uploads, and
+    ``max_connections_per_key`` exist in total. ``in_use`` counts all connections that are in use or
+    connecting, including those of the other origins in the group.
     """
 
     def __init__(self, pool: ConnectionPool[Any], key: Any, in_use: _SharedPlaces) -> None:
@@ -315,7 +316,7 @@ class _Origin:
         self.key = key
         self.members: set[_Member] = set()
         self.idle: list[_Member] = []
-        """The one used last is last."""
+        """The idle connections, the most recently used last."""
         settings = pool.settings
         self.in_use = in_use
         self.bounded = {
@@ -323,8 +324,8 @@ class _Origin:
             _Use.SHORT: Places(settings.max_per_key),
             _Use.UPLOAD: Places(settings.max_uploads_per_key),
         }
-        """Those of this origin whose use is to be over before others may have it; the order is that
-        in which those who wait are served."""
+        """The limits of this origin by use; their order is the priority in which waiters are
+        served."""
         self.waiters = {use: _Queue(settings.max_waiting) for use in self.bounded}
         self._attempts: set[Deferred[ClientConnection]] = set()
 
@@ -333,7 +334,7 @@ class _Origin:
         if got is not None:
             return got
         if wish.use is _Use.LONG or not self.in_use.short:
-            # Nothing will be free soon.
+            # No connection will become free soon.
             return self._refuse(
                 "too many connections are in use for long, of all or of this caller"
             )
@@ -347,7 +348,7 @@ class _Origin:
         return waiter.result
 
     def serve(self) -> bool:
-        """Hand what there is to those who wait, in their order; return whether anybody got some."""
+        """Serve the waiters in order while possible; return whether any was served."""
         served = False
         for queue in self.waiters.values():
             while queue.waiters and (waiter := self._next(queue)) is not None:
@@ -360,12 +361,12 @@ class _Origin:
         return served
 
     def freed(self) -> None:
-        """Have what there is given to who waits, for this origin or one that belongs to it."""
+        """Serve the waiters of the group after a place has become free."""
         self.in_use.serve()
         self.forget_if_empty()
 
     def remove(self, waiter: _Waiter) -> None:
-        """Have somebody wait no more."""
+        """Remove a waiter from its queue."""
         self.waiters[waiter.wish.use].remove(waiter)
         self.pool.waiting.discard(waiter)
         if not any(queue.waiters for queue in self.waiters.values()):
@@ -377,11 +378,11 @@ class _Origin:
         self.pool.idle.add(member)
         self.in_use.serve()
         if self._short > self.pool.settings.max_per_key and self.idle:
-            # It did not count while it was used for long, and another has come for it.
+            # It did not count while in long use, and another connection has taken its place.
             self.idle[0].discard()
 
     def count(self, wish: _Wish, change: int) -> None:
-        """Count one more or one less of a use."""
+        """Change the number of connections in a use by ``change``."""
         self.in_use.count(wish.caller, change)
         if wish.use in self.bounded:
             self.bounded[wish.use].count(wish.caller, change)
@@ -397,7 +398,7 @@ class _Origin:
 
     def refuse_waiters(self, why: str) -> None:
         for queue in self.waiters.values():
-            # Who is refused may have others wait no more.
+            # A rejected waiter may cancel others in its errback.
             while queue.waiters:
                 waiter = next(iter(queue.waiters))
                 self.remove(waiter)
@@ -412,15 +413,15 @@ class _Origin:
 
     @property
     def _short(self) -> int:
-        """Connections that are idle, in use for a short time, or being made for that."""
+        """The number of connections that are idle, in short use, or connecting for it."""
         return self.bounded[_Use.SHORT].taken + len(self.idle)
 
     def _next(self, queue: _Queue) -> _Waiter | None:
-        """Return the first whose caller has not got its share."""
+        """Return the first waiter whose caller has not used up its share."""
         return next((waiter for waiter in queue.waiters if self._has_one_for(waiter.wish)), None)
 
     def _has_one_for(self, wish: _Wish) -> bool:
-        """Return whether the caller may have one more, of all and of those for this use."""
+        """Return whether both limits, of all connections and of this use, have a place left."""
         places = self.bounded.get(wish.use, self.in_use)
         return self.in_use.has_one_for(wish.caller) and places.has_one_for(wish.caller)
 
@@ -445,7 +446,7 @@ class _Origin:
         return fail(PoolBusy(text))
 
     def _make_room(self, wish: _Wish) -> bool:
-        """Return whether another connection may be made; for a fresh one an idle one may go."""
+        """Return whether a connection may be made; a fresh one may replace an idle one."""
         settings = self.pool.settings
         total = len(self.members) + len(self._attempts)
         counts = wish.use is _Use.SHORT
@@ -484,21 +485,21 @@ class _Origin:
 
 
 class _Member:
-    """A connection and what it is used for."""
+    """A connection of the pool and its current use."""
 
     def __init__(self, origin: _Origin, connection: ClientConnection) -> None:
         self.connection = connection
         self._origin = origin
         self._pool = origin.pool
         self.wish: _Wish | None = None
-        """What it is lent for."""
+        """The request that it is lent for, ``None`` while idle."""
         connection.on_answer = self._answer_began
         connection.on_idle = self._became_idle
         connection.on_lost = self._lost
         origin.members.add(self)
 
     def lend(self, wish: _Wish) -> ClientConnection:
-        """Note the use, and give the connection."""
+        """Record the use, and return the connection."""
         counters = self._pool.counters
         counters.in_use += 1
         counters.reuses += self.connection.requests > 0
@@ -507,7 +508,7 @@ class _Member:
         return self.connection
 
     def become_long(self) -> None:
-        """Stop counting, which gives room to another."""
+        """Mark the connection as in long use, which frees its place for another."""
         wish = self.wish
         assert wish is not None
         self.wish = wish._replace(use=_Use.LONG)
@@ -555,7 +556,7 @@ class _Member:
 
 
 class _Waiter:
-    """Somebody who waits for a connection."""
+    """A request that waits for a connection."""
 
     def __init__(self, origin: _Origin, wish: _Wish) -> None:
         self.wish = wish
@@ -564,27 +565,27 @@ class _Waiter:
         self._attempt: Deferred[ClientConnection] | None = None
 
     def follow(self, attempt: Deferred[ClientConnection] | ClientConnection) -> None:
-        """Take a connection, or the result of an attempt."""
+        """Succeed with a connection, or with the result of an attempt."""
         if not isinstance(attempt, Deferred):
             self.result.callback(attempt)
             return
         self._attempt = attempt
-        # The chain ends here; mypy wants to see the Deferred used.
+        # Nothing is chained to the result; assigned to satisfy mypy.
         _ = attempt.addCallbacks(self.result.callback, self._failed)
 
     def _failed(self, failure: Failure) -> None:
-        """Fail as the attempt did, unless one who was served by that has had this one canceled."""
+        """Fail as the attempt did, unless the waiter has been cancelled meanwhile."""
         if not self.result.called:
             self.result.errback(failure)
 
     def overdue(self) -> None:
-        """Give up waiting."""
+        """Fail after the timeout."""
         self._origin.remove(self)
         self.refuse("no connection became free in time")
         self._origin.forget_if_empty()
 
     def refuse(self, text: str) -> None:
-        """Fail."""
+        """Fail with :class:`PoolBusy`."""
         self._origin.pool.counters.refusals += 1
         self.result.errback(PoolBusy(text))
 

@@ -1,17 +1,16 @@
-"""A request that came to one connection, answered by another: the core of a reverse proxy.
+"""The core of a reverse proxy: forwards a request to an upstream connection, and its response back.
 
-What has been read from one side is written to the other in the same call. Each side is paused
-while the other does not keep up, so what is held for an exchange is bounded by what the transports
-buffer.
+Data read from one side is written to the other in the same call. Each side is paused while the
+other does not keep up, so the buffers of the transports limit the memory of an exchange.
 
-Only the beginning of a request's body is waited for: a connection is asked for once all of it is
-there, or :data:`BODY_BEGINNING` bytes, or a second has passed. So small bodies, which are most,
-hold nothing that others wait for while they come. What is not complete then is an upload (see
-``yurttunnel.http.pool``), and passed on as it comes.
+Only the start of a request body is buffered. An upstream connection is acquired once the body is
+complete, :data:`BODY_BEGINNING` bytes have arrived, or a second has passed. So small bodies, which
+are most, occupy no connection while they arrive. A body that is still incomplete then is an upload
+(see ``yurttunnel.http.pool``), and is forwarded as it arrives.
 
-The client is told the truth: an origin that cannot be reached, does not answer or answers
-nonsense is a status of 502 to 504; after the response has begun a failure cuts the connection,
-so that a half is not taken for the whole.
+Failures are reported to the client: an origin that is unreachable, does not respond or sends an
+invalid response results in a status of 502 to 504. After the response has begun, a failure aborts
+the connection, so that a truncated response is not taken for a complete one.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from yurttunnel.http.request_body import BodyBeginning
 from yurttunnel.http.upgrade import SplicedSide, join
 
 _SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
-"""Methods that may be sent twice (RFC 9110 section 9.2.1), but not with an upgrade: by WebSocket a
-command is run in a container with GET."""
+"""Safe methods, which may be retried (RFC 9110 section 9.2.1), except with an upgrade: over
+WebSocket, GET runs a command in a container."""
 
 
 class Acquire(Protocol):
-    """Gets a connection to the origin, as ``ConnectionPool.take`` with its key does."""
+    """A function that returns a connection to the origin, as ``ConnectionPool.take`` does."""
 
     def __call__(
         self, *, fresh: bool, upload: bool, upgrade: bool
@@ -51,25 +50,24 @@ class Acquire(Protocol):
 
 
 Describe = Callable[[Failure], tuple[int, str]]
-"""Returns the status and the sentence that tell a client why there is no connection."""
+"""A function that returns the status and the message for a client when connecting has failed."""
 
 
 BODY_BEGINNING = 16 * 1024
-"""Bytes of a request's body that are taken, give or take one read, before there is a connection."""
+"""Bytes of a request body that are buffered, plus at most one read, before connecting."""
 
 BODY_PATIENCE = 1.0
-"""Seconds that a request's body has to come before a connection for an upload is asked for."""
+"""Seconds to wait for a complete request body before a connection for an upload is acquired."""
 
 UPLOAD_TIMEOUT = 60.0
-"""Seconds for an origin to take more of a request's body, where nothing else bounds its time."""
+"""Seconds for an origin to accept more of a request body, if there is no response timeout."""
 
 
 class ForwardedRequest:
-    """The request to send, ``Host`` included; those of ``fields`` that are for one connection are
-    left out.
+    """The request to send upstream, with ``Host``; hop-by-hop ``fields`` are removed.
 
-    The method is not CONNECT, which asks the proxy itself for a connection. What is forwarded again
-    and again can be so as one object, which is written once, unless it is long.
+    The method is not CONNECT, which is addressed to the proxy itself. One object can be forwarded
+    many times; it is serialized once, unless its head is long.
     """
 
     __slots__ = ("_fields", "_target", "_written", "method")
@@ -81,10 +79,10 @@ class ForwardedRequest:
         self._written: WrittenRequest | None = None
 
     def written(self, has_body: bool, upgrade: bytes | None, added: Fields = ()) -> WrittenRequest:
-        """Return it as it is sent, with fields that are ``added`` behind its own.
+        """Return the serialized request, with the fields in ``added`` after its own.
 
-        ``upgrade`` is the protocol to which the connection may change. Raises ``ValueError`` for
-        what cannot be sent safely.
+        ``upgrade`` is the value of ``Upgrade``, if any. Raises ``ValueError`` for a request that
+        cannot be sent safely.
         """
         written = self._without_added(has_body, upgrade)
         for name, value in added:
@@ -108,19 +106,19 @@ class ForwardedRequest:
 
 @dataclass(frozen=True, slots=True)
 class RelaySettings:
-    """How long a relay waits, in seconds."""
+    """The timeouts of a relay, in seconds."""
 
     response_timeout: float | None = None
-    """From the complete request to the head of the response, and for the origin to take more of
-    the body of a request; ``None`` is for ever, and :data:`UPLOAD_TIMEOUT`. A client that holds
-    its body back until it is told to go on has sent a complete request in this sense."""
+    """The time from the complete request to the response head, and for the origin to accept more
+    of the request body. ``None`` means no timeout for the former, and :data:`UPLOAD_TIMEOUT` for
+    the latter. A request that waits for ``100 Continue`` counts as complete."""
     linger: float = 60.0
-    """For one side of an upgraded connection to take the last, and to close, after the other has
-    closed; long, because data on its way to a slow client is lost when it is over."""
+    """The time for one side of an upgraded connection to receive the remaining data and to close,
+    after the other has closed. It is long, because a slow client loses the rest when it is over."""
 
 
 class Relay:
-    """Forwards exchanges; one object for all that share settings."""
+    """Forwards exchanges that share the same settings."""
 
     def __init__(self, clock: IReactorTime, settings: RelaySettings | None = None) -> None:
         settings = settings or RelaySettings()
@@ -143,22 +141,20 @@ class Relay:
         patient: bool = False,
         added: Fields = (),
     ) -> None:
-        """Answer ``exchange`` with what a connection from ``acquire`` answers to ``request``.
+        """Send ``request`` on a connection from ``acquire``, and its response to ``exchange``.
 
-        The request's body, interim responses, trailers and upgrades are passed on. ``origin``,
-        as a text, begins the sentences about what went wrong behind the connection, ``describe``
-        makes those about having none, except that too many requests for a pool are told by
-        itself. With ``patient`` the origin may take as long as it wants to begin its answer. Fields
-        that are ``added`` are of this exchange alone.
+        The request body, interim responses, trailers and upgrades are forwarded. Error messages
+        about the origin begin with ``origin`` (as text). ``describe`` provides those for a failed
+        connection, except that the message for a busy pool is made here. With ``patient`` there is
+        no timeout for the response head. Fields in ``added`` are sent for this exchange only.
 
-        The request is sent a second time, on a new connection, only when it has no body, asks for
-        no upgrade and has a safe method, and an old connection turned out to be closed before a
-        byte of an answer.
+        The request is retried, once and on a new connection, only if it has a safe method, no body
+        and no upgrade, and a reused connection was closed before the first byte of a response.
         """
         _Forwarding(self, exchange, acquire, request, describe, origin, patient, added).begin()
 
     def close(self) -> None:
-        """Stop the timers; the connections are closed by those who have them."""
+        """Stop the timers; the owners of the connections close them."""
         if self.answers is not None:
             self.answers.stop()
         self.uploads.stop()
@@ -168,7 +164,7 @@ class Relay:
 
 @implementer(IResponseReceiver, IBodySink, IPushProducer)
 class _Forwarding:
-    """One exchange on its way; as a sink it takes the request's body, as a producer it gives it."""
+    """One exchange being forwarded; the sink and the upstream's producer of the request body."""
 
     _log = Logger()
 
@@ -191,10 +187,10 @@ class _Forwarding:
         self._request = request
         self._describe = describe
         self._origin = origin
-        # Few ask for one.
+        # Checked first because few requests have the field.
         asks = b"upgrade" in exchange.head.by_name
         self._upgrade = requested_upgrade(exchange.head) if asks else None
-        # What has come of the body, until there is a connection.
+        # The start of the body, buffered until there is a connection.
         self._beginning = BodyBeginning() if exchange.has_body else None
         self._acquiring: Deferred[Any] | None = None
         self._upstream: ClientExchange | None = None
@@ -202,7 +198,7 @@ class _Forwarding:
         self._reused = False
         self._retried = False
         self._ended = False
-        # Which deadlines it is in, so that most ends look into one at most.
+        # Which deadlines are pending, so that most exchanges look up at most one when they end.
         self._answer_due = False
         self._upload_due = False
         self._beginning_due = False
@@ -210,7 +206,7 @@ class _Forwarding:
     # -- getting a connection ------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Get a connection once there is use for it, and give up when the client does."""
+        """Acquire a connection once it can be used; stop when the client disconnects."""
         exchange = self._exchange
         exchange.on_end(self._client_ended)
         if self._ended:
@@ -218,7 +214,7 @@ class _Forwarding:
         if not exchange.has_body:
             self._connect(fresh=False, upload=False)
         elif exchange.head.values(b"expect"):
-            # Nothing comes until the origin has asked for it.
+            # The client sends no body until the origin has responded 100.
             self._connect(fresh=False, upload=True)
         else:
             self._beginning_due = True
@@ -226,12 +222,12 @@ class _Forwarding:
             exchange.deliver_body(self)
 
     def body_is_slow(self) -> None:
-        """Go on with what there is of the body."""
+        """Connect with an incomplete body: its time is over."""
         self._beginning_due = False
         self._connect(fresh=False, upload=True)
 
     def _body_began(self, beginning: BodyBeginning) -> None:
-        """Go on if that is all of the body, or more than is to be kept."""
+        """Connect if the body is complete, or the buffer is full."""
         if not beginning.complete:
             if beginning.size < BODY_BEGINNING:
                 return
@@ -243,21 +239,21 @@ class _Forwarding:
 
     def _connect(self, fresh: bool, upload: bool) -> None:
         acquiring = self._acquire(fresh=fresh, upload=upload, upgrade=self._upgrade is not None)
-        # Not asked for a Deferred, which would be an abstract class to ask.
+        # Not isinstance(acquiring, Deferred): that is an abstract class, whose check is slow.
         if isinstance(acquiring, ClientConnection):
             self._connected(acquiring)
             return
         self._acquiring = acquiring
-        # Neither of the two raises; mypy wants to see the Deferred used.
+        # Neither callback raises; assigned to satisfy mypy.
         _ = acquiring.addCallbacks(self._connected, self._connect_failed)
 
     def _connect_failed(self, failure: Failure) -> None:
         self._acquiring = None
         if self._ended:
-            # Nobody is there to be told.
+            # The client has disconnected.
             return
         if isinstance(failure.value, ExchangeFailed):
-            # There was a connection, but it is of no use any more.
+            # There was a connection, but it was closed at once.
             self.exchange_ended(failure.value)
             return
         if failure.check(PoolBusy):
@@ -279,7 +275,7 @@ class _Forwarding:
     def _connected(self, connection: ClientConnection) -> None:
         self._acquiring = None
         if self._ended:
-            # It was given in the moment in which the client left.
+            # The client disconnected in the moment in which the connection was acquired.
             connection.close()
             return
         exchange = self._exchange
@@ -311,7 +307,7 @@ class _Forwarding:
             exchange.resumeProducing()
 
     def write(self, data: bytes) -> None:
-        """Pass on a piece of the body, or keep it until there is a connection."""
+        """Forward a piece of the request body, or buffer it until there is a connection."""
         upstream = self._upstream
         if upstream is not None:
             self._forget_answer()
@@ -321,7 +317,7 @@ class _Forwarding:
             self._body_began(self._beginning)
 
     def finish(self, trailers: Fields = ()) -> None:
-        """End the request, or keep its end until there is a connection."""
+        """End the request body, or note its end until there is a connection."""
         upstream = self._upstream
         if upstream is not None:
             upstream.finish(trailers)
@@ -332,7 +328,7 @@ class _Forwarding:
             self._body_began(self._beginning)
 
     def _expect_answer(self) -> None:
-        """Bound the time for an answer; patience is for requests that are complete."""
+        """Start the response timeout; ``patient`` applies to complete requests only."""
         if self._answer_due:
             self._forget_answer()
         answers, upstream = self._relay.answers, self._upstream
@@ -353,32 +349,32 @@ class _Forwarding:
             self._relay.uploads.discard(self)
 
     def pauseProducing(self) -> None:
-        """Read no more of the request for now: the origin does not keep up."""
+        """Pause the request body: the origin does not keep up."""
         if not self._upload_due:
             self._upload_due = True
             self._relay.uploads.add(self)
         self._exchange.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Read again."""
+        """Resume the request body."""
         self._forget_upload()
         self._exchange.resumeProducing()
 
     def stopProducing(self) -> None:
-        """Read no more: the end of the upstream follows and says why."""
+        """Stop the request body; the end of the upstream exchange follows with the reason."""
         self._exchange.stopProducing()
 
     # -- the response --------------------------------------------------------------------------
 
     def informational_received(self, head: ResponseHead) -> None:
-        """Pass on an interim response; after 100 the client has to go on."""
+        """Forward an interim response; after 100 the client has to send its body."""
         upstream = self._upstream
         if head.status == 100 and upstream is not None and not upstream.request_complete:
             self._forget_answer()
         self._exchange.send_informational(head.status, head.end_to_end())
 
     def response_received(self, head: ResponseHead) -> None:
-        """Pass on the response, or join the connections after a 101."""
+        """Forward the response, or join the connections after a 101."""
         upstream = self._upstream
         assert upstream is not None
         self._forget_answer()
@@ -388,8 +384,8 @@ class _Forwarding:
             else:
                 self._exchange.respond_from(head.status, head.end_to_end(), upstream, head.reason)
         except Exception:
-            # Whoever stands between may be anybody's code, and nobody would want the body: then
-            # the end of the connection would not be told either, and the client wait for ever.
+            # A middleware may be third-party code. Without a consumer of the body, the end of the
+            # connection would not be noticed either, and the client would wait forever.
             self._defect()
             upstream.abort()
 
@@ -404,17 +400,17 @@ class _Forwarding:
         )
         self._exchange.switch(101, head.reason, fields, client_side)
         upstream.switch(origin_side)
-        # From here on the two sides end each other.
+        # From now on each side ends the other.
         self._upstream = None
 
     def response_overdue(self) -> None:
-        """Give up an origin that does not answer."""
+        """Abort: the origin has not responded in time."""
         self._give_up(f"no answer came within {self._relay.response_timeout:g} seconds")
 
     def upload_overdue(self) -> None:
-        """Give up an origin that takes nothing any more, and with it a client that has left.
+        """Abort: the origin no longer accepts the request body.
 
-        While it is not read from, the end of a client is not seen.
+        This also frees a client that has disconnected, which is not noticed while it is paused.
         """
         seconds = self._relay.upload_timeout
         self._give_up(f"nothing of the request's body was taken for {seconds:g} seconds")
@@ -428,7 +424,7 @@ class _Forwarding:
     # -- the end -------------------------------------------------------------------------------
 
     def exchange_ended(self, error: ExchangeFailed | None) -> None:
-        """Notify the client of a failure on the origin's side, or try once more.
+        """Report a failure of the origin to the client, or retry.
 
         Most exchanges have ended by then, with the last piece of the body.
         """
@@ -464,7 +460,7 @@ class _Forwarding:
             self._relay.beginnings.discard(self)
 
     def _client_ended(self, error: ExchangeFailed | None) -> None:
-        """Let go of the origin: it has answered, or the client has left or got another answer."""
+        """Release the upstream connection: the exchange with the client has ended."""
         self._ended = True
         self._beginning = None
         if self._answer_due or self._upload_due or self._beginning_due:

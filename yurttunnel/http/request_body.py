@@ -1,4 +1,4 @@
-"""Request bodies that are taken before somebody has use for them: small ones, or a beginning."""
+"""Buffering of request bodies: a whole small one, or the start of one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from yurttunnel.wire.pieces import keep_piece
 
 
 class BodyTooLarge(Exception):
-    """A request body that is longer than the handler takes; to be answered with ``status``."""
+    """A request body that exceeds the handler's limit; to be answered with ``status``."""
 
     status = 413
 
@@ -20,11 +20,11 @@ class BodyTooLarge(Exception):
 
 
 def read_body(exchange: IExchange, max_bytes: int) -> Deferred[bytes]:
-    """Read the whole body of the request of ``exchange``; called once, instead of deliver_body.
+    """Read the whole request body of ``exchange``; called once, instead of ``deliver_body``.
 
-    A client that expects ``100 Continue`` is sent it. Fails with :class:`BodyTooLarge` when there
-    are more than ``max_bytes``, as early as that is known, and with :class:`ExchangeFailed` when
-    the exchange ends before the body does; the connection bounds the time.
+    ``100 Continue`` is sent to a client that expects it. Fails with :class:`BodyTooLarge` as soon
+    as the body is known to exceed ``max_bytes``, and with :class:`ExchangeFailed` if the exchange
+    ends before the body does. The timeout is that of the connection.
     """
     collector = _Collector(max_bytes)
     lengths = exchange.head.values(b"content-length")
@@ -40,7 +40,7 @@ def read_body(exchange: IExchange, max_bytes: int) -> Deferred[bytes]:
 
 @implementer(IBodySink)
 class BodyBeginning:
-    """What has come of a body that nobody takes yet, all of it or the beginning."""
+    """A buffer for a body without a consumer yet, complete or not."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -59,7 +59,7 @@ class BodyBeginning:
         self._trailers = trailers
 
     def pass_on(self, sink: IBodySink) -> None:
-        """Write to ``sink`` what there is, and finish it if that is all."""
+        """Write the buffered data to ``sink``, and finish it if the body is complete."""
         pieces, self._pieces = self._pieces, []
         if pieces:
             sink.write(b"".join(pieces))

@@ -1,17 +1,18 @@
-"""An answer that no read of the client may give together with what follows: the 200 to a CONNECT.
+"""Send a response that no read of the client may return together with later data: 200 to CONNECT.
 
-kube-apiserver gives up a connection on which a byte of the target comes in the same read as the
-200 (``tunnelHTTPConnect`` in k8s.io/apiserver pkg/server/egressselector). The connection is
-therefore handed over, and so begins to deliver, only when that cannot happen:
+kube-apiserver drops a connection if it receives a byte of the target in the same read as the 200
+(``tunnelHTTPConnect`` in k8s.io/apiserver pkg/server/egressselector). Therefore the connection is
+handed over, and data can flow, only when that cannot happen:
 
-- on a Unix socket after the client has read the answer, which the kernel knows of such sockets. It
-  is looked at when the client sends something, as clients do that speak first, and now and then;
-- over TLS after the answer is in a record of its own, since a read gives no more than one record;
-- over plain TCP after the answer has been handed to the kernel. Nobody learns when a client reads
-  from a TCP socket, so a client that is slow may find the target's first bytes behind the answer.
+- on a Unix socket, after the client has read the response, which the kernel reports for such
+  sockets. This is checked when the client sends something (in protocols where the client speaks
+  first), and on a timer;
+- over TLS, after the response is in a record of its own, since a read returns at most one record;
+- over plain TCP, after the response was written to the kernel. When a client reads from a TCP
+  socket is unknown, so a slow client may receive the target's first bytes with the response.
 
-A pull producer is how a Twisted transport tells that something is with the kernel: it asks for more
-each time all that was written has gone out. That costs no turn of the reactor.
+A pull producer detects when the data is in the kernel: a Twisted transport calls it each time its
+buffer is empty. That costs no iteration of the reactor.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ from zope.interface import implementer
 from yurttunnel.http.connection import socket_all_taken
 
 _FIRST_LOOK, _LAST_LOOK = 0.001, 2.048
-"""Seconds until it is looked again whether a client has read its answer; each time twice as many. A
-client that has not read it after the last, 4 s in all, is one that will not notice."""
+"""The first and the last delay, in seconds, between checks whether a client has read its response;
+each is twice the one before. A client that has not read it after the last, 4 s in total, is handed
+over regardless."""
 
 
 @implementer(IPullProducer)
 class SentAlone:
-    """Sends ``answer`` on ``transport``, which has no producer, and then calls ``sent``, once.
+    """Sends ``answer`` on ``transport``, which has no producer, and then calls ``sent`` once.
 
-    ``secure`` tells that the transport is TLS. :meth:`cancel` ends the wait.
+    ``secure`` is true if the transport is TLS. :meth:`cancel` ends the wait.
     """
 
     def __init__(
@@ -52,14 +54,14 @@ class SentAlone:
         self._call: IDelayedCall | None = None
         self._on_unix_socket = False
         if secure:
-            # TLS transports collect what is written in one turn into one record.
+            # TLS transports join the writes of one reactor iteration into one record.
             transport.write(answer)
             self._call = clock.callLater(0, self._done)
         else:
             transport.registerProducer(self, False)
 
     def resumeProducing(self) -> None:
-        """Write the answer when asked first; when asked again it has gone to the kernel."""
+        """Write the response on the first call; on the second it is in the kernel."""
         answer, self._answer = self._answer, None
         if answer is not None:
             self._transport.write(answer)
@@ -72,18 +74,18 @@ class SentAlone:
             self._done()
 
     def stopProducing(self) -> None:
-        """Do nothing: the connection is lost, which :meth:`cancel` follows."""
+        """Do nothing: the connection is lost, and :meth:`cancel` follows."""
 
     def client_spoke(self) -> None:
-        """Look whether the client, which has sent something, has read the answer before."""
+        """Check whether the client had read the response before it sent something."""
         if self._on_unix_socket and self._call is not None and socket_all_taken(self._transport):
             self._stop_looking()
             self._done()
 
     def cancel(self) -> None:
-        """Wait no longer: the connection is lost, or about to be."""
+        """Stop waiting: the connection is lost, or about to be."""
         self._stop_looking()
-        # A transport that is aborted may end in a later turn only, and be written to until then.
+        # An aborted transport may end in a later reactor iteration, and call this again before.
         self._sent = _nothing
 
     def _stop_looking(self) -> None:
@@ -92,7 +94,7 @@ class SentAlone:
             self._call = None
 
     def _look_again(self, delay: float) -> None:
-        """Go on if the client has read the answer, else look again in ``delay`` seconds."""
+        """Finish if the client has read the response, else check again in ``delay`` seconds."""
         if delay > _LAST_LOOK or socket_all_taken(self._transport):
             self._done()
         else:
@@ -104,4 +106,4 @@ class SentAlone:
 
 
 def _nothing() -> None:
-    """Hand nothing over."""
+    """Do nothing after :meth:`SentAlone.cancel`."""

@@ -1,4 +1,4 @@
-"""The side of HTTP/1.1 that serves: what a listener's connections may take, and what they share."""
+"""The HTTP/1.1 server: the limits and the shared state of a listener's connections."""
 
 from __future__ import annotations
 
@@ -23,57 +23,60 @@ from yurttunnel.http.server_connection import ServerConnection
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What the connections of one listener may take; all times are in seconds."""
+    """The limits and timeouts of the connections of one listener; all times are in seconds."""
 
     limits: HeadLimits = field(default_factory=HeadLimits)
     head_timeout: float = 10.0
-    """For a head from its first byte, and for the first head from the connection, a TLS handshake
-    included."""
+    """The time for a request head, from its first byte; for the first head of a connection from
+    the start of the connection, TLS handshake included."""
     idle_timeout: float = 75.0
-    """Between a response and the next request; also for taking the rest of a last response."""
+    """The time between a response and the next request; also the time for a client to receive the
+    rest of its last response."""
     body_timeout: float = 20.0
-    """For each ``min_body_bytes`` of a request's body that is waited for."""
+    """The time for each ``min_body_bytes`` of a request body that is being read."""
     min_body_bytes: int = 10_000
-    """With ``body_timeout`` 500 bytes a second, as ``RequestReadTimeout body=20,MinRate=500``, the
-    default of Apache's mod_reqtimeout, which gives as long to begin."""
+    """With ``body_timeout``, 500 bytes a second: ``RequestReadTimeout body=20,MinRate=500``, the
+    default of Apache's mod_reqtimeout, which allows as long for the first byte."""
     half_closed_timeout: float = 10.0
-    """For the answer to a client that has ended its direction."""
+    """The time for the response to a client that has ended its sending direction."""
     linger: float = 5.0
-    """For a client to close after its last response, before its connection is aborted."""
+    """The time for a client to close after its last response; then the connection is aborted."""
     max_connections: int = 4096
-    """Those that are not being closed; over TLS they are through the handshake. Beyond that the one
-    that has waited longest for a request makes room, if there is one."""
+    """The number of connections, without those that are closing or in their TLS handshake. Above
+    it, the one that has waited longest for a request is closed, if there is one."""
     max_unread_heads: int = 4096
-    """Those of them that may be without a complete head, before their first request or later."""
+    """The number of these without a complete head, before their first request or a later one."""
     max_long_heads: int = 32 * 1024 * 1024
-    """Bytes of the heads that have more than :data:`LONG_HEAD`, from when they have them until
-    their requests are over. A caller has as many as it leaves free."""
+    """The total bytes of heads longer than :data:`LONG_HEAD`, from when they exceed it until their
+    requests end. A caller may use as many as remain free."""
     max_handshakes: int = 1024
-    """TLS handshakes at once."""
+    """The number of concurrent TLS handshakes."""
     single_request: bool = False
-    """A connection has one request only. A client that sends none in time is answered, too; one
-    from which nothing has come when the server stops, or that does not close, is reset."""
+    """Whether a connection serves only one request. A client that sends none in time gets an error
+    response, too. One that has sent nothing when the server stops, or that does not close, is
+    reset."""
 
     @property
     def max_lingering(self) -> int:
-        """How many may be waited for to close after their last answer."""
+        """The number of connections that may wait for the client to close."""
         return min(self.max_connections, self.max_unread_heads)
 
 
 def _host_of(transport: Any) -> Hashable:
-    """Return the address at the other end; all at a Unix socket are one."""
+    """Return the address of the client; all clients of a Unix socket have the same."""
     return getattr(transport.getPeer(), "host", "")
 
 
 class ConnectionsFactory(ServerFactory):
-    """What the connections of one listener share; subclasses make them.
+    """The shared state of the connections of one listener, which subclasses create.
 
-    ``clock`` times everything out. Whoever listens with it calls :meth:`close` in the end.
+    ``clock`` drives all timeouts. The owner of the listener calls :meth:`close` at the end.
 
-    ``refusals`` counts, by status, what was refused without a word to a handler: bad or late
-    heads, connections beyond the bound and long heads beyond theirs (503). ``on_full`` is called
-    each time that a bound on connections, unread heads or handshakes turns somebody away, or has
-    the oldest make room. ``caller_of`` gives whose share a long head has by its transport.
+    ``refusals`` counts, by status, requests that were rejected without reaching a handler: invalid
+    or late heads, and connections or long heads above their limits (503). ``on_full`` is called
+    each time that a limit of connections, unread heads or handshakes rejects or evicts a
+    connection. ``caller_of`` returns the caller of a transport, whose share a long head is charged
+    to.
     """
 
     noisy = False
@@ -84,16 +87,16 @@ class ConnectionsFactory(ServerFactory):
         self.clock = clock
         self.settings = settings
         self.connections: set[ServerConnection] = set()
-        """Those that count: over TLS after the handshake, and before they are being closed."""
+        """The connections that count: after the TLS handshake, if any, and not yet closing."""
         self.handshakes: EvictingSet[ServerConnection] = EvictingSet(
             settings.max_handshakes, self._cut_off
         )
         self.closing: EvictingSet[ServerConnection] = EvictingSet(
             settings.max_lingering, ServerConnection.cut_off
         )
-        """Those that have their last answer."""
+        """The connections that have got their last response."""
         self.long_heads = Places(settings.max_long_heads)
-        """Their bytes."""
+        """The bytes of long heads."""
         self.refusals: Counter[int] = Counter()
         self.draining = False
         connection = ServerConnection
@@ -107,9 +110,9 @@ class ConnectionsFactory(ServerFactory):
         self._all_gone: list[Deferred[None]] = []
 
     def drain(self) -> Deferred[None]:
-        """Close idle connections now, and the others after the response they are at.
+        """Close idle connections now, and the others after their current response.
 
-        Returns a ``Deferred`` that fires when none is left; :meth:`close` makes that happen.
+        Returns a ``Deferred`` that fires when none is left; :meth:`close` forces that.
         """
         self.draining = True
         gone: Deferred[None] = Deferred()
@@ -137,27 +140,27 @@ class ConnectionsFactory(ServerFactory):
             each.stop()
 
     def tell_full(self) -> None:
-        """Report that a bound turns somebody away, or has the oldest make room."""
+        """Report that a limit rejects or evicts a connection."""
         if self.on_full is not None:
             self.on_full()
 
     def refused(
         self, connection: ServerConnection, status: int, text: str, head: RequestHead | None
     ) -> None:
-        """Count what is refused without a word to the handler."""
+        """Count a request that is rejected without reaching the handler."""
         self.refusals[status] += 1
 
     def handshake_failed(self, connection: ServerConnection, reason: Failure) -> None:
-        """See a connection end that has not got through its TLS handshake; for subclasses."""
+        """Handle a connection that has ended during its TLS handshake; for subclasses."""
 
     def handshake_overdue(self, connection: ServerConnection) -> None:
-        """See a connection whose TLS handshake has taken too long; for subclasses."""
+        """Handle a connection whose TLS handshake has timed out; for subclasses."""
 
     def evicted(self, connection: ServerConnection) -> None:
-        """See a connection make room that is in its TLS handshake or waits; for subclasses."""
+        """Handle the eviction of a connection in its handshake or waiting; for subclasses."""
 
     def make_room(self, newest: ServerConnection, *waiting: Deadlines[ServerConnection]) -> bool:
-        """Close who waits longest of those ``waiting`` but ``newest``, if there is anybody."""
+        """Evict the connection ``waiting`` longest, except ``newest``; return whether it exists."""
 
         def eligible(connection: ServerConnection) -> bool:
             return connection.handshaken and connection is not newest
@@ -176,13 +179,13 @@ class ConnectionsFactory(ServerFactory):
         connection.cut_off()
 
     def closes(self, connection: ServerConnection) -> None:
-        """Have a connection that has its last answer count apart."""
+        """Move a connection that has got its last response to :attr:`closing`."""
         if connection.handshaken:
             self.connections.discard(connection)
             self.closing.begin(connection)
 
     def forget(self, connection: ServerConnection) -> None:
-        """Let go of a connection that has ended."""
+        """Forget a connection that has ended."""
         if connection in self.connections:
             self.connections.discard(connection)
         elif connection.handshaken:
@@ -204,7 +207,7 @@ class ConnectionsFactory(ServerFactory):
 
 
 class HTTPFactory(ConnectionsFactory):
-    """Serves HTTP/1.1 on any transport; ``handler`` is given every request."""
+    """Serves HTTP/1.1 on any transport; ``handler`` handles every request."""
 
     def __init__(
         self,
@@ -216,5 +219,5 @@ class HTTPFactory(ConnectionsFactory):
         self._handler = handler
 
     def buildProtocol(self, addr: IAddress | None) -> ServerConnection:
-        """Make the protocol of one client."""
+        """Return the protocol for a new connection."""
         return ServerConnection(self, self._handler)

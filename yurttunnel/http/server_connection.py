@@ -1,13 +1,13 @@
-"""One client of a server: its requests are read one after the other, and each is answered.
+"""The server's connection to one client: reads its requests one after the other.
 
-Requests are answered strictly in their order: the next one is not even read before the response
-to the one before is complete, and at most one read of it is held. A client that does not take its
-responses is not read from either.
+Requests are handled strictly in order: the next one is not parsed before the response to the one
+before is complete, and at most one read of it is held. A client that does not receive its responses
+is not read from either.
 
-A client over plain TCP that ends its direction behind its request still gets its answer. One that
-has left looks the same, so after ``half_closed_timeout`` the exchange is given up. Over TLS an end
-is an end. While something is held an end is not read, and is looked for each
-``half_closed_timeout``.
+A client over plain TCP that ends its sending direction after a request still gets its response. A
+client that has disconnected looks the same, so the exchange is aborted after
+``half_closed_timeout``. Over TLS the end of one direction ends the connection. While data is held
+the socket is not read; instead it is checked for an end every ``half_closed_timeout``.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from yurttunnel.http.server import ConnectionsFactory
 
 MAX_DROPPED = 256 * 1024
-"""Bytes of a request that are read and dropped after it has been answered. Closing while the
-client still sends would reset the connection, and the reset can overtake the answer."""
+"""The number of bytes of a request that are read and dropped after its response. Closing while the
+client still sends would reset the connection, and the reset can overtake the response."""
 
 
 @implementer(IHandshakeListener)
 class ServerConnection(HTTPConnection):
-    """One client: reads its requests one after the other, and has ``handler`` answer each."""
+    """A connection to one client, whose requests ``handler`` handles."""
 
     handshaken = False
-    """TLS is there, or there is none."""
+    """Whether the TLS handshake, if any, is complete."""
 
     _log = Logger()
 
@@ -54,32 +54,32 @@ class ServerConnection(HTTPConnection):
         super().__init__()
         self.handler = handler
         self._factory = factory
-        # What bounds the time of the state that the connection is in; those of a body and of an
-        # end of the input may be over before it.
+        # The timeout of the connection's current state. The timeouts of a body and of a half-closed
+        # client run in addition.
         self._deadlines: Deadlines[ServerConnection] | None = None
         self._heads = RequestHeads(factory.settings.limits)
-        # What counts of a long head, until its request is over, and for whom.
+        # The bytes of a long head that are charged, until its request has ended, and the caller.
         self._long_bytes = 0
         self._caller: Hashable = None
         self._exchange: ServerExchange | None = None
-        # What reads the body of the exchange, once somebody wants it.
+        # The reader of the request body, once it has a consumer.
         self._body: BodyReader | None = None
         self._deliver: Callable[[bytes], object]
         self._body_complete: Callable[[], object]
-        # Bytes that have come since the body was last looked at, and whether it was paused since.
+        # Body bytes since the last check of the body timeout, and whether it was paused since then.
         self._body_bytes = 0
         self._body_held_up = False
         self._closing = False
         self._answered = False
         self._output_ended = False
         self._dropped = 0
-        # The exchange at which the end of the input was seen behind what is held.
+        # The exchange during which the end of the input was first seen after the held data.
         self._ended_behind: ServerExchange | None = None
-        # The answer behind which the connection is handed over, while it goes out.
+        # The response after which the connection is handed over, while it is being sent.
         self._sent_alone: SentAlone | None = None
 
     def connectionMade(self) -> None:
-        """Expect the first head, over TLS after the handshake; the time for both begins."""
+        """Start the timeout for the first head, which includes a TLS handshake."""
         self._await(self._factory.heads)
         if self.secure:
             self._factory.handshakes.begin(self)
@@ -87,7 +87,7 @@ class ServerConnection(HTTPConnection):
             self._begin()
 
     def handshakeCompleted(self) -> None:
-        """TLS is there: from now on the connection counts."""
+        """Count the connection from now on: the TLS handshake is complete."""
         self._factory.handshakes.end(self)
         self._begin()
 
@@ -126,18 +126,18 @@ class ServerConnection(HTTPConnection):
             return
         self._await(None)
         self._take = None
-        # What came with the head is not kept beyond its use.
+        # Cleared in the reader, so that it does not keep the data alive.
         self._held, heads.early = heads.early, b""
         self._exchange = exchange
         try:
             self.handler.request_received(exchange)
         except Exception:
-            # It is anybody's code, and the caller waits for an answer.
+            # A handler may be third-party code, and the client waits for a response.
             self._log.failure("Defect: the handler of an HTTP request failed")
             exchange.fail(500, "the server has a defect; its log has more")
 
     def _count_long_head(self, size: int) -> None:
-        """Count what has come of a head; raises ``HeadError`` when its caller has too much."""
+        """Charge the bytes of a head so far; raise ``HeadError`` if its caller has too many."""
         factory = self._factory
         if not self._long_bytes:
             self._caller = factory.caller_of(self.transport)
@@ -166,9 +166,9 @@ class ServerConnection(HTTPConnection):
         deliver: Callable[[bytes], object],
         complete: Callable[[], object],
     ) -> None:
-        """Read the body of the current request; for its exchange.
+        """Read the body of the current request; called by its exchange.
 
-        ``deliver`` gets each piece, ``complete`` is called after the last.
+        ``deliver`` is called with each piece, ``complete`` after the last.
         """
         self._body = reader
         self._deliver = deliver
@@ -181,7 +181,7 @@ class ServerConnection(HTTPConnection):
             self.input_ended()
 
     def body_asked_for(self) -> None:
-        """Have the time for a body that was held back begin now; for the exchange."""
+        """Restart the body timeout: the client was told to send the body that it held back."""
         if self._body is not None:
             self._factory.bodies.discard(self)
             self._factory.bodies.add(self)
@@ -199,20 +199,20 @@ class ServerConnection(HTTPConnection):
             complete = self._body_complete
             self._forget_body()
             if self._take == self._take_body:
-                # Else the last piece has been answered at once, and the next request is due.
+                # Otherwise the handler has responded to the last piece, and the next head is due.
                 self._take = None
             self._held = rest + self._held
             complete()
 
     def _body_failed(self, status: int, text: str) -> None:
-        """End an exchange whose request is not what it should be, with an answer if possible."""
+        """End an exchange with an invalid request body, with an error response if possible."""
         exchange = self._exchange
         assert exchange is not None
         self._forget_body()
         self._take = None
         answered = exchange.head_sent
         if not answered:
-            # Noted before the end, since that is when logs and metrics look at it.
+            # Set before the end, because logs and metrics read it then.
             exchange.status = status
             exchange.failure = text
         exchange.end(ExchangeFailed(text))
@@ -222,7 +222,7 @@ class ServerConnection(HTTPConnection):
             self.answer_and_close(status, text, exchange.head)
 
     def set_reading(self) -> None:
-        """See ``HTTPConnection``; the end of a client that waits and is not read is looked for."""
+        """See ``HTTPConnection``; while a waiting client is not read, check it for its end."""
         super().set_reading()
         unread = self._factory.unread
         waits = self._user is None and self._sent_alone is None and not self._closing
@@ -232,20 +232,20 @@ class ServerConnection(HTTPConnection):
             unread.add(self)
 
     def pause_body(self) -> None:
-        """Read no more for now; the time that this takes is not the client's."""
+        """Pause reading; the body timeout does not count the time until it is resumed."""
         self._body_held_up = True
         super().pause_body()
 
     def _forget_body(self) -> None:
         if self._body is not None:
             self._body = None
-            # They have the exchange, and the connection may last.
+            # They refer to the exchange, and the connection may live long.
             del self._deliver, self._body_complete
             self._body_held_up = False
             self._factory.bodies.discard(self)
         self._body_paused = False
 
-    # -- responses: for the exchange -----------------------------------------------------------
+    # -- responses: called by the exchange -----------------------------------------------------
 
     def persists(self, exchange: ServerExchange) -> bool:
         """Return whether another request may follow ``exchange``, whose response begins now."""
@@ -257,7 +257,7 @@ class ServerConnection(HTTPConnection):
         )
 
     def exchange_complete(self, exchange: ServerExchange, persistent: bool) -> None:
-        """The response to ``exchange`` has been written; go on with the next request, or end."""
+        """Continue with the next request or close: the response of ``exchange`` was written."""
         self._exchange = None
         if self._long_bytes:
             self._forget_long_head()
@@ -271,7 +271,7 @@ class ServerConnection(HTTPConnection):
             self.advance()
 
     def room_made(self) -> None:
-        """Read the next request: the client has taken the responses before."""
+        """Read the next request: the client has received the previous responses."""
         if self._exchange is None and not self._closing and self._take is None:
             self._take = self._take_head
             self.advance()
@@ -279,16 +279,16 @@ class ServerConnection(HTTPConnection):
     def switch(self, answer: bytes, protocol: IProtocol, alone: bool) -> None:
         """Send ``answer``, and hand the connection over to ``protocol``.
 
-        ``alone`` has that wait until no read of the client can give both the answer and what
-        ``protocol`` sends (:mod:`yurttunnel.http.sent_alone`); over TLS its transport then closes
-        where it is asked to end its sending direction.
+        With ``alone`` the handover waits until no read of the client can return both the response
+        and data from ``protocol`` (:mod:`yurttunnel.http.sent_alone`). Over TLS the transport of
+        ``protocol`` then closes the connection instead of ending the sending direction.
         """
         if not alone:
             self.writer.write(answer)
             self.hand_over(protocol, self.transport)
             return
         self.writer.release()
-        # What comes before the connection is handed over is held, and looked at once.
+        # Data that arrives before the handover is held; it triggers one check.
         self._take = self._client_spoke
         transport = _ClosesWhole(self) if self.secure else self.transport
         sent = partial(self.hand_over, protocol, transport)
@@ -297,12 +297,12 @@ class ServerConnection(HTTPConnection):
     def _client_spoke(self, data: bytes) -> None:
         self._take = None
         self._held = data
-        # Without one the answer is being sent just now.
+        # It is None while its constructor sends the response.
         if self._sent_alone is not None:
             self._sent_alone.client_spoke()
 
     def hand_over(self, user: IProtocol, transport: Any) -> None:
-        """See ``HTTPConnection``; how the input ends is the user's business from now on."""
+        """See ``HTTPConnection``; ``user`` handles the end of the input from now on."""
         if self._input_ended:
             self._factory.half_closed.discard(self)
         self._factory.unread.discard(self)
@@ -310,7 +310,7 @@ class ServerConnection(HTTPConnection):
         super().hand_over(user, transport)
 
     def close_whole(self) -> None:
-        """Close after a switch, in bounded time, where only one direction can not be ended."""
+        """Close after a switch, with a timeout, where one direction cannot be ended alone."""
         if not (self.lost or self._closing):
             self._closing = True
             self._answered = True
@@ -318,7 +318,7 @@ class ServerConnection(HTTPConnection):
             self.transport.loseConnection()
 
     def cut_off(self) -> None:
-        """Make room for a newer connection; what of an answer is not taken yet counts apart."""
+        """Close to make room for a newer connection; a response in transit is still sent."""
         single = self._factory.settings.single_request
         if self.handshaken and not self._closing and not single:
             self._close(True)
@@ -327,7 +327,7 @@ class ServerConnection(HTTPConnection):
             self.abort()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Abort the connection."""
         self._take = None
         self._closing = True
         self._cancel_switch()
@@ -337,9 +337,9 @@ class ServerConnection(HTTPConnection):
     # -- the end -------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Close now if nothing of a request has come, else after its response."""
+        """Close now if no part of a request has arrived, else after its response."""
         if self._closing:
-            # The last answer may not have been taken yet.
+            # The client may not have received the last response yet.
             return
         if self._exchange is None and not self._heads.begun and not self._held:
             if self._factory.settings.single_request:
@@ -348,7 +348,7 @@ class ServerConnection(HTTPConnection):
                 self._close(True)
 
     def input_ended(self) -> None:
-        """The client has ended its direction."""
+        """Handle the end of the client's sending direction."""
         exchange = self._exchange
         factory = self._factory
         if self._closing:
@@ -365,11 +365,11 @@ class ServerConnection(HTTPConnection):
             factory.half_closed.add(self)
 
     def output_ended(self) -> None:
-        """Everything has been sent."""
+        """Note that everything has been sent."""
         self._output_ended = True
 
     def connection_ended(self, reason: Failure) -> None:
-        """The client has left, or we have."""
+        """Handle the end of the connection, from either side."""
         self._take = None
         self._held = b""
         self._closing = True
@@ -407,7 +407,7 @@ class ServerConnection(HTTPConnection):
         self.abort()
 
     def _refuse(self, status: int, text: str, head: RequestHead | None = None) -> None:
-        """Answer what cannot be an exchange, and close."""
+        """Reject a request without an exchange, and close."""
         self._factory.refused(self, status, text, head)
         self.answer_and_close(status, text, head)
 
@@ -419,24 +419,24 @@ class ServerConnection(HTTPConnection):
         headers: Iterable[tuple[str, str]] = (),
         in_status_line: bool = False,
     ) -> None:
-        """Answer with a failure, and close; the arguments are those of ``error_response``.
+        """Send an error response and close; the arguments are those of ``error_response``.
 
-        Who does not close is waited for, so many at a time as the settings say; beyond that the
-        oldest one is cut off.
+        The server waits for the client to close. ``max_lingering`` connections may wait so; above
+        that the oldest is cut off.
         """
         if self._closing:
             return
         answer = error_response(status, text, head, headers=headers, in_status_line=in_status_line)
         if head is not None and head.method == b"HEAD":
-            # With the length of the body, but without it (RFC 9110 section 9.3.2).
+            # The length of the body, but not the body (RFC 9110 section 9.3.2).
             answer = answer[: answer.index(b"\r\n\r\n") + 4]
         self.writer.write(answer)
         self._close(False)
 
     def _close(self, answered: bool) -> None:
-        """Close once everything has been sent and the client has closed, too.
+        """Close once everything has been sent and the client has closed too.
 
-        ``answered`` tells that the client may have much of a proper response to take yet.
+        ``answered`` is true if the client may still have to receive much of a normal response.
         """
         if self._closing:
             return
@@ -468,7 +468,7 @@ class ServerConnection(HTTPConnection):
             self._body_paused = True
 
     def _await(self, deadlines: Deadlines[ServerConnection] | None) -> None:
-        """Have the time of the next state begin, if it has one, and that of the last end."""
+        """Cancel the timeout of the previous state, and start that of the next, if any."""
         if self._deadlines is not None:
             self._deadlines.discard(self)
         self._deadlines = deadlines
@@ -478,7 +478,10 @@ class ServerConnection(HTTPConnection):
     # -- deadlines -----------------------------------------------------------------------------
 
     def head_overdue(self) -> None:
-        """Turn away a client that has not sent its head in time; a stranger is told nothing."""
+        """Close: the head or the handshake timed out; respond 408 only to a partial head.
+
+        With ``single_request`` a client that has sent nothing gets the response, too.
+        """
         if not self.handshaken:
             self._factory.handshake_overdue(self)
             self.abort()
@@ -488,11 +491,11 @@ class ServerConnection(HTTPConnection):
             self._refuse(408, "the request head did not arrive in time")
 
     def idle_too_long(self) -> None:
-        """Close a connection that nobody uses."""
+        """Close an idle connection."""
         self._close(True)
 
     def body_overdue(self) -> None:
-        """Give up a request whose body does not come, unless we are what it waits for."""
+        """Reject a slow request body, unless the client was paused or waits for a 100."""
         exchange = self._exchange
         held_back = exchange is not None and exchange.awaits_continue
         came = self._body_bytes >= self._factory.settings.min_body_bytes
@@ -504,13 +507,13 @@ class ServerConnection(HTTPConnection):
             self._body_failed(408, "the request body did not arrive in time")
 
     def answer_overdue(self) -> None:
-        """Give up the exchange of a client that may have left; see the module's text."""
+        """Abort the exchange of a client that may have disconnected; see the module docstring."""
         self._client_left()
 
     def look_for_end(self) -> None:
-        """Give up the exchange of a client that was seen to have ended its direction before.
+        """Abort the exchange if two checks have found the client's sending direction ended.
 
-        Only when its request has come whole: all that is held then is what it has sent too much.
+        Only for a complete request: then the held data belongs to the next one.
         """
         exchange = self._exchange
         if exchange is not None and exchange.body_ended and has_ended(self.transport):
@@ -523,8 +526,8 @@ class ServerConnection(HTTPConnection):
     def linger_over(self) -> None:
         """Close a connection that the client does not close.
 
-        What is in the kernel is still sent. A client that is slow to take a proper response has a
-        little longer.
+        The kernel still sends what it has. A client that is slow to receive a normal response gets
+        a longer timeout.
         """
         if self._output_ended and not self._factory.settings.single_request:
             self.transport.loseConnection()
@@ -535,18 +538,18 @@ class ServerConnection(HTTPConnection):
 
 
 def _check_expectation(head: RequestHead) -> None:
-    """Refuse what is expected beyond ``100-continue`` (RFC 9110 section 10.1.1)."""
+    """Reject expectations other than ``100-continue`` (RFC 9110 section 10.1.1)."""
     for value in head.values(b"expect"):
         if value.lower() != b"100-continue":
             raise HeadError(417, "the only expectation that can be met is 100-continue")
 
 
 class _ClosesWhole:
-    """The TLS transport of ``connection``, which closes where it is to end its sending direction.
+    """The TLS transport of ``connection``, which closes instead of ending its sending direction.
 
     Twisted passes ``loseWriteConnection`` on to the TCP socket below TLS, which destroys data.
-    A ``close_notify`` tells the client the same, but then the connection waits for the client
-    to close, too, for which its time is bounded.
+    ``close_notify`` has the same meaning for the client. The connection then waits for the client
+    to close too, with a timeout.
     """
 
     def __init__(self, connection: ServerConnection) -> None:

@@ -1,4 +1,4 @@
-"""Two connections joined after a 101: bytes, half-closes and back-pressure both ways."""
+"""Two connections joined after a 101: data, half-closes and back-pressure in both directions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from yurttunnel.http.deadlines import Deadlines
 
 @implementer(IHalfCloseableProtocol, IPushProducer)
 class SplicedSide(Protocol):
-    """One of two connections: what ``transport`` receives is written to ``other``.
+    """One of two connections: data that ``transport`` receives is written to ``other``.
 
-    An end of one direction is passed on alone where the other side is able to: TLS is not, and
-    is closed. A side that breaks is aborted on the other, so that nothing looks complete that is
-    not. ``closing`` bounds the time that a side has to take the last and to close.
+    A half-close is forwarded if the other side supports it; over TLS it is not supported, and the
+    connection is closed. If one side breaks the other is aborted, so that nothing incomplete looks
+    complete. ``closing`` limits the time for a side to receive the remaining data and to close.
 
-    :func:`join` makes both; each begins when its connection is handed over.
+    :func:`join` creates both; each starts when its connection is handed over.
     """
 
     transport: Any  # ITransport, its consumer and producer, and what sockets add to it
@@ -30,7 +30,7 @@ class SplicedSide(Protocol):
     def __init__(self, transport: Any, other: Any, closing: Deadlines[SplicedSide]) -> None:
         self.transport = transport
         self.other: SplicedSide
-        # Found once, so that each read is one call into the other side's transport.
+        # Looked up once, so that each read is one call into the other side's transport.
         self.dataReceived = other.write  # type: ignore[method-assign] # see above
         self._closing = closing
         self._half_closeable = not is_secure(transport)
@@ -40,13 +40,13 @@ class SplicedSide(Protocol):
         self._output_ended = False
 
     def connectionMade(self) -> None:
-        """Have the other side paused while this one does not keep up."""
+        """Register the other side as producer, to be paused while this side does not keep up."""
         if not self._output_ended:
             self._registered = True
             self.transport.registerProducer(self.other, True)
 
     def readConnectionLost(self) -> None:
-        """Pass on that this side has ended what it sends."""
+        """Forward the half-close of this side's peer."""
         self._input_ended = True
         self.other.end_output()
         if self._output_ended:
@@ -54,10 +54,10 @@ class SplicedSide(Protocol):
             self.close()
 
     def writeConnectionLost(self) -> None:
-        """Do nothing: the end of the other side's direction caused it."""
+        """Do nothing: a half-close of the other side caused this."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Close the other side: softly after a clean end, hard otherwise."""
+        """Close the other side after a clean end, else abort it."""
         self._lost = True
         self._registered = False
         self._closing.discard(self)
@@ -69,7 +69,7 @@ class SplicedSide(Protocol):
             self.other.transport.abortConnection()
 
     def end_output(self) -> None:
-        """End the sending direction of this side after what has been written."""
+        """End the sending direction of this side once written data is flushed."""
         if self._input_ended or not self._half_closeable:
             self.close()
         elif not self._lost:
@@ -77,32 +77,32 @@ class SplicedSide(Protocol):
             self.transport.loseWriteConnection()
 
     def close(self) -> None:
-        """Close this side after what has been written; it has limited time for that."""
+        """Close this side once written data is flushed, with a timeout."""
         if self._lost:
             return
         self._unregister()
         if self not in self._closing:
             self._closing.add(self)
         self.transport.loseConnection()
-        # The other side may have paused it for good with its own end, and then nobody would see
-        # that the peer has closed, too.
+        # The other side may have paused this one permanently when it ended; then the close of this
+        # side's peer would not be noticed.
         self.resumeProducing()
 
     def close_overdue(self) -> None:
-        """Abort."""
+        """Abort after the timeout."""
         self.transport.abortConnection()
 
     def pauseProducing(self) -> None:
-        """Read no more for now."""
+        """Pause reading."""
         self.transport.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Read again, unless there is nothing more to come."""
+        """Resume reading, unless the input has ended."""
         if not (self._input_ended or self._lost):
             self.transport.resumeProducing()
 
     def stopProducing(self) -> None:
-        """Read no more; how the other side is lost says what happens to this one."""
+        """Pause reading; ``connectionLost`` of the other side decides how this one ends."""
         self.pauseProducing()
 
     def _unregister(self) -> None:
@@ -113,7 +113,7 @@ class SplicedSide(Protocol):
 
 
 def join(one: Any, other: Any, closing: Deadlines[SplicedSide]) -> tuple[SplicedSide, SplicedSide]:
-    """Make the protocols that join two transports, to be connected to them in whatever order."""
+    """Return the protocols that join two transports; they may be connected in any order."""
     sides = SplicedSide(one, other, closing), SplicedSide(other, one, closing)
     sides[0].other, sides[1].other = sides[1], sides[0]
     return sides
