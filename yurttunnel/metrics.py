@@ -1,12 +1,12 @@
-"""Metrics as Prometheus has them, each declared once: name, help text, labels, and how it is read.
+"""Declarations of Prometheus metrics: name, help text, labels and a function that reads the value.
 
-A declaration stands beside what it describes, in any room, and nothing is counted here: a scrape
-reads what is there, so the data path pays nothing for metrics, and a node that leaves is gone from
-the next scrape. ``prometheus_client`` would hold the reactor for twice as long, and take 0.7 MiB
-of each process (``benchmarks/scrape.py``).
+Each metric is declared once, next to the code that it describes, in any package. Nothing is counted
+in this module: a scrape reads the current values, so metrics cost the data path nothing, and a node
+that disconnects is absent from the next scrape. ``prometheus_client`` would block the reactor for
+twice as long and use 0.7 MiB of memory in each process (``benchmarks/scrape.py``).
 
-Names that begin with ``konnectivity_network_proxy_`` are those of Konnectivity and of yurttunnel
-1.2, so that their dashboards go on working. The rest begins with ``yurttunnel_server_`` or
+Names that begin with ``konnectivity_network_proxy_`` are those of Konnectivity and yurttunnel 1.2,
+so that existing dashboards keep working. All others begin with ``yurttunnel_server_`` or
 ``yurttunnel_agent_``.
 """
 
@@ -23,18 +23,18 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 
 class Durations:
-    """A histogram of how long something took; ``bounds`` are upper bounds in seconds."""
+    """A histogram of durations; ``bounds`` are the upper bounds of the buckets, in seconds."""
 
     __slots__ = ("bounds", "buckets", "total_seconds")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
-        # The last one has what is above all bounds.
+        # The last bucket counts the durations above all bounds.
         self.buckets = [0] * (len(bounds) + 1)
         self.total_seconds = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count one."""
+        """Count one duration."""
         self.buckets[bisect_left(self.bounds, seconds)] += 1
         self.total_seconds += seconds
 
@@ -57,13 +57,13 @@ class MetricFamily(NamedTuple):
 
 
 Value = float | Durations | Iterable[tuple[str | tuple[str, ...], float]] | None
-"""What a metric is read as: a histogram as durations, one with labels as values by those of its
-labels, and ``None`` leaves it out of a scrape."""
+"""The value of a metric: :class:`Durations` for a histogram, pairs of label values and number for a
+metric with labels, and ``None`` for a metric to be left out of the scrape."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric(Generic[Source]):
-    """A metric of what :class:`MetricRegistry` has as its source; ``labels`` are their names."""
+    """A metric, read from a source in :class:`MetricRegistry`; ``labels`` are the label names."""
 
     kind: Kind
     name: str
@@ -72,10 +72,10 @@ class Metric(Generic[Source]):
     labels: tuple[str, ...] = ()
 
     def samples(self, source: Source) -> Iterable[Sample] | None:
-        """Return what a scrape shows of ``source``, ``None`` for nothing at all.
+        """Return the samples of ``source`` for one scrape, or ``None`` to omit the metric.
 
-        All is read here, and made into samples while they are asked for: what many sessions have
-        to show is written in several turns of the reactor.
+        All values are read here, but the samples are built as they are iterated, because the
+        samples of many sessions are written in several iterations of the reactor.
         """
         value = self.read(source)
         if value is None:
@@ -94,29 +94,29 @@ class Metric(Generic[Source]):
 def gauge(
     name: str, documentation: str, read: Callable[[Source], Value], *labels: str
 ) -> Metric[Source]:
-    """Declare what goes up and down."""
+    """Declare a gauge."""
     return Metric("gauge", name, documentation, read, labels)
 
 
 def counter(
     name: str, documentation: str, read: Callable[[Source], Value], *labels: str
 ) -> Metric[Source]:
-    """Declare what only goes up; its full name is ``name`` with ``_total`` behind it."""
+    """Declare a counter; ``_total`` is appended to ``name``."""
     return Metric("counter", f"{name}_total", documentation, read, labels)
 
 
 def histogram(name: str, documentation: str, read: Callable[[Source], Durations]) -> Metric[Source]:
-    """Declare how durations are distributed."""
+    """Declare a histogram of durations."""
     return Metric("histogram", name, documentation, read)
 
 
 def counts_of(values: Iterable[str], counts: Mapping[str, int]) -> Iterable[tuple[str, int]]:
-    """Return counts by labels, all of them from the start, so that ``rate`` sees the first one."""
+    """Return a count for each of ``values``, 0 included, so that ``rate`` sees the first event."""
     return ((value, counts.get(value, 0)) for value in values)
 
 
 class MetricRegistry:
-    """What a scrape shows: the families of all metrics, in the order of their addition."""
+    """The families of all metrics in a scrape, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._scrapes: list[Callable[[], Iterable[MetricFamily | None]]] = []
@@ -126,9 +126,10 @@ class MetricRegistry:
         metrics: Iterable[Metric[Source]],
         source: Callable[[], Source | Generator[object, None, Source] | None],
     ) -> None:
-        """Have every scrape show ``metrics`` of what ``source()`` gives then, if it does.
+        """Add ``metrics`` to every scrape, read from what ``source()`` returns at that time.
 
-        One that looks at much is a generator, which returns that, and yields pauses before.
+        They are omitted while it returns ``None``. A source that takes long is a generator: it
+        yields where the reactor may run, and returns the object to read.
         """
         self._scrapes.append(partial(_scrape, tuple(metrics), source))
 
@@ -136,7 +137,7 @@ class MetricRegistry:
         return (family for family in self.steps() if family is not None)
 
     def steps(self) -> Iterator[MetricFamily | None]:
-        """Go through the families, with ``None`` where the reactor may turn."""
+        """Yield the families, and ``None`` at each point where the reactor may run."""
         for scrape in self._scrapes:
             yield from scrape()
 
@@ -167,7 +168,7 @@ def _paused(making: Generator[object, None, Source]) -> Generator[None, None, So
 
 
 def _histogram(name: str, durations: Durations) -> Iterator[Sample]:
-    # Written as Go writes them, without a trailing .0: Prometheus 2 compares them as text.
+    # Formatted as Go does, without a trailing .0: Prometheus 2 compares bounds as text.
     bounds = [f"{bound:g}" for bound in durations.bounds] + ["+Inf"]
     total = 0
     for bound, count in zip(bounds, durations.buckets, strict=True):
