@@ -1,1 +1,1 @@
-"""The protocol bound to Twisted: sessions over TLS, and streams that are transports."""
+"""The Twisted binding of the protocol: sessions over TLS, and streams as transports."""

@@ -1,4 +1,4 @@
-"""One TLS connection between agent and server: HELLOs first, then it carries a session."""
+"""A TLS connection between agent and server: exchanges HELLOs, then carries a session."""
 
 from __future__ import annotations
 
@@ -29,37 +29,38 @@ HELLO_TIMEOUT = 10.0
 """Seconds from the TCP connection to the peer's complete HELLO, TLS handshake included."""
 
 MAX_UNFINISHED = 1024
-"""Connections to a port that may be before the end of their HELLO; the oldest makes room."""
+"""The number of connections to a port without a complete HELLO; above it the oldest is evicted."""
 
 CLOSE_TIMEOUT = 5.0
-"""Seconds in which the peer has to take note of the end of TLS; it may never do so."""
+"""Seconds for the peer to acknowledge the end of TLS; it may never do so."""
 
 
 class ConnectionOwner(Structure):
-    """Who decides what a connection carries: the listener on the server, the agent's client."""
+    """The owner of a connection: the listener on the server, the client on the agent."""
 
     def connection_ready(self, connection: SessionConnection) -> None:
-        """TLS is up and the peer verified; the agent's side sends its HELLO now.
+        """Handle a completed TLS handshake with a verified peer; the agent now sends its HELLO.
 
-        On a port that others share the connection may have been handed over to one of them.
+        On a shared port the connection may have been handed over to another protocol.
         """
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
-        """The peer's HELLO is here: :meth:`~SessionConnection.start` or refuse.
+        """Handle the peer's HELLO: call :meth:`~SessionConnection.start` or ``refuse``.
 
         May raise :class:`Violation`, with which the connection is then refused.
         """
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
-        """The connection is over, whether it carried a session or not; called once."""
+        """Handle the end of the connection, with or without a session; called once."""
 
 
 @implementer(IHandshakeListener)
 class SessionConnection(Protocol):
-    """The protocol above TLS; before :meth:`start` it reads a HELLO and nothing else.
+    """The protocol above TLS; before :meth:`start` it accepts only a HELLO.
 
-    ``others`` are protocols that share the port: for each ALPN a callable that makes the
-    protocol to which a connection that negotiated it is handed over. ``alpn`` is that of this one.
+    ``others`` are the other protocols of a shared port: for each ALPN value a callable that returns
+    the protocol to which a connection that negotiated it is handed over. ``alpn`` is the value of
+    this protocol.
     """
 
     transport: TLSMemoryBIOProtocol
@@ -84,28 +85,28 @@ class SessionConnection(Protocol):
 
     @property
     def greeted(self) -> bool:
-        """Whether the peer's HELLO has come and a session has been started."""
+        """Whether the peer's HELLO was received and a session started."""
         return self._greeted
 
     @property
     def handed_over(self) -> bool:
-        """Whether the connection belongs to one of the other protocols of the port."""
+        """Whether the connection was handed over to another protocol of the port."""
         return self._other is not None
 
     @property
     def peer_certificate(self) -> x509.Certificate | None:
-        """What the peer has shown, verified by TLS; there once the connection is ready."""
+        """The peer's certificate, verified by TLS; available once the connection is ready."""
         certificate = self.transport.getPeerCertificate()
         return None if certificate is None else certificate.to_cryptography()
 
     # -- IProtocol, IHandshakeListener ---------------------------------------------------------
 
     def connectionMade(self) -> None:
-        """Allow only so much time for the handshake and the HELLO."""
+        """Start the timeout for the handshake and the HELLO."""
         self._deadline = self._clock.callLater(HELLO_TIMEOUT, self._too_late)
 
     def handshakeCompleted(self) -> None:
-        """Begin, if the peer speaks this protocol at all."""
+        """Notify the owner, hand the connection over, or abort, depending on ALPN."""
         protocol = self.transport.negotiatedProtocol
         if protocol == self._alpn:
             self._owner.connection_ready(self)
@@ -122,7 +123,7 @@ class SessionConnection(Protocol):
             self.transport.abortConnection()
 
     def dataReceived(self, data: bytes) -> None:
-        """Read the HELLO; :meth:`start` puts the session in this method's place."""
+        """Read the HELLO; :meth:`start` replaces this method by that of the session."""
         try:
             hello, rest = self._reader.feed(data)
             if hello is not None:
@@ -137,7 +138,7 @@ class SessionConnection(Protocol):
                 self._session.data_received(rest)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Notify the session, and the owner."""
+        """Notify the session and the owner."""
         self._cancel_deadline()
         session, self._session = self._session, None
         if self._other is not None:
@@ -153,23 +154,23 @@ class SessionConnection(Protocol):
         self.transport.write(hello.encode())
 
     def start(self, session: TunnelSession, hello: Hello) -> None:
-        """Carry ``session``, whose peer has sent ``hello``, from now on."""
+        """Start to carry ``session``, whose peer has sent ``hello``."""
         self._cancel_deadline()
         self._greeted = True
         self._session = session
-        # Found once, so that each read is one call into the session, and each write one into TLS.
+        # Looked up once: each read is one call into the session, and each write one into TLS.
         self.dataReceived = session.data_received  # type: ignore[method-assign] # see above
         self.write = self.transport.write  # type: ignore[method-assign] # see above
         session.carry(self, hello.received)
 
     def refuse(self, code: Code, text: str) -> None:
-        """Answer with CLOSE and hang up."""
+        """Send CLOSE and close the connection."""
         self._error = Failure(Violation(code, text))
         self.transport.write(frames.coded_frame(frames.CLOSE, 0, code, text))
         self.end()
 
     def evicted(self) -> None:
-        """Hang up, so that there is room for a connection that is newer."""
+        """Abort the connection to make room for a newer one."""
         text = f"{MAX_UNFINISHED} newer connections have not sent their HELLO either"
         self._error = self._error or Failure(Violation(Code.OVERLOADED, text))
         self.abandon()
@@ -181,18 +182,18 @@ class SessionConnection(Protocol):
         self.transport.write(data)
 
     def register_producer(self, producer: IPushProducer) -> None:
-        """Pause ``producer`` while TLS or TCP has enough to send."""
+        """Register a push producer, which is paused while the send buffer is full."""
         self.transport.registerProducer(producer, True)
 
     def end(self) -> None:
-        """Close after what has been written; give the peer only so much time for it."""
+        """Close the connection once written data is flushed, with a timeout."""
         self._forget_session()
         self._cancel_deadline()
         self._deadline = self._clock.callLater(CLOSE_TIMEOUT, self.transport.abortConnection)
         self.transport.loseConnection()
 
     def abandon(self) -> None:
-        """Abort, and tell the session nothing: it knows."""
+        """Abort the connection without notifying the session, which knows already."""
         self._forget_session()
         self._cancel_deadline()
         self.transport.abortConnection()
@@ -200,17 +201,17 @@ class SessionConnection(Protocol):
     # -- helpers -------------------------------------------------------------------------------
 
     def _forget_session(self) -> None:
-        self.dataReceived = self._ignore  # type: ignore[method-assign] # nobody reads it
+        self.dataReceived = self._ignore  # type: ignore[method-assign] # not used again
         if self._session is not None:
             self._session = None
             self.transport.unregisterProducer()
 
     def _pass_on(self, data: bytes) -> None:
         # Looked up each time, because protocols may replace their dataReceived.
-        self._other.dataReceived(data)  # type: ignore[union-attr] # there since it is handed over
+        self._other.dataReceived(data)  # type: ignore[union-attr] # set at the handover
 
     def _ignore(self, data: bytes) -> None:
-        """Drop what comes after the end: no further CLOSE, and no new deadline, for it."""
+        """Drop data after the end: it triggers neither another CLOSE nor a new deadline."""
 
     def _too_late(self) -> None:
         self._deadline = None

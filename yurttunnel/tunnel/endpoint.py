@@ -1,4 +1,4 @@
-"""A stream endpoint: any Twisted client connects through an agent as if it were there."""
+"""A stream client endpoint, by which any Twisted client can connect through an agent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _numbers = count(1)
 class TunnelEndpoint:
     """Connects to ``host`` and ``port`` through ``opener``, within ``timeout`` seconds.
 
-    ``opener`` is a session, or something that finds one. The Deferred of :meth:`connect` fails
+    ``opener`` is a session, or an object that selects one. The Deferred of :meth:`connect` fails
     with :class:`StreamFailed`.
     """
 
@@ -30,7 +30,7 @@ class TunnelEndpoint:
         self._timeout = timeout
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """Open a stream and give it to a protocol of ``protocolFactory``."""
+        """Open a stream and attach a protocol of ``protocolFactory`` to it."""
         request_id = f"endpoint-{next(_numbers)}"
         opened = self._opener.open_stream(self._host, self._port, self._timeout, request_id)
         return opened.addCallback(_attach, protocolFactory)

@@ -1,4 +1,4 @@
-"""What callers of the tunnel have to expect."""
+"""The exception that callers of the tunnel have to handle."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from yurttunnel.wire.codes import CodedError
 class StreamFailed(CodedError):
     """A stream could not be opened, or ended before both directions had ended.
 
-    ``code`` says why in one word of the protocol, ``text`` in a sentence for the person who
-    wanted the stream.
+    ``code`` is the reason as a code of the protocol, ``text`` a message for the user who requested
+    the stream.
     """

@@ -1,4 +1,4 @@
-"""Dials that this end has given up unanswered: each is of its holder's share for a while more."""
+"""Cancelled dials, which count against the share of their holder for a while longer."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from yurttunnel.tunnel.shares import Holder, Shares
 
 GIVEN_UP_HELD = 1.0
-"""Seconds for which a stream that this end has given up unanswered is still of its holder's share,
-at least. A peer takes too many of these in a second for a flood (:mod:`~yurttunnel.wire.flood`),
-and after a pause those of several seconds come to it together. So each share lasts until the peer
-has acknowledged that, too: then none comes back to it more than twice in a second."""
+"""The minimum time, in seconds, for which a stream that this end has reset before it was answered
+counts against its holder's share. A peer treats too many such resets in a second as a flood
+(:mod:`~yurttunnel.wire.flood`), and after a pause it receives those of several seconds at once. So
+the stream also counts until the peer has acknowledged the reset: then the peer sees each place of a
+share reset at most twice in a second."""
 
 
 class GivenUpDials:
-    """The dials that are given up in one session, and count in its ``shares``.
+    """The cancelled dials of one session, which still count in its ``shares``.
 
-    They count no more in what those are a part of: that is memory, which is free at once, and what
-    the peer of one session sees is no matter of the others. ``acknowledged()`` is how much of this
-    end's sequence the peer has.
+    They no longer count in the enclosing shares: those limit memory, which is freed at once, and
+    the flood limit of one session's peer does not concern other sessions. ``acknowledged()`` is how
+    much of this end's sequence the peer has acknowledged.
     """
 
     __slots__ = ("_acknowledged", "_call", "_clock", "_given_up", "_shares")
@@ -32,19 +33,19 @@ class GivenUpDials:
         self._clock = clock
         self._shares = shares
         self._acknowledged = acknowledged
-        # Until when, and until what is acknowledged, whose share each is of: in this order.
+        # (earliest release time, sequence position to be acknowledged, holder), oldest first.
         self._given_up: deque[tuple[float, int, Holder]] = deque()
         self._call: IDelayedCall | None = None
 
     def add(self, holder: Holder, given_up_at: int) -> None:
-        """Hold the share of a stream whose RESET ends ``given_up_at``."""
+        """Hold the share of a stream whose RESET ends at the sequence position ``given_up_at``."""
         self._shares.give_back_outside(holder)
         self._given_up.append((self._clock.seconds() + GIVEN_UP_HELD, given_up_at, holder))
         if self._call is None:
             self._call = self._clock.callLater(GIVEN_UP_HELD, self._look)
 
     def end(self) -> None:
-        """Give all back: the session is over."""
+        """Release all shares: the session has ended."""
         if self._call is not None:
             self._call.cancel()
             self._call = None
@@ -57,6 +58,6 @@ class GivenUpDials:
         while given_up and given_up[0][0] <= now and given_up[0][1] <= acknowledged:
             self._shares.give_back_here(given_up.popleft()[2])
         if given_up:
-            # One whose time is over waits for its peer, which may be away for long.
+            # If its time is over, it waits for the peer, which may be disconnected for long.
             left = given_up[0][0] - now
             self._call = self._clock.callLater(left if left > 0 else GIVEN_UP_HELD, self._look)

@@ -1,16 +1,16 @@
-"""Names of hosts as DNS and TLS have them: in ASCII."""
+"""Host names in the ASCII form of DNS and TLS."""
 
 from __future__ import annotations
 
 MAX_LABEL = 63
-"""Characters between two dots (RFC 1035)."""
+"""The maximum number of characters in a label (RFC 1035)."""
 
 
 def in_ascii(name: str) -> bytes:
-    """Return ``name`` with what is not ASCII in it written as IDNA has it (RFC 3490).
+    """Return ``name`` in ASCII, encoded by IDNA (RFC 3490) where necessary.
 
-    Raises ``UnicodeError`` for a name that cannot be. What is ASCII already is returned as it is:
-    Python's codec would give the same, but it and its tables take 0.2 MiB once it is asked.
+    Raises ``UnicodeError`` for an invalid name. ASCII names are returned without Python's codec:
+    the result is the same, but loading the codec and its tables takes 0.2 MiB.
     """
     if name.isascii() and all(0 < len(label) <= MAX_LABEL for label in name.split(".")):
         return name.encode("ascii")

@@ -1,4 +1,4 @@
-"""The seams of the tunnel: what a session offers, and what the two ends plug into it."""
+"""The interfaces of the tunnel: those that a session provides, and those that its users provide."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from yurttunnel.wire.codes import Code
 class IStream(IHalfCloseableTransport):
     """One byte stream through a session, as a Twisted transport.
 
-    All methods have the meaning that they have for a TCP connection:
+    The methods behave as those of a TCP connection:
 
     - ``write``, ``writeSequence``, ``loseConnection``, ``abortConnection``,
       ``loseWriteConnection``, ``getPeer``, ``getHost``;
-    - ``registerProducer(producer, streaming)``: a producer is paused while the stream has no
+    - ``registerProducer(producer, streaming)``: the producer is paused while the stream has no
       credit or the session's connection is busy;
-    - ``pauseProducing``/``resumeProducing``: a paused stream buffers at most its window, earns
-      no credit, and holds up no other stream.
+    - ``pauseProducing``/``resumeProducing``: a paused stream buffers at most its window, grants
+      no credit, and blocks no other stream.
     """
 
     request_id: str = Attribute("`str`: names the stream in logs of both ends.")
@@ -31,29 +31,29 @@ class IStream(IHalfCloseableTransport):
     bytes_sent: int = Attribute("`int`: payload bytes that were handed to the session.")
 
     def attach(protocol: IProtocol) -> None:
-        """Make ``protocol`` the stream's user; called once, it gets ``makeConnection``.
+        """Connect ``protocol`` to the stream by ``makeConnection``; called once.
 
-        The stream is paused until then. When ``protocol`` provides ``IHalfCloseableProtocol``
-        it learns of the peer's FIN by ``readConnectionLost``; otherwise the stream is closed
-        as soon as the peer has ended, as TCP connections do in Twisted. ``connectionLost`` is
-        called exactly once, with ``ConnectionDone`` or with :class:`StreamFailed`.
+        The stream is paused until then. If ``protocol`` provides ``IHalfCloseableProtocol``, the
+        peer's FIN calls ``readConnectionLost``; otherwise the FIN closes the stream, as for TCP
+        connections in Twisted. ``connectionLost`` is called exactly once, with ``ConnectionDone``
+        or with :class:`StreamFailed`.
         """
 
     def abort(code: Code, text: str) -> None:
-        """Reset the stream: the peer learns ``code`` and ``text``, unsent data is dropped."""
+        """Reset the stream: send ``code`` and ``text`` to the peer, and drop unsent data."""
 
 
 class IStreamOpener(Interface):
-    """Something through which connections can be had: a session, or a set of them."""
+    """An object that opens streams: a session, or a set of sessions."""
 
     def open_stream(
         host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
     ) -> Deferred[IStream]:
-        """Ask the far end to connect to ``host`` (`str`) and ``port`` (1-65535).
+        """Request the far end to connect to ``host`` (`str`) and ``port`` (1-65535).
 
-        ``timeout`` is in seconds and covers the whole opening, ``request_id`` is a `str` of at
-        most 255 ASCII characters. The stream is of ``holder``'s share; when that is used up it
-        fails with :attr:`Code.OVERLOADED`.
+        ``timeout`` is in seconds and covers the whole opening. ``request_id`` is a `str` of at
+        most 255 ASCII characters. The stream counts against the share of ``holder``; if that is
+        used up, the request fails with :attr:`Code.OVERLOADED`.
 
         Returns a ``Deferred`` that fires with an :class:`IStream` once the far end *has*
         connected, or fails with :class:`StreamFailed`. Cancelling it cancels the dial.
@@ -61,7 +61,7 @@ class IStreamOpener(Interface):
 
 
 class IStreamRequest(Interface):
-    """A stream that the peer wants to open; answered exactly once."""
+    """A peer's request to open a stream, to be answered exactly once."""
 
     host: str = Attribute("`str`: name or address of the target.")
     port: int = Attribute("`int`: 1-65535.")
@@ -71,18 +71,21 @@ class IStreamRequest(Interface):
     def accept() -> IStream:
         """Answer OK and return the :class:`IStream`; the caller then attaches a protocol.
 
-        After the peer has given up (see ``on_cancel``) the stream that is returned ends at once.
+        If the peer has cancelled the request (see ``on_cancel``), the stream ends at once.
         """
 
     def fail(code: Code, text: str) -> None:
-        """Answer that the target was not reached; ``text`` is shown to whoever asked."""
+        """Answer that the target was not reached; ``text`` is shown to the caller."""
 
     def on_cancel(callback: Callable[[], object]) -> None:
-        """Have ``callback()`` called if the peer gives up, or the session ends, unanswered."""
+        """Register a callback for the peer's cancellation, or the session's end, before an answer.
+
+        If that has happened already, the callback is called at once.
+        """
 
 
 class IStreamAcceptor(Interface):
-    """What a session hands the peer's requests to: the agent's dialler."""
+    """The handler of the peer's requests in a session: the agent's dialer."""
 
     def stream_requested(request: IStreamRequest) -> None:
         """Answer ``request`` (:class:`IStreamRequest`), now or later.

@@ -1,4 +1,4 @@
-"""Where kubelets listen unless they are told otherwise (``pkg/cluster/ports`` of Kubernetes)."""
+"""The default ports of kubelets (``pkg/cluster/ports`` of Kubernetes)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ KUBELET_PORT: Final = 10250
 """HTTPS: ``KubeletPort``."""
 
 KUBELET_READ_ONLY_PORT: Final = 10255
-"""HTTP that asks nobody who he is, where a kubelet has it: ``KubeletReadOnlyPort``."""
+"""HTTP without authentication, where it is enabled: ``KubeletReadOnlyPort``."""
 
 KUBELET_PORTS: Final = frozenset({KUBELET_PORT, KUBELET_READ_ONLY_PORT})

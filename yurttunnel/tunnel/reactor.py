@@ -1,4 +1,4 @@
-"""What this project needs of a reactor: those of Twisted for POSIX have it."""
+"""The reactor interface that this project requires; Twisted's POSIX reactors provide it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class IReactor(
     IReactorTime,
     IReactorUNIX,
 ):
-    """A reactor that reads, writes and listens, runs programs and threads, and keeps time."""
+    """A reactor with sockets, timers, processes, threads and name resolution."""
 
 
 def installed_reactor() -> IReactor:
-    """Return the reactor of this process, which the first import of it has installed."""
+    """Return the reactor of this process; the first import installs it."""
     from twisted.internet import reactor
 
     return cast(IReactor, reactor)

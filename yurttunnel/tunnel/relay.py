@@ -1,4 +1,4 @@
-"""A local socket joined to a stream: bytes, half-closes and back-pressure both ways."""
+"""A local socket joined to a stream: data, half-closes and back-pressure in both directions."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ class LocalConnection(Protocol):
     """The protocol of a plain TCP or Unix socket that is to be joined to a stream.
 
     Subclasses decide in ``connectionMade`` or ``dataReceived`` when to call :meth:`join`. From
-    then on no method of theirs sees a byte: each side's data goes straight into the other's
-    ``write``, each side is the other's push producer, an end of one direction is passed on
-    alone, and a side that breaks takes the other with it (a reset stream aborts the socket, a
-    broken socket resets the stream).
+    then on their methods receive no data: each side writes directly to the other and is the other's
+    push producer, a half-close is forwarded, and a side that breaks ends the other (a reset stream
+    aborts the socket, a broken socket resets the stream).
     """
 
     transport: IHalfCloseableTransport
@@ -29,15 +28,15 @@ class LocalConnection(Protocol):
     lost: bool = False
 
     def join(self, stream: IStream, early: bytes = b"") -> None:
-        """Relay between this socket and ``stream``, sending ``early`` bytes of the socket first.
+        """Relay between this socket and ``stream``; ``early`` is data of the socket to send first.
 
-        When the socket has gone in the meantime the stream is reset.
+        If the socket has been closed meanwhile, the stream is reset.
         """
         if self.lost:
             stream.abort(Code.CANCELLED, "the connection was closed while the stream was opened")
             return
         self.stream = stream
-        # Found once, so that each read is one call into the stream.
+        # Looked up once, so that each read is one call into the stream.
         self.dataReceived = stream.write  # type: ignore[method-assign] # see above
         self.transport.resumeProducing()
         stream.registerProducer(Flow(self.transport), True)
@@ -47,20 +46,20 @@ class LocalConnection(Protocol):
         stream.attach(StreamSide(self))
 
     def readConnectionLost(self) -> None:
-        """Pass the end of what the socket sends on to the stream."""
+        """Forward the half-close of the socket's peer to the stream."""
         if self.stream is None:
-            # Nobody waits for an answer on a socket that ends before it is joined.
+            # A socket that ends before it is joined expects no response.
             self.transport.loseConnection()
         else:
-            # Its transport must not be resumed after its end.
+            # The transport must not be resumed after its end.
             self.stream.unregisterProducer()
             self.stream.loseWriteConnection()
 
     def writeConnectionLost(self) -> None:
-        """Do nothing: it was this side that ended its direction."""
+        """Do nothing: this side has ended its direction."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End the stream with the socket: softly when both directions had ended."""
+        """Close the stream if both directions of the socket had ended, else abort it."""
         self.lost = True
         stream, self.stream = self.stream, None
         if stream is None:
@@ -74,23 +73,23 @@ class LocalConnection(Protocol):
 
 @implementer(IHalfCloseableProtocol)
 class StreamSide(Protocol):
-    """The stream's half of ``local``."""
+    """The protocol of the stream that is joined to ``local``."""
 
     def __init__(self, local: LocalConnection) -> None:
         self.local = local
-        # Found once, so that each piece is one call into the socket.
+        # Looked up once, so that each piece is one call into the socket.
         self.dataReceived = local.transport.write  # type: ignore[method-assign] # see above
 
     def readConnectionLost(self) -> None:
-        """Pass the end of what the stream sends on to the socket."""
+        """Forward the half-close of the stream's peer to the socket."""
         self.local.transport.unregisterProducer()
         self.local.transport.loseWriteConnection()
 
     def writeConnectionLost(self) -> None:
-        """Do nothing: the socket's end caused it."""
+        """Do nothing: a half-close of the socket caused this."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Close the socket: softly when both directions had ended, hard when not."""
+        """Close the socket if both directions of the stream had ended, else abort it."""
         local = self.local
         if local.stream is None:
             return
@@ -106,21 +105,21 @@ class StreamSide(Protocol):
 class Flow:
     """One side of a relay as the other side's producer.
 
-    That its consumer is gone says nothing of how it went; ``connectionLost`` does, and follows.
-    Until then the side is not ended: what broke must not look complete to whoever reads it.
+    ``stopProducing`` does not tell how the consumer ended; ``connectionLost``, which follows, does.
+    Until then this side is only paused, so that a broken connection does not look complete.
     """
 
     def __init__(self, transport: IPushProducer) -> None:
         self._transport = transport
 
     def pauseProducing(self) -> None:
-        """Read no more for now."""
+        """Pause reading."""
         self._transport.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Read again."""
+        """Resume reading."""
         self._transport.resumeProducing()
 
     def stopProducing(self) -> None:
-        """Read no more."""
+        """Pause reading."""
         self._transport.pauseProducing()

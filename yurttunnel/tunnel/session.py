@@ -1,4 +1,4 @@
-"""A session on Twisted: the wire's session with a clock, and a connection when there is one."""
+"""A session on Twisted: drives the wire session by a clock and, while connected, a connection."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ from yurttunnel.wire.stream import Stream
 from yurttunnel.wire.stream_table import Side
 
 BURST = 0.0001
-"""Writes that follow one another within this many seconds are sent together."""
+"""Writes within this many seconds of each other are sent together."""
 
 GOAWAY_STEP = 0.1
-"""Seconds between the two steps of going away, at least; two round trips when that is more."""
+"""The minimum time in seconds between the two steps of GOAWAY; two round trips if that is more."""
 
 FEW_NUMBERS = 1024 * 1024
-"""When so few numbers of streams are left, a session goes away, and its peer begins another one.
-500 streams a second use up all of them in 50 days, and a session may last longer than that; these
-do for a minute and more of the most that may be opened."""
+"""When so few stream numbers are left, a session sends GOAWAY and its peer starts another. At 500
+streams a second all numbers are used up in 50 days, and a session may live longer. The remaining
+ones last for more than a minute at the maximum rate."""
 
 SUCCESSION = 5.0
-"""Seconds for which a session serves that another one is to succeed, also when no stream is open:
-the agent, or the sibling, has begun that by then, and the node would be missed meanwhile. A sibling
-waits for up to 3 s."""
+"""The minimum time in seconds for which a session that is to be replaced goes on, even without open
+streams. The agent or the sibling starts the next session within this time (a sibling waits for up
+to 3 s); otherwise the node would be unreachable in between."""
 
 
 @dataclass(slots=True)
 class SessionContext:
-    """What all sessions of a process share.
+    """The state that all sessions of a process share.
 
-    ``budget`` is the memory for data of all of them, ``acceptor`` answers what peers want to
-    open. ``shares`` are who holds how many of the streams that the memory allows.
+    ``budget`` is the memory for their data. ``acceptor`` answers the peers' requests to open a
+    stream. ``shares`` divide the streams that the memory allows among their holders.
     """
 
     clock: IReactorTime
@@ -66,7 +66,7 @@ class SessionContext:
     shares: Shares = field(init=False)
 
     def __post_init__(self) -> None:
-        """Drive pull producers by the clock, one step a turn."""
+        """Create the shares, and a cooperator that runs pull producers one step per iteration."""
         budget, window = self.budget, Limits().stream_window
         self.shares = Shares(
             "in this process of the server",
@@ -81,7 +81,7 @@ class SessionContext:
 
 @dataclass(frozen=True, slots=True)
 class PeerDescription:
-    """Who is at the other end, for people: names for logs and pages, the certificate's end."""
+    """A description of the peer for logs and pages: names, address, expiry of the certificate."""
 
     local_name: str
     peer_name: str
@@ -90,36 +90,35 @@ class PeerDescription:
 
 
 class Carrier(Protocol):
-    """The connection that carries a session for the time being."""
+    """The connection that currently carries a session."""
 
     def write(self, data: bytes) -> None:
         """Send ``data``."""
 
     def register_producer(self, producer: IPushProducer) -> None:
-        """Pause ``producer`` while the connection cannot take more."""
+        """Register a push producer, which is paused while the connection is congested."""
 
     def end(self) -> None:
-        """Close after what has been written; nothing more is told to the session."""
+        """Close once written data is flushed, without notifying the session any more."""
 
     def abandon(self) -> None:
-        """Abort; nothing more is told to the session."""
+        """Abort, without notifying the session any more."""
 
 
 @implementer(IStreamOpener, IPushProducer)
 class TunnelSession:
-    """One session, from the first HELLO until no connection will carry it any more.
+    """One session, from the first HELLO until it can no longer be resumed.
 
-    Without a connection it is kept for the resume window of the HELLOs, whatever has ended the
-    connection. ``return_grace`` is for those who would rather have the streams of a peer that has
-    died end soon: how long, in seconds, the session is kept instead after a healthy connection
-    was closed or reset by the peer's side, as it is when its process dies, but also when something
-    in between is started again.
+    Without a connection it is kept for the resume window of the HELLOs, regardless of how the
+    connection ended. A shorter ``return_grace``, in seconds, replaces that window after the peer's
+    side has closed or reset a healthy connection. This happens when the peer's process dies, whose
+    streams then end soon, but also when a middlebox restarts.
     """
 
     _log = Logger()
 
-    # Set by those that go away, or give up dials: with more than thirty attributes of its own each
-    # instance would have a table of their names, of 1.3 KiB.
+    # Set only on instances that send GOAWAY or cancel dials: with more than thirty attributes of
+    # its own, each instance would have its own table of attribute names, of 1.3 KiB.
     _goaway_call: IDelayedCall | None = None
     _goaway_text = ""
     _given_up: GivenUpDials | None = None
@@ -159,7 +158,7 @@ class TunnelSession:
         self._timer: IDelayedCall | None = None
         self._may_end: Callable[[], bool] = lambda: True
         self._ending: list[TunnelStream] = []
-        # How many ends the wire had when they were looked at.
+        # The value of wire.ends when the ending streams were last checked.
         self._ends_seen = 0
         self.wire = Session(side, local, peer, self, self.clock.seconds(), context.budget)
         self._memory = self.wire.memory
@@ -167,11 +166,11 @@ class TunnelSession:
         self.shares = Shares(f"to {self.peer_name}", most, self._room, context.shares)
         self._counters.sessions_started += 1
 
-    # -- who and what --------------------------------------------------------------------------
+    # -- identity and state --------------------------------------------------------------------
 
     @property
     def session_id(self) -> bytes:
-        """The sixteen bytes by which a peer asks to resume."""
+        """The sixteen bytes with which the peer resumes the session."""
         return self.wire.local.session if self.wire.side is Side.SERVER else self.wire.peer.session
 
     @property
@@ -181,26 +180,26 @@ class TunnelSession:
 
     @property
     def busy(self) -> bool:
-        """Whether the connection has asked to be given nothing for now."""
+        """Whether the connection is congested."""
         return self._busy
 
     @property
     def closed(self) -> bool:
-        """Whether the session is over."""
+        """Whether the session has ended."""
         return self.wire.state is SessionState.CLOSED
 
     @property
     def peer_name(self) -> str:
-        """The peer, for people."""
+        """The name of the peer for display."""
         return self.description.peer_name
 
     @property
     def local_name(self) -> str:
-        """This end, for people."""
+        """The name of this end for display."""
         return self.description.local_name
 
     def snapshot(self) -> SessionSnapshot:
-        """Return the figures of this moment."""
+        """Return the current figures."""
         wire = self.wire
         return SessionSnapshot(
             node=self.peer_name,
@@ -225,7 +224,7 @@ class TunnelSession:
     def open_stream(
         self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
     ) -> Deferred[IStream]:
-        """Ask the peer to connect to a target; see :class:`IStreamOpener`."""
+        """Request the peer to connect to a target; see :class:`IStreamOpener`."""
         holder = holder.reaching(port)
         try:
             self.shares.check(holder)
@@ -247,15 +246,16 @@ class TunnelSession:
         opened = stream.opening(wire)
         self.request_flush()
         if self.wire.numbers_left < FEW_NUMBERS and self.connected and not self.going_away:
-            # Later: others that it tells may close streams, and whoever opens one has none yet.
+            # Later, because its callbacks may close streams, and the caller does not have this
+            # stream yet.
             self.call_soon(self._numbers_run_out)
         return opened
 
     def give_back(self, holder: Holder, given_up_at: int) -> None:
-        """Count a stream of ``holder`` no more.
+        """Release the share of a stream of ``holder``.
 
-        One whose OPEN this end has given up, by a RESET that ends ``given_up_at``, counts for a
-        while more, see :class:`GivenUpDials`.
+        If this end has cancelled its OPEN, by a RESET that ends at ``given_up_at``, the stream
+        counts for a while longer; see :class:`GivenUpDials`.
         """
         if not given_up_at or self.closed:
             self.shares.give_back(holder)
@@ -265,16 +265,16 @@ class TunnelSession:
         self._given_up.add(holder, given_up_at)
 
     def carried(self, holder: Holder, received: int, sent: int) -> None:
-        """Count what a stream has carried that this end had opened, in bytes."""
+        """Count the bytes that a stream opened by this end has carried."""
         self._counters.carried_by(holder, received, sent)
 
     def finish(self, stream: TunnelStream, wire: Stream) -> None:
-        """End ``stream``'s direction and have it told, later, once the FIN has been sent."""
+        """End the sending direction of ``stream``; notify it later, once the FIN has been sent."""
         if wire.closed:
             return
         if stream not in self._ending:
             self._ending.append(stream)
-        # Its FIN may have been sent before.
+        # Force a check: its FIN may have been sent before.
         self._ends_seen = -1
         self.wire.finish(wire)
         self.request_flush()
@@ -286,21 +286,21 @@ class TunnelSession:
         self._counters.dials[code] += 1
 
     def dial_took(self, seconds: float) -> None:
-        """Count how long an OPEN took that was answered by OK."""
+        """Record the duration of an OPEN that was answered with OK."""
         self._counters.dial_durations.observe(seconds)
 
     def stream_ended(self, code: Code) -> None:
-        """Count the end of a stream that had been open."""
+        """Count the end of an open stream."""
         self._counters.stream_ends[code] += 1
 
     # -- connections ---------------------------------------------------------------------------
 
     def carry(self, carrier: Carrier, peer_received: int) -> None:
-        """Go on over ``carrier``, on which the HELLOs have been exchanged.
+        """Continue over ``carrier``, on which the HELLOs have been exchanged.
 
-        Takes the place of a connection that still seems to be alive. Raises
-        :class:`~yurttunnel.wire.frames.Violation` when the peer claims to have what was never
-        sent; the session is closed then.
+        It replaces a connection that still seems to be alive. Raises
+        :class:`~yurttunnel.wire.frames.Violation`, and closes the session, if the peer acknowledges
+        data that was never sent.
         """
         old, self._carrier = self._carrier, None
         if old is not None:
@@ -316,10 +316,10 @@ class TunnelSession:
         self.flush()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes from the connection."""
+        """Process bytes from the connection."""
         wire = self.wire
         before = wire.bytes_received
-        # What the streams' users write now is sent with one flush at the end.
+        # Everything that the streams' users write now is sent by one flush at the end.
         self._flushing = True
         try:
             wire.receive(data, self.clock.seconds())
@@ -335,30 +335,30 @@ class TunnelSession:
                     self.flush()
 
     def connection_lost(self, told: bool) -> None:
-        """Survive the end of the connection; ``told`` if the peer's side closed or reset it."""
+        """Handle the loss of the connection; ``told`` if the peer's side closed or reset it."""
         self._carrier = None
         if self.closed:
             return
         self._counters.connections_lost += 1
         now = self.clock.seconds()
         keep = self._resume_window
-        # A peer that lives resets what it gives up, but that was not healthy before.
+        # A live peer also resets a connection that it abandons, but such a one was not healthy.
         if told and self.wire.in_order(now):
             keep = min(keep, self._return_grace + 4 * (self.wire.round_trip or 0.0))
         self.wire.detach(now, keep)
 
     def close(self, code: Code, text: str) -> None:
-        """End the session and every stream in it with a reason."""
+        """End the session and all its streams with a reason."""
         self.wire.close(code, text)
 
     def go_away(
         self, text: str, may_end: Callable[[], bool] = lambda: True, least: float = GOAWAY_STEP
     ) -> None:
-        """Ask for new streams elsewhere, serve until none is open, then end the session.
+        """Drain the session: send GOAWAY, serve until no stream is open, then end the session.
 
-        ``may_end()`` says whether it need not go on for the sake of others; :meth:`end_if_idle`
-        asks again. It goes on for ``least`` seconds in any case. Called again for one that goes
-        away already, ``may_end`` takes the place of the one before, and ``least`` can only shorten.
+        It ends only if ``may_end()`` allows it, which :meth:`end_if_idle` checks again, and not
+        before ``least`` seconds. If called again, ``may_end`` replaces the previous one, and
+        ``least`` can only shorten the time.
         """
         if self.closed:
             return
@@ -376,12 +376,12 @@ class TunnelSession:
         self.request_flush()
 
     def tell_servers(self, servers: int) -> None:
-        """Notify the agent how many servers there are now, if there is a connection."""
+        """Send the current number of servers to the agent, if there is a connection."""
         self.wire.tell_servers(servers)
         self.request_flush()
 
     def ended(self) -> Deferred[None]:
-        """Return a Deferred that fires once the session is over."""
+        """Return a Deferred that fires once the session has ended."""
         ended: Deferred[None] = Deferred()
         if self.closed:
             ended.callback(None)
@@ -390,12 +390,12 @@ class TunnelSession:
         return ended
 
     def end_if_idle(self) -> None:
-        """End a session that goes away if no stream is open."""
+        """End a draining session if no stream is open."""
         if not self.wire.streams:
             self.no_stream_left()
 
     def _numbers_run_out(self) -> None:
-        """Go away as the peer might have asked for it: with the next session numbers begin anew."""
+        """Drain the session as if the peer had asked; the next one starts with new numbers."""
         if self.connected and not self.going_away:
             text = "the session has nearly used up the numbers of its streams"
             self.go_away(text, least=SUCCESSION)
@@ -406,7 +406,7 @@ class TunnelSession:
         self.end_if_idle()
 
     def _room(self) -> int:
-        """Count how many more streams the peer takes, and this end's memory for it allows."""
+        """Return how many more streams the peer's limit and this end's memory allow."""
         memory, wire = self._memory, self.wire
         window = wire.local.limits.stream_window
         return min(
@@ -417,10 +417,10 @@ class TunnelSession:
     # -- flushing ------------------------------------------------------------------------------
 
     def request_flush(self) -> None:
-        """Send soon: with what else is written in this round, or at once if nothing can be.
+        """Send soon: with the other writes of this round, or at once outside a round.
 
-        On a reactor that knows no rounds that is at once when the last time is a while ago, and
-        else at the end of this turn.
+        On a reactor without rounds, send at once if the last send was more than :data:`BURST` ago,
+        else in the next iteration.
         """
         if self._flushing or self._busy or self._joining or self._carrier is None:
             return
@@ -449,14 +449,14 @@ class TunnelSession:
         self.flush()
 
     def flush(self) -> None:
-        """Send what there is to send, and tell streams whose FIN has been sent."""
+        """Send pending frames, and notify the streams whose FIN has been sent."""
         if not self._flushing:
             self._send()
             if self._has_ended:
                 self._settle_ending()
 
     def _send(self) -> None:
-        """Send what there is to send, as far as the connection takes it."""
+        """Send pending frames until the connection is congested."""
         carrier = self._carrier
         if carrier is None:
             return
@@ -464,7 +464,7 @@ class TunnelSession:
         if wire.may_send and not self._busy:
             self._send_on(carrier)
         if self._drained and not self._busy and not wire.kept:
-            # The peer has everything: what it had not could be lost with the connection.
+            # Only now, when the peer has acknowledged everything: closing would lose the rest.
             self.close(Code.GOING_AWAY, "the session has been drained")
 
     def _send_on(self, carrier: Carrier) -> None:
@@ -486,12 +486,12 @@ class TunnelSession:
 
     @property
     def _has_ended(self) -> bool:
-        """Whether one of those that end may be told: hundreds may wait for who does not read."""
+        """Whether to check the ending streams; hundreds may wait for a peer that does not read."""
         return bool(self._ending) and self._ends_seen != self.wire.ends
 
     def _settle_ending(self) -> None:
         self._ends_seen = self.wire.ends
-        # What the streams' users do when they are told may end other streams.
+        # The notified users may end other streams.
         ending, self._ending = self._ending, []
         for stream in ending:
             try:
@@ -503,28 +503,28 @@ class TunnelSession:
                     self._ending.append(stream)
 
     def pauseProducing(self) -> None:
-        """Send nothing for now: the connection is busy."""
+        """Stop sending for now: the connection is congested."""
         self._busy = True
 
     def resumeProducing(self) -> None:
-        """Go on sending."""
+        """Resume sending."""
         self._busy = False
         self.flush()
 
     def stopProducing(self) -> None:
-        """Send nothing more: the connection is gone, as ``connection_lost`` will tell."""
+        """Stop sending: the connection is lost, and ``connection_lost`` follows."""
         self._busy = True
 
     # -- SessionEvents -------------------------------------------------------------------------
 
     def stream_requested(self, stream: Stream) -> None:
-        """Hand what the peer wants to open to the acceptor."""
+        """Pass the peer's request for a stream to the acceptor."""
         request = StreamRequest(self, stream)
         stream.events = request
         self._acceptor.stream_requested(request)
 
     def connection_silent(self) -> None:
-        """Give up a connection on which nothing comes any more."""
+        """Abort a connection on which nothing is received any more."""
         carrier = self._carrier
         if carrier is not None:
             self._log.warn(
@@ -535,9 +535,9 @@ class TunnelSession:
             self.connection_lost(told=False)
 
     def timer_moved(self, when: float) -> None:
-        """Wake the wire in time: earlier than it has asked for before."""
+        """Set the timer of the wire session to an earlier time than before."""
         if self._timer is not None and self._timer.active():
-            # Not reset: for an earlier time the reactor would search all its timers.
+            # Not reset(): for an earlier time the reactor would search all its timers.
             self._timer.cancel()
         self._timer = self.clock.callLater(max(0.0, when - self.clock.seconds()), self._tick)
 
@@ -547,7 +547,7 @@ class TunnelSession:
         self.flush()
 
     def peer_going_away(self, code: Code, text: str) -> None:
-        """Notify those who chose this session that it takes no new streams."""
+        """Notify the users of this session that it accepts no new streams."""
         self.going_away = True
         self._tell_going_away()
 
@@ -556,23 +556,26 @@ class TunnelSession:
             callback()
 
     def servers_told(self, servers: int) -> None:
-        """Notify those who look for as many."""
+        """Notify the callbacks of the number of servers."""
         for callback in list(self.on_servers_told):
             callback(servers)
 
     def no_stream_left(self) -> None:
-        """End a session that this end drains, once the peer knows which streams were served."""
+        """Continue to end a draining session, now that no stream is open.
+
+        First the final GOAWAY is sent; once that is done, the session closes when all is flushed.
+        """
         if not self.wire.going_away or self._goaway_call is not None:
             return
         if self.wire.refuses_streams:
-            # Not yet closed: the last stream's FIN is still to be sent.
+            # Not closed yet: the last stream's FIN is still to be sent.
             self._drained = True
         elif self._may_end():
             self.wire.go_away(Code.GOING_AWAY, self._goaway_text)
         self.request_flush()
 
     def deliver_failed(self, stream: Stream, error: Exception) -> None:
-        """Log a defect in the user of a stream."""
+        """Log an exception of a stream's user, which is a defect."""
         self._log.failure(
             "{peer}: the user of stream {request_id} failed",
             failure=Failure(error),
@@ -581,7 +584,7 @@ class TunnelSession:
         )
 
     def session_closed(self, code: Code, text: str, by_peer: bool) -> None:
-        """Clean up, tell the peer if it does not know, and tell the owners."""
+        """Clean up, notify the peer unless it has closed the session, and notify the owners."""
         self._counters.session_ends[code] += 1
         carrier, self._carrier = self._carrier, None
         if carrier is not None:

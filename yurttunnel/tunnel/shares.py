@@ -1,15 +1,17 @@
-"""Shares of the streams that there is room for: nobody who opens streams starves the others.
+"""Shares of the available streams, so that no holder starves the others.
 
-What there is room for is bounded, in each session and, by the memory for streams, in each process.
-Each *entry* by which callers come (a forward, an endpoint for CONNECT, the pass-through, the ports
-for requests to kubelets) may hold twice as much as it leaves free, so two thirds when it is alone,
-350 of 875 each when there are two; and each caller of an entry sixteen times what it leaves free
-of that. So whoever comes anew finds room, without a fixed part for those who may never come.
-This is the dynamic threshold of buffers that ports of a switch share (Choudhury and Hahne, "Dynamic
-Queue Length Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6,
-1998). An eighth is kept for what goes to kubelets, half of that whatever entry it comes by; the
-ports for requests to kubelets may hold that many beside their share of the rest. Of the memory,
-what peers have not acknowledged leaves that eighth alone, too.
+The number of streams is limited in each session and, by the memory for streams, in each process.
+Each *entry* (a forward, an endpoint for CONNECT, the pass-through, the ports for requests to
+kubelets) may hold twice as many streams as remain free: two thirds if it is the only one, or 350 of
+875 each if there are two. Each caller of an entry may hold sixteen times as many as remain free of
+the entry's share. So a new caller always finds room, without a fixed reservation for callers that
+may never come. This is the dynamic threshold for the shared buffer of a switch (Choudhury and
+Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on
+Networking 6, 1998).
+
+An eighth is reserved for streams to kubelets, half of it regardless of their entry. The ports for
+requests to kubelets may hold that many in addition to their share of the rest. Unacknowledged data
+does not use that eighth of the memory either.
 """
 
 from __future__ import annotations
@@ -29,30 +31,30 @@ from yurttunnel.wire.credit import RESERVE
 ENTRY: Final = 2
 CALLER: Final = 16
 KUBELET_CALLER: Final = 1
-"""How many times as much an entry, and a caller of it, may hold as it leaves free.
+"""The factors: how many times as many streams as remain free an entry, or a caller of it, may hold.
 
-A caller of the ports for requests to kubelets has less, since what it leaves is also for short
-requests, whose connections are everybody's.
+It is lower for a caller of the ports for requests to kubelets, because the rest also has to serve
+short requests, whose connections all callers share.
 """
 
 CACHED: Final = 4096
-"""Addresses, and flags and callers, whose forms are kept: they come with each dial."""
+"""The size of the caches for addresses, flags and callers, which recur with each dial."""
 
 
 class Kind(enum.StrEnum):
-    """By which kind of entry a stream is wanted; the values are those of a metric's label."""
+    """The kind of entry by which a stream is requested; the values are those of a metric label."""
 
     FORWARD = "forward"
     CONNECT = "connect"
     PASSTHROUGH = "passthrough"
     KUBELETS = "kubelets"
-    """The ports for requests to kubelets, with the connections that are kept for them."""
+    """The ports for requests to kubelets, including their connection pool."""
     OTHER = "other"
-    """The server's own, which have no bound but that of all."""
+    """The server's own streams, to which only the total limit applies."""
 
 
 class Share(enum.StrEnum):
-    """What is used up; the values are those of a metric's label."""
+    """The share that is used up; the values are those of a metric label."""
 
     CALLER = "caller"
     ENTRY = "entry"
@@ -80,11 +82,11 @@ _NO_MEMORY = (
 
 
 class Holder(NamedTuple):
-    """Who opens a stream: ``entry`` is one of its kind, ``caller`` one who comes by it.
+    """The holder of a stream: the ``entry`` of a kind, and the ``caller`` of that entry.
 
-    They are digests of the flag (21 bits) and of the caller's address (48 bits), so that a server
-    that passes a stream on tells them in twelve characters. ``to_kubelet`` tells that the stream
-    goes to a kubelet, which each session makes out by itself.
+    These are digests of the flag (21 bits) and of the caller's address (48 bits), so a server that
+    forwards a stream to a sibling encodes them in twelve characters. ``to_kubelet`` is true if the
+    stream goes to a kubelet; each session determines that itself.
     """
 
     kind: Kind
@@ -94,22 +96,22 @@ class Holder(NamedTuple):
 
     @classmethod
     def of(cls, kind: Kind, flag: str, caller: str) -> Holder:
-        """Make the holder for a caller of the entry that ``flag`` asks for."""
+        """Return the holder for a caller of the entry that ``flag`` configures."""
         return cls(kind, _digest(flag, _ENTRY_BITS), _digest(caller, _CALLER_BITS))
 
     def reaching(self, port: int) -> Holder:
-        """Return the same for a stream to ``port``."""
+        """Return the same holder for a stream to ``port``."""
         leads_there = self.kind in (Kind.KUBELETS, Kind.PASSTHROUGH) or port in KUBELET_PORTS
         return self if leads_there is self.to_kubelet else Holder(*self[:3], leads_there)
 
     def __str__(self) -> str:
-        """Write it as :meth:`parse` takes it: URL-safe base64 of nine bytes (RFC 4648)."""
+        """Encode the holder for :meth:`parse`: URL-safe base64 of nine bytes (RFC 4648)."""
         number = (_KINDS.index(self.kind) << _ENTRY_BITS | self.entry) << _CALLER_BITS | self.caller
         return urlsafe_b64encode(number.to_bytes(9, "big")).decode()
 
     @classmethod
     def parse(cls, text: str) -> Holder:
-        """Read what another server has written; raises ``ValueError`` for anything else."""
+        """Decode the text of another server; raises ``ValueError`` if it is malformed."""
         number = int.from_bytes(urlsafe_b64decode(text), "big")
         kind, digests = divmod(number, 1 << _ENTRY_BITS + _CALLER_BITS)
         if kind >= len(_KINDS):
@@ -121,11 +123,11 @@ OTHER: Final = Holder(Kind.OTHER)
 """The server itself."""
 
 FOR_KUBELETS: Final = Holder(Kind.KUBELETS, to_kubelet=True)
-"""The ports for requests to kubelets: connections that are shared by all callers."""
+"""The ports for requests to kubelets: connections that all callers share."""
 
 
 def for_kubelets(caller: object) -> Holder:
-    """Return the holder of a connection to a kubelet for ``caller``; ``None`` is everybody."""
+    """Return the holder of a connection to a kubelet for ``caller``; ``None`` is all callers."""
     if caller is None:
         return FOR_KUBELETS
     return FOR_KUBELETS._replace(caller=_digest(str(caller), _CALLER_BITS))
@@ -133,7 +135,7 @@ def for_kubelets(caller: object) -> Holder:
 
 @lru_cache(CACHED)
 def caller_at(host: str) -> str:
-    """Return what callers at an address count as: one, and so do all of an IPv6 /64 (RFC 7421)."""
+    """Return the caller that an address counts as: all of an IPv6 /64 are one (RFC 7421)."""
     try:
         address = IPv6Address(host)
     except ValueError:
@@ -144,7 +146,7 @@ def caller_at(host: str) -> str:
 
 
 class ShareUsedUp(Exception):
-    """There is no stream for a holder; the text says whose share is used up."""
+    """A holder may not open another stream; the message says which share is used up."""
 
     def __init__(self, share: Share, text: str) -> None:
         super().__init__(text)
@@ -152,10 +154,11 @@ class ShareUsedUp(Exception):
 
 
 class Shares:
-    """Who holds how many of the streams ``where``, of which there may be ``most``.
+    """The holders of up to ``most`` streams; ``where`` describes these in messages.
 
-    ``room()`` is how many more there is room for. All are also streams of ``within``, where these
-    are a part of others. ``held`` counts the streams of each kind, ``used`` all of them.
+    ``room()`` returns how many more streams are possible. If there are enclosing shares,
+    ``within``, every stream also counts there. ``held`` counts the streams of each kind, ``used``
+    all of them.
     """
 
     def __init__(
@@ -166,15 +169,15 @@ class Shares:
         self._where = where
         self._most = most
         self._room = room
-        # These and all that they are a part of; one loop over them, since each dial comes here.
+        # These and all enclosing shares, in one tuple, because each dial loops over them.
         self._all: tuple[Shares, ...] = (self,) if within is None else (self, *within._all)
         self._to_kubelets = 0
-        # Plain dictionaries: a counter calls a function for each key that it has not.
+        # Plain dictionaries: a Counter calls a Python function for each missing key.
         self._entries: dict[tuple[Kind, int], int] = {}
         self._callers: dict[tuple[Kind, int, int], int] = {}
 
     def check(self, holder: Holder) -> None:
-        """Raise :class:`ShareUsedUp` if ``holder`` is to have no more."""
+        """Raise :class:`ShareUsedUp` if ``holder`` may not open another stream."""
         for each in self._all:
             share = each._used_up(holder)
             if share is not None:
@@ -191,17 +194,17 @@ class Shares:
             each._callers[caller] = each._callers.get(caller, 0) + 1
 
     def give_back(self, holder: Holder) -> None:
-        """Count it no more."""
+        """Release a stream of ``holder``."""
         for each in self._all:
             each.give_back_here(holder)
 
     def give_back_outside(self, holder: Holder) -> None:
-        """Count it no more in what these are a part of; :meth:`give_back_here` comes later."""
+        """Release it in the enclosing shares only; :meth:`give_back_here` follows later."""
         for each in self._all[1:]:
             each.give_back_here(holder)
 
     def give_back_here(self, holder: Holder) -> None:
-        """Count it no more in these alone."""
+        """Release it in these shares only."""
         entry, caller = holder[:2], holder[:3]
         self.used -= 1
         self.held[holder.kind] -= 1

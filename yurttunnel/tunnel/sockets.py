@@ -1,4 +1,4 @@
-"""Options of TCP sockets: how soon a dead peer is noticed, what may queue; what may be lacking."""
+"""TCP socket options for detecting dead peers and limiting queues, and errors of exhaustion."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ from twisted.internet.interfaces import (
 )
 from zope.interface import implementer
 
-# Numbers of Linux (include/uapi/linux/tcp.h) for a Python that was built without the names.
+# Values of Linux (include/uapi/linux/tcp.h), for a Python that was built without the names.
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", 18)
 _TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
 
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC})
-"""What the kernel says where this process or machine has no more of something, of which no peer is
-to blame; the last is of epoll_ctl(2) (``fs.epoll.max_user_watches``)."""
+"""Errors of a process or machine that has run out of a resource, which is not the peer's fault; the
+last is from epoll_ctl(2) (``fs.epoll.max_user_watches``)."""
 
 SESSION_DEAD_SECONDS = 25
-"""When a silent peer of a session counts as dead: as long as the session's own pings take."""
+"""The time after which a silent peer of a session is dead, the same as for the session's PINGs."""
 
 SESSION_UNSENT_BYTES = 128 * 1024
-"""What of a session may wait unsent in the kernel.
+"""The number of bytes of a session that may be queued unsent in the kernel.
 
-Bytes there can no longer be overtaken by control frames and interactive streams. 128 KiB is
-what Twisted hands over in one call at most; less costs extra turns of the reactor.
+Control frames and interactive streams cannot overtake bytes there. Twisted writes at most 128 KiB
+in one call; a lower limit costs additional iterations of the reactor.
 """
 
 LOCAL_KEEPALIVE_SECONDS = 15
-"""Idle time and interval of keepalive probes on callers' and targets' sockets.
+"""The idle time and the interval of keepalive probes on sockets of callers and targets.
 
-The default of Go's ``net.Dialer`` and ``net.ListenConfig``, which kubelets and kubectl live with.
+The default of Go's ``net.Dialer`` and ``net.ListenConfig``, which kubelets and kubectl use.
 """
 
 LOCAL_KEEPALIVE_PROBES = 9
-"""Unanswered probes until such a socket is dead; the same source."""
+"""The number of unanswered probes after which such a socket is dead; from the same source."""
 
 
 API_KEEPALIVE = (15, 10, 3)
-"""Idle seconds, seconds between probes, and probes, until a silent API counts as dead: 45 s."""
+"""The idle time, the interval, and the number of probes until a silent API is dead: 45 s."""
 
 API_DEAD_SECONDS = 45.0
-"""When an API that acknowledges nothing counts as dead: as long as the probes take."""
+"""The time after which an API that acknowledges nothing is dead: as long as the probes take."""
 
 
 def set_no_delay(sock: socket.socket) -> None:
-    """Send small writes at once (RFC 9293 section 3.7.4 calls the opposite the Nagle algorithm)."""
+    """Disable the Nagle algorithm (RFC 9293 section 3.7.4), to send small writes at once."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
@@ -68,24 +68,24 @@ def set_keepalive(sock: socket.socket, idle: int, interval: int, probes: int) ->
 
 
 def set_user_timeout(sock: socket.socket, seconds: float) -> None:
-    """Break the connection when sent data stays unacknowledged for ``seconds`` (RFC 5482, tcp(7)).
+    """Abort the connection if sent data is unacknowledged for ``seconds`` (RFC 5482, tcp(7)).
 
-    Without it the kernel sends again for about 15 minutes. It also overrides the number of
+    Otherwise the kernel retransmits for about 15 minutes. This also overrides the number of
     keepalive probes.
     """
     sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, round(seconds * 1000))
 
 
 def set_unsent_limit(sock: socket.socket, limit: int) -> None:
-    """Call the socket writable only while less than ``limit`` bytes wait unsent (tcp(7))."""
+    """Make the socket writable only while fewer than ``limit`` bytes are unsent (tcp(7))."""
     sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, limit)
 
 
 def tune_session_socket(sock: socket.socket) -> None:
-    """Set up the socket that carries a session: quick, short of queue, soon known to be dead.
+    """Configure the socket of a session: low latency, short queue, early detection of a dead peer.
 
-    The session's own PING decides when the peer is dead. These options are for what PING does
-    not see: a connection that is closing, and one whose handshake is not finished.
+    The session's own PING decides when the peer is dead. These options cover connections without
+    PING: those that are closing, and those in their handshake.
     """
     set_no_delay(sock)
     set_keepalive(sock, idle=10, interval=5, probes=(SESSION_DEAD_SECONDS - 10) // 5)
@@ -94,23 +94,23 @@ def tune_session_socket(sock: socket.socket) -> None:
 
 
 def tune_local_socket(sock: socket.socket) -> None:
-    """Set up the socket of a caller or a target; sockets other than TCP are left as they are."""
+    """Configure the socket of a caller or a target; sockets other than TCP are left unchanged."""
     if sock.family in (socket.AF_INET, socket.AF_INET6):
         tune_tcp_socket(sock)
 
 
 def tune_tcp_socket(sock: socket.socket) -> None:
-    """Do the same for what is known to be of TCP.
+    """Configure a TCP socket of a caller or a target.
 
-    The user timeout is not set: a reader may stall for as long as it likes, and kernels differ
-    in whether time with a closed window counts.
+    The user timeout is not set: a reader may stall for any time, and kernels differ in whether time
+    with a closed window counts.
     """
     set_no_delay(sock)
     set_keepalive(sock, LOCAL_KEEPALIVE_SECONDS, LOCAL_KEEPALIVE_SECONDS, LOCAL_KEEPALIVE_PROBES)
 
 
 def tune_api_socket(sock: socket.socket) -> None:
-    """Set up the socket of a connection to an API: quick, and known to be dead in its time."""
+    """Configure the socket of a connection to an API: low latency, detection of a dead peer."""
     set_no_delay(sock)
     set_keepalive(sock, *API_KEEPALIVE)
     set_user_timeout(sock, API_DEAD_SECONDS)
@@ -118,7 +118,7 @@ def tune_api_socket(sock: socket.socket) -> None:
 
 @implementer(IStreamClientEndpoint)
 class TunedEndpoint:
-    """Connects by ``endpoint``, over sockets that ``tune`` sets up; others than those stay."""
+    """Connects by ``endpoint``, and calls ``tune`` with the socket if the transport has one."""
 
     def __init__(
         self, endpoint: IStreamClientEndpoint, tune: Callable[[socket.socket], object]
@@ -131,7 +131,7 @@ class TunedEndpoint:
         return self._endpoint.connect(protocolFactory).addCallback(self._connected)
 
     def _connected(self, protocol: Any) -> IProtocol:
-        # What has a socket, be it a transport of Twisted's or of this package.
+        # Transports of Twisted and of this package that have a socket provide this interface.
         if ISystemHandle.providedBy(protocol.transport):
             self._tune(cast("socket.socket", protocol.transport.getHandle()))
         connected: IProtocol = protocol

@@ -1,4 +1,4 @@
-"""Two streams joined: what comes from the one goes to the other, both ways, and so do the ends."""
+"""Two streams joined: data, half-closes and back-pressure in both directions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from yurttunnel.wire.codes import Code
 
 
 def splice_streams(one: IStream, other: IStream) -> None:
-    """Relay between two streams that have no user yet.
+    """Relay between two streams without a protocol.
 
-    Each is the other's push producer, an end of one direction is passed on alone, and a reset
-    with its code and text.
+    Each is the other's push producer. A half-close is forwarded, and so is a reset with its code
+    and text.
     """
     one.registerProducer(Flow(other), True)
     other.registerProducer(Flow(one), True)
@@ -28,23 +28,23 @@ def splice_streams(one: IStream, other: IStream) -> None:
 
 @implementer(IHalfCloseableProtocol)
 class _Side(Protocol):
-    """The user of one stream, which writes to the ``other``."""
+    """The protocol of one stream, which writes to ``other``."""
 
     def __init__(self, other: IStream) -> None:
         self._other = other
-        # Found once, so that each piece is one call into the other stream.
+        # Looked up once, so that each piece is one call into the other stream.
         self.dataReceived = other.write  # type: ignore[method-assign] # see above
 
     def readConnectionLost(self) -> None:
-        """Pass the end of one direction on."""
+        """Forward the half-close."""
         self._other.unregisterProducer()
         self._other.loseWriteConnection()
 
     def writeConnectionLost(self) -> None:
-        """Do nothing: the other stream's end caused it."""
+        """Do nothing: a half-close of the other stream caused this."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End the other stream: softly when both directions had ended, else for the same reason."""
+        """Close the other stream if both directions had ended, else reset it, with the reason."""
         other = self._other
         other.unregisterProducer()
         if isinstance(reason.value, ConnectionDone):

@@ -1,10 +1,10 @@
-"""What a process counts about its sessions: plain attributes, and the metrics that read them.
+"""Counters of a process's sessions, as plain attributes, and the metrics that read them.
 
-Dial durations are one histogram for all nodes, where the predecessors labeled it with ``agent``.
-A histogram is nine series, and 2,000 nodes would make them 18,000, most of a scrape. Queries
-that sum over ``agent`` keep working (a missing label is an empty one), and which node is slow is
-answered by its round trip time and, for a single dial, by the log. The bounds are those of the
-agent's histogram at both ends: the server's former last bound of 12.5 s is now two, 10 and 30.
+Dial durations are one histogram for all nodes; the predecessors labeled it with ``agent``. A
+histogram has nine series, which for 2,000 nodes would be 18,000, most of a scrape. Queries that sum
+over ``agent`` keep working (a missing label is an empty one). A slow node shows in its round trip
+time, and a single slow dial in the log. Both ends use the bounds of the agent's histogram: two
+bounds, 10 and 30, replace the server's former last bound of 12.5 s.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ DIAL_SECONDS_BOUNDS = (0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0)
 
 
 MOST_ENTRIES = 1000
-"""Entries whose streams are counted apart."""
+"""The maximum number of entries whose streams are counted separately."""
 
 
 @dataclass(slots=True)
 class Carried:
-    """Streams, and the bytes of their payload."""
+    """A number of streams, and the bytes of their payload."""
 
     streams: int = 0
     received: int = 0
     sent: int = 0
 
     def add(self, received: int, sent: int) -> None:
-        """Count one stream more."""
+        """Count one more stream."""
         self.streams += 1
         self.received += received
         self.sent += sent
@@ -46,11 +46,11 @@ class Carried:
 class TunnelCounters:
     """Totals since the process started; they only grow.
 
-    ``bytes_received`` and ``bytes_sent`` are stream payload from and to the peers of the
-    sessions. ``dials`` has one entry for each answer to an OPEN, :attr:`Code.DONE` for OK.
-    ``refused`` are dials for whom a share was used up, by ``KIND.SHARE``
-    (:mod:`yurttunnel.tunnel.shares`), ``carried`` is what streams have that have ended, by the
-    entry of their holder.
+    ``bytes_received`` and ``bytes_sent`` count stream payload from and to the peers of the
+    sessions. ``dials`` counts the answers to OPEN by code, OK as :attr:`Code.DONE`. ``refused``
+    counts dials rejected because a share was used up, by ``KIND.SHARE``
+    (:mod:`yurttunnel.tunnel.shares`). ``carried`` sums up the streams that have ended, by the entry
+    of their holder.
     """
 
     bytes_received: int = 0
@@ -80,11 +80,11 @@ class TunnelCounters:
 class SessionSnapshot:
     """One session at one moment, for ``/agents`` and per-node metrics.
 
-    Times are UTC; ``round_trip`` is in seconds, ``None`` before the first measurement;
-    ``connected`` is false while the session waits for its peer to come back. ``unacknowledged``
-    are the bytes kept, to be sent again after a lost connection. ``waits_for`` is for how many
-    seconds the session still waits, ``None`` while it is connected. ``streams_by_entry`` are those
-    that this end has opened, by the kind of entry.
+    Times are UTC. ``round_trip`` is in seconds, ``None`` before the first measurement.
+    ``connected`` is false while the session waits for its peer to reconnect; ``waits_for`` is the
+    number of seconds left for that, ``None`` while connected. ``unacknowledged`` is the number of
+    bytes retained for retransmission after a lost connection. ``streams_by_entry`` counts the
+    streams that this end has opened, by the kind of entry.
     """
 
     node: str
@@ -105,22 +105,22 @@ class SessionSnapshot:
 
 
 class Memory(Protocol):
-    """A budget as the metrics show it, in bytes."""
+    """The memory budget in the metrics, in bytes."""
 
     @property
     def used(self) -> int:
-        """What has been promised or is kept."""
+        """The bytes promised to peers or retained for retransmission."""
 
     @property
     def limit(self) -> int:
-        """What may be."""
+        """The maximum of :attr:`used`."""
 
 
 class TunnelStats:
-    """What a scrape reads; ``peer`` names the other end of a session.
+    """The source that a scrape reads; ``peer`` returns the name of a session's peer.
 
-    ``newest`` has one session for each peer, since the series of two would collide: while a new
-    session takes over from a draining one a peer has both.
+    ``newest`` has only one session for each peer, because the series of two would collide: a peer
+    has two while a new session takes over from a draining one.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ def tunnel_stats(
     sessions: Iterable[SessionSnapshot],
     peer: Callable[[SessionSnapshot], str],
 ) -> Generator[None, None, TunnelStats]:
-    """Return :class:`TunnelStats`, with pauses between ``sessions``, of which there may be many."""
+    """Return :class:`TunnelStats`, yielding after each of ``sessions``, which may be many."""
     described = []
     for session in sessions:
         described.append(session)
@@ -156,7 +156,7 @@ def tunnel_stats(
 
 
 def tunnel_metrics(prefix: str, peer: str) -> tuple[Metric[TunnelStats], ...]:
-    """Declare what both ends of a session show; ``peer`` is the label for the other end."""
+    """Declare the metrics of both ends of a session; ``peer`` is the label for the peer's name."""
     return (
         counter(
             f"{prefix}bytes",
@@ -283,5 +283,5 @@ def tunnel_metrics(prefix: str, peer: str) -> tuple[Metric[TunnelStats], ...]:
 
 
 def _by_reason(counts: Counter[Code]) -> Iterable[tuple[str, int]]:
-    """Count by code; every code is there from the start, so that ``rate`` sees the first one."""
+    """Return a count for every code, 0 included, so that ``rate`` sees the first event."""
     return ((code.name.lower(), counts[code]) for code in Code)

@@ -1,4 +1,4 @@
-"""Streams as Twisted sees them: transports with producers, consumers and half-close."""
+"""Streams as Twisted transports, with producers, consumers and half-close."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from yurttunnel.wire.session import Session
 from yurttunnel.wire.stream import Stream
 
 LINGER = 30.0
-"""Seconds that a stream which its user has closed waits for the peer to take what is still to
-be sent, and to end the stream too. They begin anew where more was sent in them, or the session has
-no connection; once all has been sent, with the end, what the peer takes does not count any more."""
+"""The time in seconds for the peer of a closed stream to accept the remaining data and to end the
+stream too. It restarts if more was sent meanwhile, or if the session has no connection. Once all
+data and the FIN have been sent, it does not restart any more for a connected peer."""
 
 
 @implementer(IAddress)
 class StreamAddress:
-    """Where a stream leads: a target at the far end of a session, or this end of it."""
+    """The address of one end of a stream: a target at a node, or this end of the session."""
 
     def __init__(self, node: str, target: str) -> None:
         self.node = node
@@ -48,12 +48,12 @@ class StreamAddress:
 
 
 class StreamOwner(Protocol):
-    """What a stream needs of its session; what it counts there is for metrics."""
+    """The interface to the session that a stream uses, including counters for metrics."""
 
     clock: IReactorTime
     cooperator: Cooperator
     call_soon: Callable[..., Any]
-    """Have a function called in the next turn of the reactor."""
+    """Call a function after returning to the reactor."""
     wire: Session
 
     @property
@@ -62,47 +62,47 @@ class StreamOwner(Protocol):
 
     @property
     def peer_name(self) -> str:
-        """Return what the other end is called."""
+        """Return the name of the peer."""
 
     @property
     def local_name(self) -> str:
-        """Return what this end is called."""
+        """Return the name of this end."""
 
     def request_flush(self) -> None:
         """Send soon."""
 
     def finish(self, stream: TunnelStream, wire: Stream) -> None:
-        """End ``stream``'s direction and have it told, later, once the FIN has been sent."""
+        """End the sending direction of ``stream``; notify it later, once the FIN has been sent."""
 
     def dial_answered(self, code: Code) -> None:
         """Count the answer to an OPEN."""
 
     def dial_took(self, seconds: float) -> None:
-        """Count how long an OPEN took that was answered by OK."""
+        """Record the duration of an OPEN that was answered with OK."""
 
     def give_back(self, holder: Holder, given_up_at: int) -> None:
-        """Count a stream of ``holder`` no more, in time if this end has given up its OPEN."""
+        """Release the share of a stream, with a delay if this end has cancelled its OPEN."""
 
     def carried(self, holder: Holder, received: int, sent: int) -> None:
-        """Count what a stream has carried that this end had opened, in bytes."""
+        """Count the bytes that a stream opened by this end has carried."""
 
     def stream_ended(self, code: Code) -> None:
-        """Count the end of a stream that had been open."""
+        """Count the end of an open stream."""
 
     def deliver_failed(self, stream: Stream, error: Exception) -> None:
-        """Log a defect in the user of a stream."""
+        """Log an exception of a stream's user, which is a defect."""
 
 
 @implementer(IStream)
 class TunnelStream:
     """One stream of a session as a transport.
 
-    It is also the :class:`~yurttunnel.wire.stream.StreamEvents` of the wire's stream. As a
-    socket would, it never calls ``connectionLost`` from within a method that its user calls.
-    ``holder`` is whose share it is of, where this end opens it.
+    It also implements :class:`~yurttunnel.wire.stream.StreamEvents` for the wire stream. Like a
+    socket, it never calls ``connectionLost`` from within a method that its user calls. ``holder``
+    is set if this end opens the stream.
     """
 
-    # Twisted's convention: a transport that is being closed says so.
+    # Twisted's convention for a transport that is being closed.
     disconnecting = False
 
     def __init__(self, session: StreamOwner, request_id: str, holder: Holder | None = None) -> None:
@@ -123,10 +123,10 @@ class TunnelStream:
         self._resuming = False
         self._called = False
 
-    # -- becoming a stream ---------------------------------------------------------------------
+    # -- opening -------------------------------------------------------------------------------
 
     def opening(self, wire: Stream) -> Deferred[IStream]:
-        """Wait for the answer to the OPEN of ``wire``; cancelling resets it."""
+        """Wait for the answer to the OPEN of ``wire``; cancelling resets the stream."""
         self._wire = wire
         self._asked_at = self._session.clock.seconds()
         wire.deliver = self._deliver
@@ -140,7 +140,7 @@ class TunnelStream:
         wire.events = self
 
     def ended_early(self, wire: Stream, code: Code, text: str) -> None:
-        """Be a stream that ended before it could be used; :meth:`attach` will tell."""
+        """Represent a stream that ended before it was used; :meth:`attach` reports that."""
         self._wire = wire
         self._end = Failure(StreamFailed(code, text))
 
@@ -156,28 +156,28 @@ class TunnelStream:
 
     @property
     def holder(self) -> Holder | None:
-        """Whose share it is of; ``None`` for one that the peer has opened."""
+        """The holder of the stream; ``None`` if the peer has opened it."""
         return self._holder
 
     @property
     def user(self) -> IProtocol | None:
-        """What has attached itself to it."""
+        """The attached protocol."""
         return self._protocol
 
     # -- ITransport ----------------------------------------------------------------------------
 
     @property
     def bytes_received(self) -> int:
-        """Payload bytes that came from the peer."""
+        """The number of payload bytes received from the peer."""
         return self._wire.window.received
 
     @property
     def bytes_sent(self) -> int:
-        """Payload bytes that were handed to the session's connection."""
+        """The number of payload bytes passed to the session's connection."""
         return self._wire.sent
 
     def write(self, data: bytes) -> None:
-        """Send ``data``; a registered producer is paused while there is no room for more."""
+        """Send ``data``; a registered producer is paused while the send buffer is full."""
         if isinstance(data, str):
             raise TypeError("a stream carries bytes, not text")
         session = self._session
@@ -192,25 +192,25 @@ class TunnelStream:
         self.write(b"".join(data))
 
     def loseWriteConnection(self) -> None:
-        """End this direction after what has been written; the other goes on."""
+        """End the sending direction once written data is flushed; the other one continues."""
         self._finish()
 
     def loseConnection(self) -> None:
-        """Send what has been written, end this direction, and want nothing from the other.
+        """Flush written data, end the sending direction, and discard the receiving one.
 
-        As with a socket, a producer that is pulled sends all that it has first.
+        As with a socket, a pull producer first sends all that it has.
         """
         if self.disconnecting or self._wire.closed:
             return
         self.disconnecting = True
-        # What comes now would reset the stream, and what is still to be sent with it.
+        # Data received now would reset the stream and drop what is still to be sent.
         self._session.wire.pause(self._wire)
         self._linger = self._session.clock.callLater(LINGER, self._lingered, self._wire.sent)
         if self._pull is None:
             self._finish()
 
     def abortConnection(self) -> None:
-        """Reset the stream and drop what has not been sent."""
+        """Reset the stream and drop unsent data."""
         self.abort(Code.CANCELLED, "the connection was aborted")
 
     def abort(self, code: Code, text: str) -> None:
@@ -221,40 +221,40 @@ class TunnelStream:
         self._session.request_flush()
 
     def getPeer(self) -> IAddress:
-        """Name the node and target, where this end opened the stream."""
+        """Return the address of the peer and the stream's target."""
         request = self._wire.request
         host = f"[{request.host}]" if ":" in request.host else request.host
         return StreamAddress(self._session.peer_name, f"{host}:{request.port}")
 
     def getHost(self) -> IAddress:
-        """Name this end."""
+        """Return the address of this end."""
         return StreamAddress(self._session.local_name, self.request_id)
 
-    # -- IPushProducer: what comes from the peer -----------------------------------------------
+    # -- IPushProducer: data from the peer -----------------------------------------------------
 
     def pauseProducing(self) -> None:
-        """Deliver no more for now."""
+        """Pause the delivery of data."""
         self._desired = False
         if not self.disconnecting:
-            # The rest of a closed stream is no longer the user's: the peer's end has to be seen.
+            # After a close the user no longer controls reading: the peer's FIN must be received.
             self._session.wire.pause(self._wire)
 
     def resumeProducing(self) -> None:
-        """Deliver again."""
+        """Resume the delivery of data."""
         self._desired = True
         wire = self._wire
         if not wire.paused or not self._attached or self.disconnecting or wire.closed:
             return
         if not wire.backlog and not wire.end_waiting:
-            # Nothing has been kept, as on most streams that begin.
+            # Nothing is buffered, as on most new streams.
             wire.paused = False
             return
         if self._resuming:
-            # Called by a protocol that gets what was kept: the loop that delivers it goes on.
+            # Called by the protocol from within the loop that delivers the buffer; it continues.
             wire.paused = False
             return
         self._resuming = True
-        # What was kept may be the peer's end, and with it the stream's.
+        # The buffer may contain the peer's FIN, which may end the stream.
         called, self._called = self._called, True
         self._session.wire.resume(wire, self._session.clock.seconds())
         self._called = called
@@ -262,19 +262,19 @@ class TunnelStream:
         self._session.request_flush()
 
     def stopProducing(self) -> None:
-        """Close the stream: its consumer is gone."""
+        """Close the stream: its consumer is lost."""
         self.loseConnection()
 
-    # -- IConsumer: what goes to the peer ------------------------------------------------------
+    # -- IConsumer: data to the peer -----------------------------------------------------------
 
     def registerProducer(self, producer: IProducer, streaming: bool) -> None:
-        """Pause ``producer`` while there is no room; one that does not stream is driven."""
+        """Register a producer, paused while the send buffer is full; pull producers are driven."""
         if self._producer is not None:
             raise RuntimeError(f"{self!r} already has a producer")
         if self._wire.closed:
             producer.stopProducing()
             return
-        # Not adapted: sockets do not ask producers to declare what they are either.
+        # Not adapted: sockets do not require producers to declare their interface either.
         if streaming:
             self._producer = producer  # type: ignore[assignment] # see above
         else:
@@ -298,7 +298,7 @@ class TunnelStream:
     # -- StreamEvents --------------------------------------------------------------------------
 
     def stream_opened(self) -> None:
-        """Notify whoever opened it."""
+        """Notify the caller that opened the stream."""
         opened, self._opened = self._opened, None
         if opened is not None:
             self._session.dial_answered(Code.DONE)
@@ -306,7 +306,7 @@ class TunnelStream:
             opened.callback(self)
 
     def stream_ended(self) -> None:
-        """Notify the protocol that no more will come, as a TCP connection does."""
+        """Notify the protocol of the peer's FIN, as a TCP connection does."""
         if self.disconnecting:
             return
         if IHalfCloseableProtocol.providedBy(self._protocol):
@@ -315,13 +315,13 @@ class TunnelStream:
             self.loseConnection()
 
     def stream_writable(self) -> None:
-        """Let the producer go on."""
+        """Resume the producer."""
         if self._producer_paused and self._producer is not None:
             self._producer_paused = False
             self._producer.resumeProducing()
 
     def stream_closed(self, code: Code, text: str) -> None:
-        """Notify the protocol, or whoever waits for the opening, that it is over."""
+        """Notify the protocol, or the caller that waits for the opening, of the end."""
         if self._holder is not None:
             self._session.give_back(self._holder, self._wire.given_up_at)
             self._session.carried(self._holder, self.bytes_received, self.bytes_sent)
@@ -344,7 +344,7 @@ class TunnelStream:
             self._tell_end(producer, self._end)
 
     def settle_end(self) -> bool:
-        """Return the protocol, once this direction's FIN has been sent; whether that is settled."""
+        """Notify the protocol if this direction's FIN has been sent; return whether it has."""
         wire = self._wire
         if not (wire.send_ended or wire.closed):
             return False
@@ -358,14 +358,14 @@ class TunnelStream:
         return True
 
     def fail(self, error: Exception) -> None:
-        """Reset a stream whose user has raised ``error``, and log that."""
+        """Reset the stream and log ``error``, which its user has raised."""
         self.abort(Code.INTERNAL, "the stream's user failed")
         self._session.deliver_failed(self._wire, error)
 
     # -- helpers -------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        # Perhaps within abort(), when a producer that is pulled has held up the close.
+        # May be called within abort(), if a pull producer has delayed the close.
         called, self._called = self._called, True
         self._session.finish(self, self._wire)
         self._called = called
@@ -395,13 +395,13 @@ class TunnelStream:
         self._protocol.dataReceived(data)  # type: ignore[union-attr] # paused before attach()
 
     def _deliver_nothing(self, data: bytes) -> None:
-        """Answer data that nobody wants any more as a closed socket would."""
+        """Reset the stream on data after a close, as a closed socket does."""
         self.abort(Code.CANCELLED, "the stream was closed")
 
 
 @implementer(IPushProducer)
 class _PulledProducer:
-    """A pull producer made to push: asked again each turn, until paused."""
+    """A pull producer as a push producer: called once per iteration until it is paused."""
 
     task: CooperativeTask[Iterator[None]]
 
@@ -410,7 +410,7 @@ class _PulledProducer:
         self._failed = failed
 
     def steps(self) -> Iterator[None]:
-        """Ask once a step; a producer that fails has its stream reset, which stops the task."""
+        """Call the producer once a step; an exception resets the stream, which stops the task."""
         while True:
             try:
                 self._producer.resumeProducing()
@@ -419,21 +419,21 @@ class _PulledProducer:
             yield
 
     def pauseProducing(self) -> None:
-        """Ask no more for now."""
+        """Pause calling the producer."""
         self.task.pause()
 
     def resumeProducing(self) -> None:
-        """Ask again."""
+        """Resume calling the producer."""
         self.task.resume()
 
     def stopProducing(self) -> None:
-        """Notify the producer that its consumer is gone."""
+        """Notify the producer that its consumer is lost."""
         self._producer.stopProducing()
 
 
 @implementer(IStreamRequest)
 class StreamRequest:
-    """A stream that the peer wants; also its events until it is accepted."""
+    """The peer's request for a stream; handles its events until it is accepted."""
 
     def __init__(self, session: StreamOwner, wire: Stream) -> None:
         self.host = wire.request.host
@@ -465,14 +465,14 @@ class StreamRequest:
             self._session.request_flush()
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
-        """Have ``callback`` called when the peer gives up; at once when it has already."""
+        """Register a callback for the peer's cancellation; call it at once if that was before."""
         if self._cancelled is not None:
             callback()
         else:
             self._on_cancel.append(callback)
 
     def stream_closed(self, code: Code, text: str) -> None:
-        """Notify those who prepare the answer that none is wanted."""
+        """Notify the callbacks that no answer is needed any more."""
         self._cancelled = (code, text)
         self._session.dial_answered(Code.CANCELLED)
         callbacks, self._on_cancel = self._on_cancel, []
@@ -480,7 +480,7 @@ class StreamRequest:
             callback()
 
     def stream_opened(self) -> None:
-        """Cannot happen: this end answers."""
+        """Raise ``AssertionError``: these events only follow this end's answer."""
         raise AssertionError("a peer's stream was opened by the peer")
 
     stream_ended = stream_writable = stream_opened

@@ -1,4 +1,4 @@
-"""TLS between a socket and a protocol, by this package's transports or Twisted's."""
+"""TLS between a socket and a protocol, with this package's transports or Twisted's."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ ALPN = b"yurttunnel/1"
 """The protocol between agents and servers."""
 
 SIBLING_ALPN = b"yurttunnel-sibling/1"
-"""The protocol between servers: the same session, of which only the streams mean something else."""
+"""The protocol between servers: the same session protocol, but streams have another meaning."""
 
 
 def server_side(
     reactor: IReactor, creator: IOpenSSLServerConnectionCreator, factory: IProtocolFactory
 ) -> Factory[Any]:
-    """Put TLS under the protocols of ``factory``, as the side that accepts.
+    """Wrap ``factory`` in TLS as the server side.
 
-    It is the TLS of :mod:`yurttunnel.tunnel.direct` when ``reactor`` is from there, else
-    Twisted's.
+    If ``reactor`` is a :class:`DirectReactor`, this is the TLS of :mod:`yurttunnel.tunnel.direct`,
+    else Twisted's.
     """
     if isinstance(reactor, DirectReactor):
         return TLSFactory(creator.serverConnectionForTLS, False, factory)
@@ -44,24 +44,24 @@ def server_side(
 def client_side(
     reactor: IReactor, creator: IOpenSSLClientConnectionCreator, factory: IProtocolFactory
 ) -> Factory[Any]:
-    """Put TLS under the protocols of ``factory``, as the side that connects."""
+    """Wrap ``factory`` in TLS as the client side."""
     if isinstance(reactor, DirectReactor):
         return TLSFactory(creator.clientConnectionForTLS, True, factory)
     return TLSMemoryBIOFactory(creator, True, factory, reactor)
 
 
 class _TwistedTLSFactory(TLSMemoryBIOFactory):
-    """Passes on that ``factory`` wants no connection; Twisted's would wrap the ``None``."""
+    """A TLS factory that returns ``None`` if ``factory`` does, which Twisted's would wrap."""
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """Make both protocols of a connection."""
+        """Build both protocols of a connection."""
         protocol = self.wrappedFactory.buildProtocol(addr)
         return None if protocol is None else self.protocol(self, protocol)
 
 
 @implementer(IStreamClientEndpoint)
 class TLSEndpoint:
-    """Speaks TLS to what ``endpoint`` leads to."""
+    """Connects by ``endpoint``, and adds TLS as the client."""
 
     def __init__(
         self,

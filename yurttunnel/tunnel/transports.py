@@ -1,4 +1,4 @@
-"""The seams of transports: what is needed of each, and of the reactor that serves them."""
+"""The interfaces of transports, and of a reactor with rounds."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from zope.interface import Attribute, Interface
 
 
 class IHalfCloseableTransport(ITransport, IConsumer, IPushProducer):
-    """What this project needs of a transport: a TCP or Unix socket has it, and a stream."""
+    """The transport that this project requires: a TCP or Unix socket, or a stream."""
 
     disconnecting: bool = Attribute("`bool`: loseConnection has been called.")
 
     def loseWriteConnection() -> None:
-        """End the sending direction after what has been written; the other goes on."""
+        """End the sending direction once written data is flushed; the other one continues."""
 
     def abortConnection() -> None:
-        """Close at once, dropping what has not been sent; the peer learns that it is no end."""
+        """Reset the connection and drop unsent data; the peer sees that it is not a clean end."""
 
 
 class IRounds(Interface):
-    """A reactor that serves what is ready by rounds, and knows when one ends."""
+    """A reactor that serves events in rounds: all events that one poll has returned."""
 
     def at_end_of_round(call: Callable[[], object]) -> bool:
-        """Have ``call()`` called once all that was found ready together has been served.
+        """Schedule ``call()`` for the end of the current round.
 
-        Gives ``False``, and does nothing, when nothing else waits to be served.
+        Returns ``False``, and does nothing, if the round has no other event, or none is running.
         """
 
     def call_soon(call: Callable[..., object], *arguments: object) -> None:
-        """Have ``call(*arguments)`` called once whoever calls this has returned to the reactor.
+        """Schedule ``call(*arguments)`` for after the caller has returned to the reactor.
 
-        That is at the end of the round, before what :meth:`at_end_of_round` has been given, or in
-        the next turn when none is being served.
+        That is at the end of the current round, before the calls of :meth:`at_end_of_round`, or in
+        the next iteration of the reactor if no round is running.
         """

@@ -1,7 +1,7 @@
-"""Transports that send when they are asked to, and TLS that works in large pieces.
+"""Transports that send at once, and TLS that processes large pieces.
 
-Twisted's transports put each write off to the next turn of the reactor, and its TLS hands on at
-most 16 KiB at a time. They stand on public interfaces only, are used through
-:class:`~yurttunnel.tunnel.direct.reactor.DirectReactor`, and run the same tests as Twisted's,
-which stay selectable.
+Twisted's transports defer each write to the next iteration of the reactor, and its TLS delivers at
+most 16 KiB at a time. The transports of this package use only public interfaces of Twisted. They
+are used through :class:`~yurttunnel.tunnel.direct.reactor.DirectReactor`, and pass the same tests
+as Twisted's, which can be selected instead.
 """

@@ -1,4 +1,4 @@
-"""Connecting a socket to an address."""
+"""A connector for outgoing TCP connections to an address."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ from yurttunnel.tunnel.direct.transport import NOBODY, SocketTransport, address_
 class SocketConnector:
     """One connection of ``factory`` to ``host``, an address, and ``port``.
 
-    ``timeout`` is in seconds. Raises ``OSError`` when ``host`` is not an address, or its zone
-    is none of this host. The factory is told of everything else as by Twisted's connectors,
-    never before :meth:`connect` has returned. ``prepare`` is given each socket before any packet.
+    ``timeout`` is in seconds. Raises ``OSError`` if ``host`` is not an address, or has a zone that
+    does not exist here. Everything else is reported to the factory, as Twisted's connectors do, but
+    never before :meth:`connect` has returned. ``prepare`` is called with each socket before any
+    packet is sent.
     """
 
     _log = Logger()
@@ -52,7 +53,7 @@ class SocketConnector:
         self._factory = factory
         self._timeout = timeout
         self._socket: socket.socket | None = None
-        # Whether the reactor looks after it.
+        # Whether the reactor watches the socket.
         self._watched = False
         self._timer: IDelayedCall | None = None
         self._transport: SocketTransport | None = None
@@ -60,7 +61,7 @@ class SocketConnector:
     # -- IConnector ----------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Begin an attempt."""
+        """Start a connection attempt."""
         if self._timer is not None or self._transport is not None:
             raise RuntimeError("an attempt is under way already")
         self._factory.doStart()
@@ -72,13 +73,13 @@ class SocketConnector:
         self._factory.startedConnecting(self)
 
     def stopConnecting(self) -> None:
-        """Give up the attempt."""
+        """Cancel the attempt."""
         if self._timer is None:
             raise NotConnectingError()
         self._failed(UserError())
 
     def disconnect(self) -> None:
-        """Give up the attempt, or close the connection that it has led to."""
+        """Cancel the attempt, or close the established connection."""
         if self._timer is not None:
             self.stopConnecting()
         elif self._transport is not None:
@@ -91,23 +92,23 @@ class SocketConnector:
     # -- IReadWriteDescriptor ------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """Return the descriptor of the socket that is being connected."""
+        """Return the descriptor of the connecting socket."""
         return -1 if self._socket is None else self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """Name the factory in the log."""
+        """Return the name of the factory for the log."""
         return type(self._factory).__name__
 
     def doRead(self) -> None:
         """Do nothing: an attempt is not registered for reading."""
 
     def doWrite(self) -> None:
-        """Find out how the attempt goes."""
+        """Check the state of the attempt."""
         connecting = self._socket
         if connecting is None:
             return
-        # When it is called again, connect(2) says whether it goes on or has succeeded. Of what has
-        # gone wrong while it goes on it may know nothing, see _error_of.
+        # If called again, connect(2) reports whether the attempt is in progress or has succeeded.
+        # It may not report errors while the attempt is in progress; see _error_of.
         number = connecting.connect_ex(self._address)
         if number == EALREADY:
             number = _error_of(connecting)
@@ -120,13 +121,13 @@ class SocketConnector:
             return
         own = connecting.getsockname()
         if own[1] == self._address[1] and _leads_to(connecting, own):
-            # TCP's simultaneous open: an unused port of this host has been connected to itself.
+            # TCP simultaneous open: an unused port of this host was connected to itself.
             self._failed(_connect_error(ECONNREFUSED))
         else:
             self._connected(connecting, address_of(self._family, own))
 
     def connectionLost(self, reason: Failure) -> None:
-        """Find out why the reactor reports a broken descriptor, or be told that it stops."""
+        """Fail the attempt: the reactor reports a broken descriptor, or it stops."""
         if self._socket is not None:
             number = _error_of(self._socket)
             self._failed(
@@ -140,14 +141,14 @@ class SocketConnector:
         try:
             self._socket = socket.socket(self._family, kind)
         except OSError as error:
-            # Out of descriptors, mostly.
+            # Usually out of file descriptors.
             return _connect_error(error.errno or 0)
         if self._prepare is not None:
             self._prepare(self._socket)
         number = self._socket.connect_ex(self._address)
         if number not in (0, EINPROGRESS):
             return _connect_error(number)
-        # On this host it is over at once, and need not be waited for.
+        # On the local host the attempt completes at once, so it need not be watched.
         self._reactor.call_soon(self._look, self._socket)
         return None
 
@@ -156,11 +157,11 @@ class SocketConnector:
             self.doWrite()
 
     def _watch(self) -> int:
-        """Wait until the kernel knows more; return the number of an error, if that cannot be."""
+        """Watch the socket for the result; return an error number if that fails, else 0."""
         try:
             self._reactor.addWriter(self)
         except OSError as error:
-            # No descriptor is left, or no watch (fs.epoll.max_user_watches).
+            # Out of file descriptors, or of watches (fs.epoll.max_user_watches).
             return error.errno or ENOSPC
         self._watched = True
         return 0
@@ -173,7 +174,7 @@ class SocketConnector:
             self._reactor, connected, NOBODY, destination, self._connection_lost, own
         )
         try:
-            # Before there is a protocol, which would wait for a connection that never comes.
+            # Before the protocol is built, which would otherwise wait for a connection in vain.
             transport.resumeProducing()
         except OSError as error:
             # As in _watch.
@@ -228,9 +229,9 @@ class SocketConnector:
 
 
 def _socket_address(host: str, port: int) -> tuple[int, tuple[Any, ...]]:
-    """Return the family and what the socket module wants; raises ``OSError``."""
+    """Return the family and the address for the socket module; raises ``OSError``."""
     if ":" in host:
-        # It is the one that turns the name of a zone into its number.
+        # getaddrinfo converts the name of a zone to its number.
         numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         found = socket.getaddrinfo(host, port, socket.AF_INET6, socket.SOCK_STREAM, 0, numeric)
         return socket.AF_INET6, found[0][4]
@@ -239,20 +240,20 @@ def _socket_address(host: str, port: int) -> tuple[int, tuple[Any, ...]]:
 
 
 def _error_of(connecting: socket.socket) -> int:
-    """Return what the kernel has found wrong with an attempt, 0 for nothing.
+    """Return the kernel's pending error of an attempt, 0 if there is none.
 
-    Where an ICMP message says that the target cannot be reached, Linux from 6.9 on reports an
-    error and goes on trying (RFC 1122 section 4.2.3.9): until that comes to its end, which takes
-    minutes, connect(2) answers EALREADY, and only SO_ERROR has the reason.
+    If an ICMP message reports the target as unreachable, Linux 6.9 and later report an error and
+    continue the attempt (RFC 1122 section 4.2.3.9). Until it ends, which takes minutes, connect(2)
+    returns EALREADY, and only SO_ERROR has the reason.
     """
     return connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
 def _leads_to(connected: socket.socket, address: tuple[Any, ...]) -> bool:
-    """Whether the connection ends at ``address``."""
+    """Return whether ``address`` is the peer of the connection."""
     with contextlib.suppress(OSError):
         return bool(address == connected.getpeername())
-    # It has been reset since, as its transport will find out.
+    # It has been reset meanwhile; its transport will notice.
     return False
 
 

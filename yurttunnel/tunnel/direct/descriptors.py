@@ -1,9 +1,9 @@
-"""Many descriptors as one of the reactor's: what is ready is served without its ceremony.
+"""A set of descriptors that the reactor sees as one, to serve events with less overhead.
 
-For each event the reactor finds out a name for the log, makes a context for it and calls through
-five functions, and for each turn it looks through its timers. Here an event is one call, several
-rounds are served in one turn, what is to be done soon is no timer, and what is to be done once for
-a whole round waits for its end.
+For each event the reactor determines a log prefix, creates a log context and calls through five
+functions; for each iteration it checks its timers. Here an event is one call, several rounds (a
+round is all events that one poll has returned) are served in one iteration, calls for "soon" need
+no timer, and calls that are needed once for a whole round wait for its end.
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 MOST_EVENTS = 256
-"""Events that are asked for at once."""
+"""The maximum number of events in a round."""
 
 LEAST_ROUNDS = 8
 MOST_ROUNDS = 64
 TURN = 0.008
-"""Rounds that are served before it is the turn of the rest of the reactor: eight however long they
-take, and up to 64 within 8 ms. Going there and back costs half as much as an event; but its timers
-begin new connections, and with fewer rounds those that are begun would not come to their end."""
+"""The rounds in one iteration of the reactor: eight regardless of their duration, and up to 64
+within 8 ms. Returning to the reactor costs half as much as an event. With fewer rounds, the
+reactor's timers would start new connections faster than those in progress are completed."""
 
 MOST_PASSES = 8
-"""How often what is to be done soon may lead to more of it, before that is put off to the reactor's
-next turn: closing a connection takes up to four, a producer that is pulled has no end."""
+"""How many times calls for "soon" may schedule further ones before these are deferred to the next
+iteration of the reactor. Closing a connection takes up to four passes; a pull producer schedules
+calls without end."""
 
 PATIENCE = 0.001
-"""Seconds that the next round is waited for, if the last two came within that, no timer of the
-reactor is due by then and no thread has called: the answer to what was just sent mostly comes
-sooner. Where events are rarer it would only be one more wait. Beside the work itself
-that puts off what comes by other descriptors of the reactor, such as a thread's next call or a
-signal, and timers that are not set by :meth:`DescriptorSet.callLater`, by no more than
-:data:`TURN` and once this. It is also the least that epoll_wait(2) can wait."""
+"""The time in seconds to wait for the next round, if the last two were less than this apart, no
+timer of the reactor is due within it and no thread has scheduled a call: the response to what was
+just sent usually arrives sooner. If events are rarer, waiting would only add a system call. Apart
+from the work itself, this delays other descriptors of the reactor (such as a thread's next call or
+a signal), and timers not set by :meth:`DescriptorSet.callLater`, by at most :data:`TURN` plus once
+this value. It is also the shortest timeout of epoll_wait(2)."""
 
 _NEVER = float("inf")
 
@@ -56,10 +57,10 @@ _BROKEN = select.EPOLLERR | select.EPOLLHUP
 
 @implementer(IReadDescriptor)
 class DescriptorSet:
-    """The part of ``IReactorFDSet`` that transports use, over an epoll(7) of its own.
+    """The part of ``IReactorFDSet`` that transports use, with its own epoll(7) instance.
 
-    That is a descriptor itself, readable when one of the others is ready, which ``reactor``
-    watches while there are any.
+    An epoll instance is itself a descriptor, readable when one of its members is ready. ``reactor``
+    watches it while it has members.
     """
 
     _log = Logger()
@@ -67,22 +68,22 @@ class DescriptorSet:
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
         self._tells_when_due = _tells_when_due(reactor)
-        # Whether a timer has been set since it was asked when the next one is due.
+        # Whether a timer has been set since _due was computed.
         self._timer_set = True
         self._due = 0.0
-        # When the last round was over.
+        # When the last round ended.
         self._served_at = -_NEVER
-        # Found once.
+        # Looked up once.
         self._call_later: Callable[..., IDelayedCall] = reactor.callLater
         self._epoll: select.epoll | None = None
         self._members: dict[int, IReadWriteDescriptor] = {}
-        # Their numbers, which they cannot tell any more once they are closed.
+        # Their descriptor numbers, which fileno() no longer returns after a close.
         self._numbers: dict[IReadWriteDescriptor, int] = {}
         self._desired: dict[int, int] = {}
-        # Whether events are being served, and whether there were several.
+        # Whether a round is being served, and whether it has several events.
         self._inside = False
         self._serving = False
-        # Numbers that have been closed, and may be used anew, since this round was asked for.
+        # Numbers closed since this round was polled; they may have been reused.
         self._stale: set[int] = set()
         self._at_end: list[Callable[[], object]] = []
         self._soon: list[tuple[Callable[..., object], tuple[object, ...]]] = []
@@ -98,31 +99,31 @@ class DescriptorSet:
         self._want(member, _OUT)
 
     def removeReader(self, member: IReadWriteDescriptor) -> None:
-        """Call ``member.doRead`` no more."""
+        """Stop calling ``member.doRead``."""
         self._want_no_more(member, _IN)
 
     def removeWriter(self, member: IReadWriteDescriptor) -> None:
-        """Call ``member.doWrite`` no more."""
+        """Stop calling ``member.doWrite``."""
         self._want_no_more(member, _OUT)
 
     def remove(self, member: IReadWriteDescriptor) -> None:
-        """Call neither ``member.doRead`` nor ``member.doWrite`` any more."""
+        """Remove ``member`` from the set."""
         number = self._numbers.get(member)
         if number is not None:
             self._forget(number)
 
     def readers(self) -> list[IReadWriteDescriptor]:
-        """Return what is read."""
+        """Return the members that are watched for reading."""
         return [member for member in self._numbers if self._desires(member, _IN)]
 
     def writers(self) -> list[IReadWriteDescriptor]:
-        """Return what waits to be written."""
+        """Return the members that are watched for writing."""
         return [member for member in self._numbers if self._desires(member, _OUT)]
 
     def at_end_of_round(self, call: Callable[[], object]) -> bool:
-        """Have ``call`` called once all that is ready now has been served.
+        """Schedule ``call`` for the end of the current round.
 
-        Gives ``False``, and does nothing, when nothing else waits to be served.
+        Returns ``False``, and does nothing, if the round has no other event, or none is running.
         """
         if self._serving:
             self._at_end.append(call)
@@ -136,7 +137,7 @@ class DescriptorSet:
         return self._call_later(delay, callable, *args, **kwargs)
 
     def call_soon(self, call: Callable[..., object], *arguments: object) -> None:
-        """Call ``call`` once all that is ready now has been served; else in the next turn."""
+        """Call ``call`` after the events of this round, or else in the reactor's next iteration."""
         if self._inside:
             self._soon.append((call, arguments))
         else:
@@ -149,11 +150,11 @@ class DescriptorSet:
         return -1 if self._epoll is None else self._epoll.fileno()
 
     def logPrefix(self) -> str:
-        """Name it in the log."""
+        """Return the name of the set for the log."""
         return "sockets"
 
     def doRead(self) -> None:
-        """Serve what is ready, and what gets ready soon after."""
+        """Serve the members that are ready, and those that become ready soon after."""
         patience = 0.0
         reactor = self._reactor
         self._timer_set = True
@@ -176,7 +177,7 @@ class DescriptorSet:
                 self._end_round()
             if self._timer_set:
                 self._ask_when_due()
-            # Of a reactor that cannot tell it is taken that something is due.
+            # For a reactor that does not report its next timer, _due stays 0: always due.
             now = reactor.seconds()
             follows, self._served_at = now < self._served_at + PATIENCE, now
             idle = follows and now + PATIENCE < self._due and not reactor.threadCallQueue
@@ -187,7 +188,7 @@ class DescriptorSet:
                 return
 
     def connectionLost(self, reason: Failure) -> None:
-        """End all of them: the reactor stops."""
+        """Disconnect all members: the reactor stops."""
         for number, member in list(self._members.items()):
             if self._members.get(number) is member:
                 self._forget(number)
@@ -215,7 +216,7 @@ class DescriptorSet:
         self._desired[number] = desired | event
 
     def _open(self) -> select.epoll:
-        """Have the reactor look at the set, or raise ``OSError`` and leave all as it was."""
+        """Create the epoll and add it to the reactor; on ``OSError`` nothing is changed."""
         epoll = self._epoll = select.epoll()
         try:
             self._reactor.addReader(self)
@@ -251,7 +252,7 @@ class DescriptorSet:
             self._epoll = None
 
     def _ask_when_due(self) -> None:
-        """Note when the reactor's next timer is due."""
+        """Store when the reactor's next timer is due."""
         if self._tells_when_due:
             self._timer_set = False
             due_in = self._reactor.timeout()
@@ -279,8 +280,8 @@ class DescriptorSet:
 
     def _serve(self, number: int, event: int) -> None:
         member = self._members[number]
-        # What was asked for when the round began may be desired no more by now: another member, or
-        # this one's reading, has had its event first.
+        # Events that were wanted when the round began may be unwanted by now, after an event of
+        # another member, or this one's reading.
         reading = bool(self._desired[number] & _IN)
         reason: Any = None
         try:
@@ -293,14 +294,14 @@ class DescriptorSet:
                 reading = False
                 reason = member.doWrite()
         except BaseException as error:
-            # As in the reactor, whose other descriptors live on, too.
+            # As in the reactor, the other descriptors are not affected.
             self._log.failure("{prefix} failed", prefix=member.logPrefix())
             reason = error
         if reason is not None:
             self._guard(self._disconnect, member, reason, reading)
 
     def _disconnect(self, member: IReadWriteDescriptor, reason: Exception, reading: bool) -> None:
-        """Notify ``member`` that it has ended, as the reactor would."""
+        """Notify ``member`` that it is disconnected, as the reactor would."""
         done = isinstance(reason, ConnectionDone)
         failure = connectionDone if done else Failure(reason)
         if reading and done and IHalfCloseableDescriptor.providedBy(member):
@@ -311,7 +312,7 @@ class DescriptorSet:
             member.connectionLost(failure)
 
     def _guard(self, call: Callable[..., object], *arguments: object) -> None:
-        """Call what must not take the others with it."""
+        """Call a function, and log an exception so that other members are not affected."""
         try:
             call(*arguments)
         except BaseException:
@@ -319,9 +320,9 @@ class DescriptorSet:
 
 
 def _tells_when_due(reactor: Any) -> bool:
-    """Return whether ``reactor`` can tell when it has something to do.
+    """Return whether ``reactor`` reports when its next timer is due.
 
-    Only Twisted's own reactors can; of others, such as asyncio's, it is taken that something is
-    always due.
+    Only Twisted's own reactors do. For others, such as asyncio's, a timer is assumed to be due
+    always.
     """
     return isinstance(reactor, ReactorBase) and type(reactor).callLater is ReactorBase.callLater

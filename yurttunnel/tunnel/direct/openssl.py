@@ -1,11 +1,11 @@
-"""What goes into the TLS of a connection over memory, and what comes out of it.
+"""Input and output of TLS over memory BIOs.
 
-pyOpenSSL's public methods allocate a buffer for each piece and ask after errors also where nothing
-has failed. :class:`DirectCalls` calls the same functions of OpenSSL into a buffer that is kept,
-and leaves what has failed to pyOpenSSL; docs/performance.md has what that saves. It stands on
-names that pyOpenSSL keeps to itself: ``OpenSSL._util``, and of ``Connection`` ``_ssl``,
-``_into_ssl``, ``_from_ssl`` and ``_raise_ssl_error``. Where one of them is missing or is something
-else, :class:`PublicMethods` does the same by public means.
+pyOpenSSL's public methods allocate a buffer for each piece, and check the error queue even after
+success. :class:`DirectCalls` calls the same functions of OpenSSL with a reused buffer, and leaves
+errors to pyOpenSSL; docs/performance.md shows what that saves. It uses private names of pyOpenSSL:
+``OpenSSL._util``, and of ``Connection`` ``_ssl``, ``_into_ssl``, ``_from_ssl`` and
+``_raise_ssl_error``. If one of them is missing or has another type, :class:`PublicMethods` does the
+same by public methods.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Any, NoReturn, Protocol
 from OpenSSL import SSL
 
 RECORD = 16 * 1024
-"""The longest plaintext of one record, bytes (RFC 8446 section 5.1)."""
+"""The maximum plaintext of one record in bytes (RFC 8446 section 5.1)."""
 
 RECORD_OVERHEAD = 64
-"""More than header, tag and padding of a record take, bytes."""
+"""An upper bound for the header, tag and padding of a record, in bytes."""
 
 HANDSHAKE_SIZE = 16 * 1024
-"""More than one flight of a handshake takes, mostly, bytes."""
+"""A size in bytes that most flights of a handshake do not exceed."""
 
 KEPT = 160 * 1024
-"""Bytes of the buffer that is kept: more than what one read of a socket leads to, or one write."""
+"""The size of the reused buffer in bytes: more than one read of a socket, or one write, needs."""
 
 MOST_AT_ONCE = 2**31 - 1
-"""Bytes that ``SSL_write`` takes in one call, since the number is an ``int``."""
+"""The maximum number of bytes in one call of ``SSL_write``, where it is an ``int``."""
 
 _SHAPES = {
     "SSL_read": "int(*)(SSL *, void *, int)",
@@ -45,36 +45,36 @@ _POINTERS = {"_ssl": "SSL *", "_into_ssl": "BIO *", "_from_ssl": "BIO *"}
 
 
 class TLSState(Protocol):
-    """TLS after the handshake; all of it raises ``SSL.Error`` as the methods of pyOpenSSL do."""
+    """TLS after the handshake; all methods raise ``SSL.Error`` as those of pyOpenSSL do."""
 
     def feed(self, encrypted: bytes) -> None:
-        """Take what has come from the peer, one byte or more."""
+        """Accept one or more encrypted bytes from the peer."""
 
     def read(self, records: int, pieces: list[bytes]) -> None:
         """Append the data of the next ``records`` records to ``pieces``.
 
-        What came before an error is there, too. ``SSL.WantReadError`` says that some of the records
+        Data before an error is appended, too. ``SSL.WantReadError`` means that some of the records
         held no data, ``SSL.ZeroReturnError`` that the peer has ended TLS.
         """
 
     def write(self, data: bytes) -> bytes:
-        """Encrypt all of ``data`` and return it, together with all else that is to be sent."""
+        """Encrypt ``data``, and return all pending output."""
 
     def produced(self) -> bytes:
-        """Return what is to be sent, such as a flight of the handshake or an alert."""
+        """Return the pending output, such as a flight of the handshake or an alert."""
 
     def shrink(self) -> None:
-        """Free what only the handshake needed, as far as that can be done."""
+        """Free memory that only the handshake needed, as far as possible."""
 
 
 def state_of(connection: SSL.Connection) -> TLSState:
-    """Return the quickest that there is for ``connection``, which was made without a socket."""
+    """Return the fastest implementation for ``connection``, which was created without a socket."""
     library = private_library()
     return PublicMethods(connection) if library is None else DirectCalls(connection, library)
 
 
 class PublicMethods:
-    """By what pyOpenSSL has in public."""
+    """The implementation with public methods of pyOpenSSL."""
 
     __slots__ = ("_tls",)
 
@@ -89,7 +89,7 @@ class PublicMethods:
         """See :class:`TLSState`."""
         receive = self._tls.recv
         for _ in range(records):
-            pieces.append(receive(RECORD))  # noqa: PERF401 # keeps what came before an end
+            pieces.append(receive(RECORD))  # noqa: PERF401 # keeps the data before an error
 
     def write(self, data: bytes) -> bytes:
         """See :class:`TLSState`."""
@@ -101,26 +101,26 @@ class PublicMethods:
         return self._taken(HANDSHAKE_SIZE)
 
     def shrink(self) -> None:
-        """Keep all: there is no public way."""
+        """Do nothing: no public method frees this memory."""
 
     def _taken(self, expected: int) -> bytes:
-        """Return what there is, mostly less than ``expected`` bytes."""
+        """Return the pending output, usually less than ``expected`` bytes."""
         pieces: list[bytes] = []
         try:
             while not pieces or len(pieces[-1]) == expected:
                 pieces.append(self._tls.bio_read(expected))
         except SSL.WantReadError:
-            # There is no more.
+            # No more output.
             pass
         return b"".join(pieces)
 
 
 class Library:
-    """OpenSSL, called through ``lib`` and ``ffi`` of cffi, with the buffer that is kept.
+    """OpenSSL, called through ``lib`` and ``ffi`` of cffi, with the reused buffer.
 
-    One for all connections: they are served by one thread, and nothing of ours is called while it
-    is in use. Each call that may fail begins with an empty queue of errors, so that none is taken
-    for another connection's, or for that of something else in the process.
+    All connections share one: a single thread serves them, and no other code runs while the buffer
+    is in use. The error queue is cleared before each call that may fail, so that an old error of
+    another connection, or of other code in the process, is not mistaken for a new one.
     """
 
     def __init__(self, lib: Any, ffi: Any) -> None:
@@ -133,13 +133,13 @@ class Library:
         self.new_bio: Callable[[], Any] = lambda: lib.BIO_new(lib.BIO_s_mem())
         self.pointer_to = ffi.from_buffer
         self.buffer = ffi.new("char[]", KEPT)
-        # Each slice of it is a copy.
+        # Each slice is a copy.
         self.bytes: bytes = ffi.buffer(self.buffer)
 
 
 @cache
 def private_library() -> Library | None:
-    """Return OpenSSL with all that :class:`DirectCalls` needs, or nothing if some is missing."""
+    """Return OpenSSL for :class:`DirectCalls`, or ``None`` if a name it needs is missing."""
     try:
         from OpenSSL._util import ffi, lib
 
@@ -155,13 +155,13 @@ def private_library() -> Library | None:
 
 
 class DirectCalls:
-    """By calls of OpenSSL's own functions."""
+    """The implementation with direct calls of OpenSSL's functions."""
 
     __slots__ = ("_from_ssl", "_into_ssl", "_library", "_ssl", "_tls")
 
     def __init__(self, connection: Any, library: Library) -> None:
         self._tls = connection
-        # Freed with the first, which is kept by its reference.
+        # These are freed with the connection, to which the reference above is kept.
         self._ssl = connection._ssl
         self._into_ssl = connection._into_ssl
         self._from_ssl = connection._from_ssl
@@ -170,7 +170,7 @@ class DirectCalls:
     def feed(self, encrypted: bytes) -> None:
         """See :class:`TLSState`."""
         if self._library.bio_write(self._into_ssl, encrypted, len(encrypted)) <= 0:
-            # Memory has run out; nothing has been taken.
+            # Out of memory; nothing was accepted. This raises the error.
             self._tls.bio_write(encrypted)
 
     def read(self, records: int, pieces: list[bytes]) -> None:
@@ -212,14 +212,14 @@ class DirectCalls:
         return library.bytes[:size] + self._taken(self._from_ssl)
 
     def shrink(self) -> None:
-        """Replace the buffers, which have grown to the size of a flight and never become smaller.
+        """Replace the BIOs, which have grown to the size of a flight and never shrink.
 
-        What has come after the handshake is carried over.
+        Data received after the handshake is carried over.
         """
         library, tls = self._library, self._tls
         into_ssl, from_ssl = library.new_bio(), library.new_bio()
         if not into_ssl or not from_ssl:
-            # Memory has run out; the former ones do.
+            # Out of memory; keep the old ones.
             return
         come = self._taken(self._into_ssl)
         library.set_bio(self._ssl, into_ssl, from_ssl)
@@ -229,7 +229,7 @@ class DirectCalls:
             self.feed(come)
 
     def _taken(self, bio: Any) -> bytes:
-        """Return all that is in a buffer."""
+        """Return the content of a BIO."""
         library = self._library
         pieces = []
         while (size := library.bio_read(bio, library.buffer, KEPT)) > 0:
@@ -237,9 +237,9 @@ class DirectCalls:
         return b"".join(pieces)
 
     def _write_rest(self, data: bytes, written: int) -> None:
-        """Go on where OpenSSL has taken ``written`` bytes, or has failed.
+        """Continue after OpenSSL has written ``written`` bytes, or raise if it has failed.
 
-        It takes a record at a time where a context allows partial writes, as pyOpenSSL's do.
+        It writes one record at a time if the context allows partial writes, as pyOpenSSL's do.
         """
         library = self._library
         with library.pointer_to(data) as pointer:
@@ -253,6 +253,6 @@ class DirectCalls:
         self._raise(written)
 
     def _raise(self, result: int) -> NoReturn:
-        """Raise what pyOpenSSL makes of a call that has failed just now."""
+        """Raise the exception of pyOpenSSL for the call that has just failed."""
         self._tls._raise_ssl_error(self._ssl, result)
         raise SSL.Error([("", "", f"OpenSSL gives {result} and no reason")])

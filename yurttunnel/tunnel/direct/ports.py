@@ -1,4 +1,4 @@
-"""Listening ports whose connections are :class:`SocketTransport`."""
+"""Listening ports whose connections use :class:`SocketTransport`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.direct.transport import NOBODY, SocketTransport, address_of
 
 MOST_ACCEPTED = 64
-"""Connections of one port that are accepted before others of the round are served."""
+"""The maximum number of connections that one port accepts for one event."""
 
 
 def take_over(port: tcp.Port, descriptors: DescriptorSet) -> None:
-    """Make ``port``, which does not listen yet, one of ``descriptors``.
+    """Add ``port``, which does not listen yet, to ``descriptors``.
 
-    So what a caller sends at once is read in the same turn of the reactor.
+    So data that a client sends at once is read in the same iteration of the reactor.
     """
     port.reactor = descriptors  # type: ignore[assignment] # it has what a port needs
     acceptor = _Acceptor(port, descriptors)
@@ -30,32 +30,32 @@ def take_over(port: tcp.Port, descriptors: DescriptorSet) -> None:
 def transport_of(
     descriptors: DescriptorSet, connection: socket.socket, protocol: IProtocol, peer: Any
 ) -> SocketTransport:
-    """Make the transport of a connected stream socket; ``protocol.makeConnection`` comes next."""
+    """Return the transport of a connected stream socket; then call ``protocol.makeConnection``."""
     connection.setblocking(False)
     transport = SocketTransport(descriptors, connection, protocol, peer)
     try:
-        # A pause in makeConnection takes this back.
+        # The protocol can undo this by a pause in makeConnection.
         transport.resumeProducing()
     except OSError:
-        # No watch is left. Whoever keeps the error would keep the socket with it.
+        # Out of watches. Closed here, because the traceback keeps a reference to the socket.
         connection.close()
         raise
     return transport
 
 
 class _Acceptor:
-    """Accepts the connections of ``port`` in the place of Twisted."""
+    """Accepts the connections of ``port`` instead of Twisted."""
 
     _log = Logger()
 
     def __init__(self, port: tcp.Port, descriptors: DescriptorSet) -> None:
         self._port = port
         self._descriptors = descriptors
-        # As many as the last time, and more if there were that many.
+        # As many as the last time, or twice that if all of those were there.
         self._expected = 1
 
     def accept(self) -> None:
-        """Accept what waits."""
+        """Accept the pending connections."""
         port = self._port
         accepted = 0
         while accepted < self._expected:
@@ -64,14 +64,14 @@ class _Acceptor:
             except BlockingIOError:
                 break
             except OSError:
-                # Out of descriptors, mostly: Twisted makes room, or tells of it.
+                # Usually out of file descriptors; Twisted frees one, or logs the error.
                 type(port).doRead(port)
                 return
             accepted += 1
             try:
                 self._connect(connection, peer)
             except Exception:
-                # As Twisted has it: one connection does not take the port with it.
+                # As in Twisted, a failed connection does not affect the port.
                 self._log.failure("Defect: a connection could not be taken")
         more = accepted == self._expected
         self._expected = min(2 * accepted, MOST_ACCEPTED) if more else max(1, accepted)
@@ -79,19 +79,19 @@ class _Acceptor:
     def transport(
         self, connection: socket.socket, protocol: IProtocol, peer: Any, *_: object
     ) -> SocketTransport:
-        """Make the transport of a connection that Twisted has accepted."""
+        """Return the transport of a connection that Twisted has accepted."""
         address = address_of(self._port.addressFamily, peer)
         return transport_of(self._descriptors, connection, protocol, address)
 
     def _connect(self, connection: socket.socket, peer: Any) -> None:
         port = self._port
         if port.addressFamily == socket.AF_INET6 and peer[3]:
-            # With a zone, which belongs to the address.
+            # The address has a zone, which is part of it.
             numeric = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
             peer = (socket.getnameinfo(peer, numeric)[0], *peer[1:])
         address = address_of(port.addressFamily, peer)
-        # First, since it may fail: a protocol that is never connected would never end either, and
-        # factories count theirs.
+        # First, since it may fail: a protocol that is never connected would never be disconnected
+        # either, and factories count their protocols.
         transport = transport_of(self._descriptors, connection, NOBODY, address)
         protocol = None
         try:

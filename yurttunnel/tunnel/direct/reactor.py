@@ -1,4 +1,4 @@
-"""The reactor with the transports of this package in the place of its own."""
+"""A reactor that replaces Twisted's transports by those of this package."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ TRANSPORTS = ("direct", "twisted")
 
 @implementer(IReactor, IRounds)
 class DirectReactor:
-    """Passes everything on to ``reactor`` but the making of connections.
+    """Delegates to ``reactor``, except for the creation of connections.
 
-    To whatever is given it as a reactor (endpoints, listeners, the dialer) it makes no other
-    difference. Targets must be addresses: endpoints look names up before they connect.
-    ``prepare`` is given the socket of each outgoing connection, before any packet.
+    Users of a reactor (endpoints, listeners, the dialer) see no other difference. Targets must be
+    addresses; endpoints resolve names before they connect. ``prepare`` is called with the socket of
+    each outgoing connection before any packet is sent.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class DirectReactor:
         self._reactor = reactor
         self._prepare = prepare
         self._descriptors = DescriptorSet(reactor)
-        # Found once: these are called for each piece of data.
+        # Looked up once: these are called for each piece of data.
         self.seconds = reactor.seconds
         self.callLater = self._descriptors.callLater
         self.at_end_of_round = self._descriptors.at_end_of_round
         self.call_soon = self._descriptors.call_soon
 
     def __getattr__(self, name: str) -> Any:
-        """Be the reactor in everything else."""
+        """Delegate everything else to the reactor."""
         return getattr(self._reactor, name)
 
     def take_over(self, port: Port) -> None:
@@ -55,11 +55,11 @@ class DirectReactor:
         take_over(port, self._descriptors)
 
     def getReaders(self) -> list[Any]:
-        """Return what is read, here and by the reactor."""
+        """Return the readers of this reactor and the underlying one."""
         return [*self._descriptors.readers(), *self._reactor.getReaders()]
 
     def getWriters(self) -> list[Any]:
-        """Return what waits to be written, here and by the reactor."""
+        """Return the writers of this reactor and the underlying one."""
         return [*self._descriptors.writers(), *self._reactor.getWriters()]
 
     def listenTCP(
@@ -79,7 +79,7 @@ class DirectReactor:
         timeout: float = 30,
         bindAddress: tuple[str, int] | None = None,
     ) -> IConnector:
-        """Connect to an address; raises ``OSError`` when it is none."""
+        """Connect to an address; raises ``OSError`` if ``host`` is not one."""
         if bindAddress is not None:
             raise ValueError("a local address cannot be chosen")
         connector = SocketConnector(self._descriptors, host, port, factory, timeout, self._prepare)
@@ -89,9 +89,10 @@ class DirectReactor:
 
 @implementer(IReactorTCP, IReactorTime, IReactorPluggableNameResolver)
 class PreparingReactor:
-    """Passes everything on to ``reactor``, whose transports are Twisted's.
+    """Delegates to ``reactor``, with Twisted's transports.
 
-    ``prepare`` is given the socket of each TCP connection to an address, before any packet.
+    ``prepare`` is called with the socket of each TCP connection to an address before any packet is
+    sent.
     """
 
     def __init__(self, reactor: IReactor, prepare: Callable[[socket.socket], object]) -> None:
@@ -99,14 +100,14 @@ class PreparingReactor:
         self._prepare = prepare
 
     def __getattr__(self, name: str) -> Any:
-        """Be the reactor in everything else."""
+        """Delegate everything else to the reactor."""
         return getattr(self._reactor, name)
 
     def connectTCP(self, *arguments: Any, **options: Any) -> IConnector:
-        """Connect as ``IReactorTCP`` says."""
+        """Connect; see ``IReactorTCP``."""
         connector: Any = self._reactor.connectTCP(*arguments, **options)
-        # Twisted's client has its socket at once, and connects it in the next turn. There is none
-        # when all descriptors are in use.
+        # Twisted's client creates its socket at once, and connects it in the next iteration. There
+        # is no socket if the process is out of file descriptors.
         if getattr(connector.transport, "socket", None) is not None:
             self._prepare(connector.transport.getHandle())
         made: IConnector = connector
@@ -118,7 +119,7 @@ def with_transports(
 ) -> Any:
     """Return ``reactor`` with the transports ``name``: this package's, or Twisted's own.
 
-    ``prepare`` is given the socket of each outgoing TCP connection, before any packet.
+    ``prepare`` is called with the socket of each outgoing TCP connection before any packet is sent.
     """
     if name == "direct":
         return DirectReactor(reactor, prepare)

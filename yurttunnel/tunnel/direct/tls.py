@@ -1,8 +1,8 @@
-"""TLS over any transport, in pieces as large as they come.
+"""TLS over any transport, in pieces of any size.
 
-One read of the socket is decrypted and handed on as one piece, however many records are in it;
-one write is encrypted and sent at once. Twisted's layer hands on each record by itself and puts
-writes off to the next turn.
+One read of the socket is decrypted and delivered as one piece, regardless of the number of records;
+one write is encrypted and sent at once. Twisted's layer delivers each record separately, and defers
+writes to the next iteration of the reactor.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from yurttunnel.tunnel.direct.openssl import RECORD, TLSState, state_of
 from yurttunnel.tunnel.transports import IHalfCloseableTransport
 
 HEADER = 5
-"""Type, version and length of a record, bytes (RFC 8446 section 5.1)."""
+"""The size of a record's type, version and length in bytes (RFC 8446 section 5.1)."""
 
 HANDSHAKE_RECORD = 22
-"""The type of records of a handshake (RFC 8446 section 5.1)."""
+"""The type of handshake records (RFC 8446 section 5.1)."""
 
 RECORD_EXPANSION = 2048
-"""What a record may be longer than its plaintext, bytes (RFC 5246 section 6.2.3)."""
+"""How many bytes a record may be longer than its plaintext (RFC 5246 section 6.2.3)."""
 
 MOST_ANSWERS = 4 * 1024
-"""Bytes that TLS may answer a peer with by itself between two writes of ours: 151 changes of keys,
-27 bytes each, of which honest peers make one in gigabytes. Who takes none of the answers has them
-all kept, and no producer can be paused for them."""
+"""The number of bytes that TLS may send in reply to a peer by itself between two writes: 151 key
+updates of 27 bytes; a legitimate peer sends gigabytes between two of them. The replies to a peer
+that does not read are buffered, and there is no producer that could be paused for them."""
 
 ConnectionMaker = Callable[[Any], SSL.Connection]
 """A method of Twisted's connection creators; they are annotated for Twisted's own layer."""
@@ -52,16 +52,16 @@ ConnectionMaker = Callable[[Any], SSL.Connection]
 class TLSTransport(Protocol):
     """The protocol of a plain transport, and the transport of ``wrappedProtocol``.
 
-    ``make_connection(self)`` makes the TLS state over memory; ``is_client`` says which side
-    this is. Data written before the handshake is over waits for its end.
+    ``make_connection(self)`` creates the TLS state over memory BIOs; ``is_client`` sets the side.
+    Data written before the end of the handshake is buffered until then.
 
-    As with Twisted's layer a close waits for the peer's ``close_notify``; whoever closes bounds
-    that by ``abortConnection``.
+    As with Twisted's layer, a close waits for the peer's ``close_notify``; the caller implements
+    the timeout with ``abortConnection``.
 
-    A ``KeyUpdate`` is answered by OpenSSL in front of the next data, as RFC 8446 section 4.6.3 asks
-    for, or when another one comes before; the renegotiation of TLS 1.2, which contexts must not
-    allow (``OP_NO_RENEGOTIATION``), by an alert that refuses it. Both are sent, but a peer that
-    wants more of them than :data:`MOST_ANSWERS` loses the connection.
+    OpenSSL answers a ``KeyUpdate`` before the next data, as RFC 8446 section 4.6.3 requires, or
+    when another one arrives first. It rejects renegotiation in TLS 1.2, which contexts must disable
+    (``OP_NO_RENEGOTIATION``), by an alert. Both replies are sent, but a peer that causes more than
+    :data:`MOST_ANSWERS` bytes of them is disconnected.
     """
 
     transport: IHalfCloseableTransport
@@ -78,14 +78,14 @@ class TLSTransport(Protocol):
         self._is_client = is_client
         self._tls: SSL.Connection
         self._state: TLSState
-        # What a server has got of the first record, until that is complete.
+        # On a server: the incomplete first record.
         self._first: bytes | None = None if is_client else b""
         self._records = RecordCounter()
         self._early: list[bytes] | None = []
-        # How much TLS has answered by itself since the last write, bytes.
+        # The number of bytes that TLS has sent by itself since the last write.
         self._answered = 0
         self._established = False
-        # Our close_notify has been sent, the peer's has come, nothing goes in or out any more.
+        # Whether close_notify was sent, whether it was received, and whether all I/O has ended.
         self._sealed = False
         self._ended = False
         self._closed = False
@@ -95,7 +95,7 @@ class TLSTransport(Protocol):
     # -- IProtocol: from the plain transport ---------------------------------------------------
 
     def connectionMade(self) -> None:
-        """Begin the handshake, if this side does."""
+        """Start the handshake, if this is the client."""
         if self._is_client:
             self._make_tls().set_connect_state()
         self.wrappedProtocol.makeConnection(self)
@@ -103,7 +103,7 @@ class TLSTransport(Protocol):
             self._shake_hands()
 
     def dataReceived(self, data: bytes) -> None:
-        """Decrypt ``data`` and hand it on."""
+        """Decrypt ``data`` and deliver it."""
         if self._closed:
             return
         if self._first is not None:
@@ -123,7 +123,7 @@ class TLSTransport(Protocol):
             self._read(records)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Notify the protocol; an end that TLS was not told of is a loss."""
+        """Notify the protocol; an end without ``close_notify`` is a lost connection."""
         if not self._ended and isinstance(reason.value, ConnectionDone):
             reason = Failure(ConnectionLost("the peer did not end TLS"))
         self._closed = True
@@ -131,8 +131,8 @@ class TLSTransport(Protocol):
         try:
             self.wrappedProtocol.connectionLost(self._error or reason)
         finally:
-            # Its buffers are as large as the largest chunk, and it is part of a cycle, so that it
-            # would be kept until the garbage collector looks at what is old.
+            # The TLS state has buffers of the size of the largest chunk, and is part of a reference
+            # cycle, so it would live until the next collection of the oldest generation.
             self.__dict__.pop("_tls", None)
             self.__dict__.pop("_state", None)
 
@@ -159,10 +159,10 @@ class TLSTransport(Protocol):
         self.write(b"".join(data))
 
     def loseConnection(self) -> None:
-        """End TLS after what has been written, and close when the peer has ended it, too.
+        """End TLS once written data is flushed, and close when the peer has ended it, too.
 
-        As with Twisted's layer a registered producer goes on until it is unregistered, and a
-        connection on which nothing waits for the end of the handshake is aborted before it.
+        As with Twisted's layer, a registered producer continues until it is unregistered, and a
+        connection without buffered data is aborted if the handshake is not complete.
         """
         if self.disconnecting or self._closed:
             return
@@ -188,12 +188,12 @@ class TLSTransport(Protocol):
     # -- what TLS adds -------------------------------------------------------------------------
 
     def getPeerCertificate(self) -> X509 | None:
-        """Return what the peer has shown, verified; there from the handshake until the end."""
+        """Return the peer's verified certificate, available from the handshake to the end."""
         return self._tls.get_peer_certificate()
 
     @property
     def negotiatedProtocol(self) -> bytes | None:
-        """What ALPN has agreed on, if anything."""
+        """The protocol negotiated by ALPN, if any."""
         return self._tls.get_alpn_proto_negotiated() or None
 
     def getHandle(self) -> SSL.Connection:
@@ -201,13 +201,13 @@ class TLSTransport(Protocol):
         return self._tls
 
     def failVerification(self, reason: Failure) -> None:
-        """Have the handshake fail, if it does not do so by itself, and ``reason`` told."""
+        """Make the handshake fail, if it does not do so by itself, with ``reason``."""
         self._error = reason
 
-    # -- producers: the plain transport knows best ---------------------------------------------
+    # -- producers: delegated to the plain transport -------------------------------------------
 
     def registerProducer(self, producer: IProducer, streaming: bool) -> None:
-        """Pause ``producer`` while the plain transport has enough to send."""
+        """Register a producer, which is paused while the plain transport is congested."""
         if self._producer is not None:
             raise RuntimeError("a producer is registered already")
         if self._closed:
@@ -224,11 +224,11 @@ class TLSTransport(Protocol):
             self._end_when_sent()
 
     def pauseProducing(self) -> None:
-        """Read no more for now."""
+        """Pause reading."""
         self.transport.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Read again."""
+        """Resume reading."""
         self.transport.resumeProducing()
 
     def stopProducing(self) -> None:
@@ -254,27 +254,27 @@ class TLSTransport(Protocol):
             self._fail(error)
             return
         if self._error is not None:
-            # Verified by a callback that cannot make OpenSSL's handshake fail.
+            # The verification callback cannot make OpenSSL's handshake fail itself.
             self.abortConnection()
             return
         self._established = True
         if IHandshakeListener.providedBy(self.wrappedProtocol):
             IHandshakeListener(self.wrappedProtocol).handshakeCompleted()
         early, self._early = self._early, None
-        # Sends the last of the handshake, too, and what was written just now.
+        # This also sends the last flight of the handshake, and data written in the call above.
         self.writeSequence(early or ())
         if not self._closed:
             self._state.shrink()
         self._end_when_sent()
 
     def _read(self, records: int) -> None:
-        """Read as often as there can be something: to be told "not now" is dear."""
+        """Read once for each complete record: a read that only fails is expensive."""
         pieces: list[bytes] = []
         error: SSL.Error | None = None
         try:
             self._state.read(records, pieces)
         except SSL.WantReadError:
-            # Some records held no data: the handshake's, a key update.
+            # Some records held no data, such as handshake messages or a key update.
             self._answer()
             if self._closed:
                 return
@@ -293,25 +293,25 @@ class TLSTransport(Protocol):
             self._close()
 
     def _answer(self) -> None:
-        """Send what TLS answers by itself, and end with a peer that wants too much of it."""
+        """Send the replies that TLS generates itself; abort if the peer causes too many."""
         answers = self._state.produced()
         self._answered += len(answers)
         if self._answered > MOST_ANSWERS:
             text = "the peer changes keys, or renegotiates, more often than an honest one does"
             self._error = Failure(ConnectionLost(text))
-            # Not closed: that would wait for a peer that may take nothing.
+            # Aborted rather than closed: a close would wait for a peer that may read nothing.
             self.abortConnection()
         elif answers:
             self.transport.write(answers)
 
     def _send_produced(self) -> None:
-        """Send what TLS has to say by itself, if anything."""
+        """Send the output that TLS generates itself, if any."""
         produced = self._state.produced()
         if produced:
             self.transport.write(produced)
 
     def _end_when_sent(self) -> None:
-        """Do what is left to do of a close, if one has been asked for."""
+        """Complete a requested close once nothing is left to send."""
         if self.disconnecting and not self._early and self._producer is None and not self._closed:
             self._end_tls()
 
@@ -329,12 +329,12 @@ class TLSTransport(Protocol):
     def _fail(self, error: SSL.Error) -> None:
         if self._error is None:
             self._error = Failure(error)
-        # Not aborted: the alert that says what was wrong is on its way.
+        # Not aborted, so that the alert with the reason is still sent.
         self._send_produced()
         self._close()
 
     def _close(self) -> None:
-        """Close the plain transport after everything has been sent: TLS is over."""
+        """Close the plain transport once everything is sent: TLS has ended."""
         self._closed = True
         producer, self._producer = self._producer, None
         if producer is not None:
@@ -344,9 +344,9 @@ class TLSTransport(Protocol):
 
 
 def lacks_first_record(data: bytes) -> bool:
-    """Return whether more has to come before a server has what a client begins TLS with.
+    """Return whether the first record that a server receives is still incomplete.
 
-    What cannot become a record of a handshake lacks nothing: OpenSSL says what it is.
+    Returns false for data that cannot become a handshake record; OpenSSL reports that error.
     """
     if data and data[0] != HANDSHAKE_RECORD:
         return False
@@ -357,22 +357,22 @@ def lacks_first_record(data: bytes) -> bool:
 
 
 class RecordCounter:
-    """Follows the records of TLS in a stream of bytes (RFC 8446 section 5.1)."""
+    """Tracks TLS records in a stream of bytes (RFC 8446 section 5.1)."""
 
     __slots__ = ("_between", "_header", "_missing")
 
     def __init__(self) -> None:
-        # Whether the last record is complete and nothing of the next one has come.
+        # Whether the last record is complete and no byte of the next one has arrived.
         self._between = True
-        # What has come of a header that is not complete, or what is to come of a record.
+        # The bytes of an incomplete header, or the number of missing bytes of a record.
         self._header = b""
         self._missing = 0
 
     def feed(self, data: bytes) -> int:
-        """Return how many records ``data`` completes, counting one that is too long to be true."""
+        """Return how many records ``data`` completes; an overlong record counts as complete."""
         end = len(data)
         if self._between and end > HEADER and end == HEADER + (data[3] << 8 | data[4]):
-            # One record, as most of what is not bulk.
+            # Exactly one record, the common case except for bulk data.
             return 1
         if self._header:
             data = self._header + data
@@ -393,7 +393,7 @@ class RecordCounter:
 
 
 class TLSFactory(Factory):
-    """Puts :class:`TLSTransport` under the protocols of ``factory``."""
+    """Wraps the protocols of ``factory`` in :class:`TLSTransport`."""
 
     noisy = False
 
@@ -408,12 +408,12 @@ class TLSFactory(Factory):
         self.wrappedFactory = factory
 
     def buildProtocol(self, addr: Any) -> TLSTransport | None:
-        """Make both protocols of a connection."""
+        """Build both protocols of a connection."""
         protocol = self.wrappedFactory.buildProtocol(addr)
         if protocol is None:
             return None
         transport = TLSTransport(self._make_connection, self._is_client, protocol)
-        # Twisted's creators ask it for the protocols to negotiate.
+        # Twisted's connection creators ask the factory for the ALPN protocols.
         transport.factory = self
         return transport
 

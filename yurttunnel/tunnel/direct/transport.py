@@ -1,10 +1,10 @@
-"""A connected socket as a transport that sends at once.
+"""A transport for a connected socket that sends at once.
 
-Twisted's own transports put every ``write`` off to the next turn of the reactor: register for
-writing, wait, send, unregister. This one sends when it is asked to, and waits only for what the
-kernel did not take. It stands on the reactor's public descriptor interface (``IReactorFDSet``),
-and behaves like ``tcp.Connection`` otherwise. As there, a protocol's ``connectionLost`` and
-``writeConnectionLost`` are never called from within a method that the protocol has called.
+Twisted's own transports defer every ``write`` to the next iteration of the reactor: register for
+writing, wait, send, unregister. This one sends immediately, and waits only for data that the kernel
+did not accept. It uses the reactor's public descriptor interface (``IReactorFDSet``), and otherwise
+behaves like ``tcp.Connection``: a protocol's ``connectionLost`` and ``writeConnectionLost`` are
+never called from within a method that the protocol has called.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from yurttunnel.tunnel.transports import IHalfCloseableTransport
 from yurttunnel.wire.pieces import keep_piece
 
 READ_SIZE = 128 * 1024 - 64
-"""Bytes asked of the kernel at once. With the header of the object that is the most which malloc
-gives without mapping and unmapping memory each time (mallopt(3), M_MMAP_THRESHOLD)."""
+"""The size of a read in bytes. With the object header it is the largest allocation for which malloc
+does not map and unmap memory each time (mallopt(3), M_MMAP_THRESHOLD)."""
 
 SEND_SIZE = 256 * 1024
-"""Bytes offered to the kernel at once, when more than one piece waits."""
+"""The number of bytes to send in one call, if more than one piece is buffered."""
 
 BUSY_ABOVE = 64 * 1024
-"""The producer is paused while more than this waits, as Twisted's transports do it."""
+"""The producer is paused while more bytes than this are buffered, as in Twisted's transports."""
 
 NOBODY = Protocol()
-"""The protocol of a socket that is watched already, while its own is being built."""
+"""The protocol of a socket that is watched already, until its own has been built."""
 
 _NOT_NOW = frozenset({EAGAIN, ENOBUFS})
 
@@ -61,9 +61,9 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 class SocketTransport:
     """Owns ``connection``, a connected non-blocking stream socket, and serves ``protocol``.
 
-    Whoever makes it starts to read by ``resumeProducing``, *then* calls ``makeConnection``, in
-    which the protocol may pause. ``on_lost`` is called after the protocol's ``connectionLost``,
-    with its reason. ``host`` is the address of this end where that is known already.
+    The creator starts reading by ``resumeProducing`` and *then* calls ``makeConnection``, in which
+    the protocol may pause. ``on_lost`` is called after the protocol's ``connectionLost``, with its
+    reason. ``host`` is the address of this end, if it is known already.
     """
 
     disconnecting = False
@@ -87,7 +87,7 @@ class SocketTransport:
         self._receive = connection.recv
         self._peer = peer
         self._host = host
-        # A list: of an idle connection an empty deque would be 0.7 KiB.
+        # A list: an empty deque would take 0.7 KiB in each idle connection.
         self._waiting: list[bytes | memoryview] = []
         self._waiting_size = 0
         self._producer: IPushProducer | IPullProducer | None = None
@@ -95,9 +95,9 @@ class SocketTransport:
         self._asking = False
         self._producer_paused = False
         self._connected = True
-        # Whether nothing is wanted for now; the reactor is told only when something comes.
+        # Whether reading is paused; the socket is unregistered only when data arrives.
         self._paused = False
-        # Whether it may be read, and what is written is not dropped.
+        # Whether reading is possible, and whether written data is sent rather than dropped.
         self._readable = True
         self._writable = True
         self._write_ending = False
@@ -106,7 +106,7 @@ class SocketTransport:
     # -- ITransport ----------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send ``data`` now; keep what the kernel does not take."""
+        """Send ``data`` now; buffer what the kernel does not accept."""
         if not data or not self._writable:
             return
         if self._waiting:
@@ -130,7 +130,7 @@ class SocketTransport:
         self.write(b"".join(data))
 
     def loseConnection(self) -> None:
-        """Close after everything has been sent, and a pull producer has been unregistered."""
+        """Close once everything is sent, and a pull producer has been unregistered."""
         if self._connected and not self.disconnecting:
             self.disconnecting = True
             self._readable = False
@@ -138,7 +138,7 @@ class SocketTransport:
             self._reactor.call_soon(self._close_when_sent)
 
     def loseWriteConnection(self) -> None:
-        """End the sending direction after everything has been sent."""
+        """End the sending direction once everything is sent."""
         if self._writable:
             self._writable = False
             self._write_ending = True
@@ -146,7 +146,7 @@ class SocketTransport:
                 self._end_writing()
 
     def abortConnection(self) -> None:
-        """Reset the connection, dropping what waits."""
+        """Reset the connection and drop buffered data."""
         if self._connected and not self._failed:
             self.disconnecting = True
             with contextlib.suppress(OSError):
@@ -166,16 +166,16 @@ class SocketTransport:
         return self._socket
 
     def setTcpNoDelay(self, enabled: bool) -> None:
-        """Send small writes at once, or do not; protocols of ``twisted.web`` ask for it."""
+        """Enable or disable TCP_NODELAY; protocols of ``twisted.web`` call this."""
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, enabled)
 
     # -- producers -----------------------------------------------------------------------------
 
     def registerProducer(self, producer: IProducer, streaming: bool) -> None:
-        """Pause ``producer`` while more waits than the kernel takes.
+        """Register a producer; a push producer is paused while more than 64 KiB are buffered.
 
-        One that does not stream is asked at once, and again each time all that was written has
-        gone to the kernel, but never from within ``write``.
+        A pull producer is called at once, and again each time all written data is in the kernel,
+        but never from within ``write``.
         """
         if self._producer is not None:
             raise RuntimeError("a producer is registered already")
@@ -197,15 +197,15 @@ class SocketTransport:
             self._reactor.call_soon(self._close_when_sent)
 
     def pauseProducing(self) -> None:
-        """Read no more for now.
+        """Pause reading.
 
-        Most pauses are over before anything comes, and to have it watched no more and again
-        costs as much as to read it.
+        The socket stays registered until data arrives: most pauses are shorter than that, and
+        unregistering and registering again costs as much as a read.
         """
         self._paused = True
 
     def resumeProducing(self) -> None:
-        """Read again; after the peer's end that means to be told of it again."""
+        """Resume reading; after the peer's end this reports the end again."""
         self._paused = False
         if self._readable:
             self._reactor.addReader(self)
@@ -217,15 +217,15 @@ class SocketTransport:
     # -- IReadWriteDescriptor ------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """Return the descriptor, -1 when it is closed."""
+        """Return the descriptor, or -1 if the socket is closed."""
         return self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """Name the protocol in the log."""
+        """Return the name of the protocol for the log."""
         return type(self.protocol).__name__
 
     def doRead(self) -> Any:
-        """Read once and hand it on; while paused, have it watched no more."""
+        """Read once and deliver the data; while paused, unregister from reading."""
         if self._paused:
             self._reactor.removeReader(self)
             return None
@@ -241,7 +241,7 @@ class SocketTransport:
         return None
 
     def doWrite(self) -> Any:
-        """Send what waits, then do what was to be done after it."""
+        """Send buffered data, then whatever was waiting for that."""
         waiting = self._waiting
         data = waiting[0] if len(waiting) == 1 else self._join_waiting()
         try:
@@ -256,7 +256,7 @@ class SocketTransport:
         return None if waiting else self._drained()
 
     def connectionLost(self, reason: Failure) -> None:
-        """Close the socket and tell the protocol, once."""
+        """Close the socket and notify the protocol, once."""
         if not self._connected:
             return
         self._connected = self._readable = self._writable = False
@@ -275,14 +275,14 @@ class SocketTransport:
                     self._on_lost(reason)
 
     def readConnectionLost(self, reason: Failure) -> None:
-        """Notify a protocol that knows half-close; close for any other."""
+        """Notify a protocol that supports half-close; close for any other."""
         if IHalfCloseableProtocol.providedBy(self.protocol):
             self._call(IHalfCloseableProtocol(self.protocol).readConnectionLost)
         else:
             self.connectionLost(reason)
 
     def writeConnectionLost(self, reason: Failure) -> None:
-        """Close: a direction that breaks takes the other with it."""
+        """Close: an error in one direction ends both."""
         self.connectionLost(reason)
 
     # -- helpers -------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ class SocketTransport:
             self._call(IHalfCloseableProtocol(self.protocol).writeConnectionLost)
 
     def _call(self, method: Callable[[], object]) -> None:
-        """Call what is not ours; a defect in it is logged and ends the connection."""
+        """Call a method of the protocol or producer; log an exception and close."""
         try:
             method()
         except Exception as error:
@@ -358,7 +358,7 @@ class SocketTransport:
             self.connectionLost(Failure(error))
 
     def _fail(self, error: Exception) -> None:
-        """Lose the connection in the next turn: whoever wrote does not expect it now."""
+        """End the connection after returning to the reactor: the writer does not expect it now."""
         if not self._failed:
             self._failed = True
             self._readable = self._writable = False
@@ -367,7 +367,7 @@ class SocketTransport:
 
 
 def address_of(family: int, address: Any) -> IAddress:
-    """Return what the socket module calls ``address`` as Twisted's object."""
+    """Return Twisted's address object for ``address`` of the socket module."""
     if family == socket.AF_INET:
         return IPv4Address("TCP", *address)
     if family == socket.AF_INET6:
