@@ -1,8 +1,8 @@
-"""How much to send at a time and ahead of acknowledgements, by the measured rate of the path.
+"""An estimate of the bandwidth-delay product, which limits chunk size and unacknowledged data.
 
-Whatever is under way delays all that comes later, and what is not makes the path idle. So the
-bound on what is unacknowledged is twice what a path in balance needs, which also lets it double
-in each round trip while it is too low, and pieces are a few milliseconds long.
+Too much data in flight delays everything that is sent later, and too little leaves the path idle.
+So the limit on unacknowledged data is twice what a balanced path needs, which also allows it to
+double in each round trip while it is too low. Chunks are a few milliseconds long.
 """
 
 from __future__ import annotations
@@ -10,63 +10,62 @@ from __future__ import annotations
 from typing import Final
 
 MAX_KEPT: Final = 16 * 1024 * 1024
-"""However fast the path, no more data than this may be unacknowledged, bytes. It also is the
-bound before anything is known of the path: until then TCP and the first windows of the streams
-see to it that little is under way."""
+"""The upper limit of unacknowledged data in bytes, on any path. It also applies before the path is
+measured: until then TCP and the initial windows of the streams keep the data in flight small."""
 
 MIN_KEPT: Final = 8 * 1024
-"""However slow the path, this much of data may be unacknowledged, bytes: a quarter of a second
-of 256 kbit/s."""
+"""The lower limit of unacknowledged data in bytes, on any path: a quarter of a second at
+256 kbit/s."""
 
 ACK_EVERY: Final = 128 * 1024
-"""An ACK goes out by itself once this much has come in since the last one, bytes."""
+"""The number of bytes received since the last ACK after which one is sent on its own."""
 
 ACK_DELAY: Final = 0.2
-"""No byte stays unacknowledged longer than this, seconds."""
+"""The maximum time in seconds before a received byte is acknowledged."""
 
 TURN: Final = 0.005
-"""How long it takes to send what a stream may send in a turn, seconds; a chunk is two."""
+"""The time in seconds that it takes to send one quantum; a chunk takes two."""
 
 MIN_QUANTUM: Final = 1024
 MAX_QUANTUM: Final = 64 * 1024
-"""The bounds of a stream's turn, bytes."""
+"""The range of the quantum of a stream in bytes."""
 
 MIN_CHUNK: Final = 2 * 1024
 MAX_CHUNK: Final = 128 * 1024
-"""The bounds of what is given to a connection at a time, bytes. The upper one is what the kernel
-takes at once (:data:`~yurttunnel.tunnel.sockets.SESSION_UNSENT_BYTES`): of more a part would wait
-for another turn of the reactor."""
+"""The range of a chunk, which is written to a connection in one call, in bytes. The maximum is what
+the kernel accepts at once (:data:`~yurttunnel.tunnel.sockets.SESSION_UNSENT_BYTES`): the rest of a
+larger chunk would wait for another iteration of the reactor."""
 
 QUEUE_TIME: Final = 0.005
-"""How long bytes may wait in buffers along the path, seconds, beside :data:`JITTER`."""
+"""The time in seconds that bytes may wait in buffers along the path, in addition to
+:data:`JITTER`."""
 
 JITTER: Final = 0.25
-"""What a round trip may take longer than the quickest one without a queue, as a part of it."""
+"""How much longer than the shortest one a round trip may take without a queue, as a fraction."""
 
 INTERVAL: Final = 0.015
-"""How much longer than that the rate is measured, seconds: for a path that is short."""
+"""The time in seconds that a measurement of the rate takes longer than that, for short paths."""
 
 FIRST_RATE: Final = 1.6 * 1024 * 1024
-"""The rate before anything is known of the path, bytes a second: for chunks of 16 KiB."""
+"""The rate before the path is measured, in bytes a second; it results in chunks of 16 KiB."""
 
 UNKNOWN_ROUND_TRIP: Final = 0.1
-"""What a round trip counts as before one has been measured, seconds."""
+"""The assumed round-trip time before the first measurement, in seconds."""
 
 
 class BdpEstimate:
-    """What follows from the rate of acknowledgements.
+    """The limits that are derived from the rate of acknowledgements.
 
-    - ``most_kept``: how much data may be unacknowledged, bytes;
-    - ``chunk``: how much to give to the connection at a time, bytes: ten milliseconds;
-    - ``quantum``: what a stream may send before it is another one's turn, bytes: five.
+    - ``most_kept``: the maximum of unacknowledged data, in bytes;
+    - ``chunk``: the number of bytes to write to the connection in one call: ten milliseconds;
+    - ``quantum``: the number of bytes that a stream sends before the next one: five milliseconds.
 
-    All that is under way when a measurement begins has been acknowledged a round trip later,
-    unless it waits in a queue. Only a measurement in which something did wait says that the path
-    is no faster. Any other one, in which perhaps there was not more to send, says that it is at
-    least as fast.
+    Data in flight at the start of a measurement is acknowledged one round trip later, unless it
+    waits in a queue. Only a measurement with a queue is an upper bound of the path's rate. Any
+    other, which may just not have had more to send, is a lower bound.
 
-    ``has_fallen`` says that in the last measurement the rate was less than half of what it had
-    been.
+    ``has_fallen`` is true if the rate of the last measurement was less than half of the previous
+    rate.
     """
 
     def __init__(self, now: float) -> None:
@@ -80,18 +79,18 @@ class BdpEstimate:
         self._adapt(UNKNOWN_ROUND_TRIP, self.most_kept)
 
     def begin(self, position: int, now: float) -> None:
-        """Begin to measure anew: at ``now`` the peer has all before ``position``, and no more."""
+        """Start a new measurement: at ``now`` the peer has the bytes before ``position`` only."""
         self.has_fallen = False
         self._since = now
         self._from = self._in_time = self._under_way_to = position
 
     def begin_later(self) -> None:
-        """Begin to measure anew with the next acknowledgement: what it brings has come before."""
+        """Start a new measurement at the next acknowledgement, whose bytes do not count in it."""
         self.has_fallen = False
         self._since = None
 
     def acknowledged(self, position: int, end: int, now: float, round_trip: float | None) -> None:
-        """Note that the peer has all before ``position`` of ``end`` bytes that have been sent."""
+        """Record that the peer has all bytes before ``position``, of ``end`` bytes sent."""
         if self._since is None:
             self.begin(position, now)
             self._under_way_to = end
@@ -100,7 +99,7 @@ class BdpEstimate:
             round_trip = UNKNOWN_ROUND_TRIP
         elapsed = now - self._since
         in_time = _in_time(round_trip)
-        # So little may all be acknowledged late although nothing has waited.
+        # So little data may be acknowledged late even without a queue.
         is_little = 0 < self._under_way_to - self._from <= ACK_EVERY
         if is_little:
             in_time += ACK_DELAY
@@ -116,7 +115,7 @@ class BdpEstimate:
         self._under_way_to = end
         self.has_fallen = is_queued and rate < self._rate / 2
         if is_queued:
-            # Slower by half at most: one pause of the peer must not look like a slow path.
+            # Reduced by at most half: a single pause of the peer must not look like a slow path.
             self._rate = max(rate, self._rate / 2)
             self._adapt(round_trip, MIN_KEPT)
         elif rate > self._rate:
@@ -124,12 +123,12 @@ class BdpEstimate:
             self._adapt(round_trip, self.most_kept)
 
     def probed(self, before: float, round_trip: float, draining: float, amount: int) -> None:
-        """Take in a probe: there is nothing in the way, and a round trip takes ``round_trip``.
+        """Process the result of a probe: without a queue a round trip takes ``round_trip`` seconds.
 
-        It was taken for ``before`` seconds up to now. What was under way, ``amount`` bytes, took
-        ``draining`` seconds. Where it had to wait, the path was no faster than that. Of a path
-        that has become longer no more is known: as much as before may be under way, which
-        grows as soon as it turns out to be too little.
+        The estimate so far was ``before``. The ``amount`` bytes in flight took ``draining`` seconds
+        to drain. If they were queued, that is an upper bound of the rate. If the round trip has
+        become longer, the rate is unknown: the limit of data in flight stays as it is, and grows as
+        soon as it proves too low.
         """
         if draining > _in_time(round_trip):
             self._rate = min(self._rate, amount / draining)
@@ -139,7 +138,7 @@ class BdpEstimate:
             self._adapt(round_trip, self.most_kept)
 
     def _adapt(self, round_trip: float, least: int) -> None:
-        """Follow the rate; ``least`` is what ``most_kept`` is to be, at least."""
+        """Recompute the limits from the rate; ``most_kept`` becomes at least ``least``."""
         rate = self._rate
         necessary = rate * round_trip + _delayed(rate)
         self.most_kept = _within(least, 2 * necessary + rate * TURN, MAX_KEPT)
@@ -148,12 +147,12 @@ class BdpEstimate:
 
 
 def _in_time(round_trip: float) -> float:
-    """Return how long a round trip may take without a queue, seconds."""
+    """Return the maximum round-trip time without a queue, in seconds."""
     return round_trip * (1 + JITTER) + QUEUE_TIME
 
 
 def _delayed(rate: float) -> float:
-    """Return how much the peer leaves unacknowledged although it has arrived, bytes."""
+    """Return how many received bytes the peer may not have acknowledged yet."""
     return min(rate * ACK_DELAY, ACK_EVERY)
 
 

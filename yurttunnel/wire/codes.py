@@ -1,8 +1,8 @@
-"""Why a dial failed, a stream ended or a session closed: one number for each reason.
+"""Codes for the reasons why a dial failed, a stream ended or a session closed.
 
 The numbers are part of the wire format (``docs/protocol.md``, "Codes"). A peer may send a
 number that this version does not know; :meth:`Code.from_wire` maps it to
-:attr:`Code.INTERNAL` so that no frame is refused for it.
+:attr:`Code.INTERNAL` so that the frame is still accepted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import enum
 
 
 class CodedError(Exception):
-    """An exception that has one of these numbers, and a sentence for the reader."""
+    """An exception with a code and a message."""
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(code, text)
@@ -19,35 +19,35 @@ class CodedError(Exception):
         self.text = text
 
     def __str__(self) -> str:
-        """Return the sentence and the code."""
+        """Return the message and the name of the code."""
         return f"{self.text} ({self.code.name})"
 
 
 class Refused(CodedError):
-    """The peer answered the HELLO with CLOSE: ``code`` says why, ``text`` in a sentence."""
+    """The peer answered the HELLO with CLOSE, with ``code`` and ``text`` as the reason."""
 
 
 class Code(enum.IntEnum):
     """A reason, as 16 bits on the wire."""
 
     DONE = 0
-    """Nothing went wrong: both directions ended, or the session has been drained."""
+    """No error: both directions ended, or the session was drained."""
 
-    # What a dial can end with (FAIL).
+    # Why a dial failed (FAIL).
     REFUSED = 1
-    """The target's host answered that nobody listens there."""
+    """The target's host refused the connection: nothing listens on the port."""
     UNREACHABLE = 2
-    """No route to the target, or its network answered with an error."""
+    """No route to the target, or its network returned an error."""
     TIMEOUT = 3
-    """The target did not answer within the deadline."""
+    """The target did not respond within the deadline."""
     NAME_NOT_RESOLVED = 4
-    """The target's name has no address where the dial was made."""
+    """The target's name does not resolve where the dial was made."""
     DENIED = 5
-    """The dialling side's policy forbids this destination."""
+    """The policy of the dialing side forbids this destination."""
     OVERLOADED = 6
-    """A limit was reached: streams, pending dials or memory. Trying later may work."""
+    """A limit was reached: streams, pending dials or memory. A retry later may succeed."""
     BAD_DESTINATION = 7
-    """The destination cannot be understood."""
+    """The destination is malformed."""
 
     # Why an open stream ended early (RESET).
     CANCELLED = 16
@@ -55,11 +55,11 @@ class Code(enum.IntEnum):
     CONNECTION_LOST = 17
     """The socket behind the stream broke instead of ending."""
 
-    # Why a session ended (CLOSE, GOAWAY), and with it every stream.
+    # Why a session and all its streams ended (CLOSE, GOAWAY).
     GOING_AWAY = 32
     """The process stops or drains."""
     SESSION_LOST = 33
-    """The peer did not come back in time, or came back as a new process."""
+    """The peer did not reconnect in time, or reconnected as a new process."""
     REPLACED = 34
     """A newer session of the same node has taken over."""
     REVOKED = 35
@@ -67,27 +67,27 @@ class Code(enum.IntEnum):
     NOT_AUTHORIZED = 36
     """The certificate does not allow what the HELLO claims."""
     ALREADY_CONNECTED = 37
-    """The peer has a session with this very process already, as its HELLO says, or is it."""
+    """The peer already has a session with this process, as its HELLO says, or is this process."""
 
-    # What no correct peer causes (CLOSE).
+    # Errors that no correct peer causes (CLOSE).
     PROTOCOL = 48
     """A frame that is malformed or not allowed in this state."""
     FLOW_CONTROL = 49
-    """More data than credit was given for."""
+    """More data than credit was granted for."""
     FRAME_TOO_LARGE = 50
     """A frame longer than the negotiated maximum."""
     VERSION = 51
     """No protocol version in common."""
     UNKNOWN_CRITICAL = 52
-    """A frame type that must be understood and is not."""
+    """A critical frame of an unknown type."""
     FLOOD = 53
-    """More control frames than any honest peer needs."""
+    """More control frames than a legitimate peer needs."""
     INTERNAL = 54
-    """A defect on the side that says so."""
+    """A defect on the side that sends this code."""
 
     @classmethod
     def from_wire(cls, value: int) -> Code:
-        """The code for ``value``; :attr:`INTERNAL` when this version does not know it."""
+        """Return the code for ``value``, or :attr:`INTERNAL` if this version does not know it."""
         try:
             return cls(value)
         except ValueError:

@@ -1,14 +1,14 @@
-"""Credit: how much a peer may send, and the memory that stands behind the promise.
+"""Flow control: the credit of a peer, and the memory budget behind it.
 
-Credit is an absolute number of payload bytes since the start of the stream (or session), so
-that a CREDIT frame may be repeated or overtaken without harm. A receiver gives new credit when
-bytes have been *consumed*, that is handed to a user who was ready for them; a stream whose user
-is paused stops earning credit, and nothing else notices.
+Credit is an absolute number of payload bytes since the start of the stream (or session), so a
+CREDIT frame may be repeated or overtaken without harm. A receiver grants new credit when bytes have
+been *consumed*, that is, delivered to a user that was not paused. A stream with a paused user gets
+no more credit, and no other stream is affected.
 
-Every stream's window is reserved from a :class:`MemoryBudget` before it is promised. The sum of
-all windows therefore never exceeds the budget, whatever the peers do. The session's window is
-larger than its budget by a third and renewed each eighth, so that streams which nobody reads
-can never use up the credit of the others: at least 7/8 of it is there for at most 3/4.
+The window of each stream is reserved from a :class:`MemoryBudget` before it is granted. Therefore
+the sum of all windows never exceeds the budget, whatever the peers do. The session's window is
+larger than its budget by a third and renewed after each eighth, so that streams that nobody reads
+cannot use up the credit of the others: at least 7/8 of the window is available for at most 3/4.
 """
 
 from __future__ import annotations
@@ -16,45 +16,45 @@ from __future__ import annotations
 from typing import Final
 
 MAX_STREAM_WINDOW: Final = 16 * 1024 * 1024
-"""No stream's window grows beyond this: 16 MiB carry 2 Gbit/s over 60 ms."""
+"""The maximum window of a stream in bytes: 16 MiB carry 2 Gbit/s at a round trip of 60 ms."""
 
 GROWTH: Final = 2
 LONG_GROWTH: Final = 16
-"""How many times larger a window becomes that limits the rate, the latter where a round trip is
-longer than :data:`LEAST_ROUND_TRIP`: each step takes one, and two of these get from 64 KiB to all
-of :data:`MAX_STREAM_WINDOW`. Where it is short, so are many steps, and less is promised to streams
-whose users soon stop to read. Such a stream keeps what it was promised, so the large step is taken
-only while less than half of what windows may grow into is used."""
+"""The factors by which a window grows if it limits the rate; the second one applies if a round trip
+is longer than :data:`LEAST_ROUND_TRIP`. Each step takes a round trip, and two large steps get from
+64 KiB to :data:`MAX_STREAM_WINDOW`. On a short path small steps are fast too, and promise less to
+streams whose users soon stop reading. Such a stream keeps its window, so a large step is taken only
+while less than half of the memory for growth is used."""
 
 SHRINK_AFTER: Final = 5.0
-"""Seconds that half a window must have lasted before it is halved again."""
+"""The time in seconds that half a window must have lasted before the window is halved."""
 
 LEAST_ROUND_TRIP: Final = 0.005
-"""Seconds that credit may take to make a difference on the shortest path: two busy processes
-need some for a turn each, while PING sees them idle."""
+"""The time in seconds that credit may take to have an effect on the shortest path: two busy
+processes each need some time for an iteration, while PING finds them idle."""
 
 
 RESERVE: Final = 8
-"""One of so many bytes of memory is only for the windows of streams: of it each peer that
-acknowledges nothing has next to nothing (:attr:`~yurttunnel.wire.send_queue.SendQueue.is_full`)."""
+"""One in this many bytes of memory is reserved for the windows of streams. A peer that acknowledges
+nothing uses hardly any of it (:attr:`~yurttunnel.wire.send_queue.SendQueue.is_full`)."""
 
 
 class MemoryBudget:
-    """Bytes that may be promised to peers; budgets may share a larger one (``parent``).
+    """The bytes that may be promised to peers; budgets may share a larger one (``parent``).
 
-    What is kept for peers to acknowledge is charged to the same budget: it is there already, so
-    it is not asked for, and who is about to keep more looks at ``is_short`` before.
+    Unacknowledged data is charged to the same budget. It is in memory already, so it is not
+    reserved; the sender checks ``is_short`` before it sends more.
     """
 
     def __init__(self, limit: int, parent: MemoryBudget | None = None) -> None:
         self.limit = limit
         self.used = 0
         self._parent = parent
-        # Streams whose window has grown: those that compete for the half that windows grow into.
+        # The number of streams whose window has grown, which compete for the memory for growth.
         self._grown = 0
 
     def reserve(self, amount: int) -> bool:
-        """Take ``amount`` bytes if they are there."""
+        """Reserve ``amount`` bytes; return whether they are available."""
         if self.used + amount > self.limit:
             return False
         if self._parent is not None and not self._parent.reserve(amount):
@@ -63,7 +63,7 @@ class MemoryBudget:
         return True
 
     def reserve_growth(self, amount: int) -> int:
-        """Take as much of ``amount`` as leaves half for new streams; give how many bytes."""
+        """Reserve up to ``amount`` bytes, leaving half for new streams; return the number."""
         amount = max(0, min(amount, self.limit // 2 - self.used))
         if self._parent is not None:
             amount = self._parent.reserve_growth(amount)
@@ -71,53 +71,53 @@ class MemoryBudget:
         return amount
 
     def count_grown(self, change: int) -> None:
-        """Count one more, or one less, stream whose window has grown."""
+        """Change the number of streams whose window has grown by ``change``."""
         self._grown += change
         if self._parent is not None:
             self._parent.count_grown(change)
 
     @property
     def is_ample(self) -> bool:
-        """Whether less than half of what windows may grow into is used, here and there."""
+        """Whether less than half of the memory for growth is used, here and in the parent."""
         parent = self._parent
         return self.used < self.limit // 4 and (parent is None or parent.is_ample)
 
     @property
     def share(self) -> int:
-        """The even share of a stream whose window has grown, bytes.
+        """The equal share, in bytes, of each stream whose window has grown.
 
-        Streams that have never grown, of which there may be many, leave their part to the others.
+        Streams whose window has never grown, which may be many, do not count.
         """
         share = self.limit // 2 // max(1, self._grown)
         return share if self._parent is None else min(share, self._parent.share)
 
     def charge(self, amount: int) -> None:
-        """Take ``amount`` bytes that are in memory already."""
+        """Charge ``amount`` bytes that are in memory already."""
         self.used += amount
         if self._parent is not None:
             self._parent.charge(amount)
 
     @property
     def is_short(self) -> bool:
-        """Whether no more is left than the part for streams, here or in the larger budget."""
+        """Whether only the reserve for streams is left, here or in the parent."""
         parent = self._parent
         short = self.used >= self.limit - self.limit // RESERVE
         return short or (parent is not None and parent.is_short)
 
     def release(self, amount: int) -> None:
-        """Give ``amount`` bytes back."""
+        """Release ``amount`` bytes."""
         self.used -= amount
         if self._parent is not None:
             self._parent.release(amount)
 
 
 class ReceiveWindow:
-    """The credit that this end gives to its peer, for one stream or a whole session.
+    """The credit that this end grants its peer, for one stream or a whole session.
 
-    ``received`` and ``consumed`` count payload bytes, ``limit`` is the credit given so far.
-    A new limit is due once ``limit - consumed`` has fallen to ``threshold``. ``since`` is when
-    the use of the present limit began: when it was given, or, where nothing was held then, when
-    the first byte came after it. That is the one behind the ``untouched`` ones.
+    ``received`` and ``consumed`` count payload bytes; ``limit`` is the credit granted so far. A new
+    limit is due once ``limit - consumed`` has fallen to ``threshold``. ``since`` is when the use of
+    the current limit began: when it was granted, or, if no unconsumed data was held then, when the
+    next byte arrived. ``untouched`` is the number of bytes consumed when it was granted.
     """
 
     __slots__ = ("consumed", "limit", "received", "since", "size", "threshold", "untouched")
@@ -132,7 +132,7 @@ class ReceiveWindow:
         self.untouched = 0
 
     def grant(self, now: float) -> int:
-        """Raise the limit to a full window beyond what has been consumed, and return it."""
+        """Raise the limit to a full window beyond the consumed bytes, and return it."""
         self.untouched = self.consumed
         self.limit = self.consumed + self.size
         self.since = now
@@ -147,20 +147,20 @@ def tune(
     most: int,
     budget: MemoryBudget,
 ) -> None:
-    """Fit a stream's window to what its user and the path can do; called before each grant.
+    """Adapt a stream's window to the rate of its user and the path; called before each grant.
 
-    Half a window consumed in less than two round trips means that the window, not the user,
-    limits the rate: it grows (:data:`GROWTH`) as far as the budget allows. Half a window
-    that took longer than that and than :data:`SHRINK_AFTER` means that less would do as well: it
-    halves. The rule is that of go-yamux and rust-yamux with shrinking added, and larger steps.
-    Windows stay between ``initial`` and ``most`` bytes; ``most`` is a stream's even share, so
-    that the first to grow leaves the others their part.
+    If half a window is consumed in less than two round trips, the window and not the user limits
+    the rate: it grows (:data:`GROWTH`) as far as the budget allows. If that takes longer, and
+    longer than :data:`SHRINK_AFTER`, a smaller window suffices: it is halved. This is the rule of
+    go-yamux and rust-yamux, with shrinking and larger steps added. Windows stay between ``initial``
+    and ``most`` bytes; ``most`` is a stream's equal share, so that the first to grow leaves room
+    for the others.
     """
     elapsed = now - window.since
     size = window.size
     hurried = round_trip is not None and elapsed < 2 * max(round_trip, LEAST_ROUND_TRIP)
     is_long = round_trip is not None and round_trip > LEAST_ROUND_TRIP
-    # At a grant at most half of the window is still promised: halving takes nothing back.
+    # At a grant at most half of the window is still unused, so halving revokes no credit.
     if size > most:
         window.size = max(size // 2, most)
     elif hurried:

@@ -1,4 +1,4 @@
-"""What no honest peer needs: too many frames that cost work and carry little."""
+"""Detection of floods: too many frames that cost work and carry little data."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import Violation
 
 FRAMES_PER_SECOND: Final = 100_000
-"""More frames other than DATA than this in a second are a flood. An honest peer sends an ACK
-each 16 KiB at most, a CREDIT each 32 KiB and three frames a stream: 1 GB/s and 3,000 new streams
-a second would be needed at once. DATA is bounded by credit, and is never empty."""
+"""The maximum number of frames other than DATA in a second. A legitimate peer sends at most an ACK
+per 16 KiB, a CREDIT per 32 KiB and three frames per stream, so it would reach this only at 1 GB/s
+together with 3,000 new streams a second. DATA is limited by credit, and is never empty."""
 
 OPENINGS_PER_SECOND: Final = 10_000
-"""More streams opened than this in a second are a flood. Each costs an answer, far more than what
-else a frame costs, so that a busy end would never see :data:`FRAMES_PER_SECOND` of them."""
+"""The maximum number of streams that a peer opens in a second. Each needs an answer, which costs
+far more than other frames, so a busy end would never receive :data:`FRAMES_PER_SECOND` of them."""
 
 CANCELS_PER_SECOND: Final = 2_000
-"""More unanswered streams reset than this in a second are a flood ("rapid reset"), or than twice
-as many as may be open, where that is more: all that were may be given up, and, after a pause, all
-that came in their place."""
+"""The maximum number of unanswered streams that a peer resets in a second ("rapid reset"), or twice
+the number of streams that may be open if that is more: all open ones may be cancelled and, after a
+pause, all that have replaced them."""
 
 
 class FloodGuard:
-    """Counts what a peer sends, second by second, which may have ``max_streams`` open."""
+    """Counts the frames of a peer in each second; the peer may open ``max_streams``."""
 
     def __init__(self, now: float, max_streams: int) -> None:
         self._second = now
@@ -33,7 +33,7 @@ class FloodGuard:
         self._most_cancels = max(CANCELS_PER_SECOND, 2 * max_streams)
 
     def frame(self, now: float) -> None:
-        """Count a frame other than DATA; raises :class:`Violation` when there are too many."""
+        """Count a frame other than DATA; raises :class:`Violation` if there are too many."""
         if now - self._second >= 1:
             self._second = now
             self._frames = self._openings = self._cancels = 0

@@ -55,7 +55,8 @@ CONTROL_LIMIT: Final = 2048
 MAX_STREAM: Final = 0xFFFFFFFF
 
 CONTROL_CHARACTER: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-"""What no text on the wire may contain: it could forge a line of a log or drive a terminal."""
+"""Characters that no text on the wire may contain: they could forge log lines or control a
+terminal."""
 
 _OPEN = Struct("!IHBB")
 _CODE = Struct("!H")
@@ -65,12 +66,12 @@ _SERVERS = Struct("!I")
 
 
 class Violation(CodedError):
-    """The peer sent what the protocol does not allow; the session ends with ``code``."""
+    """The peer violated the protocol; the session ends with ``code``."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """The payload of OPEN: where to, how long the opener waits, and a name for the logs.
+    """The payload of OPEN: the target, how long the opener waits, and a name for the logs.
 
     ``timeout`` is in milliseconds, 1 to 2**32 - 1. ``host`` is a name or an address of 1 to
     255 bytes of UTF-8 without brackets, ``request_id`` at most 255 ASCII characters; neither
@@ -84,7 +85,7 @@ class OpenRequest:
 
 
 def frame(kind: int, stream: int, payload: bytes = b"") -> bytes:
-    """One whole frame."""
+    """Encode a frame."""
     return HEADER.pack(len(payload), kind, stream) + payload
 
 
@@ -125,7 +126,7 @@ def decode_open(payload: bytes) -> OpenRequest:
 
 
 def coded_frame(kind: int, stream: int, code: Code, text: str) -> bytes:
-    """Encode FAIL, RESET or CLOSE; ``text`` is cut to :data:`MAX_TEXT` bytes."""
+    """Encode FAIL, RESET or CLOSE; ``text`` is truncated to :data:`MAX_TEXT` bytes."""
     return frame(kind, stream, _CODE.pack(code) + _cut(text))
 
 
@@ -137,7 +138,7 @@ def decode_coded(payload: bytes) -> tuple[Code, str]:
 
 
 def goaway_frame(last_stream: int, code: Code, text: str) -> bytes:
-    """Encode GOAWAY: streams above ``last_stream`` have not been and will not be served."""
+    """Encode GOAWAY: streams above ``last_stream`` were not and will not be served."""
     return frame(GOAWAY, 0, _GOAWAY.pack(last_stream, code) + _cut(text))
 
 
@@ -150,7 +151,7 @@ def decode_goaway(payload: bytes) -> tuple[int, Code, str]:
 
 
 def servers_frame(servers: int) -> bytes:
-    """Encode SERVERS: how many servers there are, the sender included."""
+    """Encode SERVERS: the number of servers, including the sender."""
     return frame(SERVERS, 0, _SERVERS.pack(servers))
 
 
@@ -177,7 +178,7 @@ def decode_offset(payload: bytes) -> int:
 
 
 def _cut(text: str) -> bytes:
-    # Cutting may split a character, whose rest must not reach the peer.
+    # Truncation may split a character; the partial one must not reach the peer.
     return text.encode()[:MAX_TEXT].decode(errors="ignore").encode()
 
 

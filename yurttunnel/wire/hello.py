@@ -1,7 +1,7 @@
 """HELLO: the first frame of each connection, in both directions (``docs/protocol.md``).
 
-It names the versions and limits of its sender and says which session the connection is to
-carry: the agent asks to resume one or to start a new one, the server answers which it is.
+It contains the versions and limits of its sender, and the session that the connection carries: the
+agent requests to resume a session or to start a new one, and the server answers which it is.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ VERSION: Final = 1
 """The protocol version of this package; the only one so far."""
 
 HELLO_LIMIT: Final = 16 * 1024
-"""The longest payload of a HELLO, in bytes: known before anything is negotiated."""
+"""The maximum payload of a HELLO in bytes; fixed, since nothing is negotiated before."""
 
 NO_SESSION: Final = bytes(16)
-"""The session id of an agent that asks for a new session."""
+"""The session id in the HELLO of an agent that requests a new session."""
 
 HELD: Final = "held"
-"""The property by which an agent says with which server processes it has sessions already."""
+"""The property of an agent that lists the server processes with which it already has sessions."""
 
 KEPT: Final = "kept"
-"""The property by which an agent says which other sessions it has, connected or to be resumed."""
+"""The property of an agent that lists its other sessions, connected or to be resumed."""
 
 SERVERS: Final = "servers"
-"""The property by which a server says how many servers it knows of, itself included."""
+"""The property of a server with the number of servers that it knows, including itself."""
 
 MIN_FRAME_LIMIT: Final = 4 * 1024
 MAX_FRAME_LIMIT: Final = 1024 * 1024
-"""The bounds of :attr:`Limits.max_frame`."""
+"""The range of :attr:`Limits.max_frame`."""
 
 MAX_PING_INTERVAL: Final = 60_000
-"""A peer cannot have its death noticed later than this makes possible, milliseconds."""
+"""The maximum of :attr:`Limits.ping_interval` in milliseconds; it limits how late a peer can make
+the detection of its death."""
 
 MAX_OFFSET: Final = 2**63
 
@@ -49,15 +50,16 @@ _ID_SIZE = 16
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the sender of a HELLO is ready to take from its peer.
+    """The limits that the sender of a HELLO sets for its peer.
 
-    - ``max_frame``: longest payload of a frame, bytes, 4 KiB to 1 MiB;
-    - ``max_streams``: how many streams the peer may have open at once that it opened itself;
-    - ``session_window``: stream payload that may be under way unconsumed in all streams, bytes;
-    - ``stream_window``: the same for each stream at its start, bytes; may be used before OK;
-    - ``ping_interval``: milliseconds between two pings when idle, 1 to 60,000; the larger one
-      of both ends counts;
-    - ``resume_window``: milliseconds for which a lost connection's session is kept.
+    - ``max_frame``: the maximum payload of a frame in bytes, 4 KiB to 1 MiB;
+    - ``max_streams``: the maximum number of open streams that the peer has opened;
+    - ``session_window``: the maximum unconsumed payload of all streams in bytes;
+    - ``stream_window``: the initial maximum of unconsumed payload of each stream in bytes, which
+      may be used before OK;
+    - ``ping_interval``: the milliseconds between two PINGs when idle, 1 to 60,000; the larger value
+      of both ends applies;
+    - ``resume_window``: the milliseconds for which a session without a connection is kept.
     """
 
     max_frame: int = 256 * 1024
@@ -72,11 +74,11 @@ class Limits:
 class Hello:
     """One HELLO.
 
-    ``session`` names the session: an agent sends :data:`NO_SESSION` or the session that it
-    wants to resume, the server the one that it grants. ``received`` counts the bytes of session
-    frames that the sender of the HELLO has received in that session; the peer continues there.
-    ``process`` is random for each process, so that a restarted one is recognized.
-    ``properties`` are short texts without control characters; unknown ones are ignored.
+    ``session`` is the session id: an agent sends :data:`NO_SESSION` or the session to resume, the
+    server the session that it grants. ``received`` is the number of bytes of session frames that
+    the sender has received in that session; the peer continues there. ``process`` is random for
+    each process, so that a restart is detected. ``properties`` are short texts without control
+    characters; unknown ones are ignored.
     """
 
     limits: Limits
@@ -88,7 +90,7 @@ class Hello:
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """Make the whole frame; raises :class:`ValueError` for what the peer would refuse."""
+        """Encode the frame; raises :class:`ValueError` for properties that a peer would reject."""
         limits = self.limits
         parts = [
             _FIXED.pack(
@@ -120,7 +122,7 @@ class Hello:
 
 
 def decode_hello(payload: bytes) -> Hello:
-    """Decode the payload of HELLO and check that its versions and limits can be worked with."""
+    """Decode the payload of HELLO, and check its versions and limits."""
     if len(payload) < 2:
         raise Violation(Code.PROTOCOL, "HELLO is too short")
     lowest, highest = payload[0], payload[1]
@@ -145,12 +147,12 @@ def decode_hello(payload: bytes) -> Hello:
 
 
 def held_processes(hello: Hello) -> frozenset[bytes]:
-    """Read from an agent's HELLO with which server processes it has sessions already."""
+    """Return the server processes with which an agent already has sessions, from its HELLO."""
     return _listed(hello, HELD, "processes")
 
 
 def kept_sessions(hello: Hello) -> frozenset[bytes]:
-    """Read from an agent's HELLO which sessions it has beside the one that it asks for."""
+    """Return the sessions of an agent other than the one that it requests, from its HELLO."""
     return _listed(hello, KEPT, "sessions")
 
 
@@ -206,17 +208,17 @@ def _decode_properties(payload: bytes) -> dict[str, str]:
 class HelloReader:
     """Collects the bytes of a connection until its HELLO is complete.
 
-    The buffer is bounded by the limit, which is checked from the header alone.
+    The size of the buffer is limited, because the length in the header is checked first.
     """
 
     def __init__(self) -> None:
         self._buffer = b""
 
     def feed(self, data: bytes) -> tuple[Hello | None, bytes]:
-        """Take ``data``; return the HELLO once it is there, with the bytes that follow it.
+        """Add ``data``; return the HELLO once it is complete, with the bytes that follow it.
 
-        Raises :class:`Refused` when the peer starts with CLOSE, :class:`Violation` when it
-        starts with anything else.
+        Raises :class:`Refused` if the peer starts with CLOSE, :class:`Violation` if it starts with
+        anything else.
         """
         self._buffer += data
         if len(self._buffer) < frames.HEADER_SIZE:

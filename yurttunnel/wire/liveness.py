@@ -1,72 +1,73 @@
-"""Pings: whether the peer is still there, and whether it hears this side."""
+"""PINGs: whether the peer is alive, and whether it receives data from this side."""
 
 from __future__ import annotations
 
 from typing import Final
 
 BUSY_DIVISOR: Final = 4
-"""With streams open, pings are this much more frequent: somebody waits."""
+"""The factor by which PINGs are more frequent while streams are open, because users wait."""
 
 AHEAD: Final = 0.95
-"""How many intervals an idle server leaves between two pings: they come before the agent would
-have to ask."""
+"""The time between two PINGs of an idle server, in intervals: less than 1, so that they arrive
+before the agent has to send one."""
 
 GRID: Final = 1 / 128
-"""How many intervals the pings of idle sessions are apart: those of thousands of a server, by one
-clock, then go out together, and their answers come together, so that not each one wakes it up."""
+"""The granularity of PING times of idle sessions, in intervals. With one grid, the PINGs of a
+server's thousands of sessions are sent together and their answers arrive together, so that it is
+not woken up for each."""
 
 IDLE_PATIENCE: Final = 1.5
 BUSY_PATIENCE: Final = 2.0
-"""A connection is dead when a ping has had no answer for this many ping intervals."""
+"""A connection is dead if nothing is received for this many PING intervals after a PING."""
 
 ANSWER_PATIENCE: Final = 0.15
-"""A connection is not healthy when a ping has had no answer for this much of the interval, 1.5 s
-at the default, and a round trip. The slowest answer, an ACK, takes 0.2 s. A peer with streams
-that hears nothing gives up half an interval after a ping of its own; by then the first one that
-it has missed is older than a quarter."""
+"""A connection is unhealthy if a PING is unanswered for this fraction of the interval (1.5 s by
+default) plus a round trip. The slowest answer, an ACK, takes 0.2 s. A peer with open streams that
+receives nothing drops the connection half an interval after its own PING; by then the first PING
+that it has missed is older than a quarter."""
 
 
 class Liveness:
-    """The ping state of one session's connections.
+    """The PING state of one session's connections.
 
-    ``interval`` is in seconds: a ping goes out that often, but an agent ``follows``: as long as it
-    hears an idle server it sends none, since its answers tell that it is there. So thousands of
-    agents cost their server half as many reads and writes. When no byte at all has come for
-    :data:`IDLE_PATIENCE` intervals after a ping the connection counts as dead: 25 s after the last
-    byte at the default of 10 s. With streams open the interval of both is a quarter of that, and a
-    dead connection is found in 7.5 s.
+    ``interval`` is the time between PINGs in seconds. An agent ``follows``: while it receives from
+    an idle server it sends no PINGs, because its PONGs show that it is alive. So thousands of
+    agents cost their server only half as many reads and writes. If no byte arrives for
+    :data:`IDLE_PATIENCE` intervals after a PING, the connection is dead: 25 s after the last byte,
+    with the default of 10 s. While streams are open the interval of both sides is a quarter, and a
+    dead connection is detected in 7.5 s.
 
-    ``awaiting`` is when the first ping went out that nothing has been heard after. Whoever receives
-    bytes sets it to ``None``, and ``heard_at`` to when that is.
+    ``awaiting`` is the time of the first PING after which nothing was received. The receiver of
+    bytes sets it to ``None``, and ``heard_at`` to the current time.
 
-    That the peer is heard does not say that it hears this side. What says so are its answers: a
-    PONG, or an ACK of more than before.
+    Received data does not prove that the peer receives data from this side. Only its answers do: a
+    PONG, or an ACK with a higher position.
     """
 
     def __init__(self, interval: float, follows: bool) -> None:
         self._interval = interval
         self._follows = follows
-        # On this connection; before the first one that is due at once.
+        # The time of the last PING on this connection; None before the first, which is due at once.
         self._last_ping: float | None = None
         self.heard_at = 0.0
         self.awaiting: float | None = None
-        # When the first ping went out after which there was no answer.
+        # The time of the first PING without an answer since.
         self._unanswered: float | None = None
 
     def connected(self, now: float) -> None:
-        """Begin with a new connection; a first ping is due at once."""
+        """Reset the state for a new connection; the first PING is due at once."""
         self.awaiting = self._unanswered = None
         self.heard_at = now
         self._last_ping = None
 
     def deadline(self, busy: bool) -> float:
-        """When to look again at :meth:`silent` and :meth:`is_ping_due`."""
+        """Return when to check :meth:`silent` and :meth:`is_ping_due` again."""
         return min(self._ping_at(busy), self._dead_at(busy))
 
     def silent(self, now: float, busy: bool) -> bool:
-        """Whether nothing has come for so long that the connection counts as dead.
+        """Return whether nothing was received for so long that the connection is dead.
 
-        Told once: the owner may need a moment to get rid of the connection.
+        Returns true only once, because the owner may need some time to drop the connection.
         """
         if now < self._dead_at(busy):
             return False
@@ -74,11 +75,11 @@ class Liveness:
         return True
 
     def is_ping_due(self, now: float, busy: bool) -> bool:
-        """Return whether it is time for a PING."""
+        """Return whether a PING is due."""
         return now >= self._ping_at(busy)
 
     def pinged(self, now: float) -> None:
-        """Take note of a PING that is sent, due or not."""
+        """Record that a PING is sent, due or not."""
         self._last_ping = now
         if self.awaiting is None:
             self.awaiting = now
@@ -86,11 +87,11 @@ class Liveness:
             self._unanswered = now
 
     def answered(self) -> None:
-        """Take note that what this side has sent arrives."""
+        """Record an answer: data sent by this side arrives."""
         self._unanswered = None
 
     def in_order(self, now: float, round_trip: float) -> bool:
-        """Whether nothing speaks against it that what this side sends arrives."""
+        """Return whether the connection is healthy: no PING has been unanswered for too long."""
         if self._unanswered is None:
             return True
         return now < self._unanswered + ANSWER_PATIENCE * self._interval + round_trip

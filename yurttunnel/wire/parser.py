@@ -1,9 +1,9 @@
-"""Bytes of a connection into frames, wherever they are cut.
+"""A parser of the frames of a connection, from pieces of any size.
 
-The payload of DATA is passed on as it comes, without waiting for the frame to be complete;
-every other frame is passed on whole. ``received`` counts the bytes of session frames that have
-been dealt with: after a lost connection the peer continues exactly there, even in the middle of
-a DATA frame, while the beginning of any other incomplete frame is forgotten and comes again.
+The payload of DATA is delivered as it arrives, without waiting for a complete frame; every other
+frame is delivered whole. ``received`` counts the bytes of session frames that were processed. After
+a lost connection the peer continues exactly there, even in the middle of a DATA frame. The start of
+any other incomplete frame is discarded and sent again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import Violation
 
-# Found once, for each frame.
+# Looked up once, because they are used for each frame.
 DATA, LINK = frames.DATA, frames.LINK
 HEADER_SIZE, CONTROL_LIMIT = frames.HEADER_SIZE, frames.CONTROL_LIMIT
 _unpack_header = frames.HEADER.unpack_from
@@ -23,9 +23,9 @@ _unpack_header = frames.HEADER.unpack_from
 class FrameParser:
     """Parses frames of at most ``max_frame`` bytes of payload.
 
-    ``on_data(stream, piece)`` gets each piece of the payload of a DATA frame,
-    ``on_control(kind, stream, payload)`` every other frame; either may raise
-    :class:`Violation`, which ends the parsing for good.
+    ``on_data(stream, piece)`` is called with each piece of the payload of a DATA frame,
+    ``on_control(kind, stream, payload)`` with every other frame. Either may raise
+    :class:`Violation`, after which the parser cannot be used.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class FrameParser:
         self._left = 0
 
     def restart(self) -> None:
-        """Go on with a new connection, whose session bytes start at ``received``."""
+        """Continue with a new connection, whose session bytes start at ``received``."""
         self._buffer = b""
 
     def feed(self, data: bytes) -> None:
@@ -97,7 +97,7 @@ class FrameParser:
 
 
 def _unacceptable(length: int) -> Violation:
-    """Return what is wrong with the length of DATA."""
+    """Return the violation for an invalid length of DATA."""
     if not length:
         return Violation(Code.PROTOCOL, "a DATA frame is empty")
     return Violation(Code.FRAME_TOO_LARGE, f"a DATA frame of {length} bytes is too long")

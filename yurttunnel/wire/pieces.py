@@ -1,4 +1,4 @@
-"""Pieces of data that wait, joined where they are short."""
+"""Lists of buffered pieces of data, in which short pieces are joined."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import MutableSequence
 from typing import Final, TypeAlias, TypeVar
 
 Buffer: TypeAlias = bytes | memoryview
-"""A piece, or what is left of one."""
+"""A piece, or the rest of one."""
 
 Piece = TypeVar("Piece", bytes, Buffer)
 
 JOIN_BELOW: Final = 1024
-"""Pieces that wait are joined up to this size: each by itself would cost many times its bytes."""
+"""Buffered pieces are joined up to this size, because the overhead of a short piece exceeds it."""
 
 
 def keep_piece(pieces: MutableSequence[Piece], piece: Piece) -> None:
-    """Keep ``piece`` behind ``pieces``, joined with the last one where both are short."""
+    """Append ``piece`` to ``pieces``, joined with the last one if both are short."""
     if pieces and len(pieces[-1]) + len(piece) <= JOIN_BELOW:
         pieces[-1] = b"".join((pieces[-1], piece))
     else:

@@ -1,4 +1,4 @@
-"""The receiving half of a session's credit: what has come, what was consumed, what is due."""
+"""The receiving half of a session's flow control: received and consumed data, and due credit."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from yurttunnel.wire.stream import Stream
 
 
 class Receiver:
-    """Checks what the peer sends against its credit, and collects the credit to be given.
+    """Checks the peer's data against its credit, and collects the credit to be granted.
 
     ``budget`` backs the windows of the streams; it is three quarters of the session's window.
-    ``is_due`` says whether there is credit to be given.
+    ``is_due`` is true if credit is to be granted.
     """
 
     def __init__(self, limits: Limits, parent: MemoryBudget | None, now: float) -> None:
@@ -28,7 +28,7 @@ class Receiver:
     def arrived(self, stream: Stream, size: int, now: float) -> None:
         """Count ``size`` bytes for ``stream``.
 
-        Raises :class:`Violation` when there was no credit for them.
+        Raises :class:`Violation` if they exceed the credit.
         """
         session, window = self.window, stream.window
         session.received += size
@@ -42,7 +42,7 @@ class Receiver:
             raise Violation(Code.FLOW_CONTROL, text)
 
     def dropped(self, size: int) -> None:
-        """Count ``size`` bytes for a stream that is closed; raises :class:`Violation` likewise."""
+        """Count ``size`` bytes for a closed stream; raises :class:`Violation` likewise."""
         window = self.window
         window.received += size
         if window.received > window.limit:
@@ -56,7 +56,7 @@ class Receiver:
             self._session_due = self.is_due = True
 
     def delivered(self, stream: Stream, size: int, now: float, round_trip: float | None) -> None:
-        """Count bytes that the user of ``stream`` has taken."""
+        """Count bytes that were delivered to the user of ``stream``."""
         session, window = self.window, stream.window
         session.consumed += size
         if session.limit - session.consumed <= session.threshold:
@@ -69,7 +69,7 @@ class Receiver:
             self._due.append(stream)
 
     def removed(self, stream: Stream, kept: int) -> None:
-        """Count the ``kept`` bytes of a stream that has closed as consumed."""
+        """Count the ``kept`` bytes of a closed stream as consumed."""
         if stream.window.size > self._initial:
             self.budget.count_grown(-1)
         self._consumed(kept)

@@ -1,20 +1,20 @@
-"""How far away the peer is: the round trip of the path, without this side's data along it.
+"""The round-trip time of the path, without the queueing delay of this side's data.
 
-The time between a PING and its PONG is the round trip and the time that the PING has waited
-behind data, and how much of that may be under way follows from the round trip. While a lot is
-always under way the shortest of some samples would thus grow, and the queue with it. So now and
-then, and when a path seems to have become slow at once, bulk data wait for a round trip: that is
-a probe, as ProbeRTT of BBR (draft-ietf-ccwg-bbr, section 5.3.4).
+The time between a PING and its PONG is the round trip plus the time that the PING has queued behind
+data, and the limit for data in flight depends on the round trip. Under constant load even the
+shortest of several samples would thus grow, and the queue with it. So bulk data is paused for a
+round trip from time to time, and when a path seems to have become slow at once. This is a probe,
+like ProbeRTT of BBR (draft-ietf-ccwg-bbr, section 5.3.4).
 
 States of a probe::
 
              begin               PONG                   PONG
     ENDED  --------->  DRAINING  ----->  MEASURING  ----------->  ENDED
-                  (bulk data wait,   (a PING has nothing
-                  a PING follows     before it, data go
-                  the last)          on after it)
+                  (bulk data is      (a PING follows,
+                  paused; a PING     with nothing queued
+                  follows the last)  before it; data resumes)
 
-A PING that is due during a probe ends it: the path has not become empty in time.
+A PING that becomes due during a probe ends it: the path has not drained in time.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ SAMPLES: Final = 8
 
 PROBE_AFTER: Final = 10.0
 PROBE_ROUND_TRIPS: Final = 20
-"""While there is bulk data a probe follows so many seconds after the last one, and so many round
-trips: what the path does not carry meanwhile is a round trip's worth, a twentieth at most."""
+"""The seconds, and the number of round trips, between probes while there is bulk data; the longer
+one applies. A probe costs one round trip of throughput, so at most a twentieth."""
 
 PROBE_AGAIN: Final = 2.0
-"""A path that seems to have become slow is probed at most once in so many seconds."""
+"""The minimum number of seconds between probes of a path that seems to have become slow."""
 
 
 class Probe(Enum):
-    """How far a probe is; see the module."""
+    """The state of a probe; see the module docstring."""
 
     ENDED = "ended"
     DRAINING = "draining"
@@ -46,9 +46,9 @@ class Probe(Enum):
 class RoundTrip:
     """The samples of one session's connections, and its probes.
 
-    ``seconds`` is the shortest of the last samples, none of which is older than the last probe, or
-    than the first answer by the connection; ``None`` before the first one of all. ``draining`` is
-    how long the path took to become empty then.
+    ``seconds`` is the shortest of the last samples, ``None`` before the first. None of these is
+    older than the last probe, or than the first answer on the current connection. ``draining`` is
+    the time that the path took to drain in the last probe.
     """
 
     def __init__(self) -> None:
@@ -61,14 +61,14 @@ class RoundTrip:
         self._probed_at = float("-inf")
 
     def connected(self, now: float) -> None:
-        """Begin with a new connection, on which nothing is under way yet.
+        """Start with a new connection, without data in flight.
 
-        It may take another path: what was measured before counts until there is an answer by it.
+        It may use another path: previous samples count only until its first answer.
         """
         self._sent_at = None
         self._samples.clear()
         self.probe = Probe.ENDED
-        # The path is empty, but how fast it is need not wait to be found out.
+        # An empty path needs no regular probe soon, but one for a fallen rate is allowed at once.
         self._probed_at = now - PROBE_AGAIN
 
     def ping(self, now: float) -> bytes:
@@ -78,13 +78,13 @@ class RoundTrip:
         return frames.offset_frame(frames.PING, 0, self._number)
 
     def has_sent(self, number: int) -> bool:
-        """Return whether there was a PING with that number."""
+        """Return whether a PING with that number was sent."""
         return 0 < number <= self._number
 
     def pong(self, number: int, now: float) -> Probe:
-        """Take a PONG; one that answers an earlier PING than the last says nothing of the time.
+        """Process a PONG; one for an earlier PING than the last is no sample.
 
-        Gives what of a probe has ended by it. After DRAINING a PING is to follow at once.
+        Returns the state of the probe that it ends. After DRAINING a PING must follow at once.
         """
         if number != self._number or self._sent_at is None:
             return Probe.ENDED
@@ -101,19 +101,19 @@ class RoundTrip:
         return ended
 
     def age(self, now: float) -> float:
-        """Return how many seconds ago the last probe began; 0 while one is under way."""
+        """Return how many seconds ago the last probe began; 0 while one is in progress."""
         return now - self._probed_at if self.probe is Probe.ENDED else 0.0
 
     @property
     def longest_age(self) -> float:
-        """After how many seconds another probe is due, while there is bulk data."""
+        """The number of seconds after which another probe is due while there is bulk data."""
         return max(PROBE_AFTER, PROBE_ROUND_TRIPS * (self.seconds or 0.0))
 
     def begin(self, now: float) -> None:
-        """Begin a probe: bulk data wait, and a PING is to follow at once."""
+        """Start a probe: bulk data is paused, and a PING must follow at once."""
         self.probe = Probe.DRAINING
         self._probed_at = now
 
     def give_up(self) -> None:
-        """End a probe that may be under way without a result."""
+        """Abort a probe in progress, if any."""
         self.probe = Probe.ENDED

@@ -1,9 +1,9 @@
-"""Who sends next: deficit round robin with a head start for streams that send little.
+"""The scheduler of streams: deficit round robin that prefers streams that send little.
 
-As in FQ-CoDel (RFC 8290, section 4.2) there are two lists. A stream that becomes active joins
-the *new* list, is served first, and moves to the *old* list once it has used up a quantum or
-has nothing left; an interactive stream, which never has more than a quantum, thus waits for no
-bulk stream, while bulk streams share the rest evenly, quantum by quantum.
+As in FQ-CoDel (RFC 8290, section 4.2) there are two lists. A stream that becomes active joins the
+*new* list, is served first, and moves to the *old* list once it has used up a quantum or has
+nothing left to send. So an interactive stream, which never has more than a quantum, waits for no
+bulk stream, and bulk streams share the rest evenly, quantum by quantum.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from yurttunnel.wire.stream import WRITABLE_BELOW, Stream
 
 
 class FairQueue:
-    """The streams that have something to send and the credit for it.
+    """The streams with data to send and the credit for it.
 
-    Those in ``new`` are served before those in ``old``. ``quantum`` is what a stream may send
-    before it is another one's turn, in bytes: small where a frame takes long.
-    While ``is_draining`` only those have a turn that end it with nothing left.
-    ``touched`` collects the streams that have sent their FIN, or have room again after having
-    been full; the session empties it.
+    Those in ``new`` are served before those in ``old``. ``quantum`` is the number of bytes that a
+    stream sends before the next one; it is small on a slow path. While ``is_draining`` only streams
+    that can send all their data within a quantum are served. ``touched`` collects the streams that
+    have sent their FIN, or have room again after having been full; the session empties it.
     """
 
     def __init__(self, quantum: int) -> None:
-        # Lists: of an idle session two empty deques would be 1.5 KiB.
+        # Lists: two empty deques would take 1.5 KiB in each idle session.
         self.new: list[Stream] = []
         self.old: list[Stream] = []
         self.quantum = quantum
@@ -31,21 +30,21 @@ class FairQueue:
         self.touched: list[Stream] = []
 
     def add(self, stream: Stream) -> None:
-        """Let ``stream`` take part; without effect when it does already."""
+        """Add ``stream``, unless it is in the queue already."""
         if not stream.queued:
             stream.queued = True
             stream.deficit = self.quantum
             self.new.append(stream)
 
     def remove(self, stream: Stream) -> None:
-        """Forget ``stream``, which is closed."""
+        """Remove ``stream``, which is closed."""
         if stream.queued:
             stream.queued = False
             queue = self.new if stream in self.new else self.old
             queue.remove(stream)
 
     def hold_bulk(self) -> None:
-        """Begin ``is_draining``; who rests in ``old`` with nothing to send is free to come back."""
+        """Start ``is_draining``; remove idle streams from ``old``, which can then join ``new``."""
         self.is_draining = True
         waiting = [stream for stream in self.old if stream.pending_size]
         for stream in self.old:
@@ -53,9 +52,9 @@ class FairQueue:
         self.old = waiting
 
     def fill(self, parts: list[Buffer], room: int) -> int:
-        """Append DATA frames of the streams whose turn it is to ``parts``.
+        """Append DATA frames of the next streams to ``parts``.
 
-        At most ``room`` bytes of payload are taken; gives how many were.
+        Takes at most ``room`` bytes of payload; returns how many.
         """
         new, old = self.new, self.old
         left = room
@@ -70,7 +69,7 @@ class FairQueue:
             if self.is_draining and stream.pending_size > stream.deficit:
                 old.append(stream)
                 continue
-            # Alone, a stream need not stop at the end of its turn.
+            # A single stream need not stop at the end of its quantum.
             taken = stream.take(parts, min(left, stream.deficit) if new or old else left)
             left -= taken
             stream.deficit -= taken
@@ -85,7 +84,7 @@ class FairQueue:
                 else:
                     queue.insert(0, stream)
             elif old and not self.is_draining and (is_over or queue is new):
-                # Not gone yet: a stream that refills at once must not overtake the old ones.
+                # Not removed yet: a stream that refills at once must not overtake the old ones.
                 old.append(stream)
             else:
                 stream.queued = False

@@ -1,4 +1,4 @@
-"""What has been sent and not yet acknowledged: kept, to be sent again on the next connection."""
+"""The log of unacknowledged data, for retransmission on the next connection."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from yurttunnel.wire.pieces import keep_piece
 class SendLog:
     """The unacknowledged end of the byte sequence of all session frames.
 
-    Positions count bytes since the session's start: ``start`` is where the oldest chunk kept
-    begins, ``acknowledged`` lies in that chunk, ``end`` is behind the newest. Chunks are kept as
-    they were sent, so keeping one costs a reference and no copy; but small ones are joined, as
-    each by itself would cost many times its bytes. They count in ``budget``.
+    Positions count bytes since the start of the session: ``start`` is the start of the oldest
+    chunk, ``acknowledged`` is within that chunk, and ``end`` is after the newest. Chunks are stored
+    as they were sent, which costs a reference and no copy. Only small ones are joined, because
+    their overhead would exceed their size. They are charged to ``budget``.
     """
 
     def __init__(self, budget: MemoryBudget | None = None) -> None:
         self._budget = budget
-        # A list: of an idle session an empty deque would be 0.7 KiB.
+        # A list: an empty deque would take 0.7 KiB in each idle session.
         self._chunks: list[bytes] = []
-        # What is to be sent again, the first one last; mostly there is nothing.
+        # The chunks to retransmit in reverse order; usually empty.
         self.again: list[bytes] = []
         self.start = 0
         self.acknowledged = 0
@@ -29,20 +29,20 @@ class SendLog:
 
     @property
     def kept(self) -> int:
-        """How many bytes are in memory."""
+        """The number of bytes in memory."""
         return self.end - self.start
 
     def append(self, chunk: bytes) -> None:
-        """Keep ``chunk``, which is being sent for the first time."""
+        """Store ``chunk``, which is being sent for the first time."""
         keep_piece(self._chunks, chunk)
         self.end += len(chunk)
         if self._budget is not None:
             self._budget.charge(len(chunk))
 
     def acknowledge(self, position: int) -> int:
-        """Forget what lies before ``position``; return the number of bytes that are new in it.
+        """Drop data before ``position``; return the number of newly acknowledged bytes.
 
-        Raises :class:`Violation` for a position that was not sent, or goes back.
+        Raises :class:`Violation` for a position that was not sent yet, or that decreases.
         """
         news = position - self.acknowledged
         if news < 0 or position > self.end:
@@ -64,7 +64,7 @@ class SendLog:
         return news
 
     def drop(self) -> None:
-        """Forget everything: nobody will ask for it any more."""
+        """Drop everything: the session has ended."""
         if self._budget is not None:
             self._budget.release(self.kept)
         self.start = self.end
@@ -72,11 +72,11 @@ class SendLog:
         self.again.clear()
 
     def rewind(self) -> None:
-        """Prepare to send everything from ``acknowledged`` on again, before anything new."""
+        """Prepare to retransmit everything from ``acknowledged`` on, before new data."""
         self.again = list(reversed(self._chunks))
         if self.again and self.acknowledged > self.start:
             self.again[-1] = self.again[-1][self.acknowledged - self.start :]
 
     def next_again(self) -> bytes:
-        """The next chunk to be sent again, nothing when all has been."""
+        """Return the next chunk to retransmit, empty if there is none."""
         return self.again.pop() if self.again else b""

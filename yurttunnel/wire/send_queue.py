@@ -1,7 +1,7 @@
-"""What waits to be sent, in the order in which it goes: control, credit, then data by turns.
+"""The queue of frames to be sent: control frames, credit, then data in the scheduler's order.
 
-What is sent for the first time goes through the log, which gives it again after a lost
-connection. How much may be under way unacknowledged is up to :mod:`~yurttunnel.wire.bdp_estimate`.
+New data is stored in the log, which retransmits it after a lost connection.
+:mod:`~yurttunnel.wire.bdp_estimate` limits the unacknowledged data.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from yurttunnel.wire.scheduler import FairQueue
 from yurttunnel.wire.send_log import SendLog
 
 MAX_CONTROL: Final = 64 * 1024
-"""No stream is opened while this much of control frames waits to be sent, bytes. It also is
-what control frames may add to :data:`~yurttunnel.wire.bdp_estimate.MAX_KEPT`, or to one chunk
-while memory is short, so a peer that acknowledges nothing costs no more than both."""
+"""The bytes of queued control frames above which no stream is opened. Control frames may also add
+this many bytes to :data:`~yurttunnel.wire.bdp_estimate.MAX_KEPT`, or to one chunk while memory is
+short, so the sum limits the cost of a peer that acknowledges nothing."""
 
 
 class SendQueue:
     """The sending half of a session.
 
-    What is kept until it is acknowledged counts in ``budget``; when that is used up, one chunk
-    at a time is under way, and few control frames. ``payload_limit`` is the credit that the peer
-    has given for all streams together, ``payload_sent`` how much of it is used.
+    Unacknowledged data is charged to ``budget``; when that is used up, only one chunk at a time and
+    few control frames are in flight. ``payload_limit`` is the credit of the peer for all streams
+    together, ``payload_sent`` how much of it is used.
     """
 
     def __init__(self, payload_limit: int, now: float, budget: MemoryBudget | None = None) -> None:
@@ -37,17 +37,17 @@ class SendQueue:
         self.payload_sent = 0
         self.bdp = BdpEstimate(now)
         self.round_trip = RoundTrip()
-        # How much was under way when the last probe began, bytes.
+        # The number of bytes in flight when the last probe began.
         self._probed_with = 0
         self.queue = FairQueue(self.bdp.quantum)
         self.control_size = 0
         self._control: list[bytes] = []
-        # One frame of each type: a newer PING, PONG or ACK says all that an older one did.
+        # One frame of each type: a newer PING, PONG or ACK supersedes an older one.
         self.link: dict[int, bytes] = {}
 
     @property
     def end(self) -> int:
-        """Where the control frames end that have been queued: they go first, and all at once."""
+        """The end position of the queued control frames, which are sent first and all at once."""
         return self.log.end + self.control_size
 
     def put(self, frame: bytes) -> None:
@@ -56,28 +56,28 @@ class SendQueue:
         self.control_size += len(frame)
 
     def put_link(self, kind: int, frame: bytes) -> None:
-        """Queue a frame of the connection, in the place of an earlier one of its type."""
+        """Queue a link frame, replacing an earlier one of the same type."""
         self.link[kind] = frame
 
     @property
     def times_something(self) -> bool:
-        """Whether a PING or a PONG waits to be sent."""
+        """Whether a PING or a PONG is queued."""
         link = self.link
         return frames.PING in link or frames.PONG in link
 
     def take_link(self) -> bytes:
-        """Return the frames of the connection, once."""
+        """Return the queued link frames, and remove them."""
         if not self.link:
             return b""
         link, self.link = self.link, {}
         return b"".join(link.values())
 
     def drop_link(self) -> None:
-        """Forget the frames of the connection, which end with it."""
+        """Drop the queued link frames: the connection has ended."""
         self.link.clear()
 
     def connected(self, now: float) -> None:
-        """Begin with a new connection: what is not acknowledged goes first."""
+        """Start with a new connection: unacknowledged data is retransmitted first."""
         self.drop_link()
         self.round_trip.connected(now)
         self.queue.is_draining = False
@@ -86,7 +86,7 @@ class SendQueue:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing may be sent before the peer acknowledges some of what it has got."""
+        """Whether nothing may be sent before the peer acknowledges more."""
         kept = self.log.end - self.log.start
         if kept < MAX_CHUNK + MAX_CONTROL:
             return False
@@ -95,7 +95,7 @@ class SendQueue:
     def next_chunk(self, limit: int) -> bytes:
         """Return the next new bytes of the session.
 
-        ``limit`` bounds the payload of streams.
+        ``limit`` is the maximum payload of streams in them.
         """
         log = self.log
         kept = log.end - log.start
@@ -124,12 +124,12 @@ class SendQueue:
     def _is_short(self) -> bool:
         return self._budget is not None and self._budget.is_short
 
-    # -- what is measured of the path ----------------------------------------------------------
+    # -- measuring the path --------------------------------------------------------------------
 
     def is_probe_due(self, now: float) -> bool:
-        """Return whether it is time to see how far away the peer is with nothing in the way."""
+        """Return whether it is time to measure the round trip without a queue."""
         if self.log.again:
-            # It goes before all else, and would be in the way.
+            # Retransmitted data is sent first, and would delay the PING.
             return False
         age = self.round_trip.age(now)
         if self.bdp.has_fallen and age >= PROBE_AGAIN:
@@ -138,7 +138,7 @@ class SendQueue:
         return is_filled and age >= self.round_trip.longest_age
 
     def ping(self, now: float) -> None:
-        """Queue a PING, which begins a probe when that is due."""
+        """Queue a PING, which starts a probe if one is due."""
         if self.is_probe_due(now):
             self.queue.hold_bulk()
             self._probed_with = self._under_way
@@ -146,13 +146,13 @@ class SendQueue:
         self._put_ping(now)
 
     def give_up_probe(self) -> None:
-        """Let bulk data go on, if they wait."""
+        """Abort a probe, and resume bulk data."""
         if self.round_trip.probe is not Probe.ENDED:
             self.round_trip.give_up()
             self._go_on()
 
     def pong(self, number: int, now: float) -> bool:
-        """Take the answer to a PING; gives whether another PING has been queued."""
+        """Process the answer to a PING; return whether another PING was queued."""
         measured = self.round_trip
         before = measured.seconds or 0.0
         ended = measured.pong(number, now)
@@ -177,9 +177,9 @@ class SendQueue:
         self.bdp.begin_later()
 
     def acknowledged(self, position: int, now: float) -> bool:
-        """Forget what the peer has, and adapt to the rate at which it gets there.
+        """Drop acknowledged data, and adapt to the rate of acknowledgements.
 
-        Gives whether it has more than before. Raises
+        Returns whether the position has increased. Raises
         :class:`~yurttunnel.wire.frames.Violation` like the log.
         """
         news = self.log.acknowledge(position)

@@ -3,14 +3,14 @@
 Theory
 ======
 
-A session is two byte sequences, one in each direction, made of all *session* frames (OPEN, OK,
-FAIL, DATA, FIN, RESET, CREDIT, GOAWAY). What one side puts into its sequence is kept in a
-:class:`~yurttunnel.wire.send_log.SendLog` until the peer has acknowledged it. A connection
-carries a piece of each sequence; *link* frames (HELLO, ACK, PING, PONG, SERVERS, CLOSE) go
-between them, at frame boundaries, and are not part of it. When a connection dies the session is
-*detached*: users notice only that nothing moves. When the peer comes back its HELLO says how far it
-got, and the sequence goes on at that byte. So nothing is lost, doubled or reordered, by
-construction.
+A session consists of two byte sequences, one in each direction, of all *session* frames (OPEN, OK,
+FAIL, DATA, FIN, RESET, CREDIT, GOAWAY). Each side stores the frames of its sequence in a
+:class:`~yurttunnel.wire.send_log.SendLog` until the peer has acknowledged them. A connection
+carries a part of each sequence. *Link* frames (HELLO, ACK, PING, PONG, SERVERS, CLOSE) are sent in
+between, at frame boundaries, and are not part of the sequence. When a connection is lost the
+session is *detached*: users notice only that no data flows. When the peer reconnects, its HELLO
+says how many bytes it has received, and the sequence continues at that byte. So by construction no
+data is lost, duplicated or reordered.
 
 States of a session::
 
@@ -19,18 +19,18 @@ States of a session::
         ^                        |                                    ^
         +-------- detach --------+                                    |
         |                                                             |
-        +------------- the peer has not come back in time ------------+
+        +------------- the peer has not reconnected in time ----------+
 
-Nothing here reads a clock or a socket: the owner passes in bytes with the time at which they
-came (seconds on any clock that never goes back) and asks for bytes to send. Events are method
-calls on the :class:`~yurttunnel.wire.session_events.SessionEvents` and
-:class:`~yurttunnel.wire.stream.StreamEvents` given; they may call back into the session, except
-that ``attach``, ``receive`` and ``tick`` are for the owner's outermost level. After any call the
-owner should ask :meth:`Session.data_to_send` until it gives nothing.
+This module reads neither a clock nor a socket: the owner passes in bytes with the time at which
+they arrived (seconds on any monotonic clock), and gets bytes to send. Events are method calls on
+:class:`~yurttunnel.wire.session_events.SessionEvents` and
+:class:`~yurttunnel.wire.stream.StreamEvents`. They may call back into the session, except for
+``attach``, ``receive`` and ``tick``, which the owner must call from outside any event. After any
+call the owner should call :meth:`Session.data_to_send` until it returns nothing.
 
-What a stream's user raises costs that user its stream. What the owner raises in a method of its
-events goes through to the owner, who must then give up the connection, though not the session:
-what is in order of the connection's bytes is no longer known.
+An exception of a stream's user resets that stream. An exception of the owner in a method of its
+events propagates to the owner, which must then drop the connection, but not the session: it is no
+longer known which bytes of the connection were processed.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ from yurttunnel.wire.stream import WRITABLE_BELOW, Stream, StreamEvents, StreamS
 from yurttunnel.wire.stream_table import Side, StreamTable
 
 MAX_ANSWERS: Final = 1024 * 1024
-"""A peer that goes on opening streams while this much waits to be sent to it, in control
-frames, reads no answers: a flood. An honest one gets there with thousands of refused streams
-in the seconds until a dead connection is noticed, if at all."""
+"""The bytes of queued control frames above which a peer that opens another stream is a flood: it
+does not read the answers. A legitimate peer would need thousands of refused streams in the seconds
+until a dead connection is detected."""
 
 ACK_ALONG: Final = 16 * 1024
-"""An ACK goes along with other frames once this much has come in, bytes."""
+"""The number of received bytes after which an ACK is sent together with other frames."""
 
 NEVER: Final = float("inf")
 
@@ -69,14 +69,14 @@ OPEN, CLOSED = StreamState.OPEN, StreamState.CLOSED
 ATTACHED = SessionState.ATTACHED
 
 ANSWER_GRACE: Final = 0.5
-"""How much longer than the dial's timeout an opener waits for the peer's answer, seconds."""
+"""The time in seconds that an opener waits for the peer's answer after the dial's timeout."""
 
 
 class Session:
-    """One end of a session; see the module's documentation for how it is driven.
+    """One end of a session; see the module docstring for its use.
 
-    ``local`` and ``peer`` are the HELLOs with which the session began. ``parent_budget`` is
-    memory shared with other sessions of the process.
+    ``local`` and ``peer`` are the HELLOs with which the session began. ``parent_budget`` is the
+    memory that it shares with other sessions of the process.
     """
 
     def __init__(
@@ -95,17 +95,17 @@ class Session:
         self.timer = NEVER
         self.going_away = False
         self.peer_going_away = False
-        # Payload bytes of all streams that have come, and that have been given to connections.
+        # Payload bytes of all streams received from, and passed to, connections.
         self.bytes_received = 0
         self.bytes_sent = 0
-        # Grows whenever a stream has sent its FIN, or is closed.
+        # Incremented whenever a stream has sent its FIN, or is closed.
         self.ends = 0
         self._events = events
         self._now = now
         limits = local.limits
         self._receiver = Receiver(limits, parent_budget, now)
         self._table = StreamTable(side, limits, peer.limits, self._receiver.budget)
-        # Found once, for each piece of data.
+        # Looked up once, because it is used for each piece of data.
         self._streams = self._table.open
         self._send_queue = SendQueue(peer.limits.session_window, now, parent_budget)
         self._measured = self._send_queue.round_trip
@@ -120,30 +120,30 @@ class Session:
         self._acknowledged = 0
         self._ack_at = NEVER
         self._settling = False
-        # The end of a GOAWAY before which nothing was unfinished.
+        # The end position of a GOAWAY that was queued when nothing else was unfinished.
         self._goaway_end = -1
 
     # -- connections ---------------------------------------------------------------------------
 
     @property
     def received(self) -> int:
-        """Bytes of session frames received, for the HELLO that asks to resume."""
+        """The number of bytes of session frames received, for the HELLO that resumes."""
         return self._parser.received
 
     @property
     def kept(self) -> int:
-        """Bytes kept because the peer has not acknowledged them."""
+        """The number of unacknowledged bytes in memory."""
         return self._send_queue.log.kept
 
     @property
     def unfinished(self) -> bool:
-        """Whether streams are open, or what was said at their ends may not have arrived."""
+        """Whether streams are open, or frames at their ends may not have arrived."""
         end = self._send_queue.end
         return bool(self._table.open) or end not in (self.acknowledged, self._goaway_end)
 
     @property
     def acknowledged(self) -> int:
-        """How much of this side's sequence the peer has acknowledged, bytes."""
+        """The number of bytes of this side's sequence that the peer has acknowledged."""
         return self._send_queue.log.acknowledged
 
     @property
@@ -153,44 +153,45 @@ class Session:
 
     @property
     def numbers_left(self) -> int:
-        """How many more streams this side can open before it has used up its numbers."""
+        """The number of streams that this side can open before it has used up its numbers."""
         return max(0, frames.MAX_STREAM + 2 - self._table.next_number) // 2
 
     @property
     def chunk(self) -> int:
-        """How much :meth:`data_to_send` gives at a time, bytes."""
+        """The number of bytes that :meth:`data_to_send` returns at a time."""
         return self._send_queue.bdp.chunk
 
     @property
     def round_trip(self) -> float | None:
-        """How far away the peer is, in seconds: there and back, without this side's data."""
+        """The round-trip time in seconds, without queueing behind this side's data."""
         return self._measured.seconds
 
     def in_order(self, now: float) -> bool:
-        """Whether the connection is healthy: no PING has been without an answer for long.
+        """Return whether the connection is healthy: no PING has been unanswered for long.
 
-        The end of such a one is the peer's doing. That of another says nothing of the peer: it
-        gives up what it hears nothing from, and whatever lies in between may have forgotten it.
+        If a healthy connection ends, the peer has ended it. The end of an unhealthy one says
+        nothing about the peer's process: the peer drops a silent connection, and a middlebox may
+        have lost its state.
         """
         return self._liveness.in_order(now, self._measured.seconds or 0.0)
 
     @property
     def refuses_streams(self) -> bool:
-        """Whether this side has finished going away."""
+        """Whether this side has sent its second GOAWAY."""
         return self._refuses_streams
 
     def waits_for(self, now: float) -> float | None:
-        """Return for how many seconds the session still waits for its peer, while it does."""
+        """Return how many seconds the session still waits for its peer, ``None`` if it does not."""
         detached = self.state is SessionState.DETACHED
         return max(0.0, self._expires - now) if detached else None
 
     @property
     def memory(self) -> MemoryBudget:
-        """What has been promised to the peer's streams, and how much may be."""
+        """The memory budget for the streams' windows."""
         return self._receiver.budget
 
     def stats(self) -> SessionStats:
-        """Describe the session at this moment, for those who look for what holds it up."""
+        """Return a snapshot of the session's state, for diagnosis."""
         send_queue, window = self._send_queue, self._receiver.window
         return SessionStats(
             state=self.state.value,
@@ -210,17 +211,17 @@ class Session:
         )
 
     def can_resume(self, peer_received: int) -> bool:
-        """Whether a peer can have got so far that it has ``peer_received`` bytes."""
+        """Return whether a peer with ``peer_received`` bytes can resume."""
         log = self._send_queue.log
         return log.acknowledged <= peer_received <= log.end
 
     def attach(self, peer_received: int, now: float) -> None:
-        """Go on over a new connection, on which both HELLOs have been exchanged.
+        """Continue over a new connection, on which both HELLOs have been exchanged.
 
-        ``peer_received`` is what the peer's HELLO says it has of this side's session frames.
-        Raises :class:`Violation` when that cannot be, or when the session is over; it is closed
-        then, and the caller answers on the new connection with CLOSE. A connection that carried
-        the session until now carries it no more.
+        ``peer_received`` is the number of bytes of session frames that the peer has received,
+        according to its HELLO. Raises :class:`Violation` if that is impossible, or if the session
+        has ended. Then the session is closed, and the caller sends CLOSE on the new connection. A
+        previous connection no longer carries the session.
         """
         if self.state is SessionState.CLOSED:
             raise Violation(Code.SESSION_LOST, "the session is over")
@@ -234,14 +235,14 @@ class Session:
         self.state = SessionState.ATTACHED
         self._send_queue.connected(now)
         self._parser.restart()
-        # The peer's HELLO is answered by one that says how much has been received.
+        # This side's HELLO has acknowledged what was received.
         self._acknowledged = self._parser.received
         self._ack_at = NEVER
         self._liveness.connected(now)
         self._want(now)
 
     def detach(self, now: float, keep: float) -> None:
-        """Survive the loss of the connection for ``keep`` seconds."""
+        """Handle the loss of the connection; keep the session for ``keep`` seconds."""
         if self.state is SessionState.ATTACHED:
             self._now = now
             self.state = SessionState.DETACHED
@@ -250,16 +251,17 @@ class Session:
             self._want(self._expires)
 
     def close(self, code: Code, text: str) -> None:
-        """End the session and tell the peer, if there is a connection to do it over."""
+        """End the session, and notify the peer if there is a connection."""
         if self.state is not SessionState.CLOSED:
             self._end(code, text, by_peer=False)
 
     def go_away(self, code: Code, text: str) -> None:
-        """Ask the peer to open its new streams elsewhere, in two steps.
+        """Send GOAWAY, which happens in two steps.
 
-        The first call asks; until the second either side may go on opening streams that have no
-        other way. That is for when no stream is left, at least a round trip later: it says which
-        was the last one. ``no_stream_left`` tells of it, also while the call lasts. Further calls
+        The first call requests the peer to open new streams elsewhere; until the second, either
+        side may still open streams that have no alternative. The second call is for when no stream
+        is open, at least a round trip later, and names the last stream that was served. The event
+        ``no_stream_left`` reports that no stream is open, possibly within the call. Further calls
         do nothing.
         """
         if self.state is SessionState.CLOSED or self._refuses_streams:
@@ -274,9 +276,9 @@ class Session:
         self._check_drained()
 
     def tell_servers(self, servers: int) -> None:
-        """Notify the peer, an agent, how many servers there are, this one included.
+        """Send the number of servers, including this one, to the peer, an agent.
 
-        Without a connection nothing is told: the HELLO of the next one says it.
+        Without a connection this does nothing: the HELLO of the next one has the number.
         """
         if self.state is SessionState.ATTACHED:
             self._send_queue.put_link(frames.SERVERS, frames.servers_frame(servers))
@@ -284,7 +286,7 @@ class Session:
     # -- time ----------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Do what is due at ``now``; ``timer`` says when to call again."""
+        """Process everything that is due at ``now``; ``timer`` is when to call this again."""
         self._now = now
         self.timer = NEVER
         if self.state is SessionState.CLOSED:
@@ -329,7 +331,7 @@ class Session:
 
     @property
     def may_send(self) -> bool:
-        """Whether :meth:`data_to_send` may give something; it gives nothing when this is false."""
+        """Whether :meth:`data_to_send` may return bytes; if false, it returns none."""
         send_queue = self._send_queue
         queue = send_queue.queue
         return bool(
@@ -342,27 +344,26 @@ class Session:
         )
 
     def data_to_send(self, limit: int | None = None) -> bytes:
-        """Return the next bytes for the connection, nothing if there are none.
+        """Return the next bytes for the connection, empty if there are none.
 
-        ``limit`` bounds the stream payload in them, not the frames around it; without one
-        :attr:`chunk` does. After the session
-        has been closed this gives the CLOSE, once.
+        ``limit`` is the maximum stream payload in them, without frame headers and control frames;
+        the default is :attr:`chunk`. After the session was closed this returns the CLOSE, once.
         """
         send_queue = self._send_queue
         if self.state is not ATTACHED:
             return send_queue.take_link()
         if self._settling:
-            # Asked by an event below: the bytes before have not been given to the caller yet.
+            # Called by an event below, before the current bytes were returned to the caller.
             return b""
         if send_queue.log.again:
-            # It may begin in the middle of a frame, but always ends with one.
+            # It may start in the middle of a frame, but always ends at a frame boundary.
             chunk = send_queue.log.next_again()
             if self._parser.received - self._acknowledged >= ACK_ALONG:
                 self._append_ack()
             return chunk + send_queue.take_link()
         if send_queue.link and send_queue.times_something:
-            # By itself: TLS gives a record when all of it has come, and data take their time. The
-            # direct transport makes a record of each write; Twisted's may join some.
+            # On its own: TLS delivers a record only when it is complete, and data would delay it.
+            # The direct transport makes a record of each write; Twisted's may join several.
             return send_queue.take_link()
         if self._receiver.is_due and not send_queue.is_full:
             for frame in self._receiver.credit(self._now):
@@ -402,13 +403,13 @@ class Session:
             frames.ACK, frames.offset_frame(frames.ACK, 0, self._acknowledged)
         )
 
-    # -- streams, as their users drive them ----------------------------------------------------
+    # -- streams: called by their users --------------------------------------------------------
 
     def open(self, request: frames.OpenRequest, events: StreamEvents, now: float) -> Stream:
-        """Begin a stream; ``stream_opened`` or ``stream_closed`` follows.
+        """Open a stream; ``stream_opened`` or ``stream_closed`` follows.
 
-        Raises :class:`OpenRefused` when the session ends or has no room, :class:`ValueError`
-        when a field of ``request`` is out of its range.
+        Raises :class:`OpenRefused` if the session is ending or a limit is reached,
+        :class:`ValueError` if a field of ``request`` is out of range.
         """
         self._now = now
         self._check_may_open()
@@ -430,18 +431,17 @@ class Session:
             self._send_queue.put(frames.frame(frames.OK, stream.number))
 
     def refuse(self, stream: Stream, code: Code, text: str) -> None:
-        """Answer FAIL; ``stream_closed`` is not called, the caller knows."""
+        """Answer FAIL; ``stream_closed`` is not called."""
         if stream.state is StreamState.ANSWERING:
             self._send_queue.put(frames.coded_frame(frames.FAIL, stream.number, code, text))
             self._remove(stream)
             self._check_drained()
 
     def send(self, stream: Stream, data: bytes) -> None:
-        """Queue ``data``; when ``stream.full`` afterwards, wait for ``stream_writable``.
+        """Queue ``data``; if ``stream.full`` is true afterwards, wait for ``stream_writable``.
 
-        Data for a stream that is closed, or whose sending end is, are dropped as a socket
-        would. A stream that the peer opened must have been accepted before, else
-        :class:`RuntimeError` is raised.
+        Data is dropped if the stream or its sending direction has ended, as by a socket. Raises
+        :class:`RuntimeError` if the peer opened the stream and it was not accepted yet.
         """
         if stream.state is not OPEN:
             if stream.state is CLOSED:
@@ -454,7 +454,7 @@ class Session:
             self._send_queue.queue.add(stream)
 
     def finish(self, stream: Stream) -> None:
-        """End this side's direction after what has been sent so far.
+        """End the sending direction after the queued data.
 
         Raises :class:`RuntimeError` like :meth:`send`.
         """
@@ -479,11 +479,11 @@ class Session:
         self._forget(stream, code, text)
 
     def pause(self, stream: Stream) -> None:
-        """Deliver nothing until :meth:`resume`; at most a window is kept meanwhile."""
+        """Deliver nothing until :meth:`resume`; meanwhile at most a window is buffered."""
         stream.paused = True
 
     def resume(self, stream: Stream, now: float) -> None:
-        """Deliver what has been kept, then what comes."""
+        """Deliver the buffered data, then new data as it arrives."""
         self._now = now
         stream.paused = False
         while stream.backlog and not stream.paused:
@@ -493,10 +493,10 @@ class Session:
             stream.end_waiting = False
             self._end_received(stream)
 
-    # -- frames that come in -------------------------------------------------------------------
+    # -- received frames -----------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float) -> None:
-        """Take bytes from the connection; what they mean is told by events before it returns."""
+        """Process bytes from the connection; all resulting events are called before it returns."""
         if self.state is not ATTACHED:
             return
         self._now = now
@@ -512,10 +512,10 @@ class Session:
             self._acknowledge()
 
     def _acknowledge(self) -> None:
-        """Have an ACK sent, now or in time, for what has come."""
+        """Schedule an ACK for the received bytes, now or after a delay."""
         if self.state is not ATTACHED:
             return
-        # A peer that goes away stays only to learn that all it sent has arrived.
+        # A peer that has sent GOAWAY only waits for the acknowledgement of what it has sent.
         if self._parser.received - self._acknowledged >= ACK_EVERY or self.peer_going_away:
             self._append_ack()
         elif self._ack_at == NEVER:
@@ -523,8 +523,8 @@ class Session:
             self._want(self._ack_at)
 
     def _on_data(self, number: int, piece: bytes) -> None:
-        # What is wrong with the stream comes before what is wrong with the amount: so the same
-        # bytes end in the same code however the connection has cut them.
+        # An error of the stream is checked before one of the amount, so that the same bytes result
+        # in the same code regardless of how the connection has split them.
         stream = self._streams.get(number) or self._table.find(number)
         size = len(piece)
         if stream is None:
@@ -691,7 +691,7 @@ class Session:
             raise OpenRefused(Code.OVERLOADED, "the session has used up its stream numbers")
 
     def _watch_first(self) -> None:
-        """Look after the connection more closely from the first stream on."""
+        """Send PINGs more frequently from the first stream on."""
         if len(self._table.open) == 1 and self.state is SessionState.ATTACHED:
             self._want(self._liveness.deadline(busy=True))
 
@@ -699,7 +699,7 @@ class Session:
         self._send_queue.put(frames.coded_frame(frames.FAIL, number, code, text))
 
     def _tell(self, stream: Stream, event: Callable[..., None], *details: object) -> None:
-        """Call an event of ``stream``; a user that fails loses the stream and nothing else."""
+        """Call an event of ``stream``; an exception resets that stream only."""
         try:
             event(*details)
         except Exception as error:
@@ -710,7 +710,7 @@ class Session:
         self._events.deliver_failed(stream, error)
 
     def _forget(self, stream: Stream, code: Code, text: str) -> None:
-        """Remove ``stream`` and tell its user."""
+        """Remove ``stream``, and notify its user."""
         if stream.state is not StreamState.CLOSED:
             self._remove(stream)
             self._tell(stream, stream.events.stream_closed, code, text)
@@ -740,8 +740,8 @@ class Session:
     def _end(self, code: Code, text: str, by_peer: bool) -> None:
         self._send_queue.drop_link()
         if self.state is SessionState.ATTACHED and not by_peer:
-            # What is to be sent again may begin in the middle of a frame, where CLOSE would be
-            # taken for data.
+            # Retransmitted data may start in the middle of a frame, where CLOSE would be taken for
+            # data.
             rest = self._send_queue.log.next_again()
             close = frames.coded_frame(frames.CLOSE, 0, code, text)
             self._send_queue.put_link(frames.CLOSE, rest + close)
@@ -754,7 +754,7 @@ class Session:
 
 _ControlHandler = Callable[[Session, int, bytes], None]
 
-# One table for all sessions; each would have a kilobyte and a half of methods of its own.
+# One table for all sessions; bound methods would take 1.5 KiB in each.
 _OF_BOTH_SIDES: dict[int, _ControlHandler] = {
     frames.OPEN: Session._on_open,
     frames.OK: Session._on_ok,
@@ -776,7 +776,7 @@ _CONTROL_HANDLERS: Final[dict[Side, dict[int, _ControlHandler]]] = {
 
 
 def _failure(code: Code) -> Code:
-    """What a FAIL or RESET means: never that all went well, even when it says so."""
+    """Return the code of a FAIL or RESET; ``DONE``, which makes no sense there, as ``INTERNAL``."""
     return code if code is not Code.DONE else Code.INTERNAL
 
 

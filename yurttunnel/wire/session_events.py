@@ -1,4 +1,4 @@
-"""What a session tells its owner, and the states in which it is."""
+"""The states of a session, and the events that it reports to its owner."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from yurttunnel.wire.stream import Stream
 
 
 class SessionState(enum.Enum):
-    """Whether the session has a connection, waits for one, or is over."""
+    """Whether the session has a connection, waits for one, or has ended."""
 
     DETACHED = "detached"
     ATTACHED = "attached"
@@ -18,32 +18,32 @@ class SessionState(enum.Enum):
 
 
 class SessionEvents(Protocol):
-    """What happens to a session, told to its owner."""
+    """The events of a session, implemented by its owner."""
 
     def stream_requested(self, stream: Stream) -> None:
-        """The peer sent OPEN: set ``stream.events`` and ``stream.deliver``, answer later."""
+        """Handle an OPEN: set ``stream.events`` and ``stream.deliver``, and answer later."""
 
     def connection_silent(self) -> None:
-        """Nothing came for too long: drop the connection, then call ``detach``."""
+        """Handle a dead connection: drop it, then call ``detach``."""
 
     def timer_moved(self, when: float) -> None:
-        """Call :meth:`Session.tick` at ``when``, which is earlier than asked for before."""
+        """Call :meth:`Session.tick` at ``when``, which is earlier than the time set before."""
 
     def peer_going_away(self, code: Code, text: str) -> None:
-        """The peer wants no new streams that have another way; those that are open go on."""
+        """Handle GOAWAY: open new streams elsewhere if possible; open streams continue."""
 
     def servers_told(self, servers: int) -> None:
-        """The peer, a server, says that there are so many servers now, itself included."""
+        """Handle SERVERS: the peer, a server, reports the number of servers, including itself."""
 
     def no_stream_left(self) -> None:
-        """No stream is open while one of the sides goes away; some may still come."""
+        """Handle that no stream is open after a GOAWAY of either side; new ones may follow."""
 
     def deliver_failed(self, stream: Stream, error: Exception) -> None:
-        """``stream.deliver`` or an event of it raised ``error``; the stream has been reset."""
+        """Handle an ``error`` of ``stream.deliver`` or an event; the stream has been reset."""
 
     def session_closed(self, code: Code, text: str, by_peer: bool) -> None:
-        """The session is over, and every stream with it; called once."""
+        """Handle the end of the session and all its streams; called once."""
 
 
 class OpenRefused(CodedError):
-    """This side cannot open a stream now; ``code`` and ``text`` say why."""
+    """This side cannot open a stream now, for the reason in ``code`` and ``text``."""

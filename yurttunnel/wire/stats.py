@@ -1,4 +1,4 @@
-"""What a session is made of at one moment, for people who look for what holds it up."""
+"""A snapshot of the state of a session, for diagnosis."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 class SessionStats:
     """The state of one session; sizes are in bytes.
 
-    The peer may send ``credit_given`` more payload, and this end ``credit_left``; ``window`` is
-    the whole of what the peer is given at a time. ``held`` is what has come and nobody has taken
-    yet. ``control_queued`` are frames other than data that wait to be sent. Up to
-    ``most_unacknowledged`` of data may be under way, ``unacknowledged`` is, and ``to_send_again``
-    of it is still to be repeated after a lost connection. ``chunk`` is given to the connection at
-    a time. ``memory_used`` of ``memory_limit`` is promised to the peer's streams or kept.
+    ``window`` is the session's receive window. The peer may send ``credit_given`` more payload,
+    and this end ``credit_left``. ``held`` is received data that is not consumed yet.
+    ``control_queued`` is the size of the queued control frames. ``unacknowledged`` data is in
+    flight, ``most_unacknowledged`` may be, and ``to_send_again`` is still to be retransmitted after
+    a lost connection. ``chunk`` is written to the connection in one call. ``memory_used`` of
+    ``memory_limit`` is promised to the peer's streams or unacknowledged.
     """
 
     state: str

@@ -1,7 +1,7 @@
-"""One stream: a pair of byte sequences with credit, each of which ends by itself.
+"""One stream: two byte sequences with flow control, each of which ends independently.
 
-A stream begins in ``OPENING`` at the side that sent OPEN and in ``ANSWERING`` at the other, is
-``OPEN`` after OK, and ``CLOSED`` after FAIL, RESET, both FINs, or with its session. Each
+A stream starts as ``OPENING`` on the side that sent OPEN and as ``ANSWERING`` on the other. It is
+``OPEN`` after OK, and ``CLOSED`` after FAIL, RESET, both FINs, or the end of its session. Each
 direction of an open stream ends on its own (``send_ended``, ``receive_ended``).
 """
 
@@ -22,7 +22,7 @@ DATA = frames.DATA
 
 
 class StreamState(enum.Enum):
-    """Where a stream is in its life."""
+    """The state of a stream."""
 
     OPENING = "opening"
     ANSWERING = "answering"
@@ -31,38 +31,38 @@ class StreamState(enum.Enum):
 
 
 class StreamEvents(Protocol):
-    """What happens to a stream, told to its user.
+    """The events of a stream, implemented by its user.
 
-    Data does not come this way but through :attr:`Stream.deliver`. Every method may call back
-    into the stream and its session. One that raises has its stream reset.
+    Data is delivered through :attr:`Stream.deliver` instead. Every method may call back into the
+    stream and its session. An exception resets the stream.
     """
 
     def stream_opened(self) -> None:
-        """The peer answered OK."""
+        """Handle OK from the peer."""
 
     def stream_ended(self) -> None:
-        """The peer's FIN came, and all data before it has been delivered."""
+        """Handle the peer's FIN, after all data before it was delivered."""
 
     def stream_writable(self) -> None:
-        """What waited in the stream, which was full, is nearly all sent; more is welcome."""
+        """Handle that the send buffer, which was full, has drained."""
 
     def stream_closed(self, code: Code, text: str) -> None:
-        """Nothing will happen any more; called once. ``DONE`` after both FINs."""
+        """Handle the end of the stream, ``DONE`` after both FINs; called once, the last event."""
 
 
 WRITABLE_BELOW = 32 * 1024
-"""A stream that was full asks for more once fewer bytes than this wait to be sent."""
+"""A full stream becomes writable again when fewer bytes than this are to be sent."""
 
 FULL_ABOVE = 64 * 1024
-"""A stream with more bytes than this waiting to be sent wants no more for now."""
+"""A stream is full when more bytes than this are to be sent."""
 
 
 class Stream:
-    """The state of one stream; the session drives it.
+    """The state of one stream, which the session drives.
 
-    ``deliver`` is called with each piece of data that comes in while the stream is not
-    ``paused``; it is looked up once a piece, so it may be replaced at any time. ``since`` is when
-    the stream began, by the session's clock.
+    ``deliver`` is called with each received piece of data while the stream is not ``paused``; it is
+    looked up for each piece, so it may be replaced at any time. ``since`` is when the stream began,
+    by the session's clock.
     """
 
     __slots__ = (
@@ -110,7 +110,7 @@ class Stream:
         self.events: StreamEvents
         self.deliver: Callable[[bytes], object]
         self.deadline = 0.0
-        # Where the RESET ends, in the sequence of this side, with which it gave up an OPEN; else 0.
+        # The end position, in this side's sequence, of the RESET that cancelled an OPEN; else 0.
         self.given_up_at = 0
         # The window is as old as the stream.
         self.since = window.since
@@ -137,11 +137,11 @@ class Stream:
 
     @property
     def closed(self) -> bool:
-        """Whether the stream has left its session."""
+        """Whether the stream has ended and was removed from its session."""
         return self.state is StreamState.CLOSED
 
     def keep(self, piece: bytes) -> None:
-        """Keep ``piece`` until the user is ready for it."""
+        """Buffer ``piece`` until the stream is resumed."""
         keep_piece(self.backlog, piece)
 
     def push(self, data: bytes) -> None:
@@ -152,15 +152,15 @@ class Stream:
             self.full = True
 
     def take(self, parts: list[Buffer], allowance: int) -> int:
-        """Move up to ``allowance`` bytes into ``parts``, as DATA frames; give how many.
+        """Append up to ``allowance`` bytes to ``parts`` as DATA frames; return how many.
 
-        There must be data and credit. Less is taken when there is less of either; FIN follows
-        the last byte when the stream is to end.
+        There must be data and credit; fewer bytes are taken if there is less of either. FIN follows
+        the last byte if the stream is to end.
         """
         pending = self.pending
         total = min(allowance, self.pending_size, self.send_limit - self.sent)
         if len(pending[0]) == total <= self.max_frame and not self.head_offset:
-            # One piece makes one frame, as most do.
+            # The common case: one piece is one frame.
             parts.append(HEADER.pack(total, DATA, self.number))
             parts.append(pending.popleft())
         else:
@@ -178,7 +178,7 @@ class Stream:
         return total
 
     def drop_pending(self) -> None:
-        """Forget what waits to be sent and to be delivered."""
+        """Drop data that is to be sent or delivered."""
         self.pending.clear()
         self.backlog.clear()
         self.pending_size = self.head_offset = 0
@@ -191,7 +191,7 @@ class Stream:
             start = self.head_offset
             available = len(head) - start
             if available > size:
-                # Copied once, when the parts are joined.
+                # A view: the data is copied once, when the parts are joined.
                 parts.append(memoryview(head)[start : start + size])
                 self.head_offset = start + size
                 return

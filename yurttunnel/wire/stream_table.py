@@ -1,4 +1,4 @@
-"""Which streams a session has, and which numbers it has used up."""
+"""The streams of a session, and the stream numbers used so far."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from yurttunnel.wire.stream import Stream, StreamState
 
 
 class Side(enum.IntEnum):
-    """Which end of the session this is; the value is the first number of its own streams."""
+    """The two ends of a session; the value is the first number of the streams that it opens."""
 
     SERVER = 1
     AGENT = 2
 
 
 class StreamTable:
-    """The open streams by number; numbers only grow and are never used again.
+    """The open streams by number; numbers only increase and are never reused.
 
-    Every stream in it holds its window of ``budget`` until it is removed.
+    The window of every stream is reserved in ``budget`` until the stream is removed.
     """
 
     def __init__(self, side: Side, local: Limits, peer: Limits, budget: MemoryBudget) -> None:
@@ -39,11 +39,11 @@ class StreamTable:
 
     @property
     def opened_here(self) -> int:
-        """How many of the open streams this side has opened."""
+        """The number of open streams that this side has opened."""
         return len(self.open) - self.opened_by_peer
 
     def begin(self, request: frames.OpenRequest, now: float) -> Stream | None:
-        """Make a stream of this side; ``None`` when there is no memory for it."""
+        """Create a stream opened by this side; return ``None`` if there is no memory for it."""
         stream = self._add(self.next_number, StreamState.OPENING, request, now)
         if stream is not None:
             self.next_number += 2
@@ -51,20 +51,20 @@ class StreamTable:
         return stream
 
     def admit(self, number: int, request: frames.OpenRequest, now: float) -> Stream | None:
-        """Make a stream of the peer's; ``None`` when there is no memory for it."""
+        """Create a stream opened by the peer; return ``None`` if there is no memory for it."""
         stream = self._add(number, StreamState.ANSWERING, request, now)
         if stream is not None:
             self.opened_by_peer += 1
         return stream
 
     def take_number(self, number: int) -> None:
-        """Note that the peer has used ``number``; raises :class:`Violation` if it may not."""
+        """Record that the peer uses ``number``; raises :class:`Violation` if it is not allowed."""
         if number % 2 == self._parity or number <= self.last_peer_number:
             raise Violation(Code.PROTOCOL, f"OPEN with stream number {number}")
         self.last_peer_number = number
 
     def find(self, number: int) -> Stream | None:
-        """Return a stream, ``None`` for one that was there once.
+        """Return an open stream, or ``None`` for one that is closed.
 
         Raises :class:`Violation` for a number that was never used.
         """
@@ -77,7 +77,7 @@ class StreamTable:
         return stream
 
     def remove(self, stream: Stream) -> None:
-        """Take ``stream`` out and give its window back."""
+        """Remove ``stream`` and release its window."""
         stream.state = StreamState.CLOSED
         del self.open[stream.number]
         self.openings.pop(stream.number, None)
