@@ -1,1 +1,1 @@
-"""How fast the tunnel is, and what it costs: ``python -m benchmarks``, see docs/performance.md."""
+"""Benchmarks of the tunnel's speed and cost: ``python -m benchmarks``, see docs/performance.md."""

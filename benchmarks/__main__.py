@@ -1,4 +1,4 @@
-"""Measure the tunnel against a pair of nginx, line by line. See docs/performance.md."""
+"""Measure the tunnel against a pair of nginx proxies, line by line. See docs/performance.md."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ QUICK = Scale(seconds=1.0, warm_up=0.3, megabytes=200)
 FULL_REPEATS, QUICK_REPEATS = 7, 3
 
 LOST, FAILED = 1, 2
-"""Exit statuses: a line has lost against the baseline; it could not be measured."""
+"""Exit statuses: a line is worse than in the baseline; a measurement failed."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     names = [line.name for line in LINES]
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
@@ -94,7 +94,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def scale_of(chosen: argparse.Namespace) -> Scale:
-    """Return the length of a run."""
+    """Return the scale of the runs."""
     scale = QUICK if chosen.quick else FULL
     given = {name: getattr(chosen, name) for name in ("seconds", "megabytes")}
     return dataclasses.replace(scale, **{name: it for name, it in given.items() if it is not None})
@@ -103,7 +103,7 @@ def scale_of(chosen: argparse.Namespace) -> Scale:
 def measure_ratios(
     nginx: Nginx, settings: Settings, scale: Scale, lines: Sequence[RatioLine], repeats: int
 ) -> Iterator[Result]:
-    """Start everything, and have the contestants of each line run by turns."""
+    """Start everything, and run the contestants of each line alternately."""
     with working_directory() as directory, ExitStack() as stack:
         bench = Bench(stack, directory, nginx, settings, scale)
         for line in lines:
@@ -117,7 +117,7 @@ def measure_ratios(
 
 
 def measure_idle(settings: Settings, lines: Sequence[IdleLine], repeats: int) -> Iterator[Result]:
-    """Start the tunnel as often as asked, and let it be."""
+    """Start the tunnel ``repeats`` times, and measure it while it is idle."""
     stats = []
     for _ in range(repeats):
         with working_directory() as directory:
@@ -127,7 +127,7 @@ def measure_idle(settings: Settings, lines: Sequence[IdleLine], repeats: int) ->
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Measure, print and record; the exit status. Raises :class:`BenchmarkFailed`."""
+    """Measure, print and record; return the exit status. Raises :class:`BenchmarkFailed`."""
     earlier = {} if chosen.baseline is None else baseline.read_baseline(chosen.baseline)
     lines = [line for line in LINES if not chosen.only or line.name in chosen.only]
     ratios = [line for line in lines if isinstance(line, RatioLine)]
@@ -149,7 +149,7 @@ def run(chosen: argparse.Namespace) -> int:
                 results.append(result)
                 print(report.row(result), flush=True)
     finally:
-        # A run takes a quarter of an hour: what there is of it is kept when a line fails.
+        # A run takes a quarter of an hour, so the results so far are written if a line fails.
         if results:
             record.write(chosen.output, record.document(results, facts, used))
     print()
@@ -162,7 +162,7 @@ def run(chosen: argparse.Namespace) -> int:
 def compare_with_baseline(
     path: Path, earlier: Mapping[str, Summary], results: Sequence[Result]
 ) -> int:
-    """Print what has become of an earlier run's figures; the exit status."""
+    """Print the comparison with an earlier run; return the exit status."""
     found = baseline.changes(earlier, results)
     print(f"\nagainst {path}:")
     for text in report.comparison(found):
@@ -172,7 +172,7 @@ def compare_with_baseline(
 
 def main() -> None:
     """Run as a command."""
-    # As Ctrl-C does: everything that was started is ended first.
+    # Like Ctrl-C, SIGTERM first stops everything that was started.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         sys.exit(run(parse()))

@@ -1,9 +1,9 @@
-"""A program that is ``--count`` agents, for looking at the server; see :mod:`benchmarks.crowd`.
+"""Run ``--count`` agents in one process, to measure the server; see :mod:`benchmarks.crowd`.
 
-First all get certificates, then ``--connect`` of them keep sessions. The meta port serves
-``/readyz``, which is 200 when that is so, ``/figures`` (JSON), and ``/connect?count=N&rate=R``
-(POST), which has N of them keep sessions, R more each second. What the process takes is not what
-as many agents take.
+First all agents get certificates, then ``--connect`` of them maintain sessions. The meta port
+serves ``/readyz``, which is 200 once that is done, ``/figures`` (JSON), and
+``/connect?count=N&rate=R`` (POST), which makes N agents maintain sessions, adding R each second.
+This process does not use as many resources as that number of real agents.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from yurttunnel.tunnel.direct.reactor import with_transports
 from yurttunnel.tunnel.reactor import installed_reactor
 
 RATE = 50.0
-"""Agents that begin each second unless something else is said."""
+"""The default number of agents that connect each second."""
 
 ENDING_SECONDS = 0.5
-"""How long the last words of the sessions have to be sent."""
+"""The time for the last frames of the sessions to be sent."""
 
 DESCRIPTORS = 64
-"""What the process has open besides one connection for each agent."""
+"""The number of file descriptors in addition to one connection for each agent."""
 
 
 class _Page(Resource):
-    """What is asked of the program; see the module."""
+    """The pages of the meta port; see the module docstring."""
 
     isLeaf = True
 
@@ -56,7 +56,7 @@ class _Page(Resource):
         self._desired = desired
 
     def render_GET(self, request: Request) -> bytes:
-        """Return how far it is."""
+        """Return the state of the agents."""
         stats = self._crowd.stats()
         connected = len(stats.connected_since)
         if request.path == b"/readyz":
@@ -69,7 +69,7 @@ class _Page(Resource):
         return b"no such page\n"
 
     def render_POST(self, request: Request) -> bytes:
-        """Have more agents keep sessions."""
+        """Connect more agents."""
         if request.path != b"/connect":
             request.setResponseCode(404)
             return b"no such page\n"
@@ -80,7 +80,7 @@ class _Page(Resource):
 
 
 def parse() -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--enrolling", type=int, required=True)
@@ -94,7 +94,7 @@ def parse() -> argparse.Namespace:
 
 
 def _log_warnings() -> None:
-    """Write what is not in order: that thousands of agents connect is expected."""
+    """Log warnings only: connections of thousands of agents are expected."""
     worth_it = LogLevelFilterPredicate(LogLevel.warn)
     observer = FilteringLogObserver(textFileLogObserver(sys.stderr), [worth_it])
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
@@ -106,7 +106,7 @@ def _stop(crowd: Crowd) -> Deferred[None]:
 
 
 def main() -> None:
-    """Run until a signal comes."""
+    """Run until a signal is received."""
     arguments = parse()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if most != resource.RLIM_INFINITY and most < arguments.count + DESCRIPTORS:

@@ -13,15 +13,16 @@ from benchmarks.result import Result, Verdict
 from benchmarks.summary import Summary, summarize
 
 TOLERATED = 0.10
-"""The loss beyond the spread that is not yet one."""
+"""The fraction by which a line may be worse, beyond the spread."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One line, then and now.
+    """One line in the earlier run and now.
 
-    ``loss`` is the part of the earlier figure that is gone, between the ends of both spreads that
-    face each other: the worse quartile then, the better quartile now. It is 0 where they overlap.
+    ``loss`` is the loss as a fraction of the earlier figure, measured between the nearest ends of
+    both spreads: the worse quartile of the earlier run, and the better quartile of this one. It is
+    0 if the spreads overlap.
     """
 
     name: str
@@ -31,12 +32,12 @@ class Change:
 
     @property
     def is_loss(self) -> bool:
-        """Whether the line has lost more than noise explains."""
+        """Whether the loss is more than noise."""
         return self.loss > TOLERATED
 
 
 def read_baseline(path: Path) -> dict[str, Summary]:
-    """Read what was judged, by the names of the lines; raises :class:`BenchmarkFailed`."""
+    """Read the judged values by the names of the lines; raises :class:`BenchmarkFailed`."""
     try:
         document = json.loads(path.read_text("utf-8"))
         if document["format"] != FORMAT:
@@ -54,7 +55,7 @@ def read_baseline(path: Path) -> dict[str, Summary]:
 
 
 def changes(baseline: Mapping[str, Summary], results: Sequence[Result]) -> list[Change]:
-    """Compare the lines that both runs have, and that can be trusted now."""
+    """Compare the lines that are in both runs, and trusted in this one."""
     return [
         _change(result, baseline[result.line.name])
         for result in results
@@ -68,6 +69,6 @@ def _change(result: Result, before: Summary) -> Change:
         worst, lost = before.low, before.low - now.high
     else:
         worst, lost = before.high, now.low - before.high
-    # Memory that did not grow at all, as it may in few runs, leaves nothing to lose a part of.
+    # Memory may not have grown at all in a few runs, which leaves no value to divide by.
     loss = lost / worst if worst > 0 else 0.0
     return Change(result.line.name, before, now, max(0.0, loss))

@@ -1,4 +1,4 @@
-"""Everything that a run needs, side by side: the load, the pair of nginx, the tunnel, the link."""
+"""The environment of a run: the load, the pair of nginx proxies, the tunnel and the long link."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ NEAR, FAR = "edge-1", "edge-2"
 """The node beside the server, and the one behind the long link."""
 
 DELAY = 0.030
-"""Seconds that the long link takes for each direction."""
+"""The delay of the long link in each direction, in seconds."""
 
 RATE = 125_000_000
-"""What it carries each way in bytes a second: 1 Gbit/s."""
+"""The rate of the long link in each direction, in bytes a second: 1 Gbit/s."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How long each run is: ``seconds`` of requests, ``megabytes`` (10^6 bytes) of all streams."""
+    """The size of a run: ``seconds`` of requests, or ``megabytes`` (10^6 bytes) of all streams."""
 
     seconds: float
     warm_up: float
@@ -37,7 +37,7 @@ class Scale:
 class Bench:
     """Starts everything in ``directory``; it ends with ``stack``.
 
-    Konnectivity takes part where its programs are at hand.
+    Konnectivity takes part if its programs are installed.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class Bench:
         return contestant.route in self._tested
 
     def _link(self, port: int) -> int:
-        """Start a long link to a port; the port of its near end."""
+        """Start a long link to a port; return the port of its near end."""
         answer = self._clients.ask(
             {"work": "link", "target": f"127.0.0.1:{port}", "delay": DELAY, "rate": RATE}
         )
         return int(answer["port"])
 
     def _way(self, route: Route) -> dict[str, str]:
-        """Describe a route as the driver takes it."""
+        """Describe a route in the format of the driver."""
         plain = self._backend.plain_port
         match route:
             case Route.PAIR:
@@ -124,7 +124,7 @@ class Bench:
                 }
 
     def run(self, contestant: Contestant) -> Run:
-        """Have one contestant do its work once; raises ``BenchmarkFailed``."""
+        """Run the work of one contestant once; raises ``BenchmarkFailed``."""
         work, tested = contestant.work, self._tested[contestant.route]
         scale = self._scale
         result = self._clients.run(
@@ -140,7 +140,7 @@ class Bench:
             },
             self._backend,
         )
-        # The keys of a JSON object are text.
+        # The keys of a JSON object are strings.
         cpu = {
             name: sum(float(result["tested_cpu"][str(pid)]) for pid in pids)
             for name, pids in tested.items()
@@ -152,7 +152,7 @@ class Bench:
             seconds=result["seconds"],
             tested_cpu=cpu,
             driver_cpu=driver,
-            # Counted in hundredths of a second at other moments, so that it can come out below 0.
+            # Counted in hundredths of a second and at other moments, so it could be negative.
             others_cpu=max(0.0, result["machine_cpu"] - driver - sum(cpu.values())),
         )
 

@@ -1,11 +1,11 @@
-"""Count the function calls that one dial and one request cost the server, the agent and the hub.
+"""Count the function calls of the server, the agent and the hub for one dial and one request.
 
 ``python -m benchmarks.calls`` prints a line for each. Unlike times, the counts are the same on
-every machine, but for what the reactor does in each of its turns, of which a busy machine has a
-few more; so they show the cost of a change that no time would. Calls of Python functions are the
-figure that is kept low, those of functions in C are told beside it. The clients come one after the
-other: who shares a turn of the reactor with others costs less. Counted is the main thread alone, so
-of the hub not the cache's.
+every machine, except for the calls in each iteration of the reactor, of which a busy machine has a
+few more. So they show the cost of a change that is too small to be measured as time. The number of
+calls of Python functions is to be kept low; calls of C functions are printed as well. The clients
+run one after the other, because clients that share an iteration of the reactor cost less. Only the
+main thread is counted, so the hub's cache thread is not.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from benchmarks.processes import BenchmarkFailed, Program, working_directory
 from benchmarks.tunnel import Agent, Server, Settings
 
 WARM_UP = 20
-"""How often something is done before the counting begins."""
+"""The number of repetitions before the counting begins."""
 
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 _SECONDS = 10.0
 
 
 class Backend:
-    """What is behind the tunnel: sends back what comes, or answers each request over TLS."""
+    """The backend behind the tunnel: an echo server, and an HTTPS server."""
 
     def __init__(self, stack: ExitStack, pair: KeyPair) -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -80,7 +80,7 @@ def _echo(connection: socket.socket) -> None:
 
 
 def dial(server: Server, port: int) -> None:
-    """Dial by CONNECT, have a few bytes sent back, and end."""
+    """Dial by CONNECT, have a few bytes echoed, and close."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(_SECONDS)
         client.connect(str(server.socket))
@@ -94,7 +94,7 @@ def dial(server: Server, port: int) -> None:
 
 
 def keep_alive(server: Server, port: int, stack: ExitStack) -> Callable[[], None]:
-    """Connect to --secure-port; what is returned makes one request by that connection."""
+    """Connect to --secure-port; return a function that sends one request on the connection."""
     context = ssl.create_default_context(cafile=str(server.state / "ca.crt"))
     context.check_hostname = False
     context.load_cert_chain(server.state / "client.crt", server.state / "client.key")
@@ -114,7 +114,7 @@ def keep_alive(server: Server, port: int, stack: ExitStack) -> Callable[[], None
 
 @contextmanager
 def counted_hub(directory: Path, authority: Authority) -> Iterator[tuple[Hub, str]]:
-    """Run a hub that is online before an API server in Go; beside it the JSON of its node."""
+    """Run a hub that is online with an API server in Go; yield it with the JSON of its node."""
     objects, state = directory / "objects", directory / "hub"
     objects.mkdir()
     state.mkdir()
@@ -126,7 +126,7 @@ def counted_hub(directory: Path, authority: Authority) -> Iterator[tuple[Hub, st
 
 
 def get_node(hub: Hub, node: str, stack: ExitStack) -> Callable[[], None]:
-    """Connect to a hub as kubelet; what is returned gets the node by that connection."""
+    """Connect to a hub as kubelet; return a function that gets the node on the connection."""
     address = "127.0.0.1", hub.port
     client = stack.enter_context(socket.create_connection(address, _SECONDS))
     request = (
@@ -154,7 +154,7 @@ def _read_until(client: socket.socket, end: bytes) -> None:
 
 
 def counted(program: Program) -> Counter[str]:
-    """Ask a program for its calls so far, by function; ``c`` are all those of C."""
+    """Return the calls of a program so far, by function; ``c`` is the total of all C functions."""
     path = program.log.parent / f"calls.{program.pid}"
     path.unlink(missing_ok=True)
     os.kill(program.pid, signal.SIGUSR1)
@@ -165,10 +165,10 @@ def counted(program: Program) -> Counter[str]:
 def measure(
     programs: dict[str, Program], act: Callable[[], None], times: int
 ) -> dict[str, Counter[str]]:
-    """Return the calls of each program for one ``act``, on an average of ``times``."""
+    """Return the calls of each program during ``times`` calls of ``act``, after a warm-up."""
     for _ in range(WARM_UP):
         act()
-    # What the last one has left behind belongs to it.
+    # Wait for the calls that the last one still causes.
     time.sleep(0.2)
     before = {name: counted(program) for name, program in programs.items()}
     for _ in range(times):

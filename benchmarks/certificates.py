@@ -1,4 +1,4 @@
-"""Certificates for what the tunnel is held against, of the same kind as its own: P-256."""
+"""Certificates for the peers of the comparison, of the same kind as the tunnel's: P-256."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class KeyPair:
 
 
 class Authority:
-    """Signs certificates and leaves them in ``directory``; its own is ``certificate``."""
+    """Signs certificates and stores them in ``directory``; its own is ``certificate``."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -44,9 +44,9 @@ class Authority:
     def issue(
         self, name: str, subject: x509.Name | None = None, further: Sequence[x509.GeneralName] = ()
     ) -> KeyPair:
-        """Sign a certificate for ``name`` and 127.0.0.1, good for either end of a connection.
+        """Sign a certificate for ``name`` and 127.0.0.1, valid for either end of a connection.
 
-        ``further`` are more names that it is for; ``subject`` is in the place of ``name``.
+        ``further`` are additional names; ``subject`` replaces ``name`` as the subject.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         names = [x509.DNSName(name), x509.IPAddress(ip_address("127.0.0.1")), *further]

@@ -1,9 +1,9 @@
-"""``twist`` whose function calls are counted.
+"""``twist`` with counted function calls.
 
-A program by itself, which ``--reactor counted`` of :mod:`benchmarks.tunnel` starts in the place of
-``twist``. At SIGUSR1 it writes how often its main thread has called functions so far into the file
-``calls.PID`` of the directory that it was started in: a JSON object with the number for ``c``, all
-functions of C, and for each function of Python by its module and name.
+A standalone program, which the reactor ``counted`` of :mod:`benchmarks.tunnel` starts instead of
+``twist``. On SIGUSR1 it writes the number of function calls in its main thread so far to the file
+``calls.PID`` in its start directory: a JSON object with the total of all C functions as ``c``, and
+the number for each Python function by its file and name.
 """
 
 import gc
@@ -30,7 +30,7 @@ def _count(frame: FrameType, event: str, argument: Any) -> None:
 
 
 def _tell(*signal_and_frame: object) -> None:
-    # What this costs is nobody's.
+    # The calls of this function are not counted.
     sys.setprofile(None)
     path = f"calls.{os.getpid()}"
     counted = Counter({"c": _c})
@@ -43,9 +43,9 @@ def _tell(*signal_and_frame: object) -> None:
 
 
 def main() -> None:
-    """Count from here on, and be ``twist``."""
-    # CPython 3.11.2's collector follows what suspended generators of a profiled program no longer
-    # hold, and crashes.
+    """Start counting, and run ``twist``."""
+    # The garbage collector of CPython 3.11.2 follows stale references in suspended generators of a
+    # profiled program, and crashes.
     gc.disable()
     signal.signal(signal.SIGUSR1, _tell)
     sys.setprofile(_count)

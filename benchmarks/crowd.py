@@ -1,7 +1,8 @@
-"""Many agents in one process: each with its node, certificate, enrolment and session.
+"""Many agents in one process, each with its own node, certificate, enrolment and session.
 
-They are the agent's own parts from the sessions down to TLS, with its delays. What an agent has
-once in its process (meta port, figures, dialer) they share, so that thousands fit into one.
+They use the real agent's code from the sessions down to TLS, with its backoff. They share the parts
+that an agent process has once (meta port, counters, dialer), so that thousands fit into one
+process.
 """
 
 from __future__ import annotations
@@ -46,34 +47,34 @@ from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.hello import Hello, Limits
 
 FIRST_ADDRESS = int(ip_address("10.0.0.1"))
-"""The address of the first node; nobody connects to it, each node has one of its own."""
+"""The address of the first node; each node has its own, and nothing connects to them."""
 
 LOOPBACK = ip_address("127.0.0.1")
-"""Where the names of all nodes lead to, seen from the node itself."""
+"""The address that the names of all nodes resolve to, on the node itself."""
 
 AT_A_TIME = 8
-"""Enrolments at a time, so that the server is asked as fast as it answers and no faster."""
+"""The number of concurrent enrolments, so that the server is kept busy but not overloaded."""
 
 MOST_CONNECTING = 512
-"""Attempts under way at a time. An agent on a machine of its own answers its server within a round
-trip; in one process it would wait for thousands that are all begun, longer than the server waits.
-"""
+"""The number of concurrent connection attempts. An agent on its own machine answers its server
+within a round trip; in this process it would wait for thousands of other attempts, for longer than
+the server's timeout."""
 
 MEMORY_BUDGET = 1024 * 1024 * 1024
-"""What the streams of all sessions may be promised together, bytes."""
+"""The memory budget in bytes for the streams of all sessions."""
 
 
 NODE_NAME = "many-%d"
-"""The name of the node of an agent; they are counted from 0."""
+"""The name of an agent's node, numbered from 0."""
 
 
 @dataclass(slots=True)
 class Stats:
-    """What can be told of the crowd at a moment.
+    """A snapshot of the agents.
 
-    ``enrolled`` of them have enrolled, in ``enrolment_seconds`` together. ``failed_attempts`` ended
-    before the server's HELLO. ``connected_since`` is when the session of each connected agent has
-    begun, in seconds since the epoch.
+    ``enrolled`` agents have enrolled, in a total of ``enrolment_seconds``. ``failed_attempts`` is
+    the number of connection attempts that ended before the server's HELLO. ``connected_since`` are
+    the start times of the sessions of all connected agents, in seconds since the epoch.
     """
 
     enrolled: int
@@ -85,10 +86,10 @@ class Stats:
 class Crowd:
     """``count`` agents of the server at ``host`` and ``port`` whose state is in ``server_state``.
 
-    :meth:`get_certificates` has ``enrolling`` of them enrol; the others get certificates of the
-    same kind by the key of the authority itself, which takes less time. :meth:`connect` has some
-    of them begin. Every port of 127.0.0.1 may be reached through each of them, by the name of its
-    node.
+    :meth:`get_certificates` enrolls ``enrolling`` of them; the certificates of the others are of
+    the same kind but signed directly with the authority's key, which is faster. :meth:`connect`
+    connects some of them. Through each agent every port of 127.0.0.1 is reachable by the name of
+    its node.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class Crowd:
         self._context = SessionContext(reactor, counters, MemoryBudget(MEMORY_BUDGET), dialer)
 
     async def get_certificates(self) -> None:
-        """Get a certificate for each agent; raises ``FirstError`` when one gets none."""
+        """Get a certificate for each agent; raises ``FirstError`` if one fails."""
         await self._enroll()
         authority = Authority.open(self._reactor, StateDirectory.open_existing(self._server_state))
         for number in range(self._enrolling, self._count):
@@ -130,7 +131,7 @@ class Crowd:
     async def _enroll(self) -> None:
         began = time.monotonic()
         token = JoinToken.parse((self._server_state / "join-token").read_text("ascii").strip())
-        # Each worker takes the next number when it has done one.
+        # The workers share the iterator: each takes the next number when it has finished one.
         work = (self._enroll_one(number, token) for number in range(self._enrolling))
         workers = [self._context.cooperator.cooperate(work) for _ in range(AT_A_TIME)]
         await gatherResults([each.whenDone() for each in workers], consumeErrors=True)
@@ -150,11 +151,11 @@ class Crowd:
 
     @property
     def has_certificates(self) -> bool:
-        """Whether each agent has one."""
+        """Whether each agent has a certificate."""
         return len(self._contexts) == self._count
 
     def connect(self, count: int, rate: float) -> None:
-        """Have the first ``count`` agents keep sessions, at most ``rate`` more each second."""
+        """Connect the first ``count`` agents, at most ``rate`` each second."""
         if self._starting is not None:
             self._starting.cancel()
             self._starting = None
@@ -184,7 +185,7 @@ class Crowd:
         return [session for agent in self._agents for session in agent.sessions()]
 
     def stats(self) -> Stats:
-        """Count."""
+        """Return a snapshot."""
         return Stats(
             enrolled=self._enrolling,
             enrolment_seconds=self._enrolment_seconds,
@@ -205,9 +206,9 @@ class Crowd:
 
 @implementer(IStreamClientEndpoint)
 class _InTurn:
-    """Connects through ``endpoint`` when it has one of the ``turns``.
+    """Connects through ``endpoint`` once it has acquired one of the ``turns``.
 
-    It keeps that until the session has begun, or the attempt has come to nothing.
+    It releases that when the session has begun, or the attempt has failed.
     """
 
     def __init__(self, endpoint: IStreamClientEndpoint, turns: DeferredSemaphore) -> None:
@@ -241,7 +242,7 @@ class _InTurn:
             self._turns.release()
             lost(reason)
 
-        connection.start = begun  # type: ignore[method-assign] # nothing else tells of it
+        connection.start = begun  # type: ignore[method-assign] # no event reports it
         connection.connectionLost = failed  # type: ignore[method-assign] # as above
 
 

@@ -1,4 +1,4 @@
-"""What is demanded of a program beside nginx, and what came out."""
+"""The required and the measured figures of a program that is compared with nginx."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _ROW = "{:<44} {:>12} {:>12} {:>11} {:>24}  {:<8} {}"
 
 @dataclass(frozen=True)
 class Demand:
-    """One figure: ``reach`` is what it has to be at most, or at least, if it has to be anything.
+    """The requirement for one figure: ``reach`` is its maximum or minimum, if there is one.
 
-    With ``ratio`` it is the ratio to nginx.
+    With ``ratio`` the figure is the ratio to nginx.
     """
 
     title: str
@@ -27,7 +27,7 @@ class Demand:
 
 @dataclass
 class Figure:
-    """All values of one figure: ours, and those of nginx right before each, if any."""
+    """All values of one figure: ours, and that of nginx measured before each, if any."""
 
     demand: Demand
     ours: list[float] = field(default_factory=list)
@@ -35,19 +35,19 @@ class Figure:
 
     @property
     def judged(self) -> list[float]:
-        """What the demand is about."""
+        """The values that the requirement applies to."""
         if not self.demand.ratio:
             return self.ours
         return [ours / peer for ours, peer in zip(self.ours, self.peer, strict=True)]
 
     @property
     def summary(self) -> Summary:
-        """The middle and the spread of what is judged."""
+        """The median and the spread of the judged values."""
         return summarize(self.judged)
 
     @property
     def verdict(self) -> str:
-        """Whether it is as demanded; empty where nothing is."""
+        """Whether the requirement is met; empty if there is none."""
         demand = self.demand
         if demand.reach is None:
             return ""
@@ -56,7 +56,7 @@ class Figure:
         return "holds" if good else "misses"
 
     def row(self) -> str:
-        """Write a line of the table."""
+        """Return a row of the table."""
         demand, summary = self.demand, self.summary
         show = "{:.2f}".format if demand.ratio else demand.unit.show
         reach = ""
@@ -73,7 +73,7 @@ class Figure:
         ).rstrip()
 
     def record(self) -> dict[str, Any]:
-        """Return all of it, as :mod:`json` takes it."""
+        """Return the figure as a dictionary for :mod:`json`."""
         summary, demand = self.summary, self.demand
         return {
             "title": demand.title,
@@ -91,5 +91,5 @@ class Figure:
 
 
 def heading(name: str, peer: str = "nginx") -> str:
-    """Head the table of figures of ``name`` beside those of ``peer``."""
+    """Return the heading of the table that compares ``name`` with ``peer``."""
     return _ROW.format("figure", peer, name, "judged", "quartiles", "reach", "").rstrip()

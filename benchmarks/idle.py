@@ -1,4 +1,4 @@
-"""What the tunnel takes when nothing happens: its memory, and the time of its start."""
+"""The idle tunnel: its memory, and its start time."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from benchmarks.tunnel import Agent, ManyAgents, Server, Settings
 FURTHER_AGENTS = 50
 
 RATE = 50.0
-"""How many of them connect each second, so that their handshakes do not come all at once."""
+"""The number of agents that connect each second, to spread their handshakes."""
 
 CALM = 2.0
-"""Seconds from the last event until memory is looked at."""
+"""Seconds from the last event until memory is measured."""
 
 
 def measure(directory: Path, settings: Settings) -> dict[str, float]:
-    """Start a server and an agent, let them be, and have more agents connect.
+    """Start a server and an agent, measure them while idle, then connect more agents.
 
-    The figures are by the names of their lines.
+    Returns the figures by the names of their lines.
     """
     authority = Authority(directory).certificate
     with ExitStack() as stack:
         server = stack.enter_context(Server(directory, settings, authority))
         agent = stack.enter_context(Agent(directory, settings, "edge-1", server, server.agent_port))
-        # What is measured is a process that has nothing to do.
+        # Wait until the processes are idle.
         time.sleep(CALM)
         before = resident(server.pid)
         both = before + resident(agent.pid)
@@ -36,7 +36,7 @@ def measure(directory: Path, settings: Settings) -> dict[str, float]:
         stack.enter_context(many)
         many.have_certificates(60)
         many.connect(FURTHER_AGENTS, RATE, 60)
-        # What is measured is a process that has nothing to do.
+        # Wait until the processes are idle.
         time.sleep(CALM)
         growth = resident(server.pid) - before
         return {

@@ -1,9 +1,9 @@
-"""What a large cluster costs a server: its reactor while the first lists come, and its memory.
+"""The cost of a large cluster for a server: reactor lag during the initial lists, and memory.
 
-Run it with ``python -m benchmarks.informers``. It starts a server in cluster mode twice, against
-the embedded API: while that is empty, and when it has 1,000 nodes and 20,000 pods of 5 to 6 KB.
-The lag is that of a timer, so whatever else the machine does counts, too: trust it only when the
-server has hardly waited for a CPU.
+Run it with ``python -m benchmarks.informers``. It starts a server in cluster mode twice with the
+embedded API, which is first empty, and then has 1,000 nodes and 20,000 pods of 5 to 6 KB. The lag
+is that of a timer, so other load on the machine counts too: trust it only if the server has hardly
+waited for a CPU.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from yurttunnel.quickstart.trust import QuickstartTrust
 from yurttunnel.tunnel import tls
 
 CALM_SECONDS = 3.0
-"""From the last list until memory is looked at."""
+"""The time from the last list until memory is measured."""
 MOST_SECONDS = 120.0
-"""For a start."""
+"""The maximum time of a start."""
 INCOMPLETE = "has not told all yet"
-"""What ``/readyz`` says while lists are missing."""
+"""A part of the body of ``/readyz`` while lists are missing."""
 
 
 @dataclass
 class Stats:
-    """What was measured of one start: seconds, and bytes."""
+    """The figures of one start, in seconds and bytes."""
 
     seconds: float
     lag: float
@@ -72,7 +72,7 @@ async def main(reactor: Any) -> None:
 
 
 def _start_api(reactor: Any, directory: Path) -> tuple[Store, Path]:
-    """Serve an empty API until the process ends; give its store, and how to ask it."""
+    """Serve an empty API until the process ends; return its store and a kubeconfig."""
     port = free_ports.take()
     trust = QuickstartTrust(reactor, directory / "authority", "nobody")
     store = Store(reactor)
@@ -103,7 +103,7 @@ async def _measure(reactor: Any, directory: Path, kubeconfig: Path) -> Stats:
                 raise BenchmarkFailed(f"the caches are not complete; the log ends:\n{end}")
             await deferLater(reactor, 0.1)
         seconds = reactor.seconds() - began
-        # The longest lag of the last minute; a start takes less than that.
+        # The longest lag of the last minute; a start takes less than a minute.
         _, metrics = await _get(meta_port, "/metrics")
         found = re.search(r"(?m)^yurttunnel_server_reactor_lag_seconds (\S+)$", metrics)
         if found is None:
@@ -114,7 +114,7 @@ async def _measure(reactor: Any, directory: Path, kubeconfig: Path) -> Stats:
 
 
 def _waited(pid: int) -> float:
-    """Return the seconds in which a process could have run but for others (Linux, schedstat)."""
+    """Return the seconds for which a process has waited for a CPU (Linux, schedstat)."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 
@@ -122,7 +122,7 @@ def _waited(pid: int) -> float:
 def _server(
     directory: Path, kubeconfig: Path
 ) -> Generator[tuple[subprocess.Popen[bytes], int], None, None]:
-    """Run a server; give its process and its meta port."""
+    """Run a server; yield its process and its meta port."""
     agent_port, secure_port, insecure_port, meta_port = (free_ports.take() for _ in range(4))
     command = [
         sys.executable, "-m", "twisted", "yurttunnel-server",

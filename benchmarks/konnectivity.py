@@ -1,8 +1,8 @@
-"""Konnectivity, where its programs are at hand: the tunnel of most clusters, beside ours.
+"""Konnectivity, the tunnel of most clusters, for comparison if its programs are installed.
 
-``KONNECTIVITY`` names the directory with ``proxy-server`` and ``proxy-agent`` of
-apiserver-network-proxy (or ``server`` and ``agent``, as ``go build`` of its ``cmd`` names them).
-They run as kubeadm has them: HTTP CONNECT on a Unix socket, mutual TLS between the two.
+``KONNECTIVITY`` is the directory with ``proxy-server`` and ``proxy-agent`` of
+apiserver-network-proxy (or ``server`` and ``agent``, as ``go build`` in its ``cmd`` names them).
+They run as under kubeadm: HTTP CONNECT on a Unix socket, mutual TLS between the two.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ VARIABLE = "KONNECTIVITY"
 
 
 def konnectivity_programs() -> tuple[str, str] | None:
-    """Return server and agent as ``KONNECTIVITY`` has them, or PATH; ``None`` without them.
+    """Return the server and agent in ``KONNECTIVITY`` or PATH; ``None`` if there are none.
 
-    Raises :class:`BenchmarkFailed` where the variable names a directory that has them not.
+    Raises :class:`BenchmarkFailed` if the variable is set but its directory lacks them.
     """
     directory = os.environ.get(VARIABLE)
     names = [("proxy-server", "proxy-agent")]
@@ -41,7 +41,7 @@ def konnectivity_programs() -> tuple[str, str] | None:
 
 
 class Konnectivity:
-    """Server and agent, started in ``directory`` until ``stack`` ends."""
+    """The server and agent, which run in ``directory`` until ``stack`` ends."""
 
     def __init__(self, stack: ExitStack, directory: Path, programs: tuple[str, str]) -> None:
         authority = Authority(directory)
@@ -88,7 +88,7 @@ class Konnectivity:
 
 
 def _is_ready(port: int) -> bool:
-    """Return whether the agent says that it has a server."""
+    """Return whether the agent reports that it is connected to a server."""
     try:
         with socket.create_connection(("127.0.0.1", port), 1) as asking:
             asking.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")

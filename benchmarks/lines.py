@@ -1,4 +1,4 @@
-"""What is measured: one :class:`RatioLine` or :class:`IdleLine` for each line of the table."""
+"""The lines of the table: one :class:`RatioLine` or :class:`IdleLine` for each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.run import Unit
 
 
 class Route(Enum):
-    """How the load gets to its backend."""
+    """The route from the load to its backend."""
 
     PAIR = "pair"
     """TCP to the first nginx, TLS to the second, TCP to the backend."""
@@ -22,11 +22,11 @@ class Route(Enum):
     LONG_TCP = "long-tcp"
     """Plain TCP on the long link."""
     LONG_CONNECT = "long-connect"
-    """As CONNECT, by an agent that dialed the server over the long link."""
+    """Like CONNECT, through an agent that is connected to the server over the long link."""
 
 
 class Figure(Enum):
-    """What of a run counts."""
+    """The figure of a run that is compared."""
 
     RATE = "operations a second"
     P50 = "the median of their times"
@@ -42,12 +42,12 @@ class Figure(Enum):
 
 @dataclass(frozen=True)
 class Work:
-    """What the load does.
+    """The work of the load.
 
-    ``kind`` is a command of the driver: ``requests`` (each client asks for two bytes again and
-    again on one connection), ``connections`` (connect, ask once, close), ``download`` and
-    ``upload`` (each client carries one body). ``stalled`` clients more have asked for a GiB and do
-    not read it.
+    ``kind`` is a command of the driver: ``requests`` (each client requests two bytes repeatedly on
+    one connection), ``connections`` (connect, send one request, close), ``download`` and ``upload``
+    (each client transfers one body). ``stalled`` is the number of additional clients that have
+    requested a GiB and do not read it.
     """
 
     kind: str
@@ -58,7 +58,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Contestant:
-    """Who does which work."""
+    """A contestant: a name, a route and the work."""
 
     name: str
     route: Route
@@ -67,7 +67,7 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the table: ``reach`` is what it has to be, at least or at most."""
+    """One line of the table; ``reach`` is its minimum or maximum."""
 
     name: str
     title: str
@@ -76,16 +76,16 @@ class Line:
     unit: Unit
 
     def holds(self, value: float) -> bool:
-        """Whether a value is as good as it has to be."""
+        """Return whether a value meets the requirement."""
         return value >= self.reach if self.higher_is_better else value <= self.reach
 
 
 @dataclass(frozen=True)
 class RatioLine(Line):
-    """A line whose ``reach`` is a ratio, the figure of ``ours`` to that of ``peer``.
+    """A line whose ``reach`` is the ratio of the figure of ``ours`` to that of ``peer``.
 
-    ``other`` runs in the same rounds where it is at hand, and is judged by nothing.
-    ``reach_cost`` are the CPU seconds, of both of our programs, for a request or byte at most.
+    ``other`` runs in the same rounds if it is available; there is no requirement for it.
+    ``reach_cost`` is the maximum of CPU seconds of both our programs for a request or byte.
     """
 
     peer: Contestant
@@ -96,7 +96,7 @@ class RatioLine(Line):
 
 @dataclass(frozen=True)
 class IdleLine(Line):
-    """A line whose ``reach`` is in its unit: something that ``idle.measure`` gives by this name."""
+    """A line whose ``reach`` is in its unit; ``idle.measure`` returns its value by this name."""
 
 
 PEER, OURS, OTHER = "nginx pair", "yurttunnel", "Konnectivity"
@@ -106,7 +106,7 @@ _OTHERS = Work("requests", 4, Figure.P99)
 
 
 def _through_all(name: str, title: str, reach: float, work: Work, reach_cost: float) -> RatioLine:
-    """Make a line on which all do the same."""
+    """Return a line with the same work for all contestants."""
     return RatioLine(
         name, title, reach, work.figure is not Figure.P50, work.figure.unit,
         Contestant(PEER, Route.PAIR, work), Contestant(OURS, Route.CONNECT, work),

@@ -1,4 +1,4 @@
-"""The load: built from ``driver/``, started once, asked for one run after another."""
+"""The load: a Go program in ``driver/``, started once, which performs one run after another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.processes import BenchmarkFailed
 SOURCE = Path(__file__).resolve().parent / "driver"
 
 ANSWER_SECONDS = 300.0
-"""How long the driver may take for one run; its own deadlines are shorter."""
+"""The time that the driver may take for one run; its own timeouts are shorter."""
 
 
 def go_compiler() -> str:
@@ -30,7 +30,7 @@ def go_compiler() -> str:
 
 
 def build(directory: Path) -> Path:
-    """Compile the driver; it needs no module but Go's own library."""
+    """Compile the driver, which needs only Go's standard library."""
     program = directory / "driver"
     done = subprocess.run(
         [go_compiler(), "build", "-o", str(program), "."],
@@ -68,7 +68,7 @@ class _Process:
         return self._process.pid
 
     def ask(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Have one command performed; raises :class:`BenchmarkFailed` when that could not be."""
+        """Send one command and return its result; raises :class:`BenchmarkFailed` if it fails."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command).encode() + b"\n")
         self._process.stdin.flush()
@@ -77,7 +77,7 @@ class _Process:
     def _answer(self) -> dict[str, Any]:
         output = self._process.stdout
         assert output is not None
-        # One line answers one command, so that nothing of it can be in the buffer before.
+        # Each command is answered with one line, so the buffer is empty before.
         if not select.select([output], [], [], ANSWER_SECONDS)[0]:
             raise BenchmarkFailed(f"the driver has not answered for {ANSWER_SECONDS:.0f} s")
         line = output.readline()
@@ -90,7 +90,7 @@ class _Process:
 
 
 class Api(_Process):
-    """An API server of what is in a directory, on ``port``, by ``identity``."""
+    """An API server for the objects in a directory, on ``port``, with ``identity``."""
 
     def __init__(self, program: Path, identity: KeyPair, objects: Path) -> None:
         super().__init__(program, *_identity(identity), "-objects", str(objects))
@@ -98,9 +98,9 @@ class Api(_Process):
 
 
 class Backend(_Process):
-    """What the clients ask: at ``address``, by TCP on ``plain_port`` and by TLS on ``secure_port``.
+    """The backend of the clients at ``address``: TCP on ``plain_port``, TLS on ``secure_port``.
 
-    What comes by UDP to ``echo_port`` is sent back.
+    ``echo_port`` echoes UDP datagrams.
     """
 
     def __init__(self, program: Path, identity: KeyPair, address: str = "127.0.0.1") -> None:
@@ -110,7 +110,7 @@ class Backend(_Process):
         self.echo_port = self.ports["echo"]
 
     def expect(self, streams: int, size: int) -> None:
-        """Have memory for uploads that are about to begin, so many of ``size`` bytes each."""
+        """Reserve memory for ``streams`` uploads of ``size`` bytes each."""
         self.ask({"streams": streams, "bytes": size})
 
     def received(self, streams: int, size: int) -> list[str]:
@@ -120,13 +120,13 @@ class Backend(_Process):
 
 
 class Clients(_Process):
-    """The clients: the program without arguments."""
+    """The clients: the driver without arguments."""
 
     def run(self, command: dict[str, Any], backend: Backend) -> dict[str, Any]:
-        """Have the clients do one piece of work; ``driver_cpu`` is the backend's as well.
+        """Run one command of the clients; ``driver_cpu`` includes the backend.
 
-        Raises :class:`BenchmarkFailed` when they could not, or when something else has arrived at
-        the backend than what was uploaded.
+        Raises :class:`BenchmarkFailed` if it fails, or if the backend did not receive what was
+        uploaded.
         """
         uploads = command["work"] == "upload"
         if uploads:

@@ -1,4 +1,4 @@
-"""On what, and with what, was measured."""
+"""The environment of a measurement: the machine and the versions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """Return the commit, marked when the files are not those of it; empty outside a checkout."""
+    """Return the commit, with a mark if files are modified; empty outside a checkout."""
     return _output(["git", "-C", str(SOURCE), "describe", "--always", "--dirty", "--abbrev=12"])
 
 

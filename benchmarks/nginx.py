@@ -1,10 +1,10 @@
-"""What the tunnel is held against: two nginx, the best C can do at "TCP in, TLS across, TCP out".
+"""The peer of the tunnel: two nginx, the best that C can do at "TCP in, TLS across, TCP out".
 
-The first takes TCP connections and opens TLS to the second with a client certificate; the second
-demands it, and connects to the backend by TCP. Each is one master with one worker, since server
-and agent are one process each: both contestants have two processes that work. Buffers are of
-64 KiB, since those of 16 KiB that nginx comes with cost it a fifth of its bulk. All else is as
-nginx comes, so that a new connection resumes the TLS session of an earlier one.
+The first accepts TCP connections and connects to the second by TLS with a client certificate. The
+second requires it, and connects to the backend by TCP. Each is one master with one worker, because
+server and agent are one process each, so both contestants have two working processes. The buffers
+are 64 KiB: the default of 16 KiB costs nginx a fifth of its bulk throughput. Everything else is the
+default, so a new connection resumes the TLS session of an earlier one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _SECOND = """\
 
 
 class Nginx:
-    """The nginx that is installed; raises :class:`BenchmarkFailed` without one."""
+    """The installed nginx; raises :class:`BenchmarkFailed` if there is none."""
 
     def __init__(self) -> None:
         path = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
@@ -74,9 +74,9 @@ class Nginx:
     def start(
         self, stack: ExitStack, directory: Path, name: str, text: str, ports: Sequence[int]
     ) -> Program:
-        """Run one master with one worker by a configuration, until ``stack`` ends.
+        """Run one master with one worker, with a configuration, until ``stack`` ends.
 
-        It is waited for until it listens on the ``ports``.
+        Returns once it listens on the ``ports``.
         """
         configuration = directory / f"{name}.conf"
         configuration.write_text(text)
@@ -90,9 +90,9 @@ class Nginx:
 
 
 def stream_module(told: str) -> str:
-    """Return the directive that loads the module for TCP, by what ``nginx -V`` has said.
+    """Return the directive that loads the stream module, from the output of ``nginx -V``.
 
-    It is empty when the module is compiled in; raises :class:`BenchmarkFailed` without one.
+    It is empty if the module is compiled in; raises :class:`BenchmarkFailed` if there is none.
     """
     if "--with-stream" in told.split():
         return ""
@@ -107,7 +107,7 @@ def stream_module(told: str) -> str:
 
 
 class Pair:
-    """Both nginx in front of the backend on ``backend_port``, started until ``stack`` ends."""
+    """Both nginx in front of the backend on ``backend_port``, running until ``stack`` ends."""
 
     def __init__(self, stack: ExitStack, directory: Path, nginx: Nginx, backend_port: int) -> None:
         authority = Authority(directory)

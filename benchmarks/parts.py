@@ -1,4 +1,4 @@
-"""A benchmark in parts, each of which has figures; one of a program beside nginx."""
+"""A benchmark in parts, each with several figures, that compares a program with nginx."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from benchmarks.result import OTHERS_LOAD
 
 
 class Bench(Protocol):
-    """Everything that is needed, side by side."""
+    """The environment of the benchmark."""
 
     others_load: float
-    """How many processors other programs kept busy, in the run where it was most."""
+    """The maximum number of processors that other programs kept busy during a run."""
 
 
 AnyBench = TypeVar("AnyBench", bound=Bench)
@@ -29,7 +29,7 @@ Parts = Mapping[str, Callable[[AnyBench], Iterator[Figure]]]
 
 
 def parser(module: str, description: str | None, parts: Mapping[str, Any]) -> Any:
-    """Make the parser of the command line of ``benchmarks.MODULE``."""
+    """Return the command line parser of ``benchmarks.MODULE``."""
     made = argparse.ArgumentParser(prog=f"python -m benchmarks.{module}", description=description)
     made.add_argument("--quick", action="store_true", help="short and few runs")
     made.add_argument(
@@ -56,7 +56,7 @@ def measure(
     facts: Mapping[str, Any],
     peer: str = "nginx",
 ) -> None:
-    """Measure the chosen parts of ``name`` beside ``peer``, print them, and record them with
+    """Measure the chosen parts of ``name`` and ``peer``; print the figures, and write them with
     ``facts``.
     """
     print(heading(name, peer), flush=True)
@@ -69,7 +69,7 @@ def measure(
                 measured.append(figure)
                 print(figure.row(), flush=True)
     finally:
-        # What there is of a run of many minutes is kept when a part fails.
+        # A run takes many minutes, so the figures so far are written if a part fails.
         if measured:
             figures = [figure.record() for figure in measured]
             record.write(chosen.output, {"format": record.FORMAT, **facts, "figures": figures})
@@ -82,8 +82,8 @@ def measure(
 
 
 def run_as_command(module: str, run: Callable[[], None]) -> None:
-    """Run ``benchmarks.MODULE``, and end all that it has started."""
-    # As Ctrl-C does: everything that was started is ended first.
+    """Run ``benchmarks.MODULE``, and stop everything that it has started."""
+    # Like Ctrl-C, SIGTERM first stops everything that was started.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         run()

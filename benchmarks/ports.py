@@ -1,4 +1,4 @@
-"""Loopback ports that nobody uses."""
+"""Free loopback ports."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 
 class NoPorts(Exception):
-    """There are no ports left; one line says of which."""
+    """No free port is left for this process."""
 
 
 class FreePorts:
-    """Loopback ports that nobody uses, and that no two processes of tests and benchmarks choose.
+    """Free loopback ports, of which no two processes of tests and benchmarks choose the same.
 
-    Ports lie below the kernel's ephemeral range, so that no outgoing connection takes one
-    between the choice and the listening. Each process has 60 of its own, as long as it holds the
-    lock on the file of that block.
+    The ports are below the kernel's ephemeral range, so that no outgoing connection uses one before
+    it is listened on. Each process has a block of 60 ports while it holds the lock on the file of
+    that block.
     """
 
     FIRST, BLOCK, BLOCKS = 18000, 60, 200
@@ -28,14 +28,14 @@ class FreePorts:
         self._base = self._claim()
 
     def _claim(self) -> int:
-        """Return the first port of a block, whose lock ends with this process."""
+        """Lock a block until this process ends; return its first port."""
         for attempt in range(self.BLOCKS):
             block = (os.getpid() + attempt) % self.BLOCKS
             path = Path(tempfile.gettempdir(), f"yurttunnel-test-ports-{block}")
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             except PermissionError:
-                # Another user's.
+                # The file belongs to another user.
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,7 +55,7 @@ class FreePorts:
         raise NoPorts(f"ports {self._base} to {self._base + self.BLOCK - 1} are all in use")
 
     def take_row(self, count: int) -> int:
-        """Return the first of ``count`` free ports in a row."""
+        """Return the first of ``count`` consecutive free ports."""
         row: list[int] = []
         for _ in range(2 * self.BLOCK):
             port = self.take()
@@ -66,7 +66,7 @@ class FreePorts:
 
 
 def is_free(port: int) -> bool:
-    """Whether a loopback port can be listened on."""
+    """Return whether a loopback port can be bound."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""Programs that the benchmark starts, watches by ``/proc`` and ends."""
+"""Programs that a benchmark starts, monitors through ``/proc`` and stops."""
 
 from __future__ import annotations
 
@@ -12,23 +12,19 @@ from pathlib import Path
 from typing import Self
 
 STOP_SECONDS = 15.0
-"""How long a program may take to end by itself after SIGTERM."""
+"""The time for a program to exit after SIGTERM."""
 
 
 class BenchmarkFailed(Exception):
-    """What is to be measured could not be; the text says why and what to do."""
+    """A measurement failed; the message says why and what to do."""
 
 
 WITH_PARENT = ("setpriv", "--pdeathsig", "TERM")
-"""What a program is started by so that it ends with the benchmark, however that ends; it is of
-util-linux."""
+"""The command prefix (util-linux) that ends a program with the benchmark, however that ends."""
 
 
 class Program:
-    """One process, from its start to its end; use it as a context manager.
-
-    What it writes goes to ``log``.
-    """
+    """One process; use it as a context manager. Its output goes to ``log``."""
 
     def __init__(
         self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
@@ -36,7 +32,7 @@ class Program:
         self.log = log
         self._command = command
         self._environment = {**os.environ, **(environment or {})}
-        # Who installs it has its modules compiled by the second start.
+        # An installed program has compiled modules from its second start on.
         self._environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self._launch()
 
@@ -49,7 +45,7 @@ class Program:
                 stderr=output,
                 cwd=self.log.parent,
                 env=self._environment,
-                # Ctrl-C is for the benchmark, which ends its programs in order.
+                # Ctrl-C is for the benchmark, which stops its programs in order.
                 start_new_session=True,
             )
         self.started = time.monotonic()
@@ -68,9 +64,9 @@ class Program:
     def wait_until(
         self, ready: Callable[[], bool], what: str, seconds: float = 20.0, interval: float = 0.005
     ) -> float:
-        """Wait until ``ready()``, asked every ``interval`` seconds.
+        """Wait until ``ready()``, checked every ``interval`` seconds.
 
-        Gives the seconds since the start of the program; raises :class:`BenchmarkFailed`.
+        Returns the seconds since the start of the program; raises :class:`BenchmarkFailed`.
         """
         deadline = time.monotonic() + seconds
         while not ready():
@@ -82,17 +78,17 @@ class Program:
         return time.monotonic() - self.started
 
     def failed(self, what: str) -> BenchmarkFailed:
-        """Make an exception that shows the end of the log."""
+        """Return an exception with the end of the log in its message."""
         end = self.log.read_text("utf-8", "replace")[-2000:]
         return BenchmarkFailed(f"{self.log.stem}: {what}; its log ends:\n{end}")
 
     def kill(self) -> None:
-        """End the process by force."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """End the process, by force when it does not end by itself."""
+        """Terminate the process; kill it if it does not exit in time."""
         self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)
@@ -102,13 +98,13 @@ class Program:
 
 @contextmanager
 def working_directory() -> Iterator[Path]:
-    """Make a directory, and remove it with everything in it."""
+    """Create a temporary directory, and remove it with everything in it."""
     with tempfile.TemporaryDirectory(prefix="yurttunnel-benchmark-") as name:
         yield Path(name)
 
 
 def children(parent: int) -> list[int]:
-    """Return the ids of the processes that ``parent`` has started (proc(5), stat, field 4)."""
+    """Return the ids of the child processes of ``parent`` (proc(5), stat, field 4)."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -122,7 +118,7 @@ def children(parent: int) -> list[int]:
 
 
 def with_descendants(parent: int) -> list[int]:
-    """Return the ids of a process and of all that were started by it or by those."""
+    """Return the ids of a process and all its descendants."""
     found = [parent]
     for child in children(parent):
         found += with_descendants(child)
@@ -130,7 +126,7 @@ def with_descendants(parent: int) -> list[int]:
 
 
 def written(pid: int) -> int:
-    """Return the bytes that a process has had written to disk (proc(5), io, write_bytes)."""
+    """Return the bytes that a process has written to disk (proc(5), io, write_bytes)."""
     for line in Path(f"/proc/{pid}/io").read_text().splitlines():
         if line.startswith("write_bytes:"):
             return int(line.split()[1])
@@ -144,7 +140,7 @@ def resident(pid: int) -> int:
 
 
 def peak_resident(pid: int) -> int:
-    """Return the most resident memory that a process has had, in bytes (proc(5), status, VmHWM)."""
+    """Return the peak resident memory of a process in bytes (proc(5), status, VmHWM)."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""The JSON file with everything: machine, versions, settings, each run of each line."""
+"""The JSON file of a benchmark: machine, versions, settings, and each run of each line."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from benchmarks.result import Result
 from benchmarks.run import Run
 
 FORMAT = 1
-"""Goes up when a reader of older files would misread."""
+"""The version of the format; incremented on incompatible changes."""
 
 
 def document(
     results: Sequence[Result], facts: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Put everything together, as :mod:`json` takes it."""
+    """Return everything as a dictionary for :mod:`json`."""
     return {
         "format": FORMAT,
         **facts,
@@ -29,7 +29,7 @@ def document(
 
 
 def write(path: Path, text: Mapping[str, Any]) -> None:
-    """Write the file, its directory too if there is none."""
+    """Write the file; create its directory if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(text, indent=1) + "\n", "utf-8")
 

@@ -1,4 +1,4 @@
-"""What is printed."""
+"""The printed report."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _COST_ROW = "{:<16} {:>17} {:>17} {:>10} {:>7} {:>7} {:>9} {:>9} {:>17}"
 
 
 def heading() -> str:
-    """Head the table of figures."""
+    """Return the heading of the table of figures."""
     return _ROW.format(
         "line", "peer", "ours", "judged", "quartiles", "reach", "", "Konnectivity"
     ).rstrip()
 
 
 def row(result: Result) -> str:
-    """Write one line of the table of figures: medians, the ratio, its spread."""
+    """Return one row of the table of figures: medians, the ratio, and its spread."""
     line, judged = result.line, result.summary
     if isinstance(line, RatioLine):
         peer, ours = (
@@ -53,7 +53,7 @@ def _reach(line: Line) -> str:
 
 
 def costs(results: Sequence[Result]) -> Iterator[str]:
-    """Write what the tested programs took for a request or GB, and how much the load took."""
+    """Yield the table of the CPU time of the tested programs per request or GB, and of the load."""
     shown = [result for result in results if isinstance(result.line, RatioLine)]
     if not shown:
         return
@@ -99,12 +99,12 @@ def _shown_cost(figure: Figure, cost: float) -> str:
 
 
 def _part(runs: Sequence[Run], name: str) -> str:
-    """Return how much of a processor one of our programs took."""
+    """Return the CPU utilization of one of our programs."""
     return f"{summarize([run.tested_cpu[name] / run.seconds for run in runs]).median:.0%}"
 
 
 def doubts(results: Sequence[Result]) -> Iterator[str]:
-    """Yield which figures mean less than they seem to, and why."""
+    """Yield warnings about figures that are not reliable."""
     for result in results:
         if result.verdict is Verdict.NOT_TRUSTED:
             yield (
@@ -121,7 +121,7 @@ def doubts(results: Sequence[Result]) -> Iterator[str]:
 
 
 def comparison(changes: Sequence[Change]) -> Iterator[str]:
-    """Return line by line what has become of an earlier run's figures."""
+    """Yield the comparison with an earlier run, line by line."""
     for change in changes:
         word = f"lost {change.loss:.0%} beyond the spread" if change.is_loss else "kept"
         yield f"{change.name:<16} {change.before.median:>9.3f} {change.now.median:>9.3f}  {word}"

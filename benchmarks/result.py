@@ -1,4 +1,4 @@
-"""What came of one line: all its runs, and what follows from them."""
+"""The result of one line: all its runs, and the figures derived from them."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from benchmarks.run import Run
 from benchmarks.summary import Summary, summarize
 
 DRIVER_SHARE = 0.5
-"""The share of the CPU time beyond which a run shows the load's speed more than the tunnel's."""
+"""The load's share of the CPU time above which a run measures the load rather than the tunnel."""
 
 IDLE_LOAD = 0.5
-"""A load that keeps less of one processor busy than this waits for what it measures, whatever its
-share is: a link that limits leaves all programs idle."""
+"""A load that uses less than this much of one processor waits for what it measures, whatever its
+share is: if a link is the bottleneck, all programs are idle."""
 
 OTHERS_LOAD = 0.15
-"""How many processors other programs may keep busy beside a run, before it is noise."""
+"""The number of processors that other programs may keep busy during a run; more is noise."""
 
 
 class Verdict(Enum):
-    """Whether a line is as it should be."""
+    """Whether a line meets its requirement."""
 
     HOLDS = "holds"
     MISSES = "misses"
     NOT_TRUSTED = "not trusted"
-    """The load was the limit, or nearly: the figures say little about the tunnel."""
+    """The load was the bottleneck, or nearly: the figures say little about the tunnel."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """All runs of a line, and the figures that are judged.
+    """All runs of a line, and the judged values.
 
-    On a line with a ratio, ``ours[i]`` came right after ``peer[i]``, and the ratio of each two is
-    judged: a machine that grows slower in the course of the runs changes it little. On a line
-    without one there are no runs, and the figures themselves are judged.
+    On a line with a ratio, ``ours[i]`` ran right after ``peer[i]``, and the ratio of each pair is
+    judged: a machine that slows down during the runs hardly affects it. On other lines there are
+    no runs, and the figures themselves are judged.
     """
 
     line: Line
@@ -47,12 +47,12 @@ class Result:
 
     @property
     def summary(self) -> Summary:
-        """The middle and the spread of what is judged."""
+        """The median and the spread of the judged values."""
         return summarize(self.judged)
 
     @property
     def other_ratio(self) -> float | None:
-        """The middle of the ratios of the third contestant, where there is one."""
+        """The median of the ratios of the third contestant, if there is one."""
         if not self.other:
             return None
         pairs = zip(self.other, self.peer, strict=True)
@@ -60,9 +60,9 @@ class Result:
 
     @property
     def driver_share(self) -> float:
-        """How much of the CPU time the load took, 0 to 1, with the contestant where it was more.
+        """The load's share of the CPU time, 0 to 1; the larger one of both contestants.
 
-        Where nothing but a link is between the load's two ends, it is the link that limits.
+        A contestant that is only a link is left out, because then the link is the bottleneck.
         """
         shares = [summarize([run.driver_share for run in runs]).median for runs in self._tested]
         return max(shares, default=0.0)
@@ -74,13 +74,13 @@ class Result:
 
     @property
     def others_load(self) -> float:
-        """How many processors other programs kept busy, in the run where it was most."""
+        """The maximum number of processors that other programs kept busy during a run."""
         every = (*self.peer, *self.ours, *self.other)
         return max((run.others_load for run in every), default=0.0)
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the median is as it should be."""
+        """Whether the median meets the requirement."""
         if self._is_limited_by_load:
             return Verdict.NOT_TRUSTED
         return Verdict.HOLDS if self.line.holds(self.summary.median) else Verdict.MISSES
@@ -95,6 +95,6 @@ class Result:
 
 
 def compare(line: Line, peer: list[Run], ours: list[Run], other: Sequence[Run] = ()) -> Result:
-    """Make the result of a line with two contestants, or three."""
+    """Return the result of a line with two contestants, or three."""
     pairs = zip(ours, peer, strict=True)
     return Result(line, [one.value / two.value for one, two in pairs], peer, ours, other)

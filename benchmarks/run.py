@@ -1,4 +1,4 @@
-"""One run of one contestant: what it reached, and what it took."""
+"""One run of one contestant: its figure and its cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Unit(Enum):
-    """What a figure counts, as it is printed."""
+    """The unit of a figure, as it is printed."""
 
     RATE = "/s"
     LATENCY = "ms"
@@ -18,7 +18,7 @@ class Unit(Enum):
     SECONDS = "s"
 
     def show(self, value: float) -> str:
-        """Write a value with as many digits as mean something."""
+        """Format a value with its significant digits."""
         if self is Unit.RATE:
             return f"{value:,.0f}/s"
         digits = {Unit.LATENCY: 3, Unit.SECONDS: 2, Unit.MEGABYTES: 2}.get(self, 0)
@@ -27,11 +27,11 @@ class Unit(Enum):
 
 @dataclass(frozen=True)
 class Run:
-    """What one run has shown.
+    """The result of one run.
 
-    ``value`` is in the unit of its line. ``work`` is the requests or bytes within ``seconds``.
-    The CPU times are in seconds: ``tested_cpu`` that of each tested program, ``driver_cpu`` that of
-    the load (clients and backend together), ``others_cpu`` that of all else on the machine.
+    ``value`` is in the unit of its line. ``work`` is the number of requests or bytes in
+    ``seconds``. The CPU times are in seconds: ``tested_cpu`` of each tested program, ``driver_cpu``
+    of the load (clients and backend together), ``others_cpu`` of everything else on the machine.
     """
 
     value: float
@@ -48,16 +48,16 @@ class Run:
 
     @property
     def driver_share(self) -> float:
-        """How much of the CPU time that the run took was the driver's, 0 to 1."""
+        """The driver's share of the CPU time of the run, 0 to 1."""
         total = self.driver_cpu + sum(self.tested_cpu.values())
         return self.driver_cpu / total if total else 0.0
 
     @property
     def driver_load(self) -> float:
-        """How many processors the load kept busy."""
+        """The number of processors that the load kept busy."""
         return self.driver_cpu / self.seconds
 
     @property
     def others_load(self) -> float:
-        """How many processors other programs kept busy."""
+        """The number of processors that other programs kept busy."""
         return self.others_cpu / self.seconds

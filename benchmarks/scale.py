@@ -1,7 +1,7 @@
-"""What many agents cost the server: memory, CPU time, and a restart under all of them.
+"""The cost of many agents for the server: memory, CPU time, and a restart with all connected.
 
-Run it with ``python -m benchmarks.scale``. The agents are the real ones but for their processes,
-see :mod:`benchmarks.crowd`; server and load are those of the other benchmarks. See
+Run it with ``python -m benchmarks.scale``. The agents are real ones in a shared process, see
+:mod:`benchmarks.crowd`; the server and the load are those of the other benchmarks. See
 docs/performance.md.
 """
 
@@ -25,13 +25,13 @@ REQUESTS, QUICK_REQUESTS = (1, 100, 1000), (1, 500)
 WORK, QUICK_WORK = Work(seconds=4.0, warm_up=1.0), Work(seconds=1.0, warm_up=0.5)
 
 FEWEST = 2
-"""Agents of which one can be compared with all."""
+"""The minimum number of agents: one is compared with all."""
 
 _ROW = "{:<52} {:>6} {:>12} {:<12} {:>9}  {}"
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.scale", description="Measure what many agents cost the server."
     )
@@ -70,21 +70,21 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def up_to(counts: Sequence[int], most: int | None) -> tuple[int, ...]:
-    """Return those of ``counts`` that are less than ``most``, and ``most`` itself."""
+    """Return the ``counts`` below ``most``, and ``most`` itself."""
     if most is None:
         return tuple(counts)
     return (*(count for count in counts if count < most), most)
 
 
 def growth(chosen: argparse.Namespace, settings: Settings) -> Iterator[Figure]:
-    """Measure the part of that name."""
+    """Measure the part ``growth``."""
     steps = up_to(QUICK_STEPS if chosen.quick else STEPS, chosen.agents)
     with working_directory() as directory:
         yield from scale_parts.growth(directory, settings, steps)
 
 
 def restarts(chosen: argparse.Namespace, settings: Settings) -> Iterator[Figure]:
-    """Measure the part of that name."""
+    """Measure the part ``restarts``."""
     counts = QUICK_RESTARTS if chosen.quick else RESTARTS
     for count in counts if chosen.agents is None else (chosen.agents,):
         with working_directory() as directory:
@@ -92,7 +92,7 @@ def restarts(chosen: argparse.Namespace, settings: Settings) -> Iterator[Figure]
 
 
 def requests(chosen: argparse.Namespace, settings: Settings) -> Iterator[Figure]:
-    """Measure the part of that name."""
+    """Measure the part ``requests``."""
     counts = up_to(QUICK_REQUESTS if chosen.quick else REQUESTS, chosen.agents)
     work = QUICK_WORK if chosen.quick else WORK
     with working_directory() as directory:
@@ -107,7 +107,7 @@ PARTS: dict[str, Callable[[argparse.Namespace, Settings], Iterator[Figure]]] = {
 
 
 def row(figure: Figure) -> str:
-    """Write a line of the table."""
+    """Return a row of the table."""
     value = f"{figure.value:,.0f}" if figure.value >= 100 else f"{figure.value:.3g}"
     demanded = "" if figure.most is None else f"<= {figure.most:g}"
     return _ROW.format(
@@ -129,7 +129,7 @@ def run(chosen: argparse.Namespace) -> None:
                 measured.append(figure)
                 print(row(figure), flush=True)
     finally:
-        # What there is of a run of many minutes is kept when a part fails.
+        # A run takes many minutes, so the figures so far are written if a part fails.
         if measured:
             used = {"quick": chosen.quick, "agents": chosen.agents, **asdict(settings)}
             stats = [{**asdict(each), "verdict": each.verdict} for each in measured]
@@ -140,7 +140,7 @@ def run(chosen: argparse.Namespace) -> None:
 
 def main() -> None:
     """Run as a command."""
-    # As Ctrl-C does: everything that was started is ended first.
+    # Like Ctrl-C, SIGTERM first stops everything that was started.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         run(parse())

@@ -1,4 +1,4 @@
-"""What is measured of a server with many agents, part by part; each has a server of its own."""
+"""The parts of the benchmark of a server with many agents; each part starts its own server."""
 
 from __future__ import annotations
 
@@ -17,49 +17,50 @@ from benchmarks.processes import peak_resident, processor_seconds, resident
 from benchmarks.tunnel import ManyAgents, Server, Settings
 
 ENROLLING = 200
-"""How many agents enrol by the token; the others' certificates are made at once."""
+"""The number of agents that enroll with the token; certificates for the others are signed directly.
+"""
 
 RATE = 250.0
-"""Agents that connect each second while their number grows; less where the machine is slower."""
+"""The maximum number of agents that connect each second in the part ``growth``."""
 
 CALM = 2.0
-"""Seconds from the last event until memory is looked at."""
+"""Seconds from the last event until memory is measured."""
 
 PINGS = 10.0
-"""Seconds for which a server is watched that has nothing to do: the time between two pings."""
+"""The seconds for which an idle server is measured: the interval of PINGs."""
 
 PATIENCE = 180.0
-"""Seconds within which whatever number of agents has to be connected."""
+"""The timeout in seconds for any number of agents to connect."""
 
 MOST_MEMORY = 100.0
-"""KiB that each agent may take at the server (design, table of figures)."""
+"""The maximum memory of the server per agent in KiB (design, table of figures)."""
 
 MOST_RETURN = 20.0
-"""Seconds within which all have to be back after a restart of the server."""
+"""The maximum seconds until all agents have reconnected after a restart of the server."""
 
 MOST_PEAK = 2.0
-"""How many times as much memory a server may have while all come back as when they did nothing."""
+"""The maximum ratio of the server's peak memory during reconnection to its idle memory before."""
 
 PAGES = ("/metrics", "/agents", "/")
 LOOKS = 3
 """How often each page is fetched."""
 
 STREAMS = (1, 10, 100, 500)
-"""One caller has half of the streams that an agent takes."""
+"""The numbers of streams to one agent; one caller may use half of those that an agent accepts."""
 
 SOME_STREAMS = 10
-"""So many streams share a turn of the reactor; one alone has each for itself."""
+"""A number of streams that share iterations of the reactor; a single stream shares none."""
 
 OPENING = 0.003
-"""Seconds of warm-up for each stream."""
+"""The additional warm-up in seconds for each stream."""
 
 FLAT = 1.25
-"""How many times as much a request may cost with the most agents, or streams."""
+"""The maximum ratio of the cost of a request with the most agents, or streams, to the fewest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure with so many agents; ``most`` is what is demanded, if anything is."""
+    """One figure with a number of agents; ``most`` is its maximum, if there is one."""
 
     name: str
     agents: int
@@ -69,7 +70,7 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """Whether it is as demanded; nothing where nothing is."""
+        """Whether the requirement is met; empty if there is none."""
         if self.most is None:
             return ""
         return "holds" if self.value <= self.most else "misses"
@@ -77,16 +78,14 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How long the load runs: ``seconds`` of requests that count, after ``warm_up``."""
+    """The duration of the load: ``seconds`` of measured requests, after ``warm_up``."""
 
     seconds: float
     warm_up: float
 
 
 class World:
-    """A server, and ``count`` agents that have certificates and are not connected; ends with
-    ``stack``.
-    """
+    """A server, and ``count`` unconnected agents with certificates; ends with ``stack``."""
 
     def __init__(self, stack: ExitStack, directory: Path, settings: Settings, count: int) -> None:
         self.authority = Authority(directory)
@@ -100,12 +99,12 @@ class World:
         self.enrolling = self.processor() - before
 
     def connect(self, count: int) -> None:
-        """Have so many agents connected."""
+        """Connect agents until ``count`` are connected."""
         self.agents.connect(count, RATE, PATIENCE)
 
     def memory(self) -> int:
-        """Return the bytes that the server has, once nothing happens any more."""
-        # What is measured is a process that has nothing to do.
+        """Return the memory of the idle server in bytes."""
+        # Wait until the process is idle.
         time.sleep(CALM)
         return resident(self.server.pid)
 
@@ -115,7 +114,7 @@ class World:
 
 
 def growth(directory: Path, settings: Settings, steps: Sequence[int]) -> Iterator[Figure]:
-    """Have more and more agents connect, and look at the server when they do nothing."""
+    """Connect an increasing number of agents, and measure the server while they are idle."""
     with ExitStack() as stack:
         world = World(stack, directory, settings, steps[-1])
         enrolled = world.agents.stats()
@@ -142,15 +141,15 @@ def growth(directory: Path, settings: Settings, steps: Sequence[int]) -> Iterato
 
 
 def _idle_share(world: World) -> float:
-    """Return how much of a processor the server takes while only pings pass."""
+    """Return the CPU utilization of the server while only PINGs are exchanged."""
     before, began = world.processor(), time.monotonic()
-    # The load is the time itself: each session has its pings within it.
+    # Within this time each session exchanges its PINGs.
     time.sleep(PINGS)
     return (world.processor() - before) / (time.monotonic() - began)
 
 
 def _page_seconds(world: World, page: str) -> float:
-    """Return the CPU time of a page of the meta port, in which nothing else can be done."""
+    """Return the CPU time of a page of the meta port, for which it blocks everything else."""
     before = world.processor()
     for _ in range(LOOKS):
         world.server.get(page)
@@ -158,7 +157,7 @@ def _page_seconds(world: World, page: str) -> float:
 
 
 def restarts(directory: Path, settings: Settings, count: int) -> Iterator[Figure]:
-    """Restart the server under so many agents, which come back by themselves."""
+    """Restart the server with ``count`` agents connected, which then reconnect."""
     with ExitStack() as stack:
         world = World(stack, directory, settings, count)
         world.connect(count)
@@ -189,7 +188,7 @@ def restarts(directory: Path, settings: Settings, count: int) -> Iterator[Figure
 def requests(
     directory: Path, settings: Settings, counts: Sequence[int], work: Work
 ) -> Iterator[Figure]:
-    """Ask for little through one agent, and through all, while so many are connected."""
+    """Send small requests through one agent, and through all, with ``counts`` connected."""
     with ExitStack() as stack:
         world = World(stack, directory, settings, counts[-1])
         identity = world.authority.issue("backend")
@@ -222,9 +221,9 @@ def requests(
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Clients that ask for little again and again, each in a stream of its own.
+    """Clients that repeatedly send small requests, each in its own stream.
 
-    ``idle`` is how much of a processor the server takes without them.
+    ``idle`` is the CPU utilization of the server without them.
     """
 
     world: World
@@ -234,12 +233,12 @@ class Load:
     idle: float
 
     def cost(self, streams: int, hosts: int) -> float:
-        """Return the CPU seconds of the server for each request, beyond what it takes when idle.
+        """Return the CPU seconds of the server per request, without its idle utilization.
 
-        There are so many ``streams``, spread over so many agents.
+        There are ``streams`` streams, distributed over ``hosts`` agents.
         """
         server = self.world.server
-        # Those of the last run count until they have ended.
+        # Streams of the last run count until they have ended.
         server.streams_end(PATIENCE)
         result = self.clients.run(
             {
@@ -252,7 +251,7 @@ class Load:
                 "clients": streams,
                 "hosts": hosts,
                 "seconds": self.work.seconds,
-                # Many streams take their time to be opened.
+                # Opening many streams takes time.
                 "warm_up": self.work.warm_up + streams * OPENING,
                 "tested": [server.pid],
             },

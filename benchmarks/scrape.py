@@ -1,8 +1,8 @@
-"""What a scrape costs the reactor of a server with many nodes, and what a library would cost it.
+"""The reactor time of a scrape of a server with many nodes, compared with ``prometheus_client``.
 
-``python -m benchmarks.scrape`` prints both: the metrics of a server with 2,000 nodes written by
-:mod:`yurttunnel.ops.exposition`, and the same by a collector of ``prometheus_client``, with the
-memory that importing that takes.
+``python -m benchmarks.scrape`` prints both: the metrics of a server with 2,000 nodes formatted by
+:mod:`yurttunnel.ops.exposition`, and by a collector of ``prometheus_client``, with the memory that
+its import takes.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ print(private() - before)
 
 
 class Collected(Collector):
-    """Makes the library's families of what is in ``registry``."""
+    """Converts ``registry`` to the library's metric families."""
 
     def __init__(self, registry: MetricRegistry) -> None:
         self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
-        """Yield them, as a collector of a program's own does."""
+        """Yield the families, as a custom collector does."""
         for family in self._registry:
             metric = Metric(family.name.removesuffix("_total"), family.documentation, family.kind)
             for sample in family.samples:

@@ -1,9 +1,9 @@
-"""What it costs to lead a cluster's connections to the server by the firewall's rules.
+"""The cost of firewall rules that redirect a cluster's connections to the server.
 
-Run it with ``python -m benchmarks.steering`` as root; everything happens in network namespaces of
-its own. The real manager makes the real rules, with both back ends of iptables and both ways of
-``--intercept-match``, for nodes that are in memory: 5,000 edge nodes, as many cloud nodes, 5 ports.
-See docs/performance.md.
+Run it with ``python -m benchmarks.steering`` as root; everything runs in separate network
+namespaces. The real manager creates the real rules, with both back ends of iptables and both values
+of ``--intercept-match``, for nodes in memory: 5,000 edge nodes, as many cloud nodes, 5 ports. See
+docs/performance.md.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ REPEATS, ROUNDS, CONNECTIONS = 5, 25, 300
 QUICK_REPEATS, QUICK_ROUNDS = 1, 5
 
 MOST_PROCESSES = 1
-"""An unchanged sync reads the rules by one process: the nodes have IPv4 addresses alone."""
+"""The processes of an unchanged sync: one that reads the rules, as all addresses are IPv4."""
 
 _ROW = "{:<7} {:<13} {:<34} {:>9} {:>9}  {}"
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure, the median of several runs; ``most`` and ``least`` are what is demanded."""
+    """One figure, the median of several runs; ``most`` and ``least`` are its required range."""
 
     backend: str
     match: str
@@ -50,14 +50,14 @@ class Figure:
 
     @property
     def holds(self) -> bool:
-        """Whether it is as demanded."""
+        """Whether the requirement is met."""
         return not (
             (self.most is not None and self.value > self.most)
             or (self.least is not None and self.value < self.least)
         )
 
     def row(self) -> str:
-        """Write a line of the table."""
+        """Return a row of the table."""
         demanded = ""
         if self.most is not None:
             demanded = f"<= {self.most:g}"
@@ -69,7 +69,7 @@ class Figure:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.steering", description="Measure the rules of the firewall."
     )
@@ -95,7 +95,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def sync_figures(backend: str, match: Match, runs: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
-    """Make figures of what :mod:`benchmarks.steering_manager` has printed."""
+    """Yield the figures from the output of :mod:`benchmarks.steering_manager`."""
 
     def middle(sync: str, *names: str) -> float:
         taken = [{**run[sync], **run[sync]["cost"]} for run in runs]
@@ -119,7 +119,7 @@ def sync_figures(backend: str, match: Match, runs: Sequence[Mapping[str, Any]]) 
 def connection_figures(
     backend: str, ratios: Mapping[Case, float], most_nodes: int
 ) -> Iterator[Figure]:
-    """Make figures of the ratios to connections without rules."""
+    """Yield the figures from the ratios to connections without rules."""
     for case, ratio in ratios.items():
         name = f"connections, {case.nodes} edge nodes"
         yield Figure(backend, case.match.value, name, ratio)

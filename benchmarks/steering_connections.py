@@ -1,9 +1,9 @@
-"""What the rules cost a new connection, by the number of nodes that they know.
+"""The cost of the rules for a new connection, by the number of nodes in them.
 
-For each case there is a network namespace of its own, with the rules of a server that was killed
-and a listener; one of them has no rules. They take turns, so that a machine that grows slower
-meanwhile changes no ratio. What counts is CPU time, which the kernel spends on a connection within
-one machine on behalf of who connects: it depends little on what else the machine does.
+Each case has its own network namespace, with a listener and the rules of a server that was killed;
+one of them has no rules. The cases alternate, so that a machine that slows down meanwhile does not
+affect the ratios. CPU time is measured, which the kernel charges to the connecting process for a
+connection within one machine: it depends little on other load.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT
 OWN_ADDRESS = IPv4Address("10.0.0.1")
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-"""For SO_LINGER: no port is kept busy after the end, else there would soon be none left."""
+"""For SO_LINGER: no port stays in TIME_WAIT, otherwise the ports would soon be used up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Rules that choose by ``match`` among ``nodes`` edge nodes and as many cloud nodes."""
+    """Rules that use ``match`` for ``nodes`` edge nodes and as many cloud nodes."""
 
     match: Match
     nodes: int
@@ -41,7 +41,7 @@ class Case:
 class Rate:
     """New connections per second of CPU time with the rules of ``case``.
 
-    ``ratio`` is that to the rate without rules, of the same round.
+    ``ratio`` is the ratio to the rate without rules in the same round.
     """
 
     case: Case
@@ -50,7 +50,7 @@ class Rate:
 
 
 def measure(backend: str, cases: Sequence[Case], rounds: int, connections: int) -> list[Rate]:
-    """Have the cases take turns: ``connections`` each, ``rounds`` times; the medians of it."""
+    """Make ``connections`` in each case, ``rounds`` times alternately; return the medians."""
     with ExitStack() as stack:
         without = stack.enter_context(_place(backend, None))
         places = [stack.enter_context(_place(backend, case)) for case in cases]
@@ -70,14 +70,14 @@ def measure(backend: str, cases: Sequence[Case], rounds: int, connections: int) 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A network namespace, a listener in it, and what connections that reach it ask for."""
+    """A network namespace, a listener in it, and destinations that lead to the listener."""
 
     namespace: Namespace
     listener: socket.socket
     destinations: Sequence[tuple[str, int]]
 
     def rate(self, connections: int) -> float:
-        """Connect again and again, one connection at a time; connections per second of CPU time."""
+        """Connect repeatedly, one at a time; return the connections per second of CPU time."""
         with self.namespace.inside():
             began = time.process_time()
             for number in range(connections):
@@ -85,7 +85,7 @@ class _Place:
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
                     client.settimeout(LONGEST)
                     client.connect(self.destinations[number % len(self.destinations)])
-                    # A listener of another place would not have it.
+                    # This shows that the connection reached the right listener.
                     self.listener.accept()[0].close()
             return connections / (time.process_time() - began)
 

@@ -1,8 +1,8 @@
-"""Keeps the rules for a cluster in memory, in the network namespace it is started in, and measures.
+"""Manage and measure the rules for a cluster in memory, in the current network namespace.
 
 Run by :mod:`benchmarks.steering` as ``python -m benchmarks.steering_manager BACKEND MATCH NODES``,
-as root: ``NODES`` edge nodes and as many cloud nodes. It prints one line of JSON, the figures by
-their names. With ``--leave`` it makes the rules and leaves them there, as a server that is killed.
+as root, for ``NODES`` edge nodes and as many cloud nodes. It prints the figures by their names as
+one line of JSON. With ``--leave`` it creates the rules and leaves them, like a killed server.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ FIRST_EDGE, FIRST_CLOUD = IPv4Address("10.64.0.1"), IPv4Address("10.32.0.1")
 SECURE_PORT, INSECURE_PORT = 10263, 10264
 
 CONFIGURED_PORTS = "9100, 9443, 9445"
-"""With the two of kubelets they are five."""
+"""With the two ports of kubelets, five in total."""
 
 PERIOD = LEAST_PAUSE + 1
-"""Seconds from sync to sync: the usual 60 make no sync dearer, and a run so much longer. Sooner
-than after the least pause rules are not read."""
+"""The seconds between syncs. The default of 60 would not make a sync more expensive, only a run
+longer. Within ``LEAST_PAUSE`` of a read the rules are not read again."""
 
 LONGEST = 120.0
-"""Seconds until a sync is given up."""
+"""The timeout of a sync in seconds."""
 
 _KUBELET_CHAIN = "KUBE-IPTABLES-HINT"
-"""What kubelet leaves in ``mangle`` of the back end that it uses, by which it is found."""
+"""The chain that kubelet creates in ``mangle`` of its back end, by which that is detected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What something took: seconds of CPU time, of this process and its children; processes."""
+    """A cost: seconds of CPU time of this process and its children, and the number of processes."""
 
     own_cpu: float
     child_cpu: float
     processes: int
 
     def since(self, before: Cost) -> Cost:
-        """Return what was added."""
+        """Return the difference to ``before``."""
         return Cost(
             self.own_cpu - before.own_cpu,
             self.child_cpu - before.child_cpu,
@@ -74,7 +74,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """What a sync took: ``seconds`` on the clock, and its cost."""
+    """The cost of a sync: ``seconds`` of wall-clock time, and ``cost``."""
 
     seconds: float
     cost: Cost
@@ -91,7 +91,7 @@ class CountedPrograms:
     def run(
         self, arguments: Sequence[str], given: bytes = b"", seconds: float = LONGEST
     ) -> Deferred[Finished]:
-        """Run one."""
+        """Run a program."""
         self.count += 1
         return self._programs.run(arguments, given, seconds)
 
@@ -124,7 +124,7 @@ class Steered:
         )
 
     async def first(self) -> Sync:
-        """Start; the time is that until the rules are there, the search for back ends included."""
+        """Start; the time is until the rules exist, including the detection of back ends."""
         before, began = self._cost(), self._reactor.seconds()
         self._worker.startService()
         self._manager.startService()
@@ -132,10 +132,10 @@ class Steered:
         return Sync(self._last_success() - began, self._cost().since(before))
 
     async def unchanged(self) -> Sync:
-        """Let a period pass after the first sync; the cost is all that the process does in it.
+        """Let a period pass after the first sync; the cost is that of the process in this period.
 
-        The rules are read once in it, as after every change. Later they would not be read at all
-        where the kernel counts changes.
+        The rules are read once in it, as after every change. Later they would not be read at all if
+        the kernel counts changes.
         """
         await deferLater(self._reactor, PERIOD / 2)
         before = self._cost()
@@ -152,9 +152,9 @@ class Steered:
         return Sync(seconds, cost)
 
     async def changed(self) -> Sync:
-        """Have a node join that the rules depend on; the time is that from the event to its end.
+        """Add a node that the rules depend on; the time is from the event until the rules are set.
 
-        The cost is that of a whole period, which has an unchanged sync in it.
+        The cost is that of a whole period, which includes an unchanged sync.
         """
         before, began = self._cost(), self._reactor.seconds()
         if self._match is Match.EDGE_SET:
@@ -180,7 +180,7 @@ class Steered:
         return firewalls
 
     def back_end(self) -> str | None:
-        """Return by which back end the rules for IPv4 were made."""
+        """Return the back end of the rules for IPv4."""
         return self._manager.report().families[0].backend
 
     def _put(self, name: str, address: IPv4Address, labels: dict[str, str]) -> None:
@@ -212,7 +212,7 @@ class Steered:
 
 
 def run_manager(backend: str, match: Match, nodes: int, *flags: str) -> Mapping[str, Any]:
-    """Run this module in the network namespace of the calling thread; give what it prints."""
+    """Run this module in the network namespace of the calling thread; return its output."""
     module = [sys.executable, "-m", "benchmarks.steering_manager"]
     command = [*module, backend, match.value, str(nodes), *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=5 * LONGEST)
@@ -239,7 +239,7 @@ async def main(reactor: Any, chosen: argparse.Namespace) -> None:
 
 
 def parse() -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.steering_manager")
     parser.add_argument("backend", choices=("nft", "legacy"))
     parser.add_argument("match", choices=[match.value for match in Match])

@@ -1,4 +1,4 @@
-"""Several figures of the same thing: the middle and the spread."""
+"""The median and the spread of several values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Summary:
-    """The median, and the quartiles as the spread: half of all figures are between them."""
+    """The median, and the quartiles as the spread: half of all values are between them."""
 
     median: float
     low: float

@@ -1,4 +1,4 @@
-"""What is measured: a server and its agents, as a user starts them in standalone mode."""
+"""The tunnel under test: a server and its agents in standalone mode, as a user starts them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from benchmarks.ports import free_ports
 from benchmarks.processes import Program
 
 META_SECONDS = 20.0
-"""How long a page of the meta port may take; a server that thousands come back to is busy."""
+"""The timeout of a page of the meta port; a server to which thousands reconnect is busy."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Of server and agent Twisted's reactor and their --transport.
+    """The Twisted reactor and the --transport of server and agent.
 
-    The reactor ``counted`` is the usual one in a process that counts its function calls.
+    The reactor ``counted`` is the default one in a process that counts its function calls.
     """
 
     reactor: str = "epoll"
@@ -29,9 +29,9 @@ class Settings:
 
 
 def twist(reactor: str) -> list[str]:
-    """Return what follows Python on the command line of ``twist`` on one of its reactors."""
+    """Return the arguments of Python that run ``twist`` with a reactor."""
     if reactor == "uvloop":
-        # By its path: its working directory is not the checkout.
+        # By its path, because the working directory is not the checkout.
         return [str(Path(__file__).with_name("uvloop_twist.py"))]
     if reactor == "counted":
         return [str(Path(__file__).with_name("counted_twist.py"))]
@@ -39,7 +39,7 @@ def twist(reactor: str) -> list[str]:
 
 
 class MetaProgram(Program):
-    """A program that has a meta port; ``flag`` with the port is put behind ``command``."""
+    """A program with a meta port; ``flag`` with the port is appended to ``command``."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class MetaProgram(Program):
         super().__init__([*command, flag.format(self._meta_port)], log, environment)
 
     def is_ready(self) -> bool:
-        """Whether ``/readyz`` answers 200."""
+        """Return whether ``/readyz`` responds 200."""
         try:
             return self.get("/readyz")[0] == 200
         except OSError:
@@ -70,9 +70,9 @@ class MetaProgram(Program):
 
 
 class Command(MetaProgram):
-    """One ``twist`` command, waited for until it is ready.
+    """One ``twist`` command, started until it is ready.
 
-    ``seconds`` is the time from its start until it was.
+    ``seconds`` is the time from its start until it was ready.
     """
 
     def __init__(
@@ -96,13 +96,13 @@ class Command(MetaProgram):
             raise
 
     def start_again(self) -> None:
-        """Start the command line anew, once the process has ended."""
+        """Start the command again after the process has ended."""
         self._launch()
         self._wait_until_ready()
 
 
 class Server(Command):
-    """``twist yurttunnel-server``; it verifies the backend with TLS by ``kubelet_authority``."""
+    """``twist yurttunnel-server``, which verifies the TLS backend with ``kubelet_authority``."""
 
     def __init__(self, directory: Path, settings: Settings, kubelet_authority: Path) -> None:
         self.state = directory / "server"
@@ -125,15 +125,15 @@ class Server(Command):
 
     @property
     def join_token(self) -> Path:
-        """The file that agents enrol with."""
+        """The file with the token by which agents enroll."""
         return self.state / "join-token"
 
     def connected(self) -> int:
-        """Count the agents that are connected."""
+        """Return the number of connected agents."""
         return len(json.loads(self.get("/agents")[1]))
 
     def streams_end(self, seconds: float) -> None:
-        """Wait until no stream is left of a load that has ended."""
+        """Wait until all streams of a load that has ended are closed."""
         self.wait_until(
             lambda: not any(agent["streams"] for agent in json.loads(self.get("/agents")[1])),
             "all streams had ended",
@@ -143,7 +143,7 @@ class Server(Command):
 
 
 class Agent(Command):
-    """``twist yurttunnel-agent`` for the node ``node``, which dials ``server_port``."""
+    """``twist yurttunnel-agent`` for the node ``node``, which connects to ``server_port``."""
 
     def __init__(
         self, directory: Path, settings: Settings, node: str, server: Server, server_port: int
@@ -160,9 +160,9 @@ class Agent(Command):
 
 
 class ManyAgents(MetaProgram):
-    """The agents of :mod:`benchmarks.agents`, ``count`` of them, none of which connects by itself.
+    """The ``count`` agents of :mod:`benchmarks.agents`, which connect only on request.
 
-    ``enrolling`` of them get their certificates by the join token.
+    ``enrolling`` of them get their certificates with the join token.
     """
 
     def __init__(
@@ -180,16 +180,16 @@ class ManyAgents(MetaProgram):
         super().__init__(command, directory / "agents.log", checkout)
 
     def have_certificates(self, seconds: float) -> None:
-        """Wait until all of them have certificates."""
+        """Wait until all agents have certificates."""
         self.wait_until(self.is_ready, "all had certificates", seconds, interval=0.1)
 
     def connect(self, count: int, rate: float, seconds: float) -> None:
-        """Have so many connected, ``rate`` more each second, and wait until they are."""
+        """Connect ``count`` agents, ``rate`` each second, and wait until they are connected."""
         self.get(f"/connect?count={count}&rate={rate}", "POST")
         self.all_connected(seconds)
 
     def all_connected(self, seconds: float) -> None:
-        """Wait until those are connected that are to be."""
+        """Wait until all agents that should be connected are."""
         self.wait_until(self.is_ready, "all were connected", seconds, interval=0.1)
 
     def stats(self) -> dict[str, Any]:

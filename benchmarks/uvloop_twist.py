@@ -1,6 +1,6 @@
-"""``twist`` on asyncio's reactor and the event loop of uvloop, which no option of it can choose.
+"""``twist`` with the asyncio reactor on uvloop, which no option of ``twist`` selects.
 
-A program by itself, which ``--reactor uvloop`` starts in the place of ``twist``.
+A standalone program, which ``--reactor uvloop`` starts instead of ``twist``.
 """
 
 import runpy
@@ -10,7 +10,7 @@ from twisted.internet import asyncioreactor
 
 
 def main() -> None:
-    """Install the reactor, then be ``twist``."""
+    """Install the reactor, then run ``twist``."""
     asyncioreactor.install(uvloop.new_event_loop())
     runpy.run_module("twisted", run_name="__main__")
 

@@ -1,9 +1,9 @@
-"""What a session costs beside bare frames: bytes through two sessions in memory.
+"""Measure the cost of a session compared with bare frames, in memory.
 
-Run it with ``python benchmarks/wire.py``. For each size of write it moves the same bytes twice:
-through two :class:`~yurttunnel.wire.session.Session` with one stream, and as bare frames that
-are packed, joined and unpacked again. The ratio is what streams, credit, fair sending and the
-log for resumption cost; there is no TLS and no socket in it. Trust the ratio, not the rates.
+Run it with ``python benchmarks/wire.py``. For each size of write it transfers the same bytes twice:
+through two :class:`~yurttunnel.wire.session.Session` with one stream, and as bare frames that are
+packed, joined and unpacked again. The ratio is the cost of streams, credit, scheduling and the log
+for resumption, without TLS and sockets. Trust the ratio, not the rates.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from yurttunnel.wire.stream_table import Side
 
 SIZES = (100, 4 * 1024, 64 * 1024)
 BATCH = 64 * 1024
-"""Bytes that are written before anything is passed on, as within one turn of a reactor."""
+"""The bytes that are written before they are transferred, as in one iteration of a reactor."""
 
 
 class Ignoring:
-    """The owner of a session, and the user of its streams: it counts what comes."""
+    """The owner of a session and the user of its streams; counts received bytes."""
 
     def __init__(self) -> None:
         self.received = 0
         self.requested: list[Stream] = []
 
     def stream_requested(self, stream: Stream) -> None:
-        """Remember the stream."""
+        """Store the stream."""
         self.requested.append(stream)
 
     def deliver(self, piece: bytes) -> None:
-        """Count."""
+        """Count the bytes."""
         self.received += len(piece)
 
     def __getattr__(self, name: str) -> Any:
-        """Take every other event for what it is: nothing to this program."""
+        """Ignore every other event."""
         return lambda *details: None
 
 
 def through_sessions(size: int, total: int) -> float:
-    """Move ``total`` bytes in writes of ``size`` through two sessions; seconds."""
+    """Transfer ``total`` bytes in writes of ``size`` through two sessions; return the seconds."""
     server_user, agent_user = Ignoring(), Ignoring()
     limits = Limits()
     agent_hello, server_hello = (Hello(limits, bytes(16), bytes([side]) * 16) for side in (1, 2))
@@ -71,14 +71,14 @@ def through_sessions(size: int, total: int) -> float:
 
 
 def pass_on(server: Session, agent: Session) -> None:
-    """Carry what each side has to send to the other."""
+    """Transfer the pending bytes of each side to the other."""
     for sender, receiver in ((server, agent), (agent, server)):
         while chunk := sender.data_to_send(BATCH):
             receiver.receive(chunk, 0.0)
 
 
 def as_bare_frames(size: int, total: int) -> float:
-    """Pack, join and unpack ``total`` bytes in frames of ``size``; seconds."""
+    """Pack, join and unpack ``total`` bytes in frames of ``size``; return the seconds."""
     payload = bytes(size)
     header, unpack = frames.HEADER, frames.HEADER.unpack_from
     began = time.perf_counter()
@@ -97,7 +97,7 @@ def as_bare_frames(size: int, total: int) -> float:
 
 
 def main() -> None:
-    """Print a line for each size of write."""
+    """Measure, and print a line for each size of write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=64, help="bytes moved in each run")
     parser.add_argument("--runs", type=int, default=5, help="runs, of which the median counts")

@@ -17,9 +17,9 @@ import (
 	"time"
 )
 
-// An API answers as an API server would, as far as a node's hub needs it to work: a node, leases,
-// a large list of pods in JSON and protobuf, watches of ConfigMaps, and empty lists of all else.
-// What is written to it is forgotten, save for leases.
+// An API implements as much of an API server as a node's hub needs: a node, leases, a large list of
+// pods in JSON and protobuf, watches of ConfigMaps, and empty lists of everything else. Of writes,
+// only leases are stored.
 //
 //	GET /api/v1/nodes/NAME                                          node.json
 //	GET /api/v1/pods                                                pods.json, pods.protobuf
@@ -34,16 +34,16 @@ type API struct {
 	leases map[string][]byte
 }
 
-// Settings are what can be changed while the API runs.
+// Settings can be changed while the API runs.
 type Settings struct {
-	Spin       float64 `json:"spin"`       // CPU seconds that a small answer takes more
-	Generation int     `json:"generation"` // of the pods: another one has other versions
-	Rate       float64 `json:"rate"`       // events each second, of all watches together
+	Spin       float64 `json:"spin"`       // additional CPU seconds of a small response
+	Generation int     `json:"generation"` // of the pods, which determines their versions
+	Rate       float64 `json:"rate"`       // events per second, of all watches together
 }
 
 const jsonType, protobufType = "application/json", "application/vnd.kubernetes.protobuf"
 
-// startAPI serves on a loopback port, which it gives; objects is a directory.
+// startAPI serves on a loopback port, which it returns; objects is a directory.
 func startAPI(certificate, key, objects string) (*API, int, error) {
 	pair, err := tls.LoadX509KeyPair(certificate, key)
 	if err != nil {
@@ -69,7 +69,7 @@ func startAPI(certificate, key, objects string) (*API, int, error) {
 			Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequestClientCert,
 			NextProtos: []string{"http/1.1"},
 		},
-		// A proxy that is killed leaves handshakes and answers unfinished, which is as it should be.
+		// A proxy that is killed leaves handshakes and responses unfinished, which is expected.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
 	go server.ServeTLS(listener, "", "")
@@ -110,7 +110,7 @@ func (api *API) small(w http.ResponseWriter, body []byte) {
 	w.Write(body)
 }
 
-// lease keeps what is created or updated, each time as another version.
+// lease stores a created or updated lease, each time with a new version.
 func (api *API) lease(w http.ResponseWriter, r *http.Request) {
 	var object map[string]any
 	name := r.URL.Path
@@ -149,7 +149,7 @@ var kinds = map[string]string{
 	"secrets": "Secret", "services": "Service",
 }
 
-// other answers with an empty list where there is a list, and says that all else is not found.
+// other responds with an empty list for known kinds, and with 404 to everything else.
 func (api *API) other(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	kind, found := kinds[parts[len(parts)-1]]
@@ -176,19 +176,19 @@ func refuse(w http.ResponseWriter, code int, reason, message string) {
 	})
 }
 
-// Pods are the items of a list as bytes, each of which has its version at a known place.
+// Pods are the encoded items of a list, each with a placeholder for its version.
 type Pods struct {
 	items [][]byte
-	size  int // of all items, in a protobuf list with tag and length of each
+	size  int // of all items in a protobuf list, with the tag and length of each
 }
 
-// versionMark stands where the version of a pod goes, which is as long.
+// versionMark is the placeholder for the version of a pod, and has the same length.
 const versionMark = "@VERSION@@"
 
-// firstVersion is that of the first pod of generation 0; each generation has 10^5 of them.
+// firstVersion is the version of the first pod in generation 0; each generation has 10^5 versions.
 const firstVersion = 1_000_000_000
 
-// readPods reads a file of items, each behind its length in four bytes, the highest first.
+// readPods reads a file of items, each preceded by its length in four bytes, big-endian.
 func readPods(path string) (*Pods, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -208,11 +208,11 @@ func readPods(path string) (*Pods, error) {
 	return pods, nil
 }
 
-// What encoding a pod costs an API server: its 5,000 take 0.55 s as JSON (kube-apiserver 1.34 on
-// two cores), of which the rest is for TLS and HTTP. Protobuf is some eight times as fast.
+// The cost of encoding a pod in an API server: 5,000 take 0.55 s as JSON (kube-apiserver 1.34 on two
+// cores), including TLS and HTTP. Protobuf is about eight times as fast.
 const jsonCost, protobufCost = 80 * time.Microsecond, 10 * time.Microsecond
 
-// list writes all pods one by one, as an API server does since 1.33 (KEP-5116).
+// list streams the pods one by one, as API servers do since 1.33 (KEP-5116).
 func (api *API) list(w http.ResponseWriter, r *http.Request) {
 	media, cost := jsonType, jsonCost
 	if strings.HasPrefix(r.Header.Get("Accept"), protobufType) {
@@ -244,14 +244,14 @@ func (api *API) list(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if media == protobufType {
-		w.Write([]byte("\x1a\x00\x22\x00")) // contentEncoding and contentType, which are empty
+		w.Write([]byte("\x1a\x00\x22\x00")) // empty contentEncoding and contentType
 	} else {
 		fmt.Fprint(w, "]}\n")
 	}
 }
 
-// protobufHead is all of a list that comes before its items: runtime.Unknown with the type and the
-// begin of a PodList with its metadata (generated.proto of k8s.io/apimachinery).
+// protobufHead returns the part of a list before its items: runtime.Unknown with the type, and the
+// start of a PodList with its metadata (generated.proto of k8s.io/apimachinery).
 func protobufHead(version string, items int) []byte {
 	kind := append(text(1, "v1"), text(2, "PodList")...)
 	metadata := append(append(text(1, ""), text(2, version)...), text(3, "")...)

@@ -15,14 +15,14 @@ import (
 
 const small = "ok"
 
-// once is the path of an answer that is the last one of its connection.
+// once is the path of a response after which the connection is closed.
 const once = "/once"
 
-// Backend answers the clients, and keeps what they upload so that it can be hashed off the clock.
+// Backend serves the clients, and stores uploads, to hash them outside the measured time.
 type Backend struct{ received Arena }
 
-// Stored is a command to a backend, about uploads of so many bytes each. It is given before they
-// begin, by which there is memory for them; where they are over it answers their digests.
+// Stored is a command to a backend about uploads of Bytes bytes each. Before they begin it reserves
+// memory for them; when they are Over it returns their digests.
 type Stored struct {
 	Streams int  `json:"streams"`
 	Bytes   int  `json:"bytes"`
@@ -45,12 +45,12 @@ func (backend *Backend) stored(line []byte) any {
 
 var smallAnswer = []byte("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n" + small)
 
-// listen starts the backend at two ports of an address, the second one with TLS.
+// listen starts the backend on two ports of an address, the second one with TLS.
 //
 //	GET  /small        a few bytes
 //	GET  /once         the same, and the end of the connection
 //	GET  /bytes/N/M    N bytes of the content M
-//	POST /sink/I       a body for the part I of what is received; see Stored
+//	POST /sink/I       a body for part I of the received data; see Stored
 func (backend *Backend) listen(address, certificate, key string) (int, int, error) {
 	pair, err := tls.LoadX509KeyPair(certificate, key)
 	if err != nil {
@@ -64,7 +64,7 @@ func (backend *Backend) listen(address, certificate, key string) (int, int, erro
 	if err != nil {
 		return 0, 0, err
 	}
-	// As a kubelet: it asks for a certificate, and hands out no more than it needs.
+	// Like a kubelet, it requests a client certificate.
 	secure := tls.NewListener(bare, &tls.Config{
 		Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequestClientCert,
 	})
@@ -83,7 +83,7 @@ func (backend *Backend) accept(listener net.Listener) {
 		}
 		go func() {
 			defer connection.Close()
-			// Whoever waits for the answer reports what went wrong; here it is only the end.
+			// The client reports errors; here they only end the connection.
 			backend.serve(connection)
 		}()
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// download fetches one body on each of several connections, all at once.
+// download fetches one body on each of several connections concurrently.
 func (load *Load) download(command Command) (*Result, error) {
 	return load.bulk(command, func(client *Client, stream, number int) error {
 		_, err := fmt.Fprintf(client, "GET /bytes/%d/%d HTTP/1.1\r\nHost: %s\r\n\r\n",
@@ -28,8 +28,8 @@ func (load *Load) download(command Command) (*Result, error) {
 	})
 }
 
-// upload sends one body on each of several connections; it has arrived when the backend says so,
-// which knows whether it is what was sent.
+// upload sends one body on each of several connections; the backend confirms each when it has
+// arrived. The digests show whether the backend received what was sent.
 func (load *Load) upload(command Command) (*Result, error) {
 	return load.bulk(command, func(client *Client, stream, number int) error {
 		_, err := fmt.Fprintf(client, "POST /sink/%d HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n",
@@ -53,8 +53,8 @@ func (load *Load) upload(command Command) (*Result, error) {
 	})
 }
 
-// bulk carries command.Bytes on each stream. The clock runs from the first request, on
-// connections that stand, to the last byte; the hashes are taken before and after.
+// bulk transfers command.Bytes on each stream. The time is measured from the first request, on
+// established connections, to the last byte; hashes are computed before and after.
 func (load *Load) bulk(command Command, carry func(*Client, int, int) error) (*Result, error) {
 	if err := command.Way.prepare(); err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func (load *Load) bulk(command Command, carry func(*Client, int, int) error) (*R
 	})
 }
 
-// bulkPatience is how long all bodies of a run may take.
+// bulkPatience is the timeout of all bodies of a run.
 const bulkPatience = 2 * time.Minute
 
 func sideBySide(count int, do func(int) error) error {

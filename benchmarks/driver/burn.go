@@ -9,7 +9,7 @@ import (
 
 const clockThreadCPU = 3 // CLOCK_THREAD_CPUTIME_ID of clock_gettime(2)
 
-// burn uses so much CPU time, however long that takes beside others.
+// burn uses the given CPU time, however long that takes on a busy machine.
 func burn(cost time.Duration) {
 	if cost <= 0 {
 		return

@@ -15,8 +15,8 @@ func makeBlock() []byte {
 	return made
 }
 
-// content passes on size bytes of the content with this number, piece by piece. Each number has
-// another content: the same random block, begun elsewhere.
+// content passes size bytes of the content with this number, piece by piece. Each number has
+// different content: the same random block from another offset.
 func content(number, size int, pass func([]byte) error) error {
 	position := number * 4099 % blockSize
 	for size > 0 {
@@ -39,10 +39,10 @@ func digestOfContent(number, size int) [sha256.Size]byte {
 	return [sha256.Size]byte(hash.Sum(nil))
 }
 
-// Arena is memory for everything that a run receives, so that it can be hashed off the clock.
+// Arena is memory for all data that a run receives, to hash it outside the measured time.
 type Arena struct{ memory []byte }
 
-// reserve has so many bytes in memory, not only promised by the kernel.
+// reserve allocates size bytes, and touches each page so that the kernel backs it with memory.
 func (arena *Arena) reserve(size int) {
 	if len(arena.memory) >= size {
 		return
@@ -54,7 +54,7 @@ func (arena *Arena) reserve(size int) {
 	}
 }
 
-// part gives the room for stream number index, when each has size bytes.
+// part returns the memory for stream number index, when each has size bytes.
 func (arena *Arena) part(index, size int) []byte {
 	return arena.memory[index*size : (index+1)*size]
 }

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// datagramSize is what a client sends and has sent back, in bytes.
+// datagramSize is the size of an echoed datagram in bytes.
 const datagramSize = 64
 
-// lost is when a datagram counts as lost, and the next one is sent.
+// lost is the timeout after which a datagram counts as lost, and the next one is sent.
 const lost = time.Second
 
-// mostLost is how many in a row a client may lose before the run has failed.
+// mostLost is the number of consecutive lost datagrams after which the run has failed.
 const mostLost = 5
 
-// startEcho starts the backend of datagrams, which sends back what comes, and gives its port.
+// startEcho starts the UDP backend, which echoes datagrams, and returns its port.
 func startEcho(address string) (int, error) {
 	echo, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(address)})
 	if err != nil {
@@ -31,7 +31,7 @@ func startEcho(address string) (int, error) {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			// Any other error is of a client that is gone.
+			// Any other error is that of a client that has disconnected.
 			if err == nil {
 				echo.WriteToUDPAddrPort(buffer[:size], from)
 			}
@@ -40,7 +40,7 @@ func startEcho(address string) (int, error) {
 	return echo.LocalAddr().(*net.UDPAddr).Port, nil
 }
 
-// datagrams has clients that send a datagram and wait until it comes back, again and again.
+// datagrams runs clients that repeatedly send a datagram and wait for its echo.
 func datagrams(command Command) (*Result, error) {
 	return measured(command, func(number int, window Window, times *Times) error {
 		client, err := net.Dial("udp", command.Way.Address)

@@ -10,21 +10,21 @@ import (
 	"time"
 )
 
-// watched is where the watches are that get events; others stand, and hear nothing.
+// watched is the path of the watches that get events; others stay open without any.
 const watched = "/api/v1/namespaces/bench/configmaps"
 
-// sentMark comes before the time at which an event was sent, in nanoseconds of the clock.
+// sentMark precedes the time at which an event was sent, in nanoseconds since the epoch.
 const sentMark = `"benchmark/sent":"`
 
 const sentDigits = 19
 
-// Watches are those that are open; each in its turn gets an event.
+// Watches are the open watches, which get events in turn.
 type Watches struct {
 	lock sync.Mutex
 	open []chan struct{}
 }
 
-// emit has an event sent each time one is due, at even distances.
+// emit sends events at regular intervals.
 func (watches *Watches) emit(api *API) {
 	const pause = 10 * time.Millisecond
 	next := time.Now()
@@ -41,7 +41,7 @@ func (watches *Watches) emit(api *API) {
 		if count := len(watches.open); count > 0 {
 			select {
 			case watches.open[turn%count] <- struct{}{}:
-			default: // nobody reads it; the client counts what has come
+			default: // its client does not read; clients count the events that have arrived
 			}
 		}
 		watches.lock.Unlock()
@@ -96,8 +96,8 @@ func event(name string, version int64) []byte {
 		name, version, sentMark, time.Now().UnixNano(), configuration)
 }
 
-// watch has clients that watch one ConfigMap each. Their times are those from the moment at which
-// an event was sent to the one at which it has come.
+// watch runs clients that watch one ConfigMap each. Their times are from the sending of an event to
+// its arrival.
 func watch(command Command) (*Result, error) {
 	if err := command.Way.prepare(); err != nil {
 		return nil, err

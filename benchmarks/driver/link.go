@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// A link is a TCP proxy that behaves like a long line: what comes in goes out Delay seconds
-// later, each way, and no faster than Rate bytes a second.
+// A link is a TCP proxy that emulates a long link: in each direction it forwards data with a delay of
+// Delay seconds, and at most Rate bytes a second.
 //
-// It ends TCP at both sides, so that neither TCP sees the delay: no slow start, no window of the
-// kernel limits what is under way. What is left is the line itself, and for whoever multiplexes
-// inside a connection, the time that its own flow control takes to hear from the other end.
+// It terminates TCP at both sides, so that neither connection sees the delay: neither slow start nor
+// a window of the kernel limits the data in flight. What remains is the link itself and, for a
+// program that multiplexes in one connection, the round trip of its own flow control.
 type link struct {
 	target string
 	delay  time.Duration
 	rate   float64
 }
 
-// queueSize is how many bytes wait at the entry of the line, beside what is under way on it.
+// queueSize is the number of bytes queued at the entry of the link, besides those in flight.
 const queueSize = 1 << 20
 
 const pieceSize = 64 << 10
 
-// pieceLimit bounds what is kept for a receiver that does not take what has arrived.
+// pieceLimit is the maximum number of pieces buffered for a receiver that does not read.
 const pieceLimit = 2048
 
 func startLink(command Command) (any, error) {
@@ -67,7 +67,7 @@ type piece struct {
 	due  time.Time
 }
 
-// carry takes bytes one way until their end, which arrives as late as they do.
+// carry forwards one direction until its end, which is delayed like the data.
 func (link link) carry(from, to net.Conn) {
 	pieces := make(chan piece, pieceLimit)
 	delivered := make(chan struct{})
@@ -77,7 +77,7 @@ func (link link) carry(from, to net.Conn) {
 	}()
 	queue := seconds(queueSize / link.rate)
 	buffer := make([]byte, pieceSize)
-	free := time.Now() // when the entry of the line will have sent what waits there
+	free := time.Now() // when the entry of the link will have sent everything in its queue
 	for {
 		time.Sleep(time.Until(free) - queue)
 		count, err := from.Read(buffer)
@@ -97,7 +97,7 @@ func (link link) carry(from, to net.Conn) {
 	}
 }
 
-// deliver writes what is due. When nobody takes it any more, the sender is told by a close.
+// deliver writes pieces when they are due. If the receiver has closed, it closes the sender.
 func deliver(pieces chan piece, from, to net.Conn) {
 	for next := range pieces {
 		time.Sleep(time.Until(next.due))

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// list asks once, and reads the answer to its end. Operations are the Items that it has.
+// list sends one request and reads the whole response. Operations is the number of Items in it.
 func (load *Load) list(command Command) (*Result, error) {
 	if err := command.Way.prepare(); err != nil {
 		return nil, err

@@ -1,11 +1,11 @@
-// The load of the benchmarks: its clients, and with -backend what they ask, a process of its own.
-// In one process Go has both on one thread for most of the time, one after the other.
+// The load of the benchmarks: the clients, and with -backend their backend, in a separate process.
+// In one process Go would run both alternately on one thread for most of the time.
 //
-// It is written in Go because a driver in Python would be slower than what it is to measure. It
-// reads commands from standard input, one JSON object a line, and answers each with one line:
-// first, unasked, the ports that it listens at. It ends with its input.
-// The commands of a backend are Stored. With -objects it is the API server of the benchmark of the
-// hub instead. Its commands are Settings, and it answers how many watches are open.
+// It is written in Go because a driver in Python would be slower than the programs under test. It
+// reads commands from standard input, one JSON object per line, and answers each with one line. The
+// first line, before any command, has the ports that it listens on. It exits at the end of its input.
+// The commands of a backend are Stored. With -objects it is the API server for the benchmark of the
+// hub instead: its commands are Settings, and its answers the number of open watches.
 package main
 
 import (
@@ -16,44 +16,44 @@ import (
 	"os"
 )
 
-// Command is one piece of work: requests, connections, download, upload, datagrams, list, watch, or a
-// link to be started.
+// Command is a piece of work: requests, connections, download, upload, datagrams, list, watch, or
+// starting a link.
 type Command struct {
 	Work    string `json:"work"`
 	Way     Way    `json:"way"`
 	Clients int    `json:"clients"`
-	Tested  []int  `json:"tested"` // processes whose CPU time is wanted
+	Tested  []int  `json:"tested"` // processes whose CPU time is measured
 
-	Seconds float64 `json:"seconds"` // requests and connections: how long they count
-	WarmUp  float64 `json:"warm_up"` // and how long they do not, before
-	Stalled int     `json:"stalled"` // requests: readers that stall meanwhile
-	Ended   bool    `json:"ended"`   // connections: the backend ends each, and the client waits for that
+	Seconds float64 `json:"seconds"` // requests and connections: the measured time
+	WarmUp  float64 `json:"warm_up"` // the time before that
+	Stalled int     `json:"stalled"` // requests: the number of additional stalled readers
+	Ended   bool    `json:"ended"`   // connections: the backend closes each, and the client waits for that
 	Hosts   int     `json:"hosts"`   // requests: Way.Host has a %d, for a number below this
 
-	Path   string   `json:"path"`   // what is asked for; of watches with {} for their number
-	Fields []string `json:"fields"` // more fields of the head: "Name: value"
-	Answer string   `json:"answer"` // requests: the body that each answer has to have
+	Path   string   `json:"path"`   // the requested path; for watches with {} for their number
+	Fields []string `json:"fields"` // more header fields: "Name: value"
+	Answer string   `json:"answer"` // requests: the expected body of each response
 
-	Bytes int    `json:"bytes"` // download and upload: what each client carries; list: at most
-	Item  string `json:"item"`  // list: what each item has once
+	Bytes int    `json:"bytes"` // download and upload: the size for each client; list: the maximum size
+	Item  string `json:"item"`  // list: a text that each item contains once
 
-	Target string  `json:"target"` // link: where it leads
-	Delay  float64 `json:"delay"`  // seconds, each way
-	Rate   float64 `json:"rate"`   // bytes a second, each way
+	Target string  `json:"target"` // link: its target
+	Delay  float64 `json:"delay"`  // seconds in each direction
+	Rate   float64 `json:"rate"`   // bytes per second in each direction
 }
 
-// Result is what a run has shown. Times are seconds; Bytes and Operations are those within them.
+// Result is the result of a run. Times are in seconds; Bytes and Operations are those within them.
 type Result struct {
 	Seconds    float64         `json:"seconds"`
 	Operations int             `json:"operations"`
 	Bytes      int             `json:"bytes"`
-	First      float64         `json:"first"` // list: when the answer began
+	First      float64         `json:"first"` // list: when the response began
 	P50        float64         `json:"p50"`
 	P99        float64         `json:"p99"`
 	TestedCPU  map[int]float64 `json:"tested_cpu"`
 	DriverCPU  float64         `json:"driver_cpu"`
 	MachineCPU float64         `json:"machine_cpu"`
-	Digests    []string        `json:"digests,omitempty"` // upload: SHA-256 of what each client has sent
+	Digests    []string        `json:"digests,omitempty"` // upload: SHA-256 of the body of each client
 }
 
 func main() {
@@ -95,7 +95,7 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// perform does what is asked for, line by line, until the end of the input.
+// perform executes commands, line by line, until the end of the input.
 func perform(one func([]byte) any) {
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {

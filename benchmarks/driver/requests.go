@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// dialing is how many clients connect at a time: an agent has only so many dials under way.
+// dialing is the number of clients that connect concurrently, because an agent limits pending dials.
 const dialing = 64
 
-// requests has clients that ask for little, again and again, each on a connection of its own.
-// Before, it leaves as many connections as the command says with an answer that nobody reads.
+// requests runs clients that repeatedly send a small request, each on its own connection. Before
+// that it opens Stalled connections with a response that nobody reads.
 func requests(command Command) (*Result, error) {
 	if err := command.Way.prepare(); err != nil {
 		return nil, err
@@ -57,9 +57,9 @@ func requests(command Command) (*Result, error) {
 	})
 }
 
-// connections has clients that connect, ask once and close. Who ends a connection keeps its port for a
-// minute (TIME_WAIT): where that is the client, or a proxy for it, the ports of a machine that speaks
-// to itself are soon used up, and looking for a free one is most of what is measured.
+// connections runs clients that connect, send one request and close. The side that closes first keeps
+// the port in TIME_WAIT for a minute. If that is the client, or a proxy for it, the ports of a machine
+// that connects to itself are soon used up, and most of the measured time is the search for a free one.
 func connections(command Command) (*Result, error) {
 	if err := command.Way.prepare(); err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func connections(command Command) (*Result, error) {
 	})
 }
 
-// settling is how long buffers on the way to stalled readers get to fill.
+// settling is the time for the buffers on the way to stalled readers to fill.
 const settling = 1500 * time.Millisecond
 
 func stall(way *Way) (*Client, error) {
@@ -105,7 +105,7 @@ func stall(way *Way) (*Client, error) {
 	return client, err
 }
 
-// request is what a client sends again and again.
+// request returns the request that a client sends repeatedly.
 func (command *Command) request() []byte {
 	path := command.Path
 	if path == "" {
@@ -160,10 +160,10 @@ func (client *Client) awaitEnd() error {
 	return err
 }
 
-// Window is the time within which operations count.
+// Window is the measured time; only operations within it count.
 type Window struct{ begin, end time.Time }
 
-// Times are how long the operations of one client took.
+// Times are the durations of the operations of one client.
 type Times struct{ taken []time.Duration }
 
 func (times *Times) note(window Window, began, ended time.Time) {
@@ -172,7 +172,7 @@ func (times *Times) note(window Window, began, ended time.Time) {
 	}
 }
 
-// measured runs clients side by side and looks at the processes at both ends of the window.
+// measured runs clients concurrently, and reads the CPU times at both ends of the window.
 func measured(command Command, client func(int, Window, *Times) error) (*Result, error) {
 	begin := time.Now().Add(seconds(command.WarmUp))
 	window := Window{begin, begin.Add(seconds(command.Seconds))}
@@ -205,7 +205,7 @@ func measured(command Command, client func(int, Window, *Times) error) (*Result,
 
 func seconds(count float64) time.Duration { return time.Duration(count * float64(time.Second)) }
 
-// all waits for so many outcomes and gives the first failure.
+// all waits for count results, and returns the first failure.
 func all(failures chan error, count int) error {
 	var first error
 	for range count {

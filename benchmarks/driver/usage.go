@@ -13,7 +13,7 @@ import (
 // ticksPerSecond is USER_HZ, in which /proc counts CPU time: 100 on every Linux port of Go.
 const ticksPerSecond = 100
 
-// Usage is what CPU time had been used at a moment.
+// Usage is the CPU time used up to a moment.
 type Usage struct {
 	at      time.Time
 	tested  map[int]float64
@@ -30,7 +30,7 @@ func usage(tested []int) Usage {
 	return used
 }
 
-// since gives the time and the CPU seconds used since then.
+// since returns the time and the CPU seconds used since then.
 func (before Usage) since(tested []int) *Result {
 	seconds := time.Since(before.at).Seconds()
 	after := usage(tested)
@@ -52,7 +52,7 @@ func ownCPU() float64 {
 	return float64(used.Utime.Nano()+used.Stime.Nano()) / 1e9
 }
 
-// cpuOf is the time a process has run for itself and in the kernel: proc(5), stat, 14 and 15.
+// cpuOf returns the user and system time of a process: proc(5), stat, fields 14 and 15.
 func cpuOf(pid int) float64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -62,7 +62,7 @@ func cpuOf(pid int) float64 {
 	return ticks(string(fields[11])) + ticks(string(fields[12]))
 }
 
-// machineCPU is the time all processors were busy: proc(5), stat, without idle and iowait.
+// machineCPU returns the busy time of all processors: proc(5), stat, without idle and iowait.
 func machineCPU() float64 {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// Way is how a client gets to the backend.
+// Way is the route of a client to the backend.
 //
-//	tcp      Address is the backend, or something that leads to it
-//	connect  Address is a Unix socket that speaks HTTP CONNECT, Host what to ask of it
-//	https    Address speaks TLS and passes on requests by their Host
+//	tcp      Address is the backend, or a proxy for it
+//	connect  Address is a Unix socket for HTTP CONNECT, Host the target of the CONNECT
+//	https    Address speaks TLS, and forwards requests by their Host
 type Way struct {
 	Kind        string `json:"kind"`
 	Address     string `json:"address"`
@@ -28,7 +28,7 @@ type Way struct {
 	tls *tls.Config
 }
 
-// patience is how long a single step may take before the run has failed.
+// patience is the timeout of a single step, after which the run has failed.
 const patience = 20 * time.Second
 
 // prepare reads the certificates, once for all clients of a run.
@@ -57,10 +57,10 @@ func (way *Way) prepare() error {
 type Client struct {
 	net.Conn
 	reader *bufio.Reader
-	body   []byte // of the last answer to a small request
+	body   []byte // of the last response to a small request
 }
 
-// A small buffer: large reads of a body go past it, straight to where the body is kept.
+// A small buffer: large reads of a body bypass it and go directly to the memory for the body.
 const readerSize = 4096
 
 func (way *Way) dial() (*Client, error) {
@@ -95,7 +95,7 @@ func (client *Client) connect(host string) error {
 	return err
 }
 
-// readHead reads the head of a response that has to be 200, and gives the length of its body.
+// readHead reads the head of a response, which has to be 200, and returns the length of its body.
 func (client *Client) readHead() (int, error) {
 	status, err := client.reader.ReadSlice('\n')
 	if err != nil {
@@ -107,7 +107,7 @@ func (client *Client) readHead() (int, error) {
 	return readFields(client.reader)
 }
 
-// readFields reads header fields up to the empty line, and gives Content-Length, 0 without one.
+// readFields reads header fields up to the empty line, and returns Content-Length, 0 without one.
 func readFields(reader *bufio.Reader) (int, error) {
 	length := 0
 	const name = "content-length:"

@@ -1,1 +1,1 @@
-"""The hub of a node beside nginx as an HTTP proxy. See docs/performance.md."""
+"""The benchmark of the hub, compared with nginx as an HTTP proxy. See docs/performance.md."""

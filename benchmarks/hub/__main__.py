@@ -22,7 +22,7 @@ QUICK = Scale(
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     chosen: argparse.Namespace = parts.parser("hub", __doc__, PARTS).parse_args(arguments)
     return chosen
 

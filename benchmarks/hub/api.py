@@ -1,4 +1,4 @@
-"""The API server behind hub and nginx: ``driver/api.go`` in a process of its own."""
+"""The API server behind the hub and nginx: ``driver/api.go`` in a separate process."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from benchmarks.hub import objects
 from benchmarks.processes import BenchmarkFailed
 
 SMALL_COST = 0.4e-3
-"""CPU seconds that a small answer takes kube-apiserver, all in all."""
+"""The CPU seconds of kube-apiserver for a small response."""
 
 CLOSING = 15.0
-"""Seconds after which a proxy has to have closed the watches of clients that have gone."""
+"""The timeout in seconds for a proxy to close the watches of disconnected clients."""
 
 NAME = "kubernetes"
-"""What its certificate is for, beside 127.0.0.1."""
+"""The name in its certificate, in addition to 127.0.0.1."""
 
 
 class Api(load.Api):
-    """An API server with one node and so many pods; use it as a context manager.
+    """An API server with one node and ``pods`` pods; use it as a context manager.
 
     ``node`` is the JSON of the node.
     """
@@ -38,34 +38,34 @@ class Api(load.Api):
     def set(self, **settings: float) -> int:
         """Change ``spin``, ``generation`` or ``rate``; see ``Settings`` of ``driver/api.go``.
 
-        Gives how many watches are open that get events.
+        Returns the number of open watches that get events.
         """
         self._settings |= settings
         return int(self.ask(dict(self._settings))["watches"])
 
     def no_watches(self) -> None:
-        """Wait until the watches of clients that have gone are closed here, too.
+        """Wait until the watches of disconnected clients are closed at the API server.
 
-        A client that closes may still read, until an event is sent to it.
+        A client that has ended its direction may still read, until an event is sent to it.
         """
         deadline = time.monotonic() + CLOSING
         while left := self.set():
             if time.monotonic() > deadline:
                 raise BenchmarkFailed(f"{left} watches of clients that have gone are still open")
-            # Only asking tells; the kernel closes them in its own time.
+            # The number can only be polled; the kernel closes the connections eventually.
             time.sleep(0.05)
 
     def change_all(self) -> None:
-        """Give all pods other versions."""
+        """Change the resource versions of all pods."""
         self.set(generation=self._settings["generation"] + 1)
 
     def calibrate(self, cost: float) -> None:
-        """Have a small answer take :data:`SMALL_COST`, when it takes ``cost`` by itself."""
+        """Make a small response cost :data:`SMALL_COST`, if it costs ``cost`` by itself."""
         self.set(spin=max(0.0, SMALL_COST - cost))
 
     @contextmanager
     def black_hole(self) -> Iterator[None]:
-        """Let nothing be answered, while the kernel goes on to take connections and bytes."""
+        """Respond to nothing, while the kernel still accepts connections and bytes."""
         os.kill(self.pid, signal.SIGSTOP)
         try:
             yield

@@ -1,4 +1,4 @@
-"""Everything that is needed, side by side: API, nginx, load, and hubs as they are wanted."""
+"""The environment of the benchmark: the API, nginx, the load, and hubs on demand."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ ACCEPT = {
     "json": "application/json",
     "protobuf": "application/vnd.kubernetes.protobuf,application/json",
 }
-"""What is accepted, by the name of the media type."""
+"""The values of ``Accept`` by the name of the media type."""
 
 _POD_BYTES = 8192
-"""More than any pod has."""
+"""An upper bound for the size of a pod."""
 
 _ENOUGH = 0.9
-"""The part of the events that has to arrive; at the ends of the time some fall out of it."""
+"""The fraction of the events that has to arrive; some fall outside the measured time."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is done.
+    """The amount of work.
 
-    Requests and watches count for ``seconds``, after ``warm_up``; all that is not about an outage
-    is repeated ``repeats`` times, starts ``starts`` times, outages ``outages`` times.
+    Requests and watches are measured for ``seconds``, after ``warm_up``. Starts are repeated
+    ``starts`` times, outages ``outages`` times, everything else ``repeats`` times.
     """
 
     seconds: float
@@ -59,7 +59,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Way:
-    """How the load gets to the API, and the processes that it passes."""
+    """The route of the load to the API, and the processes on it."""
 
     description: dict[str, str]
     pids: Sequence[int]
@@ -67,7 +67,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Requests:
-    """What came of small requests: of each the CPU seconds of the proxy, the API and the load."""
+    """The result of small requests, with CPU seconds per request of proxy, API and load."""
 
     rate: float
     p50: float
@@ -78,7 +78,7 @@ class Requests:
 
 @dataclass(frozen=True)
 class Listing:
-    """What came of a list: seconds to its first and last byte, and its bytes."""
+    """The result of a list: the seconds to its first and last byte, and its size in bytes."""
 
     first: float
     seconds: float
@@ -87,7 +87,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Events:
-    """What came of watches: seconds from the sending of an event; CPU seconds of the proxy."""
+    """The result of watches: delays in seconds, and CPU seconds of the proxy per event."""
 
     p50: float
     p99: float
@@ -95,7 +95,7 @@ class Events:
 
 
 class Bench:
-    """Starts all but the hubs in ``directory``; it ends with ``stack``."""
+    """Starts everything except the hubs in ``directory``; it ends with ``stack``."""
 
     def __init__(self, stack: ExitStack, directory: Path, nginx: Nginx, scale: Scale) -> None:
         self.scale = scale
@@ -129,7 +129,7 @@ class Bench:
 
     @contextmanager
     def hub(self, directory: Path | None = None, *, online: bool = True) -> Iterator[Hub]:
-        """Run a hub, by default one that has nothing but its identity; wait until it is online."""
+        """Run a hub, by default one with only its identity; wait until it is online."""
         if directory is None:
             directory = self.prepared()
         with Hub(directory, self.api.port) as hub:
@@ -138,14 +138,14 @@ class Bench:
             yield hub
 
     def prepared(self) -> Path:
-        """Make a directory for a hub, with its identity."""
+        """Create a directory for a hub, with its identity."""
         directory = self._directory / f"hub-{next(self._numbers)}"
         directory.mkdir()
         prepare(directory, self._authority)
         return directory
 
     def requests(self, way: Way, clients: int) -> Requests:
-        """Have clients GET the node, again and again."""
+        """Run clients that GET the node repeatedly."""
         result = self._ask(
             way, work="requests", clients=clients, path=NODE_PATH, answer=self.api.node
         )
@@ -175,7 +175,7 @@ class Bench:
         return Listing(result["first"], result["seconds"], result["bytes"])
 
     def watch(self, way: Way) -> Events:
-        """Have events sent to watches."""
+        """Run watches, and send events to them."""
         scale = self.scale
         self.api.set(rate=scale.rate)
         result = self._ask(way, work="watch", clients=scale.watches, path=_WATCH_PATH)
@@ -206,12 +206,12 @@ class Bench:
 
     @staticmethod
     def _cpu(result: dict[str, Any], way: Way) -> float:
-        # The keys of a JSON object are text.
+        # The keys of a JSON object are strings.
         return sum(float(result["tested_cpu"][str(pid)]) for pid in way.pids)
 
 
 def through(hub: Hub) -> Way:
-    """Return the way through a hub."""
+    """Return the route through a hub."""
     return Way(_plain(hub.port), hub.pids())
 
 

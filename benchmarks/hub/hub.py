@@ -1,4 +1,4 @@
-"""The hub under test: ``twist yurthub``, as a node runs it."""
+"""The hub under test: ``twist yurthub``, as it runs on a node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.processes import (
 from benchmarks.tunnel import MetaProgram, twist
 
 KUBELET = "kubelet/v1.34.0 (linux/amd64) kubernetes/0123456"
-"""The User-Agent of the clients: what kubelet gets is kept."""
+"""The User-Agent of the clients: responses to kubelet are cached."""
 
 _FIELDS = {"User-Agent": KUBELET, "Accept": "application/json"}
 
@@ -31,16 +31,16 @@ NODE_PATH = f"/api/v1/nodes/{NODE}"
 ANSWER_SECONDS = 60.0
 
 QUIET = 0.5
-"""For so long a hub that has written everything does nothing."""
+"""The seconds without CPU usage after which a hub has written everything."""
 
 MOST_WORK = 60.0
-"""Seconds after which a hub has to be done with what it was given."""
+"""The timeout in seconds for a hub to finish its background work."""
 
 
 class Hub(MetaProgram):
-    """The hub before the API on ``api_port``; its directory has its identity, and what it keeps.
+    """A hub for the API on ``api_port``; ``directory`` has its identity and its cache.
 
-    ``first_answer`` are the seconds from its start until it answered the GET of its node.
+    ``first_answer`` is the time in seconds from its start until it responded to a GET of its node.
     """
 
     def __init__(self, directory: Path, api_port: int, reactor: str = "epoll") -> None:
@@ -70,7 +70,7 @@ class Hub(MetaProgram):
             return False
 
     def ask(self, path: str) -> tuple[int, bytes]:
-        """Ask as kubelet on a new connection; raises ``OSError`` when there is no answer."""
+        """Send a GET as kubelet on a new connection; raises ``OSError`` without a response."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
         try:
             connection.request("GET", path, headers=_FIELDS)
@@ -82,14 +82,14 @@ class Hub(MetaProgram):
             connection.close()
 
     def is_online(self) -> bool:
-        """Whether it takes an API server for healthy."""
+        """Return whether the hub considers an API server healthy."""
         found = re.findall(r"(?m)^\w+_server_healthy\S* (\S+)$", self.get("/metrics")[1].decode())
         if not found:
             raise BenchmarkFailed("the hub does not tell whether its servers are healthy")
         return any(float(value) for value in found)
 
     def pids(self) -> list[int]:
-        """Return its processes."""
+        """Return the ids of its processes."""
         return with_descendants(self.pid)
 
     def processor(self) -> float:
@@ -97,7 +97,7 @@ class Hub(MetaProgram):
         return self._sum(processor_seconds)
 
     def written(self) -> int:
-        """Return the bytes that it has had written to disk."""
+        """Return the bytes that it has written to disk."""
         return int(self._sum(written))
 
     def resident(self) -> float:
@@ -105,18 +105,18 @@ class Hub(MetaProgram):
         return self._sum(resident) / 2**20
 
     def peak(self) -> float:
-        """Return the most memory that it has had, in MiB."""
+        """Return its peak memory in MiB."""
         return self._sum(peak_resident) / 2**20
 
     def _sum(self, of: Callable[[int], float]) -> float:
         return sum(of(pid) for pid in self.pids())
 
     def finish_work(self) -> None:
-        """Wait until it has done what it does behind an answer, as writing it down."""
+        """Wait until its work after a response is done, such as writing the cache."""
         deadline = time.monotonic() + MOST_WORK
         while True:
             before = self.processor()
-            # What is waited for is that nothing happens.
+            # The condition is that nothing happens for this time.
             time.sleep(QUIET)
             if self.processor() - before < QUIET / 50:
                 return

@@ -1,4 +1,4 @@
-"""A hub's certificates where it keeps them, so that none has to be asked for at its start."""
+"""A hub's certificates, stored where it looks for them, so that it requests none at its start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GROUPS = [
 
 
 def prepare(directory: Path, authority: Authority) -> None:
-    """Put certificates and authority into the directory that is to be ``--root-dir``."""
+    """Store the certificates and the CA in the directory for ``--root-dir``."""
     pki = directory / "pki"
     pki.mkdir(0o700)
     (pki / "ca.crt").write_bytes(authority.certificate.read_bytes())

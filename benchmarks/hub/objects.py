@@ -1,4 +1,4 @@
-"""What the API has: a node, and as many pods as are wanted, in files for its process."""
+"""The objects of the API: a node and a number of pods, in files for its process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.e2e.cluster import crowd
 NODE = "edge-1"
 
 VERSION = "@VERSION@@"
-"""Stands where the version of a pod goes; ``versionMark`` of ``driver/api.go``."""
+"""The placeholder for the version of a pod; ``versionMark`` of ``driver/api.go``."""
 
 MARK = "benchmark.pod"
-"""What each pod has once."""
+"""A text that each pod contains once."""
 
 Encoder = Callable[[dict[str, Any]], bytes]
 
@@ -41,7 +41,7 @@ def _framed(items: Iterable[bytes]) -> Iterable[bytes]:
 
 
 def node() -> dict[str, Any]:
-    """Make the node, about 1 KB of JSON."""
+    """Return the node, about 1 KB of JSON."""
     made = crowd.node(1)
     del made["metadata"]["managedFields"], made["status"]["images"], made["status"]["allocatable"]
     made["status"]["conditions"] = made["status"]["conditions"][-2:]
@@ -50,9 +50,9 @@ def node() -> dict[str, Any]:
 
 
 def pod(number: int) -> dict[str, Any]:
-    """Make a pod of the node as a list has it, about 5.7 KB of JSON."""
+    """Return a pod of the node as an item of a list, about 5.7 KB of JSON."""
     made = crowd.pod(number)
-    # API servers write the type of a list's items once, in the list.
+    # In a list, API servers omit the type of the items.
     del made["apiVersion"], made["kind"]
     made["metadata"]["resourceVersion"] = VERSION
     made["metadata"]["annotations"]["description"] = f"{MARK} {'of a shop ' * 24}"

@@ -1,4 +1,4 @@
-"""What is measured, part by part; each has hubs of its own."""
+"""The parts of the benchmark; each part starts its own hubs."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from benchmarks.processes import BenchmarkFailed
 from benchmarks.run import Unit
 
 CALM = 2.0
-"""Seconds from the start until memory is looked at."""
+"""Seconds from the start until memory is measured."""
 
 GIVEN_BACK = 20.0
-"""Seconds from the last event until memory is looked at: within 15 the hub gives back what it has
-freed (:mod:`yurttunnel.ops.freed_memory`)."""
+"""Seconds from the last event until memory is measured: within 15 the hub returns freed memory to
+the kernel (:mod:`yurttunnel.ops.freed_memory`)."""
 
 ASKING = 0.25
-"""Seconds from one request to the next, while the API answers nothing."""
+"""Seconds between requests while the API does not respond."""
 
 MOST_OUTAGE = 40.0
-"""Seconds within which a hub has to notice that the API does not answer, or does again."""
+"""The timeout in seconds for a hub to detect that the API is silent, or responds again."""
 
 _KEPT_MEGABYTES = 1.0
-"""What keeping a list writes at least, however well it is packed."""
+"""The minimum that caching a list writes, even if it is compressed well."""
 
 _MEGABYTE, _MILLISECOND = 1e6, 1e3
 
 
 def small(bench: Bench) -> Iterator[Figure]:
-    """GET of the node, by many clients and by one."""
+    """Measure GETs of the node, by many clients and by one."""
     most, least = {16: (4.0, 1.3), 1: (5.0, 1.4)}, 0.85
     with bench.hub() as hub:
         for clients, (cost, latency) in most.items():
@@ -57,7 +57,7 @@ def small(bench: Bench) -> Iterator[Figure]:
 
 
 def lists(bench: Bench) -> Iterator[Figure]:
-    """Lists of all pods: all of them changed, and the same again."""
+    """Measure lists of all pods: with all of them changed, and unchanged."""
     for media, cost in (("json", 1.0), ("protobuf", 0.5)):
         with bench.hub() as hub:
             yield from _list(bench, hub, media, cost)
@@ -90,7 +90,7 @@ def _list(bench: Bench, hub: Hub, media: str, cost: float) -> Iterator[Figure]:
 
 
 def watches(bench: Bench) -> Iterator[Figure]:
-    """Events of many watches: what is added to their time without a proxy."""
+    """Measure events of many watches: the delay that the proxy adds."""
     p50 = Figure(Demand("watches: added p50", Unit.LATENCY, 1.0))
     p99 = Figure(Demand("watches: added p99", Unit.LATENCY, 5.0))
     cpu = Figure(Demand("watches: CPU of an event", Unit.LATENCY, 0.3))
@@ -106,12 +106,12 @@ def watches(bench: Bench) -> Iterator[Figure]:
 
 
 def memory(bench: Bench) -> Iterator[Figure]:
-    """Resident memory before and after lists and watches, and the most in between."""
+    """Measure resident memory before and after lists and watches, and its peak in between."""
     idle = Figure(Demand("resident: idle", Unit.MEBIBYTES, 60))
     after = Figure(Demand("resident: after lists and watches", Unit.MEBIBYTES, 90))
     peak = Figure(Demand("resident: peak", Unit.MEBIBYTES, 200))
     with bench.hub() as hub:
-        # What is measured is a process that has nothing to do.
+        # Wait until the process is idle.
         time.sleep(CALM)
         idle.ours.append(hub.resident())
         for media in ("json", "protobuf"):
@@ -119,7 +119,7 @@ def memory(bench: Bench) -> Iterator[Figure]:
                 bench.list(through(hub), media)
                 hub.finish_work()
         bench.watch(through(hub))
-        # What is measured is a process that has nothing to do.
+        # Wait until the process is idle.
         time.sleep(GIVEN_BACK)
         after.ours.append(hub.resident())
         peak.ours.append(hub.peak())
@@ -127,7 +127,7 @@ def memory(bench: Bench) -> Iterator[Figure]:
 
 
 def outage(bench: Bench) -> Iterator[Figure]:
-    """Starts, online and offline; an API that answers nothing, and lists meanwhile."""
+    """Measure starts, online and offline; an API that does not respond, and lists meanwhile."""
     online = Figure(Demand("start to the first answer: online", Unit.SECONDS, 0.5))
     offline = Figure(Demand("start to the first answer: offline", Unit.SECONDS, 0.5))
     unhealthy = Figure(Demand("black hole: unhealthy after", Unit.SECONDS, 12))
@@ -171,9 +171,9 @@ def outage(bench: Bench) -> Iterator[Figure]:
 
 
 def _fall(hub: Hub) -> tuple[float, float]:
-    """Ask again and again until the hub knows that the API does not answer.
+    """Send requests until the hub has detected that the API does not respond.
 
-    Gives how long that took, and the longest time of an answer.
+    Returns how long that took, and the longest response time.
     """
     began = time.monotonic()
     taken: list[float] = []
@@ -197,7 +197,7 @@ def _fall(hub: Hub) -> tuple[float, float]:
         path = PODS_PATH if len(asking) % 4 == 3 else NODE_PATH
         asking.append(threading.Thread(target=ask, args=(path,)))
         asking[-1].start()
-        # The requests are to be spread over all of the time.
+        # The requests are spread over the whole time.
         time.sleep(ASKING)
     fell = time.monotonic() - began
     for each in asking:

@@ -1,7 +1,7 @@
-"""What the hub is held against: one nginx as an HTTP proxy, with TLS to the API server.
+"""The peer of the hub: one nginx as an HTTP proxy, with TLS to the API server.
 
-It keeps its connections to the API server, as the hub does. Answers that end are buffered, which
-is the faster way for large lists; events of watches are passed on as they come.
+It keeps connections to the API server alive, as the hub does. Responses other than watches are
+buffered, which is faster for large lists; events of watches are forwarded as they arrive.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ http {{
 
 
 class Proxy:
-    """The nginx, until ``stack`` ends; watches go to ``watch_port``, all else to ``port``."""
+    """The nginx, until ``stack`` ends; ``watch_port`` is for watches, ``port`` for the rest."""
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
-"""Pods in the binary form of Kubernetes (``generated.proto`` of k8s.io/api and apimachinery).
+"""An encoder of pods in the protobuf of Kubernetes (``generated.proto`` of k8s.io/api and
+apimachinery).
 
-Nothing in the standard library or in this project writes it: the hub cuts and joins what API
-servers have written, without any schema.
+Neither the standard library nor this project has one: the hub splits and joins the output of API
+servers without a schema.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _INLINE = {
     "volumeSource": ("configMap",),
     "localObjectReference": ("name",),
 }
-"""Messages of their own whose fields JSON has in the object around them."""
+"""Separate messages whose fields are inlined in the enclosing object in JSON."""
 
 
 def _read() -> Iterator[tuple[str, list[tuple[int, str, list[str]]]]]:
@@ -70,7 +71,7 @@ _MESSAGES = dict(_read())
 
 
 def message(name: str, value: dict[str, Any]) -> bytes:
-    """Encode an object by the message of that name; a field that it does not have is left out."""
+    """Encode an object as the message ``name``; fields that are not in the message are ignored."""
     parts = []
     for number, field, type in _MESSAGES[name]:
         found: Any
@@ -116,7 +117,7 @@ def _field(number: int, content: bytes | int) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """Encode a number of at least 0."""
+    """Encode a nonnegative number."""
     octets = bytearray()
     while value > 0x7F:
         octets.append(value & 0x7F | 0x80)

@@ -16,7 +16,7 @@ from benchmarks.proxy.parts import PARTS
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     chosen: argparse.Namespace = parts.parser("proxy", __doc__, PARTS).parse_args(arguments)
     return chosen
 

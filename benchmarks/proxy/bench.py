@@ -1,4 +1,4 @@
-"""Everything that is needed, side by side: load, nginx, and the service proxy."""
+"""The environment of the benchmark: the load, nginx, and the service proxy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.proxy.proxy import ServiceProxy
 from tests.black_hole import BlackHole
 
 LOOPBACK, LIVING, REFUSING, SILENT = (f"127.0.0.{number}" for number in range(1, 5))
-"""A proxy for this machine alone, and its endpoints."""
+"""The address of a proxy for this machine only, and its endpoints."""
 
 
 class Bench(Loads):
@@ -28,7 +28,7 @@ class Bench(Loads):
         address = _own_address()
         self._directory = directory
         program = build(directory)
-        # The backend with TLS, which nobody asks here, wants a certificate.
+        # The TLS backend, which is not used here, needs a certificate.
         identity = Authority(directory).issue("bench")
         load = stack.enter_context(Clients(program))
         backend = stack.enter_context(Backend(program, identity, address))
@@ -48,8 +48,8 @@ class Bench(Loads):
         return resident(self.proxy.pid) / MEBIBYTE
 
     def beside_dead(self, clients: int, at_once: int) -> tuple[list[float], list[float]]:
-        """Return how many seconds clients wait for an answer, two of three endpoints being dead:
-        so many at once by a proxy that does not know that yet, and then one after the other.
+        """Return the seconds that clients wait for a response with two of three endpoints dead:
+        first ``at_once`` clients at a time with a new proxy, then one after the other.
         """
         port = self._living.plain_port
         endpoints = (LIVING, REFUSING, SILENT)
@@ -67,7 +67,7 @@ def _own_address() -> str:
     """Return an address of this machine that is not loopback, as endpoints must not be."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # This sends nothing; the address is one that nobody has (RFC 5737).
+            # This sends nothing; the address is reserved for documentation (RFC 5737).
             probe.connect(("203.0.113.1", 9))
         except OSError as error:
             raise BenchmarkFailed(

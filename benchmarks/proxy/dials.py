@@ -1,4 +1,4 @@
-"""How long clients of a Service wait for its first bytes, whoever gives them."""
+"""Clients that measure the time until the first byte from a Service."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from benchmarks.processes import BenchmarkFailed
 _QUESTION = b"GET /once HTTP/1.1\r\nHost: bench\r\n\r\n"
 
 _PATIENCE = 30.0
-"""Seconds that a client waits for."""
+"""The timeout of a client in seconds."""
 
 
 def dial_all(where: tuple[str, int], clients: int, at_once: int) -> list[float]:
-    """Have clients connect and ask; return the seconds of each until it was answered.
+    """Run clients that connect and send a request; return the seconds until each response.
 
-    Raises :class:`BenchmarkFailed` where one of them was not.
+    Raises :class:`BenchmarkFailed` if a client gets none.
     """
     with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(lambda _: _dial(where), range(clients)))

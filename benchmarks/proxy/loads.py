@@ -1,4 +1,4 @@
-"""Loads by one way after the other, and how much of them there is."""
+"""The loads of the benchmark, and their scale."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is done.
+    """The amount of work.
 
-    Requests, connections and datagrams count for ``seconds``, after ``warm_up``; downloads and
-    uploads carry ``mebibytes`` in all. Everything is repeated ``repeats`` times at the most.
+    Requests, connections and datagrams are measured for ``seconds``, after ``warm_up``; downloads
+    and uploads transfer ``mebibytes`` in total. Everything is repeated at most ``repeats`` times.
     """
 
     seconds: float
@@ -30,7 +30,7 @@ QUICK = Scale(seconds=0.5, warm_up=0.2, mebibytes=512, repeats=3)
 
 @dataclass(frozen=True)
 class Way:
-    """Where clients speak to so that they get to the backend, and the processes that they pass."""
+    """The address by which clients reach the backend, and the processes on that route."""
 
     clients: Clients
     backend: Backend
@@ -42,26 +42,26 @@ class Way:
 
 @dataclass(frozen=True)
 class Rate:
-    """What came of many small operations: how many a second, and their middle in seconds."""
+    """The result of many small operations: the rate per second, and the median in seconds."""
 
     rate: float
     p50: float
 
 
 class Loads:
-    """Has loads run; ``others_load`` is how many processors other programs kept busy at most."""
+    """Runs loads; ``others_load`` is the maximum number of processors used by other programs."""
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
         self.others_load = 0.0
 
     def many(self, way: Way, work: str, clients: int) -> Rate:
-        """Have clients do small work again and again: connections, requests or datagrams."""
+        """Run clients that repeat a small operation: connections, requests or datagrams."""
         result = self._ask(way, work, clients=clients, ended=True)
         return Rate(result["operations"] / result["seconds"], result["p50"])
 
     def bulk(self, way: Way, work: str, streams: int) -> float:
-        """Download or upload by streams at once; return the bytes a second of all of them."""
+        """Download or upload in concurrent streams; return their total bytes per second."""
         size = self.scale.mebibytes * MEBIBYTE // streams
         result = self._ask(way, work, clients=streams, bytes=size)
         return float(result["bytes"] / result["seconds"])

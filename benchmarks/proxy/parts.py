@@ -1,4 +1,4 @@
-"""What is measured, part by part: nginx, the proxy, and a connection without a proxy in turns."""
+"""The parts of the benchmark: nginx, the proxy, and no proxy, measured alternately."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from benchmarks.run import Unit
 CLIENTS = 16
 
 DIALS, DIALS_AT_ONCE = 200, 10
-"""Clients of which two of three endpoints are dead."""
+"""The clients of a Service with two of three endpoints dead, in total and concurrently."""
 
 MOST_BESIDE_DEAD, MOST_LEFT_OUT = 800.0, 5.0
-"""Milliseconds: two steps of the plan, 0.25 and 0.5 s, and an answer; and once it is known."""
+"""The maximum in milliseconds with dead endpoints: before they are detected, two steps of the retry
+plan, 0.25 and 0.5 s, and a response; and afterwards."""
 
 _MEGABYTE, _MILLISECOND = 1e6, 1e3
 
@@ -24,7 +25,7 @@ _MEGABYTE, _MILLISECOND = 1e6, 1e3
 def _many(
     work: str, title: str, least: float, most: float | None
 ) -> Callable[..., Iterator[Figure]]:
-    """Make the part of small operations: their rate, and their middle if it is demanded."""
+    """Return a part with small operations: their rate, and their median, with its requirement."""
 
     def part(bench: Bench) -> Iterator[Figure]:
         rate = Figure(Demand(title, Unit.RATE, least, True, True))
@@ -47,7 +48,7 @@ def _many(
 
 
 def _bulk(work: str, streams: int, least: float) -> Callable[..., Iterator[Figure]]:
-    """Make the part of downloads or uploads."""
+    """Return a part with downloads or uploads."""
 
     def part(bench: Bench) -> Iterator[Figure]:
         title = f"{work}, {streams} stream{'s' if streams > 1 else ''}"
@@ -68,7 +69,7 @@ def _bulk(work: str, streams: int, least: float) -> Callable[..., Iterator[Figur
 
 
 def retry(bench: Bench) -> Iterator[Figure]:
-    """How long clients wait where one endpoint refuses, and one is a black hole."""
+    """Measure how long clients wait while one endpoint refuses and one is a black hole."""
     first = Figure(Demand("2 of 3 dead: p99", Unit.LATENCY, MOST_BESIDE_DEAD))
     then = Figure(Demand("2 of 3 dead, left out: p99", Unit.LATENCY, MOST_LEFT_OUT))
     for _ in range(bench.scale.repeats):
@@ -80,7 +81,7 @@ def retry(bench: Bench) -> Iterator[Figure]:
 
 
 def memory(bench: Bench) -> Iterator[Figure]:
-    """Resident memory of the proxy, after whatever was measured before."""
+    """Measure resident memory of the proxy, after the parts before."""
     yield Figure(Demand("resident", Unit.MEBIBYTES), [bench.resident()])
 
 

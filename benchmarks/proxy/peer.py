@@ -1,4 +1,4 @@
-"""What the service proxy is held against: nginx ``stream``, plain TCP (or UDP) in and out."""
+"""The peer of the service proxy: nginx ``stream``, plain TCP (or UDP) in and out."""
 
 from __future__ import annotations
 

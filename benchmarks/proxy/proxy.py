@@ -11,11 +11,11 @@ from benchmarks.ports import free_ports
 from benchmarks.tunnel import MetaProgram, twist
 
 CLUSTER_IP, PORT = "10.96.0.10", 80
-"""Of the Service, by TCP and UDP."""
+"""The address of the Service, for TCP and UDP."""
 
 
 class _Proxy(MetaProgram):
-    """The proxy of one Service with endpoints at some ``addresses``; ``flags`` say how."""
+    """A proxy of one Service with endpoints at ``addresses``; ``flags`` select its mode."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class _Proxy(MetaProgram):
         )
 
     def wait_until_ready(self) -> None:
-        """Wait, in its network namespace; end it where that is in vain."""
+        """Wait in its network namespace until it is ready; stop it if that fails."""
         try:
             self.wait_until(self.is_ready, "it was ready")
         except BaseException:
@@ -50,10 +50,10 @@ class _Proxy(MetaProgram):
 
 
 class ServiceProxy(_Proxy):
-    """User mode, at ``port`` of an address, and of the whole machine where that is not told.
+    """User mode on ``port`` of the address ``bound``, by default of all addresses.
 
-    Nothing leads there: clients speak to the port itself, as they do to that of nginx. Endpoints
-    may be loopback addresses where the proxy's own is one.
+    No rules redirect to it: clients connect to the port itself, as to that of nginx. Endpoints may
+    be loopback addresses if ``bound`` is one.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class ServiceProxy(_Proxy):
 
 
 class KernelProxy(_Proxy):
-    """Kernel mode, at :data:`CLUSTER_IP`, in the network namespace of the thread."""
+    """Kernel mode, with :data:`CLUSTER_IP`, in the network namespace of the calling thread."""
 
     def __init__(self, directory: Path, addresses: Sequence[str], backend: int, echo: int) -> None:
         super().__init__(directory, "kernel", addresses, backend, echo, ("--mode", "kernel"))
 
 
 def manifest(addresses: Sequence[str], backend: int, echo: int) -> dict[str, object]:
-    """Return a Service and its endpoints, as ``kubectl apply -f`` takes them."""
+    """Return a Service and its endpoints as a manifest for ``kubectl apply -f``."""
     name = "bench"
     ports = (("tcp", "TCP", PORT, backend), ("udp", "UDP", PORT, echo))
     service = {

@@ -1,4 +1,4 @@
-"""Measure the service proxy in kernel mode beside no proxy. See docs/performance.md."""
+"""Measure the service proxy in kernel mode against no proxy. See docs/performance.md."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from benchmarks.proxy.loads import QUICK, Scale
 NAME = "proxy.kernel"
 
 FULL = Scale(seconds=0.4, warm_up=0.1, mebibytes=1024, repeats=121)
-"""Many short turns: both ways are nearly alike, and what the machine's pace does to one of two
-neighbors is more than that. Where the quartiles of turns are a tenth apart, as they are, the median
-of so many is right to a hundredth. What has no seconds has fewer turns."""
+"""Many short rounds: both contestants are nearly equal, and fluctuations of the machine between two
+adjacent runs are larger than their difference. With quartiles a tenth apart, as measured, the
+median of this many rounds is accurate to a hundredth. Bulk transfers have fewer rounds."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     chosen: argparse.Namespace = parts.parser(NAME, __doc__, PARTS).parse_args(arguments)
     return chosen
 

@@ -1,9 +1,9 @@
-"""Kernel mode beside no proxy: a client, a node and endpoints, each in a network namespace.
+"""Kernel mode compared with no proxy: a client, a node and endpoints, each in a network namespace.
 
-Each way has machines of its own, so that packets of the other one meet no rule of the proxy. Of two
-sets of machines that are alike one may be faster for as long as it is there, by some hundredths: so
-they are made anew for each turn. Both nodes have what any node has: a firewall that tracks
-connections, and address translation, though none of the packets here is one that it is for.
+Each contestant has its own namespaces, so that packets without a proxy pass none of its rules. One
+of two equal sets of namespaces may be faster by a few percent for its whole lifetime, so both are
+created anew for each round. Both nodes have what any node has: a firewall with connection tracking,
+and address translation, although it applies to none of the packets here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.proxy.kernel.lab import Lab
 from yurttunnel.proxy.kernel import sysctl
 
 LIVING, REFUSING, SILENT = range(3)
-"""The endpoints; only the first one is asked where no other is said to be."""
+"""The endpoints; only the first one is used, unless stated otherwise."""
 
 _HOLE = """
 table ip hole {
@@ -51,8 +51,9 @@ table ip any-node {
 
 _CONGESTION = "ipv4/tcp_congestion_control"
 _RENO = "reno"
-"""Which each kernel has, whatever it has for all, and any namespace may have. BBR paces packets by
-the round trips of wires that have none, and one stream takes a third more time or less.
+"""A congestion control that each kernel provides, regardless of its default, and any namespace may
+use. BBR would pace packets by round trips that virtual links do not have, and the time of one
+stream would vary by a third.
 """
 
 _PATIENCE = 30.0
@@ -67,14 +68,14 @@ class Bench(Loads):
             raise BenchmarkFailed("kernel mode is measured in network namespaces: run it as root")
         self._directory = directory
         self._program = build(directory)
-        # The backend with TLS, which nobody asks here, wants a certificate.
+        # The TLS backend, which is not used here, needs a certificate.
         self._identity = Authority(directory).issue("bench")
         self._proxy: KernelProxy | None = None
         self._machines = stack.enter_context(ExitStack())
         self.renew()
 
     def renew(self) -> None:
-        """Have new machines, and new programs on them."""
+        """Replace the namespaces and the programs in them."""
         self._machines.close()
         self._endpoints: tuple[int, ...] = ()
         self._lab = lab = _lab(self._machines, 3)
@@ -97,26 +98,26 @@ class Bench(Loads):
 
     @property
     def ours(self) -> Way:
-        """The way by the cluster IP of a Service with one endpoint."""
+        """The route through the cluster IP of a Service with one endpoint."""
         if self._endpoints != (LIVING,):
             self._start(LIVING)
         return self.current
 
     @property
     def current(self) -> Way:
-        """The way by the cluster IP of the Service that there is."""
+        """The route through the cluster IP of the current Service."""
         assert self._proxy is not None  # one has been started
         return Way(self._load, self._behind, CLUSTER_IP, PORT, PORT, [self._proxy.pid])
 
     def slowest_beside_dead(self, clients: int) -> float:
-        """Return after how many seconds the last of some clients was connected, two of three
-        endpoints being dead, by a proxy that does not know that yet.
+        """Return the seconds until the last of ``clients`` is connected by a new proxy while two of
+        three endpoints are dead.
         """
         self._start(LIVING, REFUSING, SILENT)
         return max(self._connect(clients))
 
     def _start(self, *endpoints: int) -> None:
-        """Have a new proxy of a Service with these endpoints; there is but one at a time."""
+        """Start a new proxy of a Service with these endpoints, and stop the previous one."""
         self._stop()
         addresses = [self._addresses[each] for each in endpoints]
         with self._lab.node.inside():
@@ -156,7 +157,7 @@ class Bench(Loads):
 
 
 def _lab(stack: ExitStack, endpoints: int) -> Lab:
-    """Return the machines of a way, whose node is no other than any; this thread stays here."""
+    """Return the namespaces of a contestant, with an ordinary node; do not move this thread."""
     here = Namespace(current=True)
     lab = Lab(endpoints)
     stack.callback(lab.close)

@@ -1,4 +1,4 @@
-"""What is measured, part by part: kernel mode and a connection without a proxy in turns."""
+"""The parts of the benchmark: kernel mode and no proxy, measured alternately."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from benchmarks.proxy.parts import CLIENTS
 from benchmarks.run import Unit
 
 KEPT = 0.95
-"""What has to be left of what there is without a proxy."""
+"""The minimum fraction of the figure without a proxy."""
 
 BESIDE_DEAD, MOST_MILLISECONDS = 24, 1200.0
-"""Clients of which two of three endpoints are dead, and how long they wait at the most: a first
-packet is sent again after 1 s."""
+"""The clients of a Service with two of three endpoints dead, and how long they may wait: the first
+packet is retransmitted after 1 s."""
 
 BODIES = 41
-"""How often bodies are carried by each way at the most."""
+"""The maximum number of bulk transfers by each contestant."""
 
 _MEGABYTE, _MILLISECOND = 1e6, 1e3
 
@@ -28,7 +28,7 @@ _Taken = TypeVar("_Taken")
 
 
 def _many(work: str, title: str) -> Callable[..., Iterator[Figure]]:
-    """Make the part of small operations: their rate and their middle."""
+    """Return a part with small operations: their rate and their median."""
 
     def part(bench: Bench) -> Iterator[Figure]:
         rate = Figure(Demand(title, Unit.RATE, KEPT, True, True))
@@ -47,7 +47,7 @@ def _many(work: str, title: str) -> Callable[..., Iterator[Figure]]:
 
 
 def _bulk(work: str, streams: int) -> Callable[..., Iterator[Figure]]:
-    """Make the part of downloads or uploads."""
+    """Return a part with downloads or uploads."""
 
     def part(bench: Bench) -> Iterator[Figure]:
         title = f"{work}, {streams} stream{'s' if streams > 1 else ''}"
@@ -64,13 +64,13 @@ def _bulk(work: str, streams: int) -> Callable[..., Iterator[Figure]]:
 
 
 def _in_turn(turn: int, direct: _Taken, ours: _Taken) -> tuple[_Taken, _Taken]:
-    """Return what is measured first, and then: what comes second finds another machine."""
+    """Return both in alternating order, because the state of the machine differs for the second."""
     return (ours, direct) if turn % 2 else (direct, ours)
 
 
 def retry(bench: Bench) -> Iterator[Figure]:
-    """How long clients wait at the most where one endpoint refuses, and one is a black hole; and
-    how many there may be once those are left out.
+    """Measure the longest wait of clients while one endpoint refuses and one is a black hole, and
+    the rate of connections once both are left out.
     """
     title = f"slowest of {BESIDE_DEAD} clients, 2 of 3 dead"
     slowest = Figure(Demand(title, Unit.LATENCY, MOST_MILLISECONDS))
@@ -81,7 +81,7 @@ def retry(bench: Bench) -> Iterator[Figure]:
         waited.append(bench.slowest_beside_dead(BESIDE_DEAD) * _MILLISECOND)
         for way, values in _in_turn(turn, (bench.direct, rate.peer), (bench.current, rate.ours)):
             values.append(bench.many(way, "connections", CLIENTS).rate)
-    # Each one is to be connected in time.
+    # Every client has to be connected in time, so the maximum is judged.
     slowest.ours.append(max(waited))
     yield from (slowest, rate)
 
