@@ -1,4 +1,4 @@
-"""Which test shows which case of the conformance list in ``docs/protocol.md``."""
+"""The mapping of tests to the cases of the conformance list in ``docs/protocol.md``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TypeVar
 _Test = TypeVar("_Test", bound=Callable[..., object])
 
 SHOWN_BY: dict[str, list[str]] = defaultdict(list)
-"""The names of the tests that show a case, by its number (``C-001``)."""
+"""The names of the tests of a case, by its number (``C-001``)."""
 
 
 def conformance(*cases: str) -> Callable[[_Test], _Test]:
-    """Mark a test as showing the ``cases``."""
+    """Mark a test as covering the ``cases``."""
 
     def mark(test: _Test) -> _Test:
         for case in cases:

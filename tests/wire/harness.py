@@ -1,4 +1,4 @@
-"""Sessions to test: one against bytes made by hand, and two against each other."""
+"""Test harness: a session that gets handmade bytes, and two sessions connected to each other."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from yurttunnel.wire.session import Session, Side
 from yurttunnel.wire.session_events import SessionState
 from yurttunnel.wire.stream import Stream
 
-# The same examples each time, unless YURTTUNNEL_HYPOTHESIS=explore asks to look for new ones.
+# The same examples in each run, unless YURTTUNNEL_HYPOTHESIS=explore asks for new ones.
 settings.register_profile("suite", deadline=None, derandomize=True, database=None)
 settings.register_profile("explore", deadline=None, max_examples=5000, print_blob=True)
 settings.load_profile(os.environ.get("YURTTUNNEL_HYPOTHESIS", "suite"))
 
 
 def examples(count: int) -> settings:
-    """Try ``count`` examples, or as many more as the profile in use tries more."""
+    """Run ``count`` examples, multiplied by the factor of the profile in use."""
     return settings(max_examples=count * settings.default.max_examples // 100)
 
 
@@ -39,7 +39,7 @@ Frame = tuple[int, int, bytes]
 
 
 def frames_in(data: bytes) -> list[Frame]:
-    """Take whole frames apart: type, stream, payload."""
+    """Split complete frames into type, stream and payload."""
     found = []
     position = 0
     while position < len(data):
@@ -51,7 +51,7 @@ def frames_in(data: bytes) -> list[Frame]:
 
 
 class StreamLog:
-    """The user of a stream: notes what it is told and delivered."""
+    """The user of a stream; records its events and data."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -59,33 +59,33 @@ class StreamLog:
         self.on: dict[str, Callable[[], object]] = {}
 
     def deliver(self, piece: bytes) -> None:
-        """Note data."""
+        """Record data."""
         self.data += piece
         self._react("deliver")
 
     def stream_opened(self) -> None:
-        """Note OK."""
+        """Record OK."""
         self.calls.append("opened")
         self._react("opened")
 
     def stream_ended(self) -> None:
-        """Note FIN."""
+        """Record FIN."""
         self.calls.append("ended")
         self._react("ended")
 
     def stream_writable(self) -> None:
-        """Note that more is welcome."""
+        """Record that the stream is writable."""
         self.calls.append("writable")
         self._react("writable")
 
     def stream_closed(self, code: Code, text: str) -> None:
-        """Note the end."""
+        """Record the end."""
         self.calls.append((code, text))
         self._react("closed")
 
     @property
     def end(self) -> Code | None:
-        """The code with which the stream has ended."""
+        """The code with which the stream ended."""
         codes = [call[0] for call in self.calls if isinstance(call, tuple)]
         assert len(codes) <= 1, "the end of a stream was told twice"
         return codes[0] if codes else None
@@ -96,7 +96,7 @@ class StreamLog:
 
 
 class SessionLog:
-    """The owner of a session: notes what it is told, and makes itself each stream's user."""
+    """The owner of a session; records its events, and creates a user for each stream."""
 
     def __init__(self) -> None:
         self.requested: list[Stream] = []
@@ -106,7 +106,7 @@ class SessionLog:
         self.on: dict[str, Callable[[], object]] = {}
 
     def stream_requested(self, stream: Stream) -> None:
-        """Note OPEN."""
+        """Record OPEN."""
         user = self.users[stream.number] = StreamLog()
         stream.events = user
         stream.deliver = user.deliver
@@ -114,39 +114,39 @@ class SessionLog:
         self._react("requested")
 
     def connection_silent(self) -> None:
-        """Note silence."""
+        """Record silence."""
         self.calls.append("silent")
         self._react("silent")
 
     def timer_moved(self, when: float) -> None:
-        """Note the time of the next tick."""
+        """Record the time of the next tick."""
         self.timer = when
 
     def peer_going_away(self, code: Code, text: str) -> None:
-        """Note GOAWAY."""
+        """Record GOAWAY."""
         self.calls.append(("going away", code, text))
         self._react("going away")
 
     def servers_told(self, servers: int) -> None:
-        """Note SERVERS."""
+        """Record SERVERS."""
         self.calls.append(("servers", servers))
 
     def no_stream_left(self) -> None:
-        """Note that nothing is left."""
+        """Record that no stream is left."""
         self.calls.append("drained")
 
     def deliver_failed(self, stream: Stream, error: Exception) -> None:
-        """Note a defect."""
+        """Record a defect."""
         self.calls.append(("failed", stream.number, str(error)))
 
     def session_closed(self, code: Code, text: str, by_peer: bool) -> None:
-        """Note the end."""
+        """Record the end."""
         self.calls.append(("closed", code, text, by_peer))
         self._react("closed")
 
     @property
     def close(self) -> tuple[Code, bool] | None:
-        """The code with which the session has ended, and whether the peer ended it."""
+        """The code with which the session ended, and whether the peer ended it."""
         ends = [call for call in self.calls if isinstance(call, tuple) and call[0] == "closed"]
         assert len(ends) <= 1, "the end of the session was told twice"
         return (ends[0][1], ends[0][3]) if ends else None
@@ -157,7 +157,7 @@ class SessionLog:
 
 
 class End:
-    """One end of a session, at a time that the test sets."""
+    """One end of a session, at a time that the test controls."""
 
     def __init__(
         self,
@@ -180,23 +180,23 @@ class End:
             self.session.attach(0, self.now)
 
     def feed(self, *pieces: bytes) -> None:
-        """Receive the ``pieces`` one after the other."""
+        """Receive ``pieces`` one after the other."""
         for piece in pieces:
             self.session.receive(piece, self.now)
 
     def sent(self, limit: int = 1 << 30) -> list[Frame]:
-        """Return all frames that there are to send."""
+        """Return all frames to be sent."""
         return frames_in(self.sent_bytes(limit))
 
     def sent_bytes(self, limit: int = 1 << 30) -> bytes:
-        """Return all bytes that there are to send."""
+        """Return all bytes to be sent."""
         collected = []
         while piece := data_to_send(self.session, limit):
             collected.append(piece)
         return b"".join(collected)
 
     def open(self, request: OpenRequest = REQUEST, answered: bool = False) -> Stream:
-        """Open a stream, whose user is its ``events``; have it ``answered`` by OK."""
+        """Open a stream, whose user is its ``events``; with ``answered`` the peer sends OK."""
         user = StreamLog()
         stream = self.session.open(request, user, self.now)
         stream.deliver = user.deliver
@@ -206,7 +206,7 @@ class End:
         return stream
 
     def opened_by_peer(self, number: int | None = None, accepted: bool = True) -> Stream:
-        """Have the peer open a stream; accept it and let its data come."""
+        """Let the peer open a stream; accept it and resume its data."""
         if number is None:
             own = self.session.side
             number = self.log.requested[-1].number + 2 if self.log.requested else 3 - own
@@ -218,7 +218,7 @@ class End:
         return stream
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, with each tick at the time that the session asked for."""
+        """Let time pass, with a tick at each time that the session requests."""
         until = self.now + seconds
         while self.session.timer <= until:
             self.now = max(self.now, self.session.timer)
@@ -227,12 +227,12 @@ class End:
 
     @property
     def closed(self) -> Code | None:
-        """The code with which the session has ended."""
+        """The code with which the session ended."""
         return self.log.close[0] if self.log.close else None
 
 
 def data_to_send(session: Session, limit: int) -> bytes:
-    """Return the next bytes; ``may_send`` must have told that there are some."""
+    """Return the next bytes; check that ``may_send`` is true if there are any."""
     promised = session.may_send
     data = session.data_to_send(limit)
     assert promised or not data, "may_send is false, and there is something to send"
@@ -240,7 +240,7 @@ def data_to_send(session: Session, limit: int) -> bytes:
 
 
 def user_of(stream: Stream) -> StreamLog:
-    """The user of ``stream``."""
+    """Return the user of ``stream``."""
     assert isinstance(stream.events, StreamLog)
     return stream.events
 
@@ -248,7 +248,7 @@ def user_of(stream: Stream) -> StreamLog:
 class Pair:
     """An agent and a server with a connection between them that can be lost.
 
-    ``wires[side]`` are the bytes that the end ``side`` has sent and the other not yet received.
+    ``wires[side]`` are the bytes that the end ``side`` has sent and the other has not received.
     """
 
     def __init__(self, agent: Limits = LIMITS, server: Limits = LIMITS) -> None:
@@ -262,19 +262,19 @@ class Pair:
         self.connect()
 
     def connect(self) -> None:
-        """Exchange the counts of the HELLOs over a new connection."""
+        """Exchange the received counts of the HELLOs over a new connection."""
         received = {side: end.session.received for side, end in self.ends.items()}
         self.agent.session.attach(received[Side.SERVER], self.agent.now)
         self.server.session.attach(received[Side.AGENT], self.server.now)
 
     def lose(self, keep: float = 30.0) -> None:
-        """Lose the connection and what is under way."""
+        """Lose the connection and the data in flight."""
         for side, end in self.ends.items():
             end.session.detach(end.now, keep)
             self.wires[side].clear()
 
     def move(self, side: Side, count: int, limit: int = 1 << 16) -> int:
-        """Carry up to ``count`` bytes from the end ``side`` to the other; give how many."""
+        """Transfer up to ``count`` bytes from the end ``side`` to the other; return how many."""
         wire = self.wires[side]
         sender, receiver = self.ends[side], self.ends[Side(3 - side)]
         while len(wire) < count and (piece := data_to_send(sender.session, limit)):
@@ -286,12 +286,12 @@ class Pair:
         return len(piece)
 
     def settle(self) -> None:
-        """Carry bytes until none are left."""
+        """Transfer bytes until none are left."""
         while self.move(Side.AGENT, 1 << 20) + self.move(Side.SERVER, 1 << 20):
             pass
 
     def open(self, side: Side = Side.SERVER) -> tuple[Stream, Stream]:
-        """Open a stream from ``side``, accept it, let data come at both ends; give both."""
+        """Open a stream from ``side``, accept it, and resume both ends; return both."""
         stream = self.ends[side].open()
         self.settle()
         other = self.ends[Side(3 - side)]
@@ -309,5 +309,5 @@ class Pair:
 
 
 def limits(**changes: int) -> Limits:
-    """Make the default limits with ``changes``."""
+    """Return the default limits with ``changes``."""
     return dataclasses.replace(LIMITS, **changes)

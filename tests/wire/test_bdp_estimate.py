@@ -1,4 +1,4 @@
-"""How much is sent at a time and ahead of acknowledgements, by what is measured of the path."""
+"""The chunk size and the limit on unacknowledged data, derived from measurements of the path."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ MIB = KIB * KIB
 
 
 class PaceTests(SynchronousTestCase):
-    """One sender, whose acknowledgements come when the test says so."""
+    """A sender that gets acknowledgements at the times that the test sets."""
 
     def setUp(self) -> None:
-        """Begin at time 0."""
+        """Start at time 0."""
         self.bdp = BdpEstimate(0.0)
         self.now = 0.0
         self.position = 0
 
     def measure(self, rate: float, queue: float, round_trip: float | None = 0.06) -> None:
-        """Take in a measurement of ``rate`` in which bytes have waited for ``queue`` seconds."""
+        """Process a measurement of ``rate`` in which bytes were queued for ``queue`` seconds."""
         if round_trip is None:
             in_time = UNKNOWN_ROUND_TRIP * (1 + JITTER) + QUEUE_TIME
         else:
@@ -45,7 +45,7 @@ class PaceTests(SynchronousTestCase):
         begin = self.position
         end = begin + int(rate * (in_time + queue) + ACK_EVERY)
         self.bdp.begin(begin, self.now)
-        # The first acknowledgement begins the measurement, the last is its end.
+        # The first acknowledgement starts the measurement, the last one ends it.
         self.now += in_time + INTERVAL + 0.001
         self.bdp.acknowledged(begin, end, self.now, round_trip)
         for elapsed in (in_time - 0.001, in_time + INTERVAL + 0.001):
@@ -54,24 +54,24 @@ class PaceTests(SynchronousTestCase):
         self.now += elapsed
 
     def assert_near(self, expected: float, value: float) -> None:
-        """Check that ``value`` is right to a fiftieth."""
+        """Check that ``value`` is within 2 % of ``expected``."""
         self.assertLessEqual(abs(value - expected), expected / 50)
 
     def slow_down(self, rate: float, round_trip: float | None = 0.06) -> None:
-        """Measure ``rate`` with queues until it is believed."""
+        """Measure ``rate`` with queues until the estimate has converged."""
         for _ in range(30):
             self.measure(rate, 0.1, round_trip)
 
     @conformance("C-106")
     def test_before_the_first_measurement(self) -> None:
-        """At first the highest bound holds, in small pieces."""
+        """Before the first measurement the maximum limit applies, with small chunks."""
         self.assertEqual(MAX_KEPT, self.bdp.most_kept)
         self.assertEqual(int(2 * FIRST_RATE * TURN), self.bdp.chunk)
         self.assertEqual(int(FIRST_RATE * TURN), self.bdp.quantum)
 
     @conformance("C-106")
     def test_rate(self) -> None:
-        """Twice what a path in balance needs, and one turn, may be under way."""
+        """The limit is twice what a balanced path needs, plus one quantum."""
         for rate in (30e6, 50e6, 20e6):
             self.slow_down(rate)
             bound = 2 * (rate * 0.06 + ACK_EVERY) + rate * TURN
@@ -79,7 +79,7 @@ class PaceTests(SynchronousTestCase):
 
     @conformance("C-106")
     def test_round_trip(self) -> None:
-        """The longer the path the more may be under way; one that is not known counts as 0.1 s."""
+        """A longer path has a higher limit; an unknown round trip counts as 0.1 s."""
         for round_trip, seconds in ((0.03, 0.065), (0.09, 0.185), (None, 0.205)):
             self.slow_down(20e6, round_trip)
             bound = 20e6 * seconds + 2 * ACK_EVERY
@@ -87,14 +87,14 @@ class PaceTests(SynchronousTestCase):
 
     @conformance("C-106")
     def test_bounds(self) -> None:
-        """However slow or fast the path, 8 KiB and 16 MiB are the bounds."""
+        """The limit is 8 KiB to 16 MiB, however slow or fast the path is."""
         self.slow_down(200e6, 3.0)
         self.assertEqual(MAX_KEPT, self.bdp.most_kept)
         self.slow_down(1000, 0.5)
         self.assertEqual(MIN_KEPT, self.bdp.most_kept)
 
     def test_sizes(self) -> None:
-        """Chunk and quantum are ten and five milliseconds of the rate, within their bounds."""
+        """Chunk and quantum are ten and five milliseconds of the rate, within their limits."""
         for rate, chunk, quantum in (
             (4e6, 40_000, 20_000),
             (100e6, MAX_CHUNK, MAX_QUANTUM),
@@ -105,7 +105,7 @@ class PaceTests(SynchronousTestCase):
             self.assert_near(quantum, self.bdp.quantum)
 
     def test_no_queue(self) -> None:
-        """Without a queue at the end of a measurement the path may be faster, and is not slower."""
+        """A measurement without a queue can raise the rate, but not lower it."""
         self.slow_down(10e6)
         kept, chunk = self.bdp.most_kept, self.bdp.chunk
         for rate, expected in ((1e6, chunk), (5e6, chunk), (12e6, 120_000)):
@@ -114,24 +114,24 @@ class PaceTests(SynchronousTestCase):
         self.assertGreater(self.bdp.most_kept, kept)
 
     def test_short_queue(self) -> None:
-        """On a short path a queue of more than 5 ms shows, although the measurement is longer."""
+        """On a short path a queue of more than 5 ms is detected in a longer measurement."""
         for queue, expected in ((0.004, MAX_KEPT), (0.006, 2 * ACK_EVERY + 100e6 * TURN)):
             for _ in range(5):
                 self.measure(100e6, queue - QUEUE_TIME, 0.0)
             self.assert_near(expected, self.bdp.most_kept)
 
     def test_pause_of_the_peer(self) -> None:
-        """One slow measurement halves the rate at most."""
+        """One slow measurement at most halves the rate."""
         self.slow_down(16e6)
         self.measure(1e6, 1.0)
         self.assert_near(8e6 * 2 * TURN, self.bdp.chunk)
 
     def test_little_acknowledged_late(self) -> None:
-        """What the peer's timer for an ACK alone has held up has not waited in a queue."""
+        """A delay by the peer's ACK timer alone does not count as a queue."""
         self.slow_down(16e6)
         for number in range(100):
             if number == 2:
-                # What was under way before has been dealt with.
+                # The data in flight before has been processed.
                 kept = self.bdp.most_kept
             end = self.position + 100
             self.bdp.acknowledged(self.position, end, self.now, 0.06)
@@ -142,7 +142,7 @@ class PaceTests(SynchronousTestCase):
         self.assertEqual(kept, self.bdp.most_kept)
 
     def test_little_in_a_queue(self) -> None:
-        """Little that takes longer than that has waited."""
+        """A small amount of data that takes longer than that counts as queued."""
         self.slow_down(16e6)
         kept = self.bdp.most_kept
         for _ in range(20):
@@ -155,7 +155,7 @@ class PaceTests(SynchronousTestCase):
         self.assertLess(self.bdp.most_kept, kept)
 
     def test_pause_of_the_sender(self) -> None:
-        """Time in which nothing was under way says nothing of the path."""
+        """Time without data in flight does not affect the estimate."""
         self.slow_down(16e6)
         kept = self.bdp.most_kept
         end = self.position + 64 * KIB
@@ -166,7 +166,7 @@ class PaceTests(SynchronousTestCase):
         self.assertEqual(kept, self.bdp.most_kept)
 
     def test_interval(self) -> None:
-        """A measurement takes a round trip, a quarter of it and 20 ms."""
+        """A measurement takes 1.25 round trips plus 20 ms."""
         bdp = self.bdp
         for step in range(1, 10):
             bdp.acknowledged(step * MIB, 20 * MIB, step * 0.01, 0.06)
@@ -175,7 +175,7 @@ class PaceTests(SynchronousTestCase):
         self.assertEqual(MAX_CHUNK, bdp.chunk)
 
     def test_new_connection(self) -> None:
-        """The time without a connection is no part of a measurement."""
+        """Time without a connection is not part of a measurement."""
         self.slow_down(16e6)
         kept = self.bdp.most_kept
         self.now = 100.0

@@ -20,7 +20,7 @@ class ConformanceListTests(SynchronousTestCase):
     """Each case has a test, and each case that a test names exists."""
 
     def setUp(self) -> None:
-        """Read the list, and import all tests so that they have named their cases."""
+        """Read the list, and import all tests to collect the cases that they name."""
         self.cases = CASE.findall(SPECIFICATION.read_text())
         for module in pkgutil.iter_modules(tests.wire.__path__):
             importlib.import_module(f"tests.wire.{module.name}")
@@ -44,7 +44,7 @@ class ConformanceListTests(SynchronousTestCase):
         self.assertEqual([], [text for _, text in self.cases if not text.endswith(".")])
 
     def test_marked_tests_are_found(self) -> None:
-        """A marker names the test that it stands on."""
+        """A marker records the name of its test."""
 
         @conformance()
         def marked() -> str:

@@ -1,4 +1,4 @@
-"""A session and its connections: what is acknowledged, and how it goes on over another one."""
+"""A session and its connections: acknowledgements, and resumption over a new connection."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def acks_in(found: list[Frame]) -> list[int]:
 
 
 class ServersTests(SynchronousTestCase):
-    """How many servers there are, told while a session lasts."""
+    """The number of servers, sent during a session."""
 
     @conformance("C-136")
     def test_told_to_agents(self) -> None:
-        """The owner is told, of the newest number that a connection could carry."""
+        """The owner is notified of the newest number that a connection could transfer."""
         pair = Pair()
         pair.server.session.tell_servers(1)
         pair.server.session.tell_servers(3)
@@ -42,7 +42,7 @@ class ServersTests(SynchronousTestCase):
 
     @conformance("C-136")
     def test_skipped_by_servers(self) -> None:
-        """A server takes no agent's word for it; an agent that is told of none ends the session."""
+        """A server ignores SERVERS from an agent; an agent that receives 0 ends the session."""
         server, agent = End(), End(Side.AGENT)
         server.feed(frames.servers_frame(3))
         self.assertEqual([], server.log.calls)
@@ -51,10 +51,10 @@ class ServersTests(SynchronousTestCase):
 
 
 class SendingTests(SynchronousTestCase):
-    """How an owner knows that it need not ask."""
+    """``may_send`` tells the owner whether there are bytes to send."""
 
     def test_nothing_to_send(self) -> None:
-        """An idle session says so; it has something to send when a frame of any kind waits."""
+        """An idle session has nothing to send; it has when a frame of any kind is queued."""
         end = End()
         stream = end.opened_by_peer()
         end.sent()
@@ -71,7 +71,7 @@ class SendingTests(SynchronousTestCase):
             self.assertFalse(end.session.may_send)
 
     def test_credit_to_send(self) -> None:
-        """Credit for a stream, or for the session, that is due is something to send."""
+        """Credit that is due for a stream or the session is something to send."""
         for desired in (limits(stream_window=16 * KIB), limits(session_window=128 * KIB)):
             end = End(local=desired)
             end.session.resume(end.opened_by_peer(), end.now)
@@ -82,7 +82,7 @@ class SendingTests(SynchronousTestCase):
             self.assertFalse(end.session.may_send)
 
     def test_to_send_again(self) -> None:
-        """What the peer has not got before the connection was lost is something to send."""
+        """Data that the peer lacked when the connection was lost is something to send."""
         pair = Pair()
         near, _ = pair.open()
         session = pair.ends[Side.SERVER].session
@@ -96,10 +96,10 @@ class SendingTests(SynchronousTestCase):
 
 
 class AcknowledgementTests(SynchronousTestCase):
-    """When an ACK goes out, and what may be acknowledged."""
+    """When an ACK is sent, and which positions are valid."""
 
     def setUp(self) -> None:
-        """Have a stream open whose frames can be counted."""
+        """Open a stream whose frames can be counted."""
         self.end = End()
         self.end.opened_by_peer()
         self.end.sent()
@@ -114,7 +114,7 @@ class AcknowledgementTests(SynchronousTestCase):
 
     @conformance("C-097")
     def test_much(self) -> None:
-        """An ACK goes out by itself after 128 KiB."""
+        """An ACK is sent on its own after 128 KiB."""
         for _ in range(3):
             self.end.feed(frames.frame(DATA, 2, bytes(32 * KIB)))
         self.assertEqual([], acks_in(self.end.sent(0)[1:]))
@@ -128,7 +128,7 @@ class AcknowledgementTests(SynchronousTestCase):
 
     @conformance("C-098")
     def test_little(self) -> None:
-        """An ACK for less goes out after 0.2 s."""
+        """For fewer bytes an ACK is sent after 0.2 s."""
         self.end.advance(0.1)
         self.end.sent()
         self.end.feed(frames.frame(DATA, 2, b"abc"))
@@ -140,7 +140,7 @@ class AcknowledgementTests(SynchronousTestCase):
 
     @conformance("C-099")
     def test_along(self) -> None:
-        """An ACK for 16 KiB goes along with other frames."""
+        """After 16 KiB an ACK is sent together with other frames."""
         self.end.feed(frames.frame(DATA, 2, bytes(16 * KIB)))
         self.assertEqual([], self.end.sent())
         self.end.open()
@@ -148,7 +148,7 @@ class AcknowledgementTests(SynchronousTestCase):
 
     @conformance("C-100")
     def test_impossible(self) -> None:
-        """An ACK of what was not sent, or that goes back, is a violation."""
+        """An ACK for bytes that were not sent, or with a decreasing position, is a violation."""
         for offsets in ([1000], [20, 19]):
             end = End()
             end.open()
@@ -157,7 +157,7 @@ class AcknowledgementTests(SynchronousTestCase):
             self.assertEqual(Code.PROTOCOL, end.closed)
 
     def test_kept_until_acknowledged(self) -> None:
-        """What was sent is kept until it is acknowledged."""
+        """Sent data is kept until it is acknowledged."""
         self.end.open()
         self.end.sent()
         self.assertGreater(self.end.session.kept, 0)
@@ -166,7 +166,7 @@ class AcknowledgementTests(SynchronousTestCase):
 
 
 class ResumptionTests(SynchronousTestCase):
-    """A session goes on over another connection."""
+    """A session resumes over another connection."""
 
     def setUp(self) -> None:
         """Connect an agent and a server, with a stream between them."""
@@ -176,7 +176,7 @@ class ResumptionTests(SynchronousTestCase):
 
     @conformance("C-101", "C-102")
     def test_within_data(self) -> None:
-        """After a loss within a DATA frame its rest follows, without a header."""
+        """After a loss within a DATA frame the rest of the frame follows, without a header."""
         content = bytes(range(256)) * 100
         before = self.agent.received
         self.server.send(self.near, content)
@@ -192,7 +192,7 @@ class ResumptionTests(SynchronousTestCase):
 
     @conformance("C-101")
     def test_old_before_new(self) -> None:
-        """What was sent is sent again before anything new."""
+        """Retransmitted data is sent before new data."""
         self.server.send(self.near, b"old")
         self.server.data_to_send(100)
         self.pair.lose()
@@ -205,7 +205,7 @@ class ResumptionTests(SynchronousTestCase):
 
     @conformance("C-103")
     def test_within_another_frame(self) -> None:
-        """After a loss within any other frame the whole frame comes again."""
+        """After a loss within any other frame the whole frame is sent again."""
         self.pair.server.open()
         before = self.agent.received
         self.pair.move(Side.SERVER, 15)
@@ -217,7 +217,7 @@ class ResumptionTests(SynchronousTestCase):
 
     @conformance("C-104")
     def test_impossible_counts(self) -> None:
-        """A HELLO that claims what was not sent, or less than was acknowledged, ends all."""
+        """A HELLO with a count that was not sent, or was acknowledged before, ends the session."""
         for change in (1, -1):
             pair = Pair()
             near, _ = pair.open()
@@ -236,7 +236,7 @@ class ResumptionTests(SynchronousTestCase):
             self.assertEqual(b"", pair.server.session.data_to_send(100))
 
     def test_a_connection_takes_another_ones_place(self) -> None:
-        """A new connection may come before the loss of the old one has been noticed."""
+        """A new connection may arrive before the loss of the old one is detected."""
         self.server.send(self.near, b"abc")
         self.server.data_to_send(100)
         self.pair.connect()
@@ -244,7 +244,7 @@ class ResumptionTests(SynchronousTestCase):
         self.assertEqual(b"abc", user_of(self.far).data)
 
     def test_hello_acknowledges(self) -> None:
-        """What the HELLO of a new connection has acknowledged is not acknowledged again."""
+        """Data that the HELLO of a new connection has acknowledged is not acknowledged again."""
         self.server.send(self.near, bytes(60_000))
         self.pair.move(Side.SERVER, 100_000)
         self.pair.lose()
@@ -254,13 +254,13 @@ class ResumptionTests(SynchronousTestCase):
         self.assertEqual([], acks_in(self.pair.agent.sent()))
 
     def test_impossible_count_while_connected(self) -> None:
-        """A violation in a HELLO is for the caller to answer, on the new connection."""
+        """A violation in a HELLO is raised to the caller, which answers on the new connection."""
         self.assertRaises(Violation, self.server.attach, 1 << 20, 0.0)
         self.assertEqual((Code.PROTOCOL, False), self.pair.server.log.close)
         self.assertEqual(b"", self.server.data_to_send(100))
 
     def test_what_is_sent_again_acknowledges(self) -> None:
-        """What has come meanwhile is acknowledged along with the first of it."""
+        """Data received meanwhile is acknowledged together with the first retransmitted data."""
         self.server.send(self.near, bytes(1000))
         self.server.data_to_send(10_000)
         self.pair.lose()
@@ -270,7 +270,7 @@ class ResumptionTests(SynchronousTestCase):
         self.assertEqual([DATA, ACK], [kind for kind, _, _ in self.pair.server.sent()])
 
     def test_users_go_on(self) -> None:
-        """While there is no connection, streams can be opened, written, ended and read."""
+        """Without a connection, streams can still be opened, written, ended and read."""
         self.server.send(self.near, b"before")
         self.agent.pause(self.far)
         self.pair.settle()
@@ -314,7 +314,7 @@ class ResumptionTests(SynchronousTestCase):
 
     @conformance("C-108")
     def test_close_within_data(self) -> None:
-        """When a session ends on a new connection, CLOSE comes after a frame's rest."""
+        """When a session ends on a new connection, CLOSE follows the rest of a frame."""
         self.server.send(self.near, b"x" * 1000)
         self.pair.move(Side.SERVER, 500)
         self.pair.lose()
@@ -326,21 +326,21 @@ class ResumptionTests(SynchronousTestCase):
 
     @conformance("C-109")
     def test_link_frames_are_not_repeated(self) -> None:
-        """Link frames that were not sent are forgotten with the connection."""
+        """Link frames that were not sent are dropped with the connection."""
         self.pair.server.feed(frames.offset_frame(PING, 0, 1))
         self.pair.lose()
         self.assertEqual([], self.pair.server.sent())
         self.pair.server.feed(frames.offset_frame(PING, 0, 1))
         self.pair.connect()
         self.assertEqual([], self.pair.server.sent())
-        # The server has not noticed the loss when the agent comes back.
+        # The server has not detected the loss when the agent reconnects.
         self.pair.server.feed(frames.offset_frame(PING, 0, 1))
         self.pair.connect()
         self.assertEqual([], self.pair.server.sent())
 
     @conformance("C-110")
     def test_a_closed_session_stays_closed(self) -> None:
-        """A session that is over takes no new connection."""
+        """A closed session accepts no new connection."""
         self.server.close(Code.REVOKED, "")
         violation = self.assertRaises(Violation, self.server.attach, 0, 0.0)
         self.assertEqual(Code.SESSION_LOST, violation.code)
@@ -348,7 +348,7 @@ class ResumptionTests(SynchronousTestCase):
         self.assertIs(SessionState.CLOSED, self.server.state)
 
     def test_nothing_is_read_while_detached(self) -> None:
-        """Bytes of a connection that is given up are not read."""
+        """Bytes of an abandoned connection are ignored."""
         self.pair.lose()
         self.pair.server.feed(b"garbage" * 10)
         self.assertIsNone(self.pair.server.closed)

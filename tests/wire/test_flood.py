@@ -1,4 +1,4 @@
-"""Counting what no honest peer needs."""
+"""Detection of floods."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from yurttunnel.wire.frames import Violation
 
 
 class FloodGuardTests(SynchronousTestCase):
-    """Frames and resets, second by second."""
+    """Frames, openings and resets are counted per second."""
 
     def setUp(self) -> None:
-        """Begin at a time other than 0."""
+        """Start at a time other than 0."""
         self.guard = FloodGuard(100.0, 1000)
 
     def frames(self, count: int, now: float) -> None:
-        """Count frames."""
+        """Count a number of frames."""
         for _ in range(count):
             self.guard.frame(now)
 
     @conformance("C-127")
     def test_frames(self) -> None:
-        """As many frames as the limit are fine each second, and one more is a flood."""
+        """The maximum number of frames is accepted in each second, and one more is a flood."""
         self.frames(FRAMES_PER_SECOND, 100.5)
         self.frames(FRAMES_PER_SECOND, 101.0)
         violation = self.assertRaises(Violation, self.guard.frame, 101.999)
@@ -37,7 +37,7 @@ class FloodGuardTests(SynchronousTestCase):
 
     @conformance("C-137")
     def test_openings(self) -> None:
-        """Streams that are opened are counted by themselves, and forgotten with each second."""
+        """Opened streams are counted separately, and reset each second."""
         for second in (100.0, 101.0):
             self.guard.frame(second)
             for _ in range(OPENINGS_PER_SECOND):
@@ -47,7 +47,7 @@ class FloodGuardTests(SynchronousTestCase):
 
     @conformance("C-128")
     def test_cancels(self) -> None:
-        """Resets are counted by themselves, and forgotten with each second."""
+        """Resets are counted separately, and reset each second."""
         for second in (100.0, 101.0):
             self.guard.frame(second)
             for _ in range(CANCELS_PER_SECOND):
@@ -57,7 +57,7 @@ class FloodGuardTests(SynchronousTestCase):
 
     @conformance("C-128")
     def test_cancels_of_many_streams(self) -> None:
-        """Twice as many as may be open are none, though that is more."""
+        """Twice the maximum number of open streams may be reset, if that is more."""
         self.guard = FloodGuard(100.0, CANCELS_PER_SECOND)
         for _ in range(2 * CANCELS_PER_SECOND):
             self.guard.cancel()

@@ -1,4 +1,4 @@
-"""Credit and order in a session: who may send how much, and what goes first."""
+"""Credit and order in a session: how much each side may send, and what is sent first."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def credits_in(found: list[Frame]) -> list[tuple[int, int]]:
 
 
 class SendingCreditTests(SynchronousTestCase):
-    """What this end may send."""
+    """The credit of this end."""
 
     @conformance("C-077", "C-078")
     def test_stream_credit(self) -> None:
-        """As much is sent as the peer's window, then what each CREDIT adds to it."""
+        """The peer's window limits the sent data, and each CREDIT raises the limit."""
         end = End(peer=limits(stream_window=1000))
         stream = end.open(answered=True)
         end.session.send(stream, bytes(5000))
@@ -44,7 +44,7 @@ class SendingCreditTests(SynchronousTestCase):
 
     @conformance("C-079", "C-091")
     def test_credit_that_says_nothing_new(self) -> None:
-        """CREDIT that is repeated or lower changes nothing; the highest of all is fine."""
+        """A repeated or lower CREDIT changes nothing; the maximum value is valid."""
         end = End(peer=limits(stream_window=1000))
         stream = end.open(answered=True)
         end.session.send(stream, bytes(5000))
@@ -56,7 +56,7 @@ class SendingCreditTests(SynchronousTestCase):
         self.assertEqual(4000, data_in(end.sent()))
 
     def test_credit_before_the_answer(self) -> None:
-        """CREDIT may come before OK."""
+        """CREDIT may arrive before OK."""
         end = End(peer=limits(stream_window=1000))
         stream = end.open()
         end.session.send(stream, bytes(5000))
@@ -65,7 +65,7 @@ class SendingCreditTests(SynchronousTestCase):
 
     @conformance("C-081")
     def test_session_credit(self) -> None:
-        """All streams together send what the session has credit for, and CREDIT of 0 adds."""
+        """The session's credit limits all streams together, and CREDIT for stream 0 raises it."""
         end = End(peer=limits(session_window=1500, stream_window=1000))
         for stream in [end.open(answered=True) for _ in range(2)]:
             end.session.send(stream, bytes(1000))
@@ -85,7 +85,7 @@ class SendingCreditTests(SynchronousTestCase):
         self.assertFalse(end.session._send_queue.queue.new)
 
     def test_fin_needs_no_credit(self) -> None:
-        """FIN is sent without credit when no data are before it."""
+        """FIN is sent without credit if no data precedes it."""
         end = End(peer=limits(stream_window=10))
         stream = end.open(answered=True)
         end.session.send(stream, bytes(10))
@@ -95,14 +95,14 @@ class SendingCreditTests(SynchronousTestCase):
 
     @conformance("C-034")
     def test_largest_frame(self) -> None:
-        """No frame is longer than the peer takes."""
+        """No frame exceeds the peer's maximum."""
         end = End(peer=limits(max_frame=5000))
         end.session.send(end.open(answered=True), bytes(12_000))
         self.assertEqual([5000, 5000, 2000], [len(payload) for _, _, payload in end.sent()])
 
     @conformance("C-106")
     def test_too_much_unacknowledged(self) -> None:
-        """No new data are sent beyond the bound without an acknowledgement; control frames are."""
+        """Above the limit of unacknowledged data no new data is sent, but control frames are."""
         end = End(peer=limits(stream_window=PLENTY, session_window=PLENTY))
         stream = end.open(answered=True)
         for _ in range(48):
@@ -118,7 +118,7 @@ class SendingCreditTests(SynchronousTestCase):
 
     @conformance("C-131")
     def test_nothing_is_ever_acknowledged(self) -> None:
-        """A peer that reads all and acknowledges nothing costs a bounded amount of memory."""
+        """A peer that reads everything and acknowledges nothing costs limited memory."""
         end = End(peer=limits(stream_window=PLENTY, session_window=PLENTY))
         stream = end.open(answered=True)
         for _ in range(20):
@@ -142,7 +142,7 @@ class FullOutboxTests(SynchronousTestCase):
     """The peer acknowledges nothing for a while, until nothing new at all may be sent."""
 
     def setUp(self) -> None:
-        """Fill what may be kept, with data first and then with other frames."""
+        """Fill the limit, first with data and then with other frames."""
         self.end = End(
             local=limits(stream_window=1000, session_window=8000),
             peer=limits(stream_window=PLENTY, session_window=PLENTY),
@@ -158,14 +158,14 @@ class FullOutboxTests(SynchronousTestCase):
 
     @conformance("C-131")
     def test_nothing_new(self) -> None:
-        """Neither data nor control frames are sent, and link frames are."""
+        """Neither data nor control frames are sent, but link frames are."""
         self.end.open()
         self.end.feed(frames.offset_frame(frames.PING, 0, 7))
         found = self.end.sent(64 * KIB)
         self.assertEqual([(frames.PONG, 0, (7).to_bytes(8, "big"))], found)
 
     def test_no_credit_is_lost(self) -> None:
-        """Credit that falls due meanwhile is given as soon as there is room again."""
+        """Credit that becomes due meanwhile is granted as soon as there is room again."""
         self.end.feed(frames.frame(DATA, 2, bytes(999)), frames.frame(DATA, 2, b"x"))
         for _ in range(3):
             self.assertEqual([], credits_in(self.end.sent(64 * KIB)))
@@ -177,7 +177,7 @@ class FullOutboxTests(SynchronousTestCase):
         self.assertIsNone(self.end.closed)
 
     def test_no_control_frame_is_lost(self) -> None:
-        """Frames that wait meanwhile are sent in their order, before data."""
+        """Frames queued meanwhile are sent in order, before data."""
         self.end.open()
         self.end.session.accept(self.end.opened_by_peer(5000, accepted=False))
         self.assertEqual([], self.end.sent(64 * KIB))
@@ -188,11 +188,11 @@ class FullOutboxTests(SynchronousTestCase):
 
 
 class ReceivingCreditTests(SynchronousTestCase):
-    """What the peer may send."""
+    """The credit of the peer."""
 
     @conformance("C-080")
     def test_stream_credit_exactly(self) -> None:
-        """All of a stream's credit may be used; a byte more is a violation, however cut."""
+        """All of a stream's credit may be used; a byte more is a violation, in any pieces."""
         for cut in (1, 7, 999, 1000, 2000):
             end = End(local=limits(stream_window=1000))
             stream = end.opened_by_peer()
@@ -213,7 +213,7 @@ class ReceivingCreditTests(SynchronousTestCase):
         for number in (2, 4):
             end.session.pause(end.opened_by_peer(number))
             end.feed(frames.frame(DATA, number, bytes(1000)))
-        # Data for a closed stream are consumed at once, but count when they come.
+        # Data for a closed stream is consumed at once, but counts when it arrives.
         end.session.reset(end.opened_by_peer(6, accepted=False), Code.CANCELLED, "")
         for amount in (1000, 1001):
             end.feed(frames.frame(DATA, 6, bytes(amount)))
@@ -222,7 +222,7 @@ class ReceivingCreditTests(SynchronousTestCase):
 
     @conformance("C-082")
     def test_session_credit_of_open_streams(self) -> None:
-        """What closed streams have used is missing for open ones until CREDIT is sent."""
+        """Credit used by closed streams is not available to open ones until CREDIT is sent."""
         end = End(local=limits(session_window=3000, stream_window=1000))
         end.opened_by_peer(2)
         end.session.reset(end.opened_by_peer(4, accepted=False), Code.CANCELLED, "")
@@ -233,7 +233,7 @@ class ReceivingCreditTests(SynchronousTestCase):
 
     @conformance("C-083", "C-084")
     def test_only_consumed_bytes_earn_credit(self) -> None:
-        """A paused stream earns no credit while another earns it for each half window."""
+        """A paused stream gets no credit, while another gets it for each half window."""
         end = End(local=limits(stream_window=1000))
         paused, read = end.opened_by_peer(), end.opened_by_peer()
         end.sent()
@@ -250,7 +250,7 @@ class ReceivingCreditTests(SynchronousTestCase):
 
     @conformance("C-085", "C-086")
     def test_session_earns_credit_by_the_eighth(self) -> None:
-        """An eighth of the session's window consumed, or dropped with a stream, is renewed."""
+        """The session's credit is renewed after an eighth of its window is consumed or dropped."""
         end = End(local=limits(session_window=8000, stream_window=3000))
         stream = end.opened_by_peer()
         end.sent()
@@ -266,7 +266,7 @@ class ReceivingCreditTests(SynchronousTestCase):
 
     @conformance("C-073")
     def test_late_data_earn_session_credit(self) -> None:
-        """Data for a closed stream are counted against the session's credit and given back."""
+        """Data for a closed stream counts against the session's credit, and is granted again."""
         end = End(local=limits(session_window=8000, stream_window=3000))
         end.session.reset(end.opened_by_peer(), Code.CANCELLED, "")
         end.sent()
@@ -277,7 +277,7 @@ class ReceivingCreditTests(SynchronousTestCase):
 
     @conformance("C-087")
     def test_no_credit_after_the_end(self) -> None:
-        """No CREDIT goes out for a stream that is closed or whose peer has ended."""
+        """No CREDIT is sent for a stream that is closed or whose peer has ended."""
         for ending in (frames.frame(FIN, 2), frames.coded_frame(frames.RESET, 2, Code.DONE, "")):
             end = End(local=limits(stream_window=1000))
             end.opened_by_peer()
@@ -286,7 +286,7 @@ class ReceivingCreditTests(SynchronousTestCase):
             self.assertEqual([], credits_in(end.sent()))
 
     def test_late_credit_for_a_stream_with_nothing_to_send(self) -> None:
-        """CREDIT for a stream that waits for nothing only raises its limit."""
+        """CREDIT for a stream without queued data only raises its limit."""
         end = End()
         stream = end.open(answered=True)
         end.feed(frames.offset_frame(CREDIT, 1, 1 << 30))
@@ -295,7 +295,7 @@ class ReceivingCreditTests(SynchronousTestCase):
 
     @conformance("C-088", "C-089")
     def test_windows_grow_inside_the_budget(self) -> None:
-        """Windows of fast streams grow, and all together never exceed the budget."""
+        """The windows of fast streams grow, but their sum never exceeds the budget."""
         pair = Pair(agent=limits(session_window=4 * KIB * KIB))
         agent = pair.agent.session
         streams = [pair.open() for _ in range(5)]
@@ -314,13 +314,13 @@ class ReceivingCreditTests(SynchronousTestCase):
         self.assertGreater(agent.memory.used, 1024 * KIB)
         # Half of the budget is left for new streams.
         self.assertLessEqual(agent.memory.used, agent.memory.limit // 2)
-        # Who leaves gives back its room, and its share.
+        # Closed streams release their memory and their share.
         for stream in list(agent.streams.values()):
             agent.reset(stream, Code.CANCELLED, "")
         self.assertEqual((0, agent.memory.limit // 2), (agent.memory.used, agent.memory.share))
 
     def test_a_new_window_is_measured_from_its_opening(self) -> None:
-        """The first half of a window opened after an idle time lets it grow when it goes fast."""
+        """The first half of a window is measured from its first byte, not from the opening."""
         end = End()
         end.advance(0.0)
         end.now = 0.1
@@ -329,7 +329,7 @@ class ReceivingCreditTests(SynchronousTestCase):
         stream = end.open()
         end.feed(frames.frame(frames.OK, 1))
         end.session.resume(stream, end.now)
-        # The stream has been idle, too, and what does not touch half of it does not count.
+        # The stream has been idle too; data that does not fill half of it does not count.
         for idle in (100.0, 10.0):
             end.now += idle
             end.feed(frames.frame(DATA, 1, bytes(16 * KIB)))
@@ -340,7 +340,7 @@ class ReceivingCreditTests(SynchronousTestCase):
         self.assertEqual(1024 * KIB, stream.window.size)
 
     def test_stalled_streams_cannot_use_up_the_session(self) -> None:
-        """With all the memory in stalled streams, another one still gets its data."""
+        """With all the memory used by stalled streams, another one still gets its data."""
         pair = Pair(agent=limits(session_window=400 * KIB))
         stalled = [pair.open() for _ in range(3)]
         for near, far in stalled:
@@ -355,11 +355,11 @@ class ReceivingCreditTests(SynchronousTestCase):
 
 
 class OrderTests(SynchronousTestCase):
-    """What goes first."""
+    """The order of frames."""
 
     @conformance("C-092")
     def test_control_overtakes_data(self) -> None:
-        """Frames other than DATA go out before data that have waited longer."""
+        """Frames other than DATA are sent before data that was queued earlier."""
         end = End()
         bulk = end.open(answered=True)
         end.session.send(bulk, bytes(60_000))
@@ -371,7 +371,7 @@ class OrderTests(SynchronousTestCase):
 
     @conformance("C-093")
     def test_bulk_streams_share(self) -> None:
-        """Eight bulk streams have each been served within a quantum of the others."""
+        """Eight bulk streams are served evenly, to within a quantum."""
         end = End(peer=limits(stream_window=1 << 20))
         streams = [end.open(answered=True) for _ in range(8)]
         for stream in streams:
@@ -384,11 +384,11 @@ class OrderTests(SynchronousTestCase):
 
     @conformance("C-094")
     def test_small_stream_within_a_round(self) -> None:
-        """A small stream's data are in the next bytes, before all bulk streams."""
+        """A small stream's data is sent next, before all bulk streams."""
         end = End(peer=limits(stream_window=1 << 20))
         for _ in range(8):
             end.session.send(end.open(answered=True), bytes(1 << 20))
-        # Each bulk stream has its first turn, as a new one, before.
+        # Each bulk stream has its first quantum, as a new one, before.
         for _ in range(8):
             frames_of(end, 64 * KIB)
             acknowledge(end)
@@ -400,7 +400,7 @@ class OrderTests(SynchronousTestCase):
             self.assertEqual((DATA, small.number, b"key"), frames_of(end, 64 * KIB)[0])
 
     def test_nothing_left(self) -> None:
-        """After one call that has given all there was, there is nothing to ask for."""
+        """After a call that has returned everything, there is nothing to send."""
         end = End()
         for stream in [end.open(answered=True) for _ in range(16)]:
             end.session.send(stream, b"request")
@@ -409,7 +409,7 @@ class OrderTests(SynchronousTestCase):
 
     @conformance("C-095")
     def test_link_frames_between_session_frames(self) -> None:
-        """Link frames go between session frames, on a new connection after a frame's rest."""
+        """Link frames are sent between session frames, on a new connection after a frame's rest."""
         pair = Pair()
         near, _ = pair.open()
         pair.server.session.send(near, bytes(50_000))
@@ -423,10 +423,10 @@ class OrderTests(SynchronousTestCase):
 
 
 def acknowledge(end: End, but: int = 0) -> None:
-    """Have the peer acknowledge what was sent, ``but`` for so many bytes."""
+    """Let the peer acknowledge the sent data except the last ``but`` bytes."""
     end.feed(frames.offset_frame(frames.ACK, 0, end.session._send_queue.log.end - but))
 
 
 def frames_of(end: End, limit: int) -> list[Frame]:
-    """Return what one call gives."""
+    """Return the frames of one call."""
     return frames_in(end.session.data_to_send(limit))

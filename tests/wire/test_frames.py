@@ -1,4 +1,4 @@
-"""Frames into bytes and back."""
+"""Encoding and decoding of frames."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ REQUEST = OpenRequest("edge", 80, 1000, "id")
 
 
 def payload_of(frame: bytes) -> bytes:
-    """Cut the header off."""
+    """Remove the header."""
     return frame[frames.HEADER_SIZE :]
 
 
 def open_payload(
     timeout: int = 1, port: int = 1, host: bytes = b"h", request_id: bytes = b"", extra: bytes = b""
 ) -> bytes:
-    """Make a payload of OPEN without any check."""
+    """Encode a payload of OPEN without any check."""
     head = struct.pack("!IHBB", timeout, port, len(host), len(request_id))
     return head + host + request_id + extra
 
@@ -42,7 +42,7 @@ PAYLOADS_OF_OPEN = st.binary(max_size=700) | st.builds(
 
 
 def payloads_with_text(size: int) -> st.SearchStrategy[bytes]:
-    """Payloads that begin with ``size`` bytes, or some other number, and go on with a text."""
+    """Generate payloads of ``size`` bytes, or some other number, followed by a text."""
     text = st.text(max_size=400).map(str.encode) | st.binary(max_size=64)
     long = st.integers(1000, 1100).map(lambda length: b"x" * length)
     begin = st.binary(min_size=size, max_size=size) | st.binary(max_size=size)
@@ -53,7 +53,7 @@ class FrameTests(SynchronousTestCase):
     """Headers, and the payloads of all frames but HELLO."""
 
     def assert_violation(self, decode: Callable[[bytes], object], payload: bytes) -> None:
-        """Decoding ``payload`` is a protocol violation."""
+        """Check that decoding ``payload`` is a protocol violation."""
         violation = self.assertRaises(Violation, decode, payload)
         self.assertEqual(Code.PROTOCOL, violation.code)
 
@@ -66,7 +66,7 @@ class FrameTests(SynchronousTestCase):
         )
 
     def test_open_round_trip(self) -> None:
-        """OPEN is decoded to what was encoded, at the smallest and largest of its fields."""
+        """OPEN is decoded to the encoded request, at the minimum and maximum of its fields."""
         for request in (
             OpenRequest("h", 1, 1, ""),
             OpenRequest("ü" * 127 + "x", 0xFFFF, 0xFFFFFFFF, "~" * 255),
@@ -77,7 +77,7 @@ class FrameTests(SynchronousTestCase):
 
     @conformance("C-047", "C-048")
     def test_open_cut(self) -> None:
-        """OPEN that is cut or has bytes too many is a violation."""
+        """OPEN that is truncated or has extra bytes is a violation."""
         payload = payload_of(frames.open_frame(1, REQUEST))
         for end in range(len(payload)):
             self.assert_violation(frames.decode_open, payload[:end])
@@ -98,7 +98,7 @@ class FrameTests(SynchronousTestCase):
 
     @conformance("C-051")
     def test_open_control_characters(self) -> None:
-        """OPEN with control characters in its texts is a violation, and is not sent."""
+        """OPEN with control characters in its texts is a violation, and cannot be encoded."""
         for character in "\x00\n\x1f\x7f\x85\u2028\u2029":
             self.assert_violation(frames.decode_open, open_payload(host=character.encode()))
             self.assertRaises(
@@ -108,7 +108,7 @@ class FrameTests(SynchronousTestCase):
         self.assertRaises(ValueError, frames.open_frame, 1, OpenRequest("a", 1, 1, "\n"))
 
     def test_open_out_of_range(self) -> None:
-        """OPEN with a field out of its range cannot be encoded."""
+        """OPEN with a field out of range cannot be encoded."""
         for request in (
             OpenRequest("", 1, 1, ""),
             OpenRequest("ü" * 128, 1, 1, ""),
@@ -123,7 +123,7 @@ class FrameTests(SynchronousTestCase):
             self.assertRaises(ValueError, frames.open_frame, 1, request)
 
     def test_coded_round_trip(self) -> None:
-        """A reason is decoded to what was encoded."""
+        """A reason is decoded to the encoded one."""
         for text in ("", "refused", "gesperrt ☂ ohne Grund", "x" * 1024):
             for kind in (frames.FAIL, frames.RESET, frames.CLOSE):
                 encoded = frames.coded_frame(kind, 5, Code.DENIED, text)
@@ -131,7 +131,7 @@ class FrameTests(SynchronousTestCase):
 
     @conformance("C-035")
     def test_unknown_code(self) -> None:
-        """A code that is not known is taken for INTERNAL."""
+        """An unknown code is decoded as INTERNAL."""
         self.assertEqual((Code.INTERNAL, ""), frames.decode_coded(b"\xff\xff"))
         self.assertEqual((0, Code.INTERNAL, ""), frames.decode_goaway(bytes(4) + b"\x01\x00"))
 
@@ -144,7 +144,7 @@ class FrameTests(SynchronousTestCase):
 
     @conformance("C-037")
     def test_text_is_cut(self) -> None:
-        """A text to be sent is cut to 1024 bytes, and never within a character."""
+        """A text is truncated to 1024 bytes when encoded, but not within a character."""
         payload = payload_of(frames.coded_frame(frames.FAIL, 1, Code.REFUSED, "x" + "ü" * 600))
         self.assertEqual(b"\0\1x" + "ü".encode() * 511, payload)
 
@@ -162,7 +162,7 @@ class FrameTests(SynchronousTestCase):
 
     @conformance("C-041")
     def test_goaway(self) -> None:
-        """GOAWAY is decoded to what was encoded; less than six bytes are a violation."""
+        """GOAWAY is decoded to the encoded one; less than six bytes are a violation."""
         payload = payload_of(frames.goaway_frame(9, Code.GOING_AWAY, "upgrade"))
         self.assertEqual((9, Code.GOING_AWAY, "upgrade"), frames.decode_goaway(payload))
         for end in range(6):
@@ -170,7 +170,7 @@ class FrameTests(SynchronousTestCase):
 
     @conformance("C-136")
     def test_servers(self) -> None:
-        """SERVERS is one number of four bytes, and not 0."""
+        """SERVERS is one number of four bytes, which is not 0."""
         for servers in (1, 2, 2**32 - 1):
             payload = payload_of(frames.servers_frame(servers))
             self.assertEqual(servers, frames.decode_servers(payload))
@@ -179,7 +179,7 @@ class FrameTests(SynchronousTestCase):
 
     @conformance("C-040")
     def test_offset(self) -> None:
-        """An offset has eight bytes, and every value of them."""
+        """An offset has eight bytes, and may have any value."""
         for offset in (0, 1, 2**63, 2**64 - 1):
             payload = payload_of(frames.offset_frame(frames.CREDIT, 1, offset))
             self.assertEqual(offset, frames.decode_offset(payload))
@@ -188,7 +188,7 @@ class FrameTests(SynchronousTestCase):
 
     @conformance("C-028")
     def test_control_limit(self) -> None:
-        """Every control frame fits into the limit when each of its fields is at its longest."""
+        """Every control frame is within the size limit if each field has its maximum length."""
         longest = OpenRequest("x" * 255, 1, 1, "x" * 255)
         for frame in (
             frames.open_frame(1, longest),
@@ -198,11 +198,11 @@ class FrameTests(SynchronousTestCase):
             self.assertLessEqual(len(payload_of(frame)), frames.CONTROL_LIMIT)
 
     def test_violation_is_readable(self) -> None:
-        """A violation says what is wrong and its code."""
+        """A violation is displayed with its text and its code."""
         self.assertEqual("no (FLOOD)", str(Violation(Code.FLOOD, "no")))
 
     def test_any_open(self) -> None:
-        """Any payload of OPEN is a violation, or decoded to what is encoded as the same."""
+        """Any payload of OPEN is a violation, or encoded again to the same bytes."""
 
         def encoded(payload: bytes) -> bytes:
             return payload_of(frames.open_frame(1, frames.decode_open(payload)))
@@ -210,7 +210,7 @@ class FrameTests(SynchronousTestCase):
         self.check_any(PAYLOADS_OF_OPEN, encoded, lambda payload: payload)
 
     def test_any_other_payload(self) -> None:
-        """So is any of the other frames; of their texts only what can be said is kept."""
+        """Any other payload is a violation, or encoded again except for invalid characters."""
 
         def coded(payload: bytes) -> bytes:
             return payload_of(frames.coded_frame(frames.FAIL, 1, *frames.decode_coded(payload)))
@@ -225,7 +225,7 @@ class FrameTests(SynchronousTestCase):
         offsets = st.binary(max_size=16) | st.binary(min_size=8, max_size=8)
         self.check_any(offsets, offset, lambda payload: payload)
         for size, again in ((2, coded), (6, goaway)):
-            # Once decoded and encoded nothing changes any more.
+            # After one decoding and encoding nothing changes any more.
             self.check_any(payloads_with_text(size), again, again)
 
     def check_any(
@@ -234,7 +234,7 @@ class FrameTests(SynchronousTestCase):
         again: Callable[[bytes], bytes],
         expected: Callable[[bytes], bytes],
     ) -> None:
-        """Decode and encode many payloads, of which many can be decoded and many cannot."""
+        """Decode and encode many payloads, of which many are valid and many are not."""
         found: Counter[str] = Counter()
 
         @given(payloads)
@@ -258,7 +258,7 @@ class CodeTests(SynchronousTestCase):
     """The numbers of the codes."""
 
     def test_numbers(self) -> None:
-        """Each code keeps its number, which peers know."""
+        """Each code has a fixed number, since peers rely on it."""
         self.assertEqual(
             {
                 0: "DONE",

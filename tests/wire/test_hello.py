@@ -45,49 +45,49 @@ def prop(name: bytes, value: bytes) -> bytes:
 
 
 PRINTED = st.text(st.characters(exclude_categories=["C"]), max_size=8)
-"""Text without control characters, as names and values of properties are."""
+"""Text without control characters, for names and values of properties."""
 
 
 class HelloTests(SynchronousTestCase):
-    """What a HELLO may say."""
+    """The content of a HELLO."""
 
     def setUp(self) -> None:
         """Encode a HELLO without properties, for tests that change it."""
         self.payload = dataclasses.replace(HELLO, properties={}).encode()[frames.HEADER_SIZE :]
 
     def code_of(self, payload: bytes) -> Code:
-        """Return the code with which ``payload`` is refused."""
+        """Return the code with which ``payload`` is rejected."""
         return self.assertRaises(Violation, decode_hello, payload).code
 
     @conformance("C-001")
     def test_round_trip(self) -> None:
-        """A HELLO is a frame of type 0xC0 on stream 0, and is decoded to what was encoded."""
+        """A HELLO is a frame of type 0xC0 on stream 0, and is decoded to the encoded one."""
         encoded = HELLO.encode()
         self.assertEqual(b"\xc0\0\0\0\0", encoded[4:9])
         self.assertEqual(HELLO, decode(encoded))
 
     @conformance("C-005")
     def test_too_short(self) -> None:
-        """A HELLO that ends within its fixed part is refused."""
+        """A HELLO that ends within its fixed part is rejected."""
         self.assertEqual(FIXED, len(self.payload))
         for end in range(FIXED):
             self.assertEqual(Code.PROTOCOL, self.code_of(self.payload[:end]))
 
     @conformance("C-006")
     def test_no_version_in_common(self) -> None:
-        """A HELLO whose versions exclude 1 is refused with VERSION, whatever comes after them."""
+        """A HELLO whose versions exclude 1 is rejected with VERSION, regardless of the rest."""
         for versions in (b"\x02\x09", b"\0\0", b"\x05\x00"):
             self.assertEqual(Code.VERSION, self.code_of(versions))
             self.assertEqual(Code.VERSION, self.code_of(versions + self.payload[2:] + b"more"))
 
     @conformance("C-007")
     def test_versions_around(self) -> None:
-        """A range of versions that contains 1 is fine."""
+        """A range of versions that contains 1 is accepted."""
         self.assertEqual((0, 255), decode_hello(b"\x00\xff" + self.payload[2:]).versions)
 
     @conformance("C-008", "C-009", "C-010", "C-011")
     def test_limits(self) -> None:
-        """Limits at the ends of their ranges are taken, those beyond are refused."""
+        """Limits at the ends of their ranges are accepted, and those beyond are rejected."""
         for good in (
             limits(max_frame=4096),
             limits(max_frame=1024 * 1024),
@@ -115,32 +115,32 @@ class HelloTests(SynchronousTestCase):
 
     @conformance("C-012")
     def test_capabilities(self) -> None:
-        """Capabilities that are not known do not matter."""
+        """Unknown capabilities are ignored."""
         hello = dataclasses.replace(HELLO, capabilities=0xFFFF)
         self.assertEqual(0xFFFF, decode(hello.encode()).capabilities)
 
     @conformance("C-013")
     def test_properties(self) -> None:
-        """Unknown properties are read like known ones; of two of one name the last counts."""
+        """Unknown properties are decoded like known ones; of two of one name the last counts."""
         payload = self.payload + prop(b"x", b"1") + prop(b"", b"") + prop(b"x", b"2")
         self.assertEqual({"x": "2", "": ""}, decode_hello(payload).properties)
 
     @conformance("C-014")
     def test_properties_cut(self) -> None:
-        """A HELLO that ends within a property is refused."""
+        """A HELLO that ends within a property is rejected."""
         property_ = prop(b"name", b"value")
         for end in range(1, len(property_)):
             self.assertEqual(Code.PROTOCOL, self.code_of(self.payload + property_[:end]))
 
     @conformance("C-015")
     def test_properties_not_text(self) -> None:
-        """A property that is not UTF-8 is refused."""
+        """A property that is not UTF-8 is rejected."""
         self.assertEqual(Code.PROTOCOL, self.code_of(self.payload + prop(b"\xff", b"")))
         self.assertEqual(Code.PROTOCOL, self.code_of(self.payload + prop(b"", b"\xff")))
 
     @conformance("C-016")
     def test_properties_with_control_characters(self) -> None:
-        """A property with control characters is refused, and is not sent."""
+        """A property with control characters is rejected, and cannot be encoded."""
         for name, value in ((b"a\n", b""), (b"", b"\x1b[2J")):
             self.assertEqual(Code.PROTOCOL, self.code_of(self.payload + prop(name, value)))
             hello = dataclasses.replace(HELLO, properties={name.decode(): value.decode()})
@@ -148,14 +148,14 @@ class HelloTests(SynchronousTestCase):
 
     @conformance("C-017")
     def test_received_out_of_range(self) -> None:
-        """A count of received bytes above 2**63 is refused."""
+        """A count of received bytes above 2**63 is rejected."""
         most = dataclasses.replace(HELLO, received=2**63)
         self.assertEqual(2**63, decode(most.encode()).received)
         more = dataclasses.replace(HELLO, received=2**63 + 1).encode()
         self.assertEqual(Code.PROTOCOL, self.code_of(more[frames.HEADER_SIZE :]))
 
     def test_held_processes(self) -> None:
-        """The processes that an agent holds sessions with, and those, are read from its HELLO."""
+        """The server processes and sessions that an agent has are decoded from its HELLO."""
         first, second = bytes(range(16)), b"\xff" * 16
         for text, held in (
             ("", set()),
@@ -169,7 +169,7 @@ class HelloTests(SynchronousTestCase):
 
     @conformance("C-133")
     def test_held_processes_that_are_none(self) -> None:
-        """A list of anything else than sixteen bytes each is refused."""
+        """A list of anything other than sixteen bytes each is rejected."""
         for text in (",", "00" * 15, f"{'00' * 16},", f"{'00' * 16};{'00' * 16}", "no digits"):
             hello = dataclasses.replace(HELLO, properties={"held": text, "kept": text})
             for read in (held_processes, kept_sessions):
@@ -177,7 +177,7 @@ class HelloTests(SynchronousTestCase):
                 self.assertEqual(Code.PROTOCOL, violation.code)
 
     def test_too_long_to_send(self) -> None:
-        """A HELLO that is too long for a peer cannot be encoded."""
+        """A HELLO above the maximum length cannot be encoded."""
         for properties in (
             {"x" * 256: ""},
             {"x": "y" * 0x10000},
@@ -190,7 +190,7 @@ class HelloTests(SynchronousTestCase):
 
     @given(st.binary(max_size=200))
     def test_any_payload(self, tail: bytes) -> None:
-        """Any payload is decoded or refused with a code."""
+        """Any payload is decoded, or rejected with a code."""
         for payload in (tail, self.payload + tail):
             try:
                 decode_hello(payload)
@@ -199,17 +199,17 @@ class HelloTests(SynchronousTestCase):
 
     @given(st.dictionaries(PRINTED, PRINTED, max_size=4))
     def test_any_properties(self, properties: dict[str, str]) -> None:
-        """What can be sent is decoded as what it was."""
+        """Any valid properties are decoded to the encoded ones."""
         hello = dataclasses.replace(HELLO, properties=properties)
         self.assertEqual((hello, b""), HelloReader().feed(hello.encode()))
 
 
 class HelloReaderTests(SynchronousTestCase):
-    """The first bytes of a connection, wherever they are cut."""
+    """The first bytes of a connection, however they are split."""
 
     @conformance("C-004")
     def test_cut_anywhere(self) -> None:
-        """A HELLO is found wherever it is cut, and the bytes behind it are given back."""
+        """A HELLO is found however it is split, and the bytes after it are returned."""
         data = HELLO.encode() + b"rest"
         end = len(data) - 4
         for cut in range(len(data)):
@@ -224,14 +224,14 @@ class HelloReaderTests(SynchronousTestCase):
 
     @conformance("C-004")
     def test_byte_by_byte(self) -> None:
-        """A HELLO is found when it comes byte by byte."""
+        """A HELLO is found if it arrives byte by byte."""
         reader = HelloReader()
         results = [reader.feed(bytes([byte]))[0] for byte in HELLO.encode()]
         self.assertEqual([None] * (len(results) - 1) + [HELLO], results)
 
     @conformance("C-002", "C-021")
     def test_something_else(self) -> None:
-        """Anything but HELLO or CLOSE, both of stream 0, is refused from the header alone."""
+        """Anything but HELLO or CLOSE, both for stream 0, is rejected from the header alone."""
         for start in (
             b"GET / HTTP/1.1\r\n",
             frames.frame(frames.DATA, 1, b"x"),
@@ -245,7 +245,7 @@ class HelloReaderTests(SynchronousTestCase):
 
     @conformance("C-003")
     def test_too_long(self) -> None:
-        """A HELLO of more than 16 KiB is refused from the header alone."""
+        """A HELLO of more than 16 KiB is rejected from the header alone."""
         header = frames.HEADER.pack(16 * 1024, frames.HELLO, 0)
         self.assertEqual((None, b""), HelloReader().feed(header))
         header = frames.HEADER.pack(16 * 1024 + 1, frames.HELLO, 0)
@@ -254,7 +254,7 @@ class HelloReaderTests(SynchronousTestCase):
 
     @conformance("C-018")
     def test_refused(self) -> None:
-        """CLOSE in the place of HELLO is a refusal with its code and text, however it is cut."""
+        """CLOSE instead of HELLO is a refusal with its code and text, however it is split."""
         data = frames.coded_frame(frames.CLOSE, 0, Code.REVOKED, "edge-1 is revoked")
         for cut in range(len(data)):
             reader = HelloReader()
@@ -265,7 +265,7 @@ class HelloReaderTests(SynchronousTestCase):
 
     @conformance("C-019")
     def test_refusal_too_long(self) -> None:
-        """CLOSE of more than 2048 bytes is refused from the header alone."""
+        """CLOSE of more than 2048 bytes is rejected from the header alone."""
         header = frames.HEADER.pack(2048, frames.CLOSE, 0)
         self.assertEqual((None, b""), HelloReader().feed(header))
         header = frames.HEADER.pack(2049, frames.CLOSE, 0)

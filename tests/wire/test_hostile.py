@@ -1,4 +1,4 @@
-"""Wrong, hostile and unlucky input: always the same answer, never an exception or a leak."""
+"""Invalid, hostile and unlucky input has a defined result, without exceptions or leaks."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ MALFORMED: dict[str, tuple[bytes, Code]] = {
 
 
 def end_with_streams() -> End:
-    """A server that opens stream 1 and has stream 2 open, which nobody reads."""
+    """Return a server that is opening stream 1 and has stream 2 open, which is not read."""
     end = End(local=limits(stream_window=2000))
     end.open()
     end.session.pause(end.opened_by_peer(2))
@@ -85,13 +85,13 @@ def end_with_streams() -> End:
 
 
 class MalformedTests(SynchronousTestCase):
-    """Frames that are wrong, each cut everywhere."""
+    """Malformed frames, split at every byte."""
 
     @conformance(
         "C-020", "C-023", "C-025", "C-028", "C-030", "C-032", "C-033", "C-040", "C-074", "C-126"
     )
     def test_malformed(self) -> None:
-        """Each malformed frame ends the session with its code, wherever it is cut in two."""
+        """Each malformed frame ends the session with its code, wherever it is split in two."""
         for name, (data, code) in MALFORMED.items():
             for cut in range(len(data)):
                 end = end_with_streams()
@@ -100,7 +100,7 @@ class MalformedTests(SynchronousTestCase):
 
     @conformance("C-023")
     def test_malformed_byte_by_byte(self) -> None:
-        """Each malformed frame ends the session when it comes byte by byte, and leaves nothing."""
+        """Each malformed frame ends the session if it arrives byte by byte, without a leak."""
         for name, (data, code) in MALFORMED.items():
             end = end_with_streams()
             end.feed(*[bytes([byte]) for byte in data])
@@ -110,7 +110,7 @@ class MalformedTests(SynchronousTestCase):
             self.assertEqual([F.CLOSE], kinds)
 
     def test_incomplete(self) -> None:
-        """The beginning of a frame is kept within the longest control frame's size."""
+        """The buffer for an incomplete frame is limited to the longest control frame."""
         for name, (data, _) in MALFORMED.items():
             for cut in range(len(data)):
                 end = end_with_streams()
@@ -129,7 +129,7 @@ class MalformedTests(SynchronousTestCase):
 
     @conformance("C-027")
     def test_many_small_pieces(self) -> None:
-        """A window full of one-byte frames costs little more than its bytes."""
+        """A window full of one-byte frames costs little more memory than its bytes."""
         end = End(local=limits(stream_window=65536))
         stream = end.opened_by_peer()
         end.session.pause(stream)
@@ -143,11 +143,11 @@ class MalformedTests(SynchronousTestCase):
 
 
 class FloodTests(SynchronousTestCase):
-    """More of something than an honest peer needs."""
+    """More frames of a kind than a legitimate peer needs."""
 
     @conformance("C-127")
     def test_control_frames(self) -> None:
-        """Control frames of any kind beyond the limit in one second end the session."""
+        """Control frames of any kind above the limit in one second end the session."""
         for frame in (
             F.offset_frame(F.PING, 0, 1),
             F.offset_frame(F.CREDIT, 0, 1),
@@ -167,7 +167,7 @@ class FloodTests(SynchronousTestCase):
 
     @conformance("C-127")
     def test_small_data(self) -> None:
-        """A million DATA frames of one byte in a second are no flood, nor part of one."""
+        """A million DATA frames of one byte in a second are no flood, nor a part of one."""
         end = End(local=limits(stream_window=1 << 20))
         stream = end.opened_by_peer(2)
         end.sent()
@@ -183,7 +183,7 @@ class FloodTests(SynchronousTestCase):
 
     @conformance("C-127")
     def test_many_seconds(self) -> None:
-        """As many frames as the limit are fine every second."""
+        """The maximum number of frames is accepted in every second."""
         end = End()
         for second in range(3):
             end.now = float(second)
@@ -193,10 +193,10 @@ class FloodTests(SynchronousTestCase):
 
     @conformance("C-137")
     def test_openings(self) -> None:
-        """Streams opened beyond the limit end the session, also those that are refused at once."""
+        """Streams opened above the limit end the session, even if they are refused at once."""
         end = End(local=limits(max_streams=1))
         for number in range(2, 2 * OPENINGS_PER_SECOND + 2, 2):
-            # An end that takes the answers away.
+            # An end whose answers are read.
             end.feed(F.open_frame(number, REQUEST))
             end.sent()
         self.assertIsNone(end.closed)
@@ -205,7 +205,7 @@ class FloodTests(SynchronousTestCase):
 
     @conformance("C-128")
     def test_cancelled_openings(self) -> None:
-        """Streams opened and reset before their answer beyond the limit end the session."""
+        """Streams opened and reset before their answer above the limit end the session."""
         end = End()
         number = 2
         for _ in range(CANCELS_PER_SECOND + 1):
@@ -218,7 +218,7 @@ class FloodTests(SynchronousTestCase):
 
     @conformance("C-128")
     def test_cancelled_openings_of_many_seconds(self) -> None:
-        """As many cancelled streams as the limit are fine every second."""
+        """The maximum number of cancelled streams is accepted in every second."""
         end = End()
         for number in range(2, 6 * CANCELS_PER_SECOND, 2):
             end.now = float(number // (2 * CANCELS_PER_SECOND))
@@ -229,7 +229,7 @@ class FloodTests(SynchronousTestCase):
 
     @conformance("C-129")
     def test_answers_that_nobody_reads(self) -> None:
-        """A peer that opens streams and reads no answers ends the session in bounded memory."""
+        """A peer that opens streams and reads no answers ends the session in limited memory."""
         end = End(local=limits(max_streams=1))
         end.opened_by_peer(2)
         number = 4
@@ -243,7 +243,7 @@ class FloodTests(SynchronousTestCase):
 
     @conformance("C-129", "C-131")
     def test_answers_that_are_not_acknowledged(self) -> None:
-        """A peer that reads them, and says so to nobody, leaves other sessions their streams."""
+        """A peer that reads answers without acknowledging them does not starve other sessions."""
         process = MemoryBudget(4 << 20)
         end = End(local=limits(max_streams=1), parent_budget=process)
         end.opened_by_peer(2)
@@ -259,7 +259,7 @@ class FloodTests(SynchronousTestCase):
 
     @conformance("C-131")
     def test_answers_that_are_acknowledged_while_memory_is_short(self) -> None:
-        """They and credit stop at 192 KiB, and go on with each acknowledgement."""
+        """Answers and credit stop at 192 KiB, and continue with each acknowledgement."""
         process = MemoryBudget(2 << 20)
         process.charge(process.limit * 9 // 10)
         end = End(local=limits(max_streams=1, stream_window=4096), parent_budget=process)
@@ -287,7 +287,7 @@ class FloodTests(SynchronousTestCase):
 
 
 class NoiseTests(SynchronousTestCase):
-    """Bytes without sense."""
+    """Random bytes."""
 
     FRAME = st.builds(
         lambda kind, stream, payload, lie: (
@@ -308,7 +308,7 @@ class NoiseTests(SynchronousTestCase):
     @conformance("C-132")
     @given(st.lists(st.one_of(FRAME, st.binary(max_size=30)), max_size=30), st.sampled_from(Side))
     def test_noise(self, pieces: list[bytes], side: Side) -> None:
-        """Whatever comes, a session at most closes with a code and gives its memory back."""
+        """Any input at most closes the session with a code, and its memory is released."""
         end = End(side)
         end.open()
         for piece in pieces:
@@ -328,7 +328,7 @@ class NoiseTests(SynchronousTestCase):
     @conformance("C-132")
     @given(st.binary(max_size=300))
     def test_random_bytes(self, data: bytes) -> None:
-        """Random bytes give the same end in one piece and byte by byte."""
+        """Random bytes have the same result in one piece and byte by byte."""
         whole, pieces = end_with_streams(), end_with_streams()
         whole.feed(data)
         pieces.feed(*[bytes([byte]) for byte in data])

@@ -1,4 +1,4 @@
-"""A session finds out whether its peer is there."""
+"""A session detects whether its peer is alive."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ KIB = 1024
 
 
 class LivenessTests(SynchronousTestCase):
-    """Whether the peer is there."""
+    """Detection of a dead peer."""
 
     @conformance("C-111", "C-112")
     def test_pong(self) -> None:
-        """A PING is answered by a PONG with its number; of several that wait, the newest."""
+        """A PING is answered by a PONG with its number; of several only the newest is answered."""
         end = End()
         end.feed(frames.offset_frame(PING, 0, 2**64 - 1))
         self.assertEqual([(PONG, 0, b"\xff" * 8)], end.sent())
@@ -30,7 +30,7 @@ class LivenessTests(SynchronousTestCase):
         self.assertEqual([(PONG, 0, (999).to_bytes(8, "big"))], end.sent())
 
     def test_by_itself(self) -> None:
-        """PING and PONG do not share a write, and so a record of TLS, with data."""
+        """PING and PONG are not sent in one write, and so in one TLS record, with data."""
         end = End()
         end.advance(0.1)
         stream = end.opened_by_peer()
@@ -43,7 +43,7 @@ class LivenessTests(SynchronousTestCase):
 
     @conformance("C-135")
     def test_probe_without_an_answer(self) -> None:
-        """When the rate falls a PING goes out at once; the next one that is due lets data go on."""
+        """If the rate falls a PING is sent at once; if unanswered, the next one resumes data."""
         end = End()
         stream = end.opened_by_peer()
         end.feed(frames.offset_frame(frames.CREDIT, 2, 1 << 40))
@@ -65,7 +65,7 @@ class LivenessTests(SynchronousTestCase):
         end.advance(0.4)
         end.feed(frames.offset_frame(ACK, 0, 2000))
         self.assertEqual([PING], sent())
-        # All of it has arrived, and still data wait for the PONG.
+        # All of it has arrived, but data still waits for the PONG.
         end.feed(frames.offset_frame(ACK, 0, started))
         self.assertNotIn(DATA, sent())
         end.advance(2.4)
@@ -75,9 +75,9 @@ class LivenessTests(SynchronousTestCase):
 
     @conformance("C-113")
     def test_interval(self) -> None:
-        """Both ends ping at the longer of their intervals, four times as often when busy.
+        """Both ends send PINGs at the longer of their intervals, four times as often when busy.
 
-        A server is a twentieth of it ahead, and an idle agent that hears it leaves its own out.
+        An idle server sends them a twentieth early; an idle agent that receives them sends none.
         """
         server = [0.125, 3.875, 7.625, 11.375, 15.125, 19.0, 22.75]
         cases = ((Side.SERVER, server), (Side.AGENT, [0.125]))
@@ -89,7 +89,7 @@ class LivenessTests(SynchronousTestCase):
                     end.opened_by_peer()
                 for _ in range(200):
                     end.advance(0.125)
-                    # The peer is there.
+                    # The peer is alive.
                     end.feed(frames.offset_frame(PONG, 0, 0))
                     if any(kind == PING for kind, _, _ in end.sent()):
                         times.append(end.now)
@@ -98,7 +98,7 @@ class LivenessTests(SynchronousTestCase):
 
     @conformance("C-113")
     def test_unheard_server(self) -> None:
-        """An agent that hears nothing of an idle server for an interval pings by itself."""
+        """An agent that receives nothing from an idle server for an interval sends a PING."""
         end = End(Side.AGENT)
         end.advance(0.0)
         end.feed(frames.offset_frame(PONG, 0, 1))
@@ -114,7 +114,7 @@ class LivenessTests(SynchronousTestCase):
 
     @conformance("C-113")
     def test_pings_of_many_sessions(self) -> None:
-        """Those of a server's idle sessions go out together, up to a 128th of an interval early."""
+        """The PINGs of idle sessions are sent together, up to 1/128 of an interval early."""
         due = set()
         for began in (0.04, 0.06, 0.1):
             end = End()
@@ -129,7 +129,7 @@ class LivenessTests(SynchronousTestCase):
 
     @conformance("C-114")
     def test_idle(self) -> None:
-        """An idle connection is given up 25 s after the last byte, by a server a little earlier."""
+        """An idle connection is dropped 25 s after the last byte, by a server slightly earlier."""
         for side, seconds, more in ((Side.AGENT, 24.8, 0.2), (Side.SERVER, 24.2, 0.4)):
             end = End(side)
             end.advance(0.1)
@@ -141,7 +141,7 @@ class LivenessTests(SynchronousTestCase):
 
     @conformance("C-115")
     def test_busy(self) -> None:
-        """A connection with streams open is given up 7.5 s after the last byte."""
+        """A connection with open streams is dropped 7.5 s after the last byte."""
         end = End()
         end.advance(0.1)
         end.opened_by_peer()
@@ -151,7 +151,7 @@ class LivenessTests(SynchronousTestCase):
         self.assertEqual(["silent"], end.log.calls)
 
     def test_becoming_busy(self) -> None:
-        """A connection that has been idle is checked at once when a stream is opened."""
+        """A connection that was idle is checked at once when a stream is opened."""
         end = End()
         end.advance(0.1)
         end.feed(frames.offset_frame(PONG, 0, 1))
@@ -165,7 +165,7 @@ class LivenessTests(SynchronousTestCase):
 
     @conformance("C-116")
     def test_any_byte_is_a_sign_of_life(self) -> None:
-        """Any byte that comes shows that the peer is there, even half a frame."""
+        """Any received byte shows that the peer is alive, even part of a frame."""
         end = End()
         frame = frames.coded_frame(frames.CLOSE, 0, Code.DONE, "x" * 50)
         for byte in frame[:20]:
@@ -174,7 +174,7 @@ class LivenessTests(SynchronousTestCase):
         self.assertEqual([], end.log.calls)
 
     def test_silence_and_loss(self) -> None:
-        """An owner that gives up the silent connection at once is asked nothing more."""
+        """An owner that drops the silent connection at once gets no further event for it."""
         end = End()
         end.log.on["silent"] = lambda: end.session.detach(end.now, 30.0)
         end.advance(40.0)
@@ -184,7 +184,7 @@ class LivenessTests(SynchronousTestCase):
 
     @conformance("C-134")
     def test_unanswered_ping(self) -> None:
-        """A connection is in order as long as no PING waits for its answer for long."""
+        """A connection is healthy unless a PING is unanswered for too long."""
         end = End()
         end.advance(0.0)
         end.advance(0.25)
@@ -192,7 +192,7 @@ class LivenessTests(SynchronousTestCase):
         end.advance(9.203125)
         self.assertTrue(end.session.in_order(end.now))
         end.advance(1.5 + 0.24)
-        # That the peer is heard does not help.
+        # Received data does not count as an answer.
         end.feed(frames.offset_frame(PING, 0, 7))
         self.assertTrue(end.session.in_order(end.now))
         end.advance(0.01)
@@ -202,7 +202,7 @@ class LivenessTests(SynchronousTestCase):
 
     @conformance("C-134")
     def test_late_pong_is_an_answer(self) -> None:
-        """So is the PONG of an earlier PING than the last, but one of none is not."""
+        """A PONG for an earlier PING is an answer too, but one for no PING is not."""
         end = End()
         end.open(answered=True)
         for _ in range(2):
@@ -215,7 +215,7 @@ class LivenessTests(SynchronousTestCase):
 
     @conformance("C-134")
     def test_acknowledgements_are_answers(self) -> None:
-        """An ACK of more than before shows as well that the peer hears this side."""
+        """An ACK with a higher position also shows that the peer receives data from this side."""
         end = End()
         end.open(answered=True)
         end.advance(5.0)
@@ -227,7 +227,7 @@ class LivenessTests(SynchronousTestCase):
 
     @conformance("C-134")
     def test_a_new_connection_is_in_order(self) -> None:
-        """What was not answered on one connection says nothing of the next."""
+        """PINGs unanswered on one connection do not count on the next."""
         end = End()
         end.advance(5.0)
         end.session.detach(end.now, 30.0)
@@ -236,9 +236,9 @@ class LivenessTests(SynchronousTestCase):
 
     @conformance("C-134")
     def test_deaf_peer_gives_up(self) -> None:
-        """When a peer gives up what it hears nothing from, the other end knows it did not hear.
+        """When a peer drops a silent connection, the other end has found it unhealthy.
 
-        Whenever one direction is cut, and although the other one works until then.
+        This holds whenever one direction is cut while the other one works.
         """
         for step in range(51):
             pair = Pair()
@@ -252,7 +252,7 @@ class LivenessTests(SynchronousTestCase):
 
     @conformance("C-134")
     def test_deaf_idle_agent_gives_up(self) -> None:
-        """Without streams the server knows as well."""
+        """Without streams the server detects a deaf agent as well."""
         pair = Pair()
         self.pass_time(pair, 20.0)
         while not pair.agent.log.calls:
@@ -262,7 +262,7 @@ class LivenessTests(SynchronousTestCase):
 
     @conformance("C-114", "C-134")
     def test_deaf_idle_server_gives_up(self) -> None:
-        """Within 25 s; the agent, which asks nothing while it hears the server, does not know."""
+        """A deaf idle server gives up within 25 s; an agent that sends no PINGs does not."""
         pair = Pair()
         self.pass_time(pair, 20.0)
         deaf_since = pair.server.now
@@ -273,7 +273,7 @@ class LivenessTests(SynchronousTestCase):
         self.assertTrue(pair.agent.session.in_order(pair.agent.now))
 
     def pass_time(self, pair: Pair, seconds: float, deaf: Side | None = None) -> None:
-        """Let time pass in steps, and all arrive, but nothing at the side that is ``deaf``."""
+        """Let time pass in steps, and transfer data except to the side that is ``deaf``."""
         for _ in range(round(seconds / 0.05)):
             for end in pair.ends.values():
                 end.advance(0.05)
@@ -284,7 +284,7 @@ class LivenessTests(SynchronousTestCase):
                 pair.move(deaf, 1 << 20)
 
     def test_round_trip(self) -> None:
-        """The round trip is what a PONG took."""
+        """The round trip is the time from PING to PONG."""
         end = End()
         self.assertIsNone(end.session.round_trip)
         end.advance(0.0)

@@ -1,4 +1,4 @@
-"""Two sessions driven at random, against a model of what their users may see."""
+"""Two sessions driven at random, compared with a model of what their users may observe."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Direction:
 
 @dataclass
 class ModelStream:
-    """A stream, with both of its ends as far as they exist, and what was sent each way."""
+    """A stream, with its ends as far as they exist, and what was sent in each direction."""
 
     number: int
     opener: Side
@@ -45,7 +45,7 @@ class ModelStream:
 
 
 class TwoSessions(RuleBasedStateMachine):
-    """Users open, answer, write, end, pause and reset; connections come and go."""
+    """Users open, answer, write, end, pause and reset; connections are lost and replaced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class TwoSessions(RuleBasedStateMachine):
         budget=st.sampled_from([8, 100]),
     )
     def connect_first(self, agent: int, server: int, budget: int) -> None:
-        """Begin with windows of some size and a budget for some of them."""
+        """Start with windows of some size, and a budget for some of them."""
         self.pair = Pair(
             limits(stream_window=agent, session_window=agent * budget, max_streams=5),
             limits(stream_window=server, session_window=server * budget, max_streams=5),
@@ -77,14 +77,14 @@ class TwoSessions(RuleBasedStateMachine):
         ]
 
     def note_requests(self) -> None:
-        """Enter what was requested into the model."""
+        """Add requested streams to the model."""
         for side, end in self.pair.ends.items():
             for stream in end.log.requested:
                 self.models[stream.number].ends.setdefault(side, stream)
 
     @rule(side=SIDES)
     def open(self, side: Side) -> None:
-        """Open a stream, if the session lets one."""
+        """Open a stream, unless the session refuses."""
         try:
             stream = self.pair.ends[side].open()
         except OpenRefused:
@@ -94,7 +94,7 @@ class TwoSessions(RuleBasedStateMachine):
 
     @rule(side=SIDES, accept=st.booleans())
     def answer(self, side: Side, accept: bool) -> None:
-        """Answer the streams that wait for it."""
+        """Answer the pending streams."""
         self.note_requests()
         session = self.pair.ends[side].session
         for stream in self.pair.ends[side].log.requested:
@@ -125,7 +125,7 @@ class TwoSessions(RuleBasedStateMachine):
 
     @rule(side=SIDES, pick=PICK, paused=st.booleans())
     def pause(self, side: Side, pick: int, paused: bool) -> None:
-        """Stop or start to read."""
+        """Pause or resume reading."""
         for model in self.chosen(side, pick):
             session = self.pair.ends[side].session
             if paused:
@@ -141,7 +141,7 @@ class TwoSessions(RuleBasedStateMachine):
             self.pair.ends[side].session.reset(model.ends[side], Code.CANCELLED, "")
 
     def chosen(self, side: Side, pick: int) -> list[ModelStream]:
-        """Choose one stream, if there are any."""
+        """Choose a stream, if there is one."""
         live = self.live(side)
         return [live[pick % len(live)]] if live else []
 
@@ -149,7 +149,7 @@ class TwoSessions(RuleBasedStateMachine):
 
     @rule(side=SIDES, count=st.integers(0, 30_000))
     def move(self, side: Side, count: int) -> None:
-        """Carry bytes."""
+        """Transfer bytes."""
         if self.pair.attached:
             self.pair.move(side, count, 8192)
 
@@ -160,7 +160,7 @@ class TwoSessions(RuleBasedStateMachine):
 
     @rule()
     def connect(self) -> None:
-        """Come back; what was under way on an old connection is lost."""
+        """Reconnect; data in flight on an old connection is lost."""
         if not self.closed:
             for wire in self.pair.wires.values():
                 wire.clear()
@@ -174,7 +174,7 @@ class TwoSessions(RuleBasedStateMachine):
 
     @rule(side=SIDES)
     def go_away(self, side: Side) -> None:
-        """Take a step of going away; streams that come too late are refused."""
+        """Take a step of GOAWAY; streams that arrive too late are refused."""
         self.pair.ends[side].session.go_away(Code.GOING_AWAY, "")
         self.note_requests()
         for model in self.models.values():
@@ -188,11 +188,11 @@ class TwoSessions(RuleBasedStateMachine):
         self.closed = True
         self.pair.ends[side].session.close(Code.REPLACED, "")
 
-    # -- what must always be so ----------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------
 
     @invariant()
     def memory_is_bounded(self) -> None:
-        """Windows are inside the budget, what is kept or waits inside its bounds."""
+        """The windows are within the budget, and buffered data within its limits."""
         for end in self.pair.ends.values():
             session = end.session
             streams = session.streams.values()
@@ -206,7 +206,7 @@ class TwoSessions(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_wrong(self) -> None:
-        """Nothing was lost, doubled or reordered, and no side took the other for an enemy."""
+        """Nothing is lost, duplicated or reordered, and no side reports a violation."""
         for model in self.models.values():
             for side, stream in model.ends.items():
                 data = user_of(stream).data
@@ -222,11 +222,11 @@ class TwoSessions(RuleBasedStateMachine):
             assert end.log.close is None or (self.closed and end.closed is Code.REPLACED)
 
     def teardown(self) -> None:
-        """Repair everything: then all that was sent arrives, and nothing is left behind."""
+        """Reconnect: then all sent data arrives, and nothing is left behind."""
         if not hasattr(self, "pair") or self.closed:
             return
         self.connect()
-        # The smallest windows let only 50 bytes go by in each round.
+        # The smallest windows let only 50 bytes pass in each round.
         for _ in range(20_000):
             self.note_requests()
             for side in Side:
@@ -254,11 +254,11 @@ class TwoSessions(RuleBasedStateMachine):
 
 
 class TwoSessionsTests(SynchronousTestCase):
-    """The machine as a test."""
+    """The state machine as a test."""
 
     @conformance("C-088", "C-105", "C-131")
     def test_machine(self) -> None:
-        """Whatever users and connections do, streams carry what was sent and nothing leaks."""
+        """Whatever users and connections do, streams transfer what was sent, and nothing leaks."""
         test = TwoSessions.TestCase("runTest")
         test.settings = settings(examples(120), stateful_step_count=60)
         test.runTest()

@@ -1,4 +1,4 @@
-"""Bytes into frames, wherever they are cut."""
+"""Parsing of frames, however the bytes are split."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_FRAME = 4096
 
 
 class Parsed:
-    """A parser with what it has passed on; adjoining pieces of a stream's data are joined."""
+    """A parser and its results; adjacent pieces of a stream's data are joined."""
 
     def __init__(self) -> None:
         self.events: list[tuple[int, int, bytes]] = []
@@ -50,11 +50,11 @@ SESSION_BYTES = sum(len(frame) for frame in SEQUENCE if not frame[4] & frames.LI
 
 
 class FrameParserTests(SynchronousTestCase):
-    """What a parser passes on, counts, keeps and refuses."""
+    """What a parser delivers, counts, buffers and rejects."""
 
     @conformance("C-023", "C-096")
     def test_cut_anywhere(self) -> None:
-        """The frames are the same wherever the bytes are cut, and so is their count."""
+        """The frames and their count are the same wherever the bytes are split."""
         data = b"".join(SEQUENCE)
         for cut in range(len(data) + 1):
             parsed = Parsed()
@@ -66,7 +66,7 @@ class FrameParserTests(SynchronousTestCase):
     @conformance("C-023")
     @given(st.lists(st.integers(1, 60), min_size=1, max_size=30))
     def test_many_cuts(self, sizes: list[int]) -> None:
-        """The frames are the same however many cuts there are."""
+        """The frames are the same however many splits there are."""
         data = b"".join(SEQUENCE)
         parsed = Parsed()
         position = turn = 0
@@ -79,7 +79,7 @@ class FrameParserTests(SynchronousTestCase):
 
     @conformance("C-024")
     def test_data_before_the_end_of_the_frame(self) -> None:
-        """The payload of DATA is passed on before the frame is complete."""
+        """The payload of DATA is delivered before the frame is complete."""
         parsed = Parsed()
         parsed.parser.feed(frames.HEADER.pack(100, frames.DATA, 1) + b"now")
         self.assertEqual([(frames.DATA, 1, b"now")], parsed.events)
@@ -90,7 +90,7 @@ class FrameParserTests(SynchronousTestCase):
         self.assertEqual(2, parsed.pieces)
 
     def test_no_bytes(self) -> None:
-        """No bytes mean nothing, within DATA or elsewhere."""
+        """Empty input has no effect, within DATA or elsewhere."""
         parsed = Parsed()
         parsed.parser.feed(b"")
         parsed.parser.feed(frames.HEADER.pack(3, frames.DATA, 1) + b"a")
@@ -99,7 +99,7 @@ class FrameParserTests(SynchronousTestCase):
 
     @conformance("C-025", "C-026")
     def test_data_too_long(self) -> None:
-        """DATA beyond the largest frame is refused from its header, the largest is taken."""
+        """DATA above the maximum is rejected from its header; the maximum is accepted."""
         header = frames.HEADER.pack(MAX_FRAME + 1, frames.DATA, 1)
         parsed = Parsed()
         parsed.parser.feed(header[:8])
@@ -111,13 +111,13 @@ class FrameParserTests(SynchronousTestCase):
 
     @conformance("C-027")
     def test_data_empty(self) -> None:
-        """Empty DATA is refused."""
+        """Empty DATA is rejected."""
         violation = self.assertRaises(Violation, Parsed().parser.feed, frames.frame(frames.DATA, 1))
         self.assertEqual(Code.PROTOCOL, violation.code)
 
     @conformance("C-028")
     def test_control_too_long(self) -> None:
-        """Any other frame beyond 2048 bytes is refused from its header, whatever its type."""
+        """Any other frame above 2048 bytes is rejected from its header, whatever its type."""
         for kind in set(range(256)) - {frames.DATA}:
             header = frames.HEADER.pack(2049, kind, 0)
             violation = self.assertRaises(Violation, Parsed().parser.feed, header)
@@ -128,7 +128,7 @@ class FrameParserTests(SynchronousTestCase):
 
     @conformance("C-031")
     def test_unknown_frames_are_counted_by_their_bit(self) -> None:
-        """An unknown frame of the session counts, one of the connection does not."""
+        """An unknown session frame is counted, an unknown link frame is not."""
         parsed = Parsed()
         parsed.parser.feed(frames.frame(0x3F, 0, b"12345"))
         self.assertEqual(14, parsed.parser.received)
@@ -137,7 +137,7 @@ class FrameParserTests(SynchronousTestCase):
 
     @conformance("C-102", "C-103")
     def test_restart_anywhere(self) -> None:
-        """After a loss at any byte, the bytes from the count on give the same frames."""
+        """After a loss at any byte, the bytes from the count on result in the same frames."""
         session = b"".join(frame for frame in SEQUENCE if not frame[4] & frames.LINK)
         expected = [event for event in EVENTS if not event[0] & frames.LINK]
         for lost in range(len(session) + 1):
@@ -149,7 +149,7 @@ class FrameParserTests(SynchronousTestCase):
 
     @conformance("C-109")
     def test_restart_within_a_link_frame(self) -> None:
-        """The beginning of a link frame is forgotten with its connection."""
+        """The start of a link frame is discarded with its connection."""
         parsed = Parsed()
         parsed.parser.feed(frames.frame(frames.PING, 0, bytes(8))[:12])
         parsed.parser.restart()

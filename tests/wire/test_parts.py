@@ -1,4 +1,4 @@
-"""The parts of a session by themselves: credit, liveness, scheduling, what is kept."""
+"""Unit tests of the parts of a session: credit, liveness, scheduling, the send log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PLENTY = 1 << 40
 
 
 class MemoryBudgetTests(SynchronousTestCase):
-    """Bytes that may be promised."""
+    """The bytes that may be promised."""
 
     def test_limit(self) -> None:
         """All of the limit can be reserved, and not a byte more."""
@@ -45,7 +45,7 @@ class MemoryBudgetTests(SynchronousTestCase):
         self.assertEqual(40, budget.used)
 
     def test_growth_leaves_half(self) -> None:
-        """Windows grow into the first half of the limit only, as far as there is room."""
+        """Windows grow only into the first half of the limit, as far as there is room."""
         budget = MemoryBudget(100)
         self.assertEqual([40, 10, 0], [budget.reserve_growth(size) for size in (40, 40, 40)])
         self.assertTrue(budget.reserve(50))
@@ -53,7 +53,7 @@ class MemoryBudgetTests(SynchronousTestCase):
         self.assertEqual(100, budget.used)
 
     def test_share(self) -> None:
-        """Streams that have grown share the half evenly, among those of all sessions."""
+        """Streams that have grown share half of the limit equally, among those of all sessions."""
         shared = MemoryBudget(240)
         one, two = MemoryBudget(200, shared), MemoryBudget(100, shared)
         self.assertEqual((100, 50), (one.share, two.share))
@@ -66,7 +66,7 @@ class MemoryBudgetTests(SynchronousTestCase):
         self.assertEqual((60, 50), (one.share, two.share))
 
     def test_parent(self) -> None:
-        """What is reserved is reserved in the shared budget too, or in neither."""
+        """Bytes are reserved in the shared budget too, or in neither."""
         shared = MemoryBudget(100)
         one, two = MemoryBudget(80, shared), MemoryBudget(80, shared)
         self.assertTrue(one.reserve(70))
@@ -79,7 +79,7 @@ class MemoryBudgetTests(SynchronousTestCase):
 
 
 class TuneTests(SynchronousTestCase):
-    """Windows that fit themselves to what user and path can do."""
+    """Windows adapt to the user and the path."""
 
     INITIAL = 64 * KIB
 
@@ -91,7 +91,7 @@ class TuneTests(SynchronousTestCase):
         self.most = MAX_STREAM_WINDOW
 
     def tune(self, now: float, round_trip: float | None = 0.1) -> int:
-        """Tune the window; give its size."""
+        """Tune the window; return its size."""
         tune(self.window, now, round_trip, self.INITIAL, self.most, self.budget)
         self.assertEqual(self.window.size, self.budget.used)
         self.assertEqual(self.window.size // 2, self.window.threshold)
@@ -99,7 +99,7 @@ class TuneTests(SynchronousTestCase):
 
     @conformance("C-089")
     def test_fast_window_grows(self) -> None:
-        """A window of which half is consumed in less than two round trips grows, more if far."""
+        """A window grows if half is consumed in less than two round trips, more on a long path."""
         self.assertEqual(self.INITIAL, self.tune(0.2))
         self.assertEqual(LONG_GROWTH * self.INITIAL, self.tune(0.199))
         self.assertEqual(GROWTH * LONG_GROWTH * self.INITIAL, self.tune(0.0, LEAST_ROUND_TRIP))
@@ -110,7 +110,7 @@ class TuneTests(SynchronousTestCase):
 
     @conformance("C-089")
     def test_largest_window(self) -> None:
-        """A window grows to 16 MiB at most, also from what is no part of it."""
+        """A window grows to at most 16 MiB, also from a size that does not divide it."""
         self.assertEqual(KIB * KIB, self.tune(0.0))
         self.assertEqual(MAX_STREAM_WINDOW, self.tune(0.0))
         self.assertEqual(MAX_STREAM_WINDOW, self.tune(0.0))
@@ -128,7 +128,7 @@ class TuneTests(SynchronousTestCase):
 
     @conformance("C-090")
     def test_slow_window_halves(self) -> None:
-        """A window of which half lasts longer than five seconds halves, down to its start."""
+        """A window is halved if half of it lasts over five seconds, down to its initial size."""
         self.most = 3 * self.INITIAL
         self.assertEqual(3 * self.INITIAL, self.tune(0.0))
         self.assertEqual(3 * self.INITIAL, self.tune(5.0))
@@ -162,7 +162,7 @@ class TuneTests(SynchronousTestCase):
 
     @conformance("C-089")
     def test_share(self) -> None:
-        """A window grows to its share at most, and shrinks to a smaller one by half at a time."""
+        """A window grows to at most its share, and shrinks to a smaller one by half at a time."""
         self.most = 7 * self.INITIAL
         self.assertEqual([7 * self.INITIAL] * 2, [self.tune(0.0), self.tune(0.0)])
         self.most = 3 * self.INITIAL
@@ -170,7 +170,7 @@ class TuneTests(SynchronousTestCase):
         self.assertEqual([3 * self.INITIAL] * 2, [self.tune(0.0), self.tune(0.0)])
 
     def test_since_the_first_byte(self) -> None:
-        """Time in which nothing came does not count, unless something was held."""
+        """Idle time does not count, unless data was held."""
         window = self.window
         self.assertEqual((0.0, 0), (window.since, window.untouched))
         window.received, window.consumed = 5000, 4000
@@ -206,28 +206,28 @@ class TuneTests(SynchronousTestCase):
 
 
 class LivenessTests(SynchronousTestCase):
-    """Pings and the answers to them."""
+    """PINGs and their answers."""
 
     def setUp(self) -> None:
-        """Begin a connection with an interval of ten seconds."""
+        """Start a connection with an interval of ten seconds."""
         self.liveness = Liveness(10.0, follows=True)
         self.liveness.connected(100.0)
 
     def test_first_ping_at_once(self) -> None:
-        """The first ping of a connection is due at once, the next after the interval."""
+        """The first PING of a connection is due at once, the next after the interval."""
         self.assertTrue(self.liveness.is_ping_due(100.0, busy=False))
         self.liveness.pinged(100.0)
         self.assertFalse(self.liveness.is_ping_due(109.9, busy=False))
         self.assertTrue(self.liveness.is_ping_due(110.0, busy=False))
 
     def test_busy(self) -> None:
-        """With streams open a ping is due four times as often."""
+        """With open streams a PING is due four times as often."""
         self.liveness.pinged(100.0)
         self.assertEqual(102.5, self.liveness.deadline(busy=True))
         self.assertTrue(self.liveness.is_ping_due(102.5, busy=True))
 
     def test_silence_is_told_once(self) -> None:
-        """A silent connection is told once, then again after as long a time."""
+        """A silent connection is reported once, and again after the same time."""
         self.liveness.pinged(0.0)
         self.assertFalse(self.liveness.silent(14.9, busy=False))
         self.assertTrue(self.liveness.silent(15.0, busy=False))
@@ -237,26 +237,26 @@ class LivenessTests(SynchronousTestCase):
 
 
 UNIT = JOIN_BELOW // 2
-"""Two pieces of this size are kept joined, three are not."""
+"""Two pieces of this size are joined, three are not."""
 
 
 class SendLogTests(SynchronousTestCase):
-    """What is kept until acknowledged."""
+    """Data that is kept until it is acknowledged."""
 
     content = bytes(number % 251 for number in range(9 * UNIT))
 
     def setUp(self) -> None:
-        """Keep three chunks."""
+        """Store three chunks."""
         self.log = SendLog()
         self.keep(self.log)
 
     def keep(self, log: SendLog) -> None:
-        """Keep chunks of three, four and two units."""
+        """Store chunks of three, four and two units."""
         for start, end in ((0, 3), (3, 7), (7, 9)):
             log.append(self.content[start * UNIT : end * UNIT])
 
     def again(self) -> bytes:
-        """Collect everything that is sent again."""
+        """Collect all retransmitted data."""
         self.log.rewind()
         collected = b""
         while chunk := self.log.next_again():
@@ -264,7 +264,7 @@ class SendLogTests(SynchronousTestCase):
         return collected
 
     def test_budget(self) -> None:
-        """What is kept counts in the budget, and in the larger one, until it is forgotten."""
+        """Stored data is charged to the budget, and to the larger one, until it is dropped."""
         process = MemoryBudget(100 * UNIT)
         log = SendLog(MemoryBudget(50 * UNIT, process))
         self.keep(log)
@@ -275,7 +275,7 @@ class SendLogTests(SynchronousTestCase):
         self.assertEqual((0, 0, b""), (log.kept, process.used, log.next_again()))
 
     def test_acknowledge(self) -> None:
-        """Chunks are forgotten once all of them is acknowledged."""
+        """A chunk is dropped once all of it is acknowledged."""
         kept = []
         for position in range(10):
             news = self.log.acknowledge(position * UNIT)
@@ -284,7 +284,7 @@ class SendLogTests(SynchronousTestCase):
         self.assertEqual([9, 9, 9, 6, 6, 6, 6, 2, 2, 0], kept)
 
     def test_small_chunks_are_kept_joined(self) -> None:
-        """However small the chunks, they do not cost many times their size."""
+        """Small chunks do not cost many times their size, however small they are."""
         log = SendLog()
         for number in range(10_000):
             log.append(number.to_bytes(2, "big"))
@@ -296,7 +296,7 @@ class SendLogTests(SynchronousTestCase):
 
     @conformance("C-101")
     def test_again(self) -> None:
-        """Exactly what is not acknowledged is sent again, as often as needed."""
+        """Exactly the unacknowledged data is retransmitted, as often as needed."""
         content = self.content
         for position in (0, 1, UNIT, 3 * UNIT - 1, 3 * UNIT, 3 * UNIT + 1, 8 * UNIT):
             self.log.acknowledge(position)
@@ -309,7 +309,7 @@ class SendLogTests(SynchronousTestCase):
 
     @conformance("C-100")
     def test_impossible_acknowledgements(self) -> None:
-        """What was not sent, or was acknowledged before, cannot be acknowledged."""
+        """A position that was not sent, or that decreases, cannot be acknowledged."""
         self.log.acknowledge(4)
         for position in (3, 9 * UNIT + 1):
             violation = self.assertRaises(Violation, self.log.acknowledge, position)
@@ -318,7 +318,7 @@ class SendLogTests(SynchronousTestCase):
 
 
 def stream(number: int, credit: int = PLENTY, max_frame: int = 1 << 20) -> Stream:
-    """Make an open stream."""
+    """Return an open stream."""
     window = ReceiveWindow(1, 0, 0.0)
     return Stream(number, StreamState.OPEN, REQUEST, window, credit, max_frame)
 
@@ -327,7 +327,7 @@ class StreamTests(SynchronousTestCase):
     """The two buffers of a stream."""
 
     def take(self, one: Stream, allowance: int) -> list[Frame]:
-        """Take frames, as far as there is something to take."""
+        """Take frames, as far as there are any."""
         parts: list[Buffer] = []
         if one.pending_size:
             one.take(parts, allowance)
@@ -340,7 +340,7 @@ class StreamTests(SynchronousTestCase):
         st.lists(st.integers(1, 50), min_size=1, max_size=10),
     )
     def test_take(self, pieces: list[bytes], max_frame: int, allowances: list[int]) -> None:
-        """What is taken is what was pushed, in frames of at most the largest size."""
+        """The taken data is the pushed data, in frames of at most the maximum size."""
         one = stream(1, max_frame=max_frame)
         for piece in pieces:
             one.push(piece)
@@ -357,7 +357,7 @@ class StreamTests(SynchronousTestCase):
 
     @conformance("C-068")
     def test_end_after_the_last_byte(self) -> None:
-        """FIN follows the last byte and not before."""
+        """FIN follows the last byte, and not earlier."""
         one = stream(1)
         one.push(b"abc")
         one.will_end = True
@@ -367,7 +367,7 @@ class StreamTests(SynchronousTestCase):
         self.assertTrue(one.send_ended)
 
     def test_full(self) -> None:
-        """A stream is full above 64 KiB and not before."""
+        """A stream is full above 64 KiB, and not below."""
         one = stream(1)
         one.push(bytes(FULL_ABOVE))
         self.assertFalse(one.full)
@@ -375,7 +375,7 @@ class StreamTests(SynchronousTestCase):
         self.assertTrue(one.full)
 
     def test_small_pieces_are_kept_joined(self) -> None:
-        """Small pieces that are kept do not cost many times their size."""
+        """Small received pieces do not cost many times their size."""
         one = stream(1)
         for number in range(10_000):
             one.keep(bytes([number % 256]))
@@ -385,7 +385,7 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual(JOIN_BELOW + 1, len(one.backlog[-1]))
 
     def test_small_pieces_wait_joined(self) -> None:
-        """Small pieces that wait to be sent do not either, and come in their order."""
+        """Small pieces to be sent do not either, and stay in order."""
         one = stream(1)
         pushed = b"".join(number.to_bytes(2, "big") for number in range(10_000))
         taken = bytearray()
@@ -400,21 +400,21 @@ class StreamTests(SynchronousTestCase):
 
 
 class FairQueueTests(SynchronousTestCase):
-    """Who sends next."""
+    """The order in which streams are served."""
 
     def setUp(self) -> None:
-        """Begin with nobody."""
+        """Start with an empty queue."""
         self.queue = FairQueue(16 * KIB)
 
     def bulk(self, number: int, size: int = KIB * KIB) -> Stream:
-        """Add a stream with much to send."""
+        """Add a stream with much data."""
         one = stream(number)
         one.push(bytes(size))
         self.queue.add(one)
         return one
 
     def fill(self, room: int) -> list[tuple[int, int]]:
-        """Return the streams that were served, with how many bytes, in order."""
+        """Return the streams that were served, with their bytes, in order."""
         parts: list[Buffer] = []
         taken = self.queue.fill(parts, room)
         served = [(number, len(data)) for _, number, data in frames_in(b"".join(parts))]
@@ -443,13 +443,13 @@ class FairQueueTests(SynchronousTestCase):
     @conformance("C-094")
     @given(st.integers(1, 8), st.integers(1, 500 * KIB), st.integers(1, 4 * KIB))
     def test_small_is_served_next(self, count: int, before: int, size: int) -> None:
-        """A stream that begins to send little is served before every bulk stream."""
+        """A stream that starts to send little is served before every bulk stream."""
         self.queue = FairQueue(16 * KIB)
         for number in range(count):
             self.bulk(number)
         while before > 0:
             before -= sum(size for _, size in self.fill(before))
-        # The streams that are new themselves have their first turn.
+        # Streams that are new themselves first use their quantum.
         for _ in range(count):
             self.fill(self.queue.quantum)
         small = stream(99)
@@ -458,7 +458,7 @@ class FairQueueTests(SynchronousTestCase):
         self.assertEqual((99, size), self.fill(64 * KIB)[0])
 
     def test_small_again_and_again(self) -> None:
-        """A stream that refills at once does not overtake the others for ever."""
+        """A stream that refills at once does not overtake the others forever."""
         self.bulk(1)
         self.fill(self.queue.quantum + 1)
         small = stream(2)
@@ -470,13 +470,13 @@ class FairQueueTests(SynchronousTestCase):
         self.assertEqual({1, 2}, {number for number, _ in served})
 
     def test_alone(self) -> None:
-        """A stream that is alone is not cut into quanta."""
+        """A single stream is not limited to a quantum."""
         self.bulk(1)
         self.assertEqual([(1, 500 * KIB)], self.fill(500 * KIB))
 
     @conformance("C-135")
     def test_draining(self) -> None:
-        """Meanwhile those have a turn that have little; who waits goes on later, where it was."""
+        """While draining, only streams with little data are served; the others keep their place."""
         self.bulk(1)
         resting = stream(4)
         resting.push(b"x")
@@ -501,7 +501,7 @@ class FairQueueTests(SynchronousTestCase):
         self.assertEqual([1, 2, 1], [number for number, _ in self.fill(40 * KIB)])
 
     def test_turn_goes_on(self) -> None:
-        """A turn that room has cut short goes on before the next stream has its own."""
+        """A quantum that was interrupted by the limit continues before the next stream."""
         self.bulk(1)
         self.bulk(2)
         self.assertEqual([(1, 10)], self.fill(10))
@@ -509,7 +509,7 @@ class FairQueueTests(SynchronousTestCase):
         self.assertEqual([(1, rest), (2, 5)], self.fill(rest + 5))
 
     def test_no_credit(self) -> None:
-        """A stream without credit leaves, and comes back when it is added again."""
+        """A stream without credit leaves the queue, and returns when it is added again."""
         one = stream(1, credit=10)
         one.push(bytes(100))
         self.queue.add(one)
@@ -522,13 +522,13 @@ class FairQueueTests(SynchronousTestCase):
         self.assertEqual([(1, 5)], self.fill(50))
 
     def test_old_and_empty(self) -> None:
-        """A stream that has become an old one and has nothing left leaves."""
+        """An old stream without data leaves the queue."""
         one, _ = self.bulk(1, self.queue.quantum + 10), self.bulk(2)
         self.fill(2 * self.queue.quantum + 20)
         self.assertFalse(one.queued)
 
     def test_remove(self) -> None:
-        """A closed stream is forgotten at once, be it new or old."""
+        """A closed stream is removed at once, whether new or old."""
         old, new = self.bulk(1, 100 * KIB), self.bulk(2)
         self.fill(self.queue.quantum)
         for one in (old, new, new):
@@ -537,7 +537,7 @@ class FairQueueTests(SynchronousTestCase):
         self.assertEqual([], self.fill(100))
 
     def test_touched(self) -> None:
-        """Streams that have room again or have ended are noted."""
+        """Streams that have room again or have ended are recorded."""
         one, two = self.bulk(1, 65 * KIB), self.bulk(2, 10)
         two.will_end = True
         self.fill(30 * KIB)

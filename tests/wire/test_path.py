@@ -1,4 +1,4 @@
-"""Whole sessions over a path with a rate and a length: windows and bounds that fit it."""
+"""Whole sessions over a path with a rate and a delay: windows and limits adapt to it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MIB = KIB * KIB
 BLOCK = bytes(128 * KIB)
 
 SEGMENT = 1448
-"""What a packet carries, bytes; they arrive by themselves on a path that is slow."""
+"""The size of a packet in bytes; on a slow path packets arrive one by one."""
 
 
 class Download:
-    """A stream whose user at the server always has more to send, and at the agent reads it all."""
+    """A stream whose user at the server always has more to send; the agent reads everything."""
 
     def __init__(self, path: Path, idle: bool = False) -> None:
         server, agent = path.pair.server, path.pair.agent
@@ -37,7 +37,7 @@ class Download:
             server.session.send(self.near, BLOCK)
 
     def deliver(self, piece: bytes) -> None:
-        """Count what comes."""
+        """Count the received bytes."""
         self.received += len(piece)
 
 
@@ -71,7 +71,7 @@ class Path:
                     self.pair.ends[Side(3 - side)].feed(wire.popleft()[1])
 
     def send(self, side: Side) -> None:
-        """Put all that an end has to send into the buffer before the path."""
+        """Put all bytes to be sent by an end into the buffer before the path."""
         session = self.pair.ends[side].session
         segment = max(SEGMENT, int(self.rate * self.STEP))
         while chunk := session.data_to_send(session.chunk):
@@ -86,23 +86,23 @@ class Path:
             self.run(self.STEP)
 
     def throughput(self, download: Download, seconds: float) -> float:
-        """Which part of the path's rate a stream gets in the next ``seconds``."""
+        """Return the fraction of the path's rate that a stream gets in the next ``seconds``."""
         before = download.received
         self.run(seconds)
         return (download.received - before) / (seconds * self.rate)
 
     @property
     def queued(self) -> float:
-        """How long what the server sends now waits in the buffer before the path, seconds."""
+        """Return the seconds that bytes from the server wait in the buffer before the path."""
         return max(0.0, self.free[Side.SERVER] - self.now)
 
 
 class RateTests(SynchronousTestCase):
-    """The bound on what is unacknowledged follows the rate, and does not throttle it."""
+    """The limit on unacknowledged data follows the rate, without throttling it."""
 
     @conformance("C-106")
     def test_long_and_fast(self) -> None:
-        """A path of 60 ms with 100 MB/s is filled by one stream, half a second after it began."""
+        """One stream fills a path of 60 ms and 100 MB/s half a second after it began."""
         path = Path(0.06, 100e6)
         download = Download(path)
         path.run(0.5)
@@ -111,7 +111,7 @@ class RateTests(SynchronousTestCase):
 
     @conformance("C-106")
     def test_queue(self) -> None:
-        """What is under way waits for little more than another round trip before the path."""
+        """The data in flight queues for little more than another round trip."""
         path = Path(0.02, 60e6)
         download = Download(path)
         path.run(1.0)
@@ -123,7 +123,7 @@ class RateTests(SynchronousTestCase):
 
     @conformance("C-106")
     def test_slow(self) -> None:
-        """On a slow path no more than it needs is under way, and it is filled."""
+        """On a slow path only the necessary data is in flight, and the path is filled."""
         path = Path(0.06, 2e6)
         download = Download(path)
         path.run(1.0)
@@ -135,7 +135,7 @@ class RateTests(SynchronousTestCase):
 
     @conformance("C-106")
     def test_thin(self) -> None:
-        """On a path of 256 kbit/s nothing waits for a second, and the path is filled."""
+        """On a path of 256 kbit/s nothing queues for a second, and the path is filled."""
         path = Path(0.1, 32e3)
         download = Download(path)
         path.run(4.0)
@@ -146,7 +146,7 @@ class RateTests(SynchronousTestCase):
 
     @conformance("C-135")
     def test_thin_and_short(self) -> None:
-        """On a thin path that is short no probe makes it look faster, and the queue stays short."""
+        """On a thin and short path no probe overestimates the rate, and the queue stays short."""
         path = Path(0.01, 32e3)
         Download(path)
         path.run(5.0)
@@ -156,7 +156,7 @@ class RateTests(SynchronousTestCase):
 
     @conformance("C-135")
     def test_longer(self) -> None:
-        """A path that becomes 600 ms longer is found out, and is full again ten seconds later."""
+        """A path that becomes 600 ms longer is detected, and filled again ten seconds later."""
         path = Path(0.001, 20e6)
         download = Download(path)
         path.run(2.0)
@@ -168,7 +168,7 @@ class RateTests(SynchronousTestCase):
 
     @conformance("C-135")
     def test_long_copy(self) -> None:
-        """What waits before the path grows no longer with time, and probes cost little."""
+        """The queue before the path does not grow over time, and probes cost little."""
         path = Path(0.06, 2e6)
         download = Download(path)
         path.run(1.0)
@@ -178,22 +178,22 @@ class RateTests(SynchronousTestCase):
         self.assertAlmostEqual(0.06, path.pair.server.session.round_trip or 0.0, 2)
 
     def test_beginning(self) -> None:
-        """A long and fast path is full three round trips after the first byte has arrived."""
+        """A long and fast path is filled three round trips after the first byte has arrived."""
         path = Path(0.06, 125e6)
         download = Download(path)
         began = path.now
         while download.received < 100e6:
             path.run(0.01)
-        # The answer to OPEN comes with the first window.
+        # The answer to OPEN arrives with the first window.
         self.assertLess(path.now - began - 100e6 / path.rate, 0.06 + 3 * 0.06)
 
 
 class ShareTests(SynchronousTestCase):
-    """Windows of several fast streams."""
+    """The windows of several fast streams."""
 
     @conformance("C-088", "C-089", "C-090")
     def test_idle_neighbors(self) -> None:
-        """Streams that do nothing take nothing from the share of one that does."""
+        """Idle streams do not reduce the share of a busy one."""
         path = Path(0.02, 200e6)
         for _ in range(100):
             Download(path, idle=True)
@@ -202,7 +202,7 @@ class ShareTests(SynchronousTestCase):
         self.assertEqual(16 * MIB, busy.far.window.size)
 
     def test_even_share(self) -> None:
-        """A stream that is alone grows large; eight later ones get as much as it keeps."""
+        """A single stream gets a large window; eight later ones get the same share as it."""
         path = Path(0.02, 200e6)
         memory = path.pair.agent.session.memory
         first = Download(path)

@@ -1,4 +1,4 @@
-"""Two sessions, with any cutting of the bytes and any loss of the connection."""
+"""Two sessions, with any splitting of the bytes and any loss of the connection."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = limits(stream_window=3000, max_frame=4096)
 
 
 class Transfer:
-    """Several streams opened from both sides that carry data both ways, then end."""
+    """Several streams opened from both sides that transfer data in both directions, then end."""
 
     def __init__(self, pair: Pair, sizes: list[tuple[int, int]]) -> None:
         self.pair = pair
@@ -37,13 +37,13 @@ class Transfer:
             self.left[other, index] = down
 
     def join(self, side: Side, index: int, stream: Stream, size: int) -> None:
-        """Begin to read and to write one end of a stream."""
+        """Start reading and writing at one end of a stream."""
         self.streams[side, index] = stream
         self.left[side, index] = size
         self.pair.ends[side].session.resume(stream, 0.0)
 
     def step(self) -> None:
-        """Accept what was requested, write what is taken, end what is written."""
+        """Accept requests, write what is accepted, and end what is written."""
         for side, end in self.pair.ends.items():
             for stream in end.log.requested:
                 index = int(stream.request.request_id)
@@ -72,7 +72,7 @@ class Transfer:
         return len(ended) == 2 * len(self.sizes) and all(ended)
 
     def check(self, test: SynchronousTestCase) -> None:
-        """Check that every stream has carried exactly what was written, and nothing is left."""
+        """Check that every stream has transferred exactly what was written, and nothing is left."""
         for (side, index), stream in self.streams.items():
             expected = BLOCK[: self.size(Side(3 - side), index)]
             test.assertEqual(expected, user_of(stream).data)
@@ -85,7 +85,7 @@ class Transfer:
 
 
 def events_of(end: End) -> tuple[Any, ...]:
-    """Everything that an end was told."""
+    """Return all events of an end."""
     users = {number: (user.calls, bytes(user.data)) for number, user in end.log.users.items()}
     return end.log.calls, users, end.session.received, end.session.bytes_received
 
@@ -107,7 +107,7 @@ def record(side: Side) -> tuple[bytes, Limits]:
 
 
 class CuttingTests(SynchronousTestCase):
-    """The same bytes, cut differently."""
+    """The same bytes, split differently."""
 
     DATA, LIMITS = record(Side.AGENT)
 
@@ -120,7 +120,7 @@ class CuttingTests(SynchronousTestCase):
             end.session.resume(end.log.requested[-1], 0.0)
 
         end.log.on["requested"] = accept
-        # As in the recording: whatever the agent answers was opened before.
+        # As in the recording: streams that the agent answers were opened before.
         for _ in range(2):
             stream = end.open()
             end.log.users[stream.number] = user_of(stream)
@@ -133,7 +133,7 @@ class CuttingTests(SynchronousTestCase):
     @examples(100)
     @given(st.lists(st.integers(1, 6000), min_size=1, max_size=40))
     def test_any_cutting(self, sizes: list[int]) -> None:
-        """Any cutting of the bytes gives the same events."""
+        """Any splitting of the bytes results in the same events."""
 
         def in_pieces(end: End) -> None:
             position = turn = 0
@@ -147,7 +147,7 @@ class CuttingTests(SynchronousTestCase):
 
     @conformance("C-023")
     def test_byte_by_byte(self) -> None:
-        """Single bytes give the same events."""
+        """Single bytes result in the same events."""
         whole = self.replay(lambda end: end.feed(self.DATA))
         self.assertEqual(
             whole, self.replay(lambda end: end.feed(*[bytes([byte]) for byte in self.DATA]))
@@ -156,7 +156,7 @@ class CuttingTests(SynchronousTestCase):
 
 
 class LossTests(SynchronousTestCase):
-    """The connection is lost, again and again."""
+    """The connection is lost repeatedly."""
 
     @conformance("C-105", "C-106")
     @examples(100)
@@ -168,7 +168,7 @@ class LossTests(SynchronousTestCase):
     def test_any_loss(
         self, sizes: list[tuple[int, int]], losses: list[tuple[int, int, bool]], piece: int
     ) -> None:
-        """Losses at any byte of either direction lose, double and reorder nothing."""
+        """After losses at any byte in either direction no data is lost, duplicated or reordered."""
         pair = Pair(SMALL, SMALL)
         transfer = Transfer(pair, sizes)
         for from_agent, from_server, noticed_by_one in losses:
@@ -176,7 +176,7 @@ class LossTests(SynchronousTestCase):
             pair.move(Side.AGENT, from_agent, 4096)
             pair.move(Side.SERVER, from_server, 4096)
             if noticed_by_one:
-                # The agent comes back before the server has noticed; what is under way is lost.
+                # The agent reconnects before the server detects the loss; data in flight is lost.
                 pair.agent.session.detach(0.0, 30.0)
                 for wire in pair.wires.values():
                     wire.clear()
@@ -193,7 +193,7 @@ class LossTests(SynchronousTestCase):
 
     @conformance("C-105")
     def test_loss_at_every_byte(self) -> None:
-        """A loss after each single byte of a dialogue does no harm in either direction."""
+        """A loss after any single byte of a dialogue does no harm in either direction."""
         for side in Side:
             byte = 0
             more = True

@@ -17,15 +17,15 @@ F = frames
 
 
 def fail() -> NoReturn:
-    """Be a user with a defect."""
+    """Simulate a user with a defect."""
     raise RuntimeError("defect")
 
 
 class CallingBackTests(SynchronousTestCase):
-    """What users do from within events."""
+    """Users call back into the session from events."""
 
     def setUp(self) -> None:
-        """Have a stream open, with data under way to it that have several frames behind."""
+        """Open a stream, with data in flight to it followed by several frames."""
         self.end = End()
         self.stream = self.end.opened_by_peer()
         self.end.sent()
@@ -38,11 +38,11 @@ class CallingBackTests(SynchronousTestCase):
         )
 
     def on(self, event: str, reaction: Callable[[], object]) -> None:
-        """Have the stream's user react to an event."""
+        """Let the stream's user react to an event."""
         user_of(self.stream).on[event] = reaction
 
     def assert_nothing_left(self) -> None:
-        """No memory is reserved beyond the open streams, and all session credit is back."""
+        """Check that only open streams have memory reserved, and all session credit is back."""
         session = self.end.session
         used = sum(stream.window.size for stream in session.streams.values())
         self.assertEqual(used, session.memory.used)
@@ -52,7 +52,7 @@ class CallingBackTests(SynchronousTestCase):
         )
 
     def test_reset_while_data_are_delivered(self) -> None:
-        """A user that resets its stream gets nothing more, and the other frames are dealt with."""
+        """A user that resets its stream gets no more data, and the other frames are processed."""
         self.on("deliver", lambda: self.end.session.reset(self.stream, Code.CANCELLED, ""))
         self.end.feed(self.bytes)
         self.assertEqual(b"one", user_of(self.stream).data)
@@ -61,7 +61,7 @@ class CallingBackTests(SynchronousTestCase):
         self.assert_nothing_left()
 
     def test_reset_while_credit_is_due(self) -> None:
-        """A user that resets its stream when it has earned credit gets none for it."""
+        """A user that resets its stream when credit is due gets none for it."""
         end = self.end = End(local=limits(stream_window=100))
         stream = end.opened_by_peer()
         end.sent()
@@ -71,7 +71,7 @@ class CallingBackTests(SynchronousTestCase):
         self.assert_nothing_left()
 
     def test_reset_while_kept_data_are_delivered(self) -> None:
-        """A user that resets its stream gets nothing more of what was kept either."""
+        """A user that resets its stream gets no more of the buffered data either."""
         self.end.session.pause(self.stream)
         self.end.feed(F.frame(F.DATA, 2, b"a" * 2000) + F.frame(F.DATA, 2, b"b" * 2000))
         self.on("deliver", lambda: self.end.session.reset(self.stream, Code.CANCELLED, ""))
@@ -95,7 +95,7 @@ class CallingBackTests(SynchronousTestCase):
         self.assert_nothing_left()
 
     def test_close_from_each_event(self) -> None:
-        """A session closed from within any event stays closed and is told once."""
+        """A session closed from within any event stays closed, and is reported once."""
         for event, trigger in (
             ("deliver", self.bytes),
             ("ended", self.bytes),
@@ -116,7 +116,7 @@ class CallingBackTests(SynchronousTestCase):
         self.assert_nothing_left()
 
     def test_close_within_a_tick(self) -> None:
-        """A session closed because an opening timed out is told once."""
+        """A session closed because an opening timed out is reported once."""
         end = End()
         stream = end.open()
         user_of(stream).on["closed"] = lambda: end.session.close(Code.REPLACED, "")
@@ -127,7 +127,7 @@ class CallingBackTests(SynchronousTestCase):
         self.assertEqual((Code.REPLACED, False), end.log.close)
 
     def test_close_while_the_peer_goes_away(self) -> None:
-        """A session closed because the peer goes away is told once."""
+        """A session closed because of the peer's GOAWAY is reported once."""
         stream = self.end.open()
         self.end.log.on["going away"] = lambda: self.end.session.close(Code.DONE, "")
         self.end.feed(F.goaway_frame(0, Code.GOING_AWAY, ""))
@@ -135,7 +135,7 @@ class CallingBackTests(SynchronousTestCase):
         self.assertEqual(Code.GOING_AWAY, user_of(stream).end)
 
     def test_streams_that_end_one_another(self) -> None:
-        """Users that reset each other's streams as the session ends are each told once."""
+        """Users that reset each other's streams as the session ends are each notified once."""
         other = self.end.opened_by_peer()
         self.on("closed", lambda: self.end.session.reset(other, Code.CANCELLED, ""))
         user_of(other).on["closed"] = lambda: self.end.session.reset(self.stream, Code.DONE, "")
@@ -145,30 +145,30 @@ class CallingBackTests(SynchronousTestCase):
         self.assert_nothing_left()
 
     def test_open_as_the_session_ends(self) -> None:
-        """A user that opens another stream because its own ended with the session cannot."""
+        """A user cannot open another stream when its own ends with the session."""
         self.on("closed", lambda: self.assertRaises(OpenRefused, self.end.open))
         self.end.session.close(Code.REPLACED, "")
         self.assertEqual([Code.REPLACED], [call[0] for call in user_of(self.stream).calls])
 
     def test_finish_from_ended(self) -> None:
-        """A user that answers the peer's end with its own is told that all is done."""
+        """A user that answers the peer's FIN with its own is notified of the end."""
         self.on("ended", lambda: self.end.session.finish(self.stream))
         self.end.feed(F.frame(F.FIN, 2))
         self.assertEqual(["ended", (Code.DONE, "")], user_of(self.stream).calls)
 
 
 class WritableTests(SynchronousTestCase):
-    """What users do when they are asked for more, in the middle of sending."""
+    """Users react to ``stream_writable``, while data is being sent."""
 
     def setUp(self) -> None:
-        """Have a stream open that is full."""
+        """Open a stream that is full."""
         self.end = End(peer=limits(stream_window=1 << 20))
         self.stream = self.end.open(answered=True)
         self.user = user_of(self.stream)
         self.end.session.send(self.stream, b"1" * 70_000)
 
     def test_bytes_are_not_reordered(self) -> None:
-        """An event that asks for bytes to send cannot overtake those that are being given."""
+        """An event that requests bytes to send cannot overtake those that are being returned."""
         nested = []
 
         def send_and_ask() -> None:
@@ -182,14 +182,14 @@ class WritableTests(SynchronousTestCase):
         self.assertTrue(sent.endswith(b"2" * 10))
 
     def test_close(self) -> None:
-        """A session closed when more is asked for still gives what was sent before CLOSE."""
+        """A session closed in ``stream_writable`` still returns the data before CLOSE."""
         self.user.on["writable"] = lambda: self.end.session.close(Code.REPLACED, "")
         kinds = [kind for kind, _, _ in self.end.sent()]
         self.assertEqual([F.DATA, F.CLOSE], kinds)
         self.assertEqual(Code.REPLACED, self.user.end)
 
     def test_close_ends_other_full_streams(self) -> None:
-        """Streams that would have been asked next are closed and not asked."""
+        """Streams that would have been notified next are closed instead."""
         other = self.end.open(answered=True)
         for stream in (self.stream, other):
             self.end.session.send(stream, b"1" * 70_000)
@@ -200,7 +200,7 @@ class WritableTests(SynchronousTestCase):
         self.assertEqual([0, 1], sorted(asked))
 
     def test_failing_user(self) -> None:
-        """A user that fails when asked for more loses its stream; the bytes are given."""
+        """A user that fails in ``stream_writable`` loses its stream; the bytes are returned."""
         self.user.on["writable"] = fail
         kinds = [kind for kind, _, _ in self.end.sent()]
         self.assertEqual([F.DATA, F.RESET], kinds)
@@ -208,10 +208,10 @@ class WritableTests(SynchronousTestCase):
 
 
 class FailingUserTests(SynchronousTestCase):
-    """Users that raise: a defect costs the stream and nothing else."""
+    """An exception of a user costs only its stream."""
 
     def assert_reset(self, pair: Pair, near: Stream, far: Stream) -> None:
-        """The far end has reset the stream, told its owner, and the session goes on."""
+        """Check that the far end reset the stream and reported it, and the session continues."""
         pair.settle()
         self.assertEqual(Code.INTERNAL, user_of(near).end)
         self.assertTrue(far.closed)
@@ -221,7 +221,7 @@ class FailingUserTests(SynchronousTestCase):
         self.assertTrue(pair.attached)
 
     def test_deliver_and_ended(self) -> None:
-        """A user that fails on data or on the end has its stream reset with INTERNAL."""
+        """A user that fails on data or FIN has its stream reset with INTERNAL."""
         for event in ("deliver", "ended"):
             pair = Pair()
             near, far = pair.open()
@@ -257,7 +257,7 @@ class FailingUserTests(SynchronousTestCase):
         self.assertEqual([F.RESET], [kind for kind, _, _ in end.sent()])
 
     def test_closed(self) -> None:
-        """A user that fails when its stream is closed does not keep others from being told."""
+        """A user that fails when its stream is closed does not affect other users."""
         end = End()
         first, second = end.opened_by_peer(), end.opened_by_peer()
         user_of(first).on["closed"] = fail
@@ -267,7 +267,7 @@ class FailingUserTests(SynchronousTestCase):
         self.assertEqual((Code.REPLACED, False), end.log.close)
 
     def test_failing_owner(self) -> None:
-        """An owner that fails costs the connection, not what follows on the next one."""
+        """An owner that fails loses the connection, but can resume on the next one."""
         pair = Pair()
         pair.agent.log.on["requested"] = fail
         pair.server.open()

@@ -1,4 +1,4 @@
-"""How far away the peer is, by PINGs and by probes."""
+"""The round-trip time, measured by PINGs and probes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from yurttunnel.wire.round_trip import PROBE_AFTER, PROBE_AGAIN, PROBE_ROUND_TRI
 
 
 class RoundTripTests(SynchronousTestCase):
-    """PINGs and the answers to them."""
+    """PINGs and their answers."""
 
     def setUp(self) -> None:
-        """Begin with a connection."""
+        """Start with a connection."""
         self.measured = RoundTrip()
         self.measured.connected(0.0)
 
     def sample(self, at: float, seconds: float) -> Probe:
-        """Send a PING that is answered after ``seconds``; what of a probe ends by that."""
+        """Send a PING that is answered after ``seconds``; return the probe state that it ends."""
         [(_, _, payload)] = frames_in(self.measured.ping(at))
         return self.measured.pong(int.from_bytes(payload, "big"), at + seconds)
 
@@ -33,7 +33,7 @@ class RoundTripTests(SynchronousTestCase):
         self.assertAlmostEqual(0.3, self.measured.seconds or 0)
 
     def test_a_new_connection(self) -> None:
-        """It may take another path: its first answer replaces all samples of the one before."""
+        """A new connection may use another path: its first answer replaces all previous samples."""
         self.sample(0.0, 0.01)
         self.measured.connected(10.0)
         self.assertEqual(0.01, self.measured.seconds)
@@ -42,7 +42,7 @@ class RoundTripTests(SynchronousTestCase):
 
     @conformance("C-117")
     def test_other_pongs(self) -> None:
-        """A PONG that does not answer the last PING, or comes again, says nothing."""
+        """A PONG that does not answer the last PING, or is repeated, is ignored."""
         measured = self.measured
         measured.ping(0.0)
         measured.ping(10.0)
@@ -56,7 +56,7 @@ class RoundTripTests(SynchronousTestCase):
         self.assertEqual([1, 2], sent)
 
     def test_probe(self) -> None:
-        """The second PING of a probe replaces the samples; the first says how long it took."""
+        """The second PING of a probe replaces the samples; the first measures the draining."""
         self.sample(0.0, 0.01)
         self.measured.begin(20.0)
         self.assertEqual(0.0, self.measured.age(30.0))
@@ -69,7 +69,7 @@ class RoundTripTests(SynchronousTestCase):
         self.assertEqual(5.0, self.measured.age(25.0))
 
     def test_probe_without_result(self) -> None:
-        """One that is given up changes nothing, and one that ends with its connection is over."""
+        """An aborted probe changes nothing, and a probe ends with its connection."""
         for end, seconds in (
             (self.measured.give_up, 0.01),
             (lambda: self.measured.connected(8.0), 1.0),
@@ -82,7 +82,7 @@ class RoundTripTests(SynchronousTestCase):
             self.assertAlmostEqual(seconds, self.measured.seconds or 0.0)
 
     def test_age(self) -> None:
-        """The next one is due later where a round trip takes long."""
+        """The next probe is due later if the round trip is long."""
         self.assertEqual(PROBE_AFTER, self.measured.longest_age)
         self.sample(0.0, 2.0)
         self.assertEqual(2.0 * PROBE_ROUND_TRIPS, self.measured.longest_age)

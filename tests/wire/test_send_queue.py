@@ -1,4 +1,4 @@
-"""The sending half of a session by itself: what goes first, and how much may be under way."""
+"""The sending half of a session: the order of frames, and the limit of data in flight."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLENTY = 1 << 40
 
 
 def with_data(send_queue: SendQueue, size: int) -> Stream:
-    """Let a stream with ``size`` bytes to send take part."""
+    """Add a stream with ``size`` bytes to send."""
     window = ReceiveWindow(1, 0, 0.0)
     stream = Stream(1, StreamState.OPEN, REQUEST, window, PLENTY, 64 * KIB)
     stream.push(bytes(size))
@@ -27,15 +27,15 @@ def with_data(send_queue: SendQueue, size: int) -> Stream:
 
 
 class OrderTests(SynchronousTestCase):
-    """What goes first."""
+    """The order of frames."""
 
     def setUp(self) -> None:
-        """Begin with nothing to send."""
+        """Start with an empty queue."""
         self.send_queue = SendQueue(PLENTY, 0.0)
 
     @conformance("C-092")
     def test_control_before_data(self) -> None:
-        """Control frames go first, in their order, then data."""
+        """Control frames are sent first, in order, then data."""
         with_data(self.send_queue, 3)
         self.send_queue.put(b"one")
         self.send_queue.put(b"two")
@@ -45,7 +45,7 @@ class OrderTests(SynchronousTestCase):
         self.assertEqual((0, b""), (self.send_queue.control_size, self.send_queue.next_chunk(100)))
 
     def test_limit(self) -> None:
-        """The limit and the peer's credit bound the payload, and control frames are not in it."""
+        """The limit and the peer's credit apply to the payload, but not to control frames."""
         self.send_queue.payload_limit = 25
         with_data(self.send_queue, 100)
         self.send_queue.put(b"x" * 50)
@@ -58,7 +58,7 @@ class OrderTests(SynchronousTestCase):
 
     @conformance("C-112")
     def test_link_frames(self) -> None:
-        """Of link frames the newest of each type is given, once, and they are not kept."""
+        """Only the newest link frame of each type is returned, once; none is kept for later."""
         self.send_queue.put_link(frames.PONG, b"old")
         self.send_queue.put_link(frames.ACK, b"ack")
         self.send_queue.put_link(frames.PONG, b"new")
@@ -68,7 +68,7 @@ class OrderTests(SynchronousTestCase):
 
     @conformance("C-109")
     def test_link_frames_end_with_the_connection(self) -> None:
-        """What was sent goes out again on a new connection; link frames do not."""
+        """Sent data is retransmitted on a new connection; link frames are not."""
         self.send_queue.put(b"kept")
         self.send_queue.next_chunk(10)
         self.send_queue.put_link(frames.PONG, b"pong")
@@ -78,15 +78,15 @@ class OrderTests(SynchronousTestCase):
 
 
 class BoundTests(SynchronousTestCase):
-    """How much may be under way unacknowledged."""
+    """The limit of unacknowledged data."""
 
     def setUp(self) -> None:
-        """Begin at time 0."""
+        """Start at time 0."""
         self.send_queue = SendQueue(PLENTY, 0.0)
 
     @conformance("C-106")
     def test_pace(self) -> None:
-        """Data stop at what the pace allows, to a chunk, and go on with acknowledgements."""
+        """Data stops at the limit, to within a chunk, and continues with acknowledgements."""
         send_queue = self.send_queue
         with_data(send_queue, 40 * MIB)
         for most in (MAX_KEPT, MIB):
@@ -97,7 +97,7 @@ class BoundTests(SynchronousTestCase):
             send_queue.log.acknowledge(send_queue.log.end)
 
     def test_measurement(self) -> None:
-        """Acknowledgements set the pace, and the time without a connection is no part of it."""
+        """Acknowledgements determine the limit; time without a connection is not measured."""
         send_queue = self.send_queue
         with_data(send_queue, 40 * MIB)
         while send_queue.next_chunk(64 * KIB):
@@ -112,7 +112,7 @@ class BoundTests(SynchronousTestCase):
 
     @conformance("C-131")
     def test_full(self) -> None:
-        """Control frames go on beyond the bound for data, to 16 MiB and 64 KiB."""
+        """Control frames continue above the limit for data, to 16 MiB and 64 KiB."""
         send_queue = self.send_queue
         send_queue.put(bytes(MAX_KEPT + MAX_CONTROL - 1))
         send_queue.next_chunk(1)
@@ -123,10 +123,10 @@ class BoundTests(SynchronousTestCase):
 
 
 class ProbeTests(SynchronousTestCase):
-    """Bulk data that wait for a round trip, which shows how far away the peer is."""
+    """Bulk data is paused for a round trip, to measure the path without a queue."""
 
     def setUp(self) -> None:
-        """Begin with bulk data on a path of 60 ms, and 3 MiB under way that have to wait."""
+        """Start with bulk data on a path of 60 ms, and 3 MiB in flight that are queued."""
         self.send_queue = SendQueue(PLENTY, 0.0)
         self.answer(0.0, 0.06)
         with_data(self.send_queue, 40 * MIB)
@@ -136,18 +136,18 @@ class ProbeTests(SynchronousTestCase):
         self.send_queue.acknowledged(MIB, 2.0)
 
     def answer(self, now: float, seconds: float) -> None:
-        """Send a PING and take its PONG."""
+        """Send a PING and process its PONG."""
         self.send_queue.ping(now)
         self.pong(now + seconds)
 
     def pong(self, now: float) -> None:
-        """Take the PONG to the PING that waits to be sent."""
+        """Process the PONG for the queued PING."""
         [(_, _, payload)] = frames_in(self.send_queue.take_link())
         self.send_queue.pong(int.from_bytes(payload, "big"), now)
 
     @conformance("C-135")
     def test_fallen_rate(self) -> None:
-        """A path that has become slow is probed: data wait, and go on behind a second PING."""
+        """A path that has become slow is probed: data waits, and resumes after a second PING."""
         send_queue = self.send_queue
         self.assertTrue(send_queue.is_probe_due(2.0))
         under_way = send_queue.log.end - MIB
@@ -157,14 +157,14 @@ class ProbeTests(SynchronousTestCase):
         self.assertTrue(self.goes_on(10.0))
         self.pong(10.1)
         self.assertAlmostEqual(0.1, send_queue.round_trip.seconds or 0.0)
-        # What arrives in a round trip, and what arrives until the peer acknowledges.
+        # The data that arrives in a round trip, and until the peer acknowledges.
         rate = under_way / 8.0
         expected = rate * (2 * (0.1 + ACK_DELAY) + TURN)
         self.assertLess(abs(send_queue.bdp.most_kept / expected - 1), 0.01)
         self.assertFalse(send_queue.is_probe_due(60.0))
 
     def test_longer_path(self) -> None:
-        """On a path that has only become longer as much may be under way as before."""
+        """On a path that has only become longer the limit stays about the same."""
         send_queue = self.send_queue
         most = send_queue.bdp.most_kept
         send_queue.ping(2.0)
@@ -175,7 +175,7 @@ class ProbeTests(SynchronousTestCase):
         self.assertLess(send_queue.bdp.most_kept, 2 * most)
 
     def test_nothing_new(self) -> None:
-        """Where nothing had to wait, and the way is as long as it was, all stays as it is."""
+        """Without a queue, and with the same round trip, nothing changes."""
         send_queue = self.send_queue
         most = send_queue.bdp.most_kept
         send_queue.ping(2.0)
@@ -184,7 +184,7 @@ class ProbeTests(SynchronousTestCase):
         self.assertEqual(most, send_queue.bdp.most_kept)
 
     def test_measurements_during_a_probe(self) -> None:
-        """Acknowledgements say nothing of the rate while data wait."""
+        """Acknowledgements do not affect the rate while data is paused."""
         send_queue = self.send_queue
         most = send_queue.bdp.most_kept
         send_queue.ping(2.0)
@@ -194,7 +194,7 @@ class ProbeTests(SynchronousTestCase):
 
     @conformance("C-135")
     def test_no_answer(self) -> None:
-        """A probe without an answer is given up with the next PING, and not begun at once."""
+        """An unanswered probe is aborted at the next PING, and not repeated at once."""
         send_queue = self.send_queue
         send_queue.ping(2.0)
         send_queue.give_up_probe()
@@ -202,7 +202,7 @@ class ProbeTests(SynchronousTestCase):
         self.assertTrue(self.goes_on(5.0))
 
     def test_new_connection(self) -> None:
-        """A probe ends with its connection, and what is sent again is no occasion for another."""
+        """A probe ends with its connection, and retransmission starts no other."""
         send_queue = self.send_queue
         send_queue.ping(2.0)
         send_queue.connected(3.0)
@@ -213,7 +213,7 @@ class ProbeTests(SynchronousTestCase):
         self.assertTrue(self.goes_on(30.0))
 
     def test_little_under_way(self) -> None:
-        """Without bulk data there is no probe, whatever was before."""
+        """Without bulk data there is no probe, whatever happened before."""
         send_queue = self.send_queue
         send_queue.acknowledged(send_queue.log.end, 3.0)
         most = send_queue.bdp.most_kept
@@ -223,7 +223,7 @@ class ProbeTests(SynchronousTestCase):
         self.assertEqual(most, send_queue.bdp.most_kept)
 
     def test_first_measurement_after_a_probe(self) -> None:
-        """What had arrived before does not make the path look fast."""
+        """Data that arrived before the end of a probe does not raise the rate."""
         send_queue = self.send_queue
         send_queue.ping(2.0)
         self.pong(10.0)
@@ -234,16 +234,16 @@ class ProbeTests(SynchronousTestCase):
         self.assertLessEqual(send_queue.bdp.most_kept, most)
 
     def goes_on(self, now: float) -> bool:
-        """Return whether data go out once nothing is under way any more."""
+        """Return whether data is sent once nothing is in flight any more."""
         self.send_queue.acknowledged(self.send_queue.log.end, now)
         return bool(self.send_queue.next_chunk(64 * KIB))
 
 
 class BudgetTests(SynchronousTestCase):
-    """What sessions of a process keep together."""
+    """The shared memory budget of a process's sessions."""
 
     def test_used_up(self) -> None:
-        """One chunk at a time is under way when seven eighths are used; control frames still go."""
+        """With 7/8 used, one chunk at a time is in flight; control frames are still sent."""
         process = MemoryBudget(1024 * KIB)
         one, other = SendQueue(PLENTY, 0.0, process), SendQueue(PLENTY, 0.0, process)
         for send_queue in (one, other):
@@ -263,7 +263,7 @@ class BudgetTests(SynchronousTestCase):
 
     @conformance("C-131")
     def test_control_frames_when_used_up(self) -> None:
-        """They stop at a chunk and 64 KiB, until the peer acknowledges some or there is room."""
+        """Control frames stop at a chunk and 64 KiB, until there is room or an acknowledgement."""
         process = MemoryBudget(1024 * KIB)
         send_queue = SendQueue(PLENTY, 0.0, process)
         process.charge(900 * KIB)

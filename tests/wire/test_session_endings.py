@@ -1,4 +1,4 @@
-"""The end of a session, at once or in two steps."""
+"""The end of a session, at once or by GOAWAY."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class GoingAwayTests(SynchronousTestCase):
 
     @conformance("C-118")
     def test_frames_of_both_steps(self) -> None:
-        """The first step names the highest number of all, the second the last one served."""
+        """The first step names the maximum stream number, the second the last one served."""
         end = End()
         end.opened_by_peer(8)
         end.sent()
@@ -60,7 +60,7 @@ class GoingAwayTests(SynchronousTestCase):
 
     @conformance("C-119")
     def test_streams_after_the_second_step(self) -> None:
-        """A stream that comes after the second step is answered by GOING_AWAY."""
+        """A stream that arrives after the second step is answered by GOING_AWAY."""
         end = End()
         for _ in range(2):
             end.session.go_away(Code.GOING_AWAY, "")
@@ -72,7 +72,7 @@ class GoingAwayTests(SynchronousTestCase):
 
     @conformance("C-120")
     def test_streams_above_the_last(self) -> None:
-        """Streams being opened above the last number end with GOING_AWAY, others go on."""
+        """Openings above the last number end with GOING_AWAY, the others continue."""
         end = End()
         streams = [end.open() for _ in range(3)]
         end.feed(frames.goaway_frame(3, Code.GOING_AWAY, "bye"))
@@ -82,7 +82,7 @@ class GoingAwayTests(SynchronousTestCase):
 
     @conformance("C-121")
     def test_drained(self) -> None:
-        """The end of the last stream is told at both ends, whichever the step is."""
+        """The end of the last stream is reported at both ends, in either step."""
         near, far = self.pair.open()
         self.agent.go_away(Code.GOING_AWAY, "")
         self.pair.settle()
@@ -95,14 +95,14 @@ class GoingAwayTests(SynchronousTestCase):
             self.assertEqual(1, log.calls.count("drained"))
 
     def test_refuses_streams(self) -> None:
-        """That no stream is left is told with each step; after the second none can come."""
+        """Each step reports that no stream is open; after the second none can be opened."""
         for step, refuses in ((1, False), (2, True)):
             self.agent.go_away(Code.GOING_AWAY, "")
             self.assertEqual(["drained"] * step, self.pair.agent.log.calls)
             self.assertEqual(refuses, self.agent.refuses_streams)
 
     def test_refusing_the_last_stream(self) -> None:
-        """Refusing the last stream drains the session as well."""
+        """Refusing the last stream also drains the session."""
         end = End()
         stream = end.opened_by_peer(accepted=False)
         for _ in range(2):
@@ -111,7 +111,7 @@ class GoingAwayTests(SynchronousTestCase):
         self.assertEqual(["drained"], end.log.calls)
 
     def test_when_the_session_is_over(self) -> None:
-        """A session that is over does not go away."""
+        """A closed session sends no GOAWAY."""
         end = End()
         end.session.close(Code.DONE, "")
         end.session.go_away(Code.GOING_AWAY, "")
@@ -119,13 +119,13 @@ class GoingAwayTests(SynchronousTestCase):
 
     @conformance("C-033")
     def test_goaway_of_a_stream(self) -> None:
-        """GOAWAY that names a stream is a violation."""
+        """GOAWAY with a stream number is a violation."""
         end = End()
         end.feed(frames.HEADER.pack(6, frames.GOAWAY, 1), bytes(6))
         self.assertEqual(Code.PROTOCOL, end.closed)
 
     def test_told_once(self) -> None:
-        """That the peer goes away is told once."""
+        """The peer's GOAWAY is reported once."""
         end = End()
         for last in (0xFFFFFFFF, 0):
             end.feed(frames.goaway_frame(last, Code.GOING_AWAY, ""))
@@ -152,7 +152,7 @@ class ClosingTests(SynchronousTestCase):
 
     @conformance("C-123")
     def test_close_well(self) -> None:
-        """CLOSE with DONE ends streams that are open with GOING_AWAY: they did not end well."""
+        """CLOSE with DONE ends open streams with GOING_AWAY, since they did not end well."""
         pair = Pair()
         near, far = pair.open()
         pair.server.session.close(Code.DONE, "")
@@ -163,7 +163,7 @@ class ClosingTests(SynchronousTestCase):
 
     @conformance("C-124")
     def test_nothing_is_read_after_close(self) -> None:
-        """Nothing that follows CLOSE is read, in the same bytes or later."""
+        """Nothing after CLOSE is processed, in the same bytes or later."""
         end = End()
         after = frames.open_frame(2, REQUEST) + frames.frame(DATA, 2, b"x") + b"\xff" * 99
         end.feed(frames.coded_frame(frames.CLOSE, 0, Code.DONE, "") + after, after)
@@ -172,7 +172,7 @@ class ClosingTests(SynchronousTestCase):
 
     @conformance("C-125")
     def test_nothing_is_sent_after_close(self) -> None:
-        """CLOSE is the last frame, whatever waited to be sent; a received one is not answered."""
+        """CLOSE is the last frame, whatever was queued; a received one is not answered."""
         end = End()
         stream = end.open(answered=True)
         end.session.send(stream, b"x" * 100)
@@ -189,7 +189,7 @@ class ClosingTests(SynchronousTestCase):
 
     @conformance("C-126")
     def test_violations_are_answered(self) -> None:
-        """A violation is answered by CLOSE with its code and a sentence."""
+        """A violation is answered by CLOSE with its code and a message."""
         end = End()
         end.feed(frames.frame(frames.OK, 9))
         ((kind, number, payload),) = end.sent()

@@ -1,4 +1,4 @@
-"""What a session tells of itself, for people who look for what holds it up."""
+"""The statistics of a session, for diagnosis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.wire.harness import Pair
 
 
 class FiguresTests(SynchronousTestCase):
-    """Credit, queues and memory, at rest and with data that nobody takes."""
+    """Credit, queues and memory, at rest and with data that is not consumed."""
 
     def setUp(self) -> None:
         """Open a stream."""
@@ -17,7 +17,7 @@ class FiguresTests(SynchronousTestCase):
         self.size = 1000
 
     def send(self) -> None:
-        """Send from the server."""
+        """Send data from the server."""
         self.pair.server.session.send(self.stream, b"x" * self.size)
 
     def test_at_rest(self) -> None:
@@ -32,7 +32,7 @@ class FiguresTests(SynchronousTestCase):
             self.assertGreaterEqual(stats.memory_used, self.stream.window.size)
 
     def test_data_that_nobody_takes(self) -> None:
-        """What a paused stream has got is held, and credit is used at both ends."""
+        """Data received by a paused stream is held, and uses credit at both ends."""
         before = self.pair.server.session.stats()
         self.pair.agent.session.pause(self.accepted)
         self.send()
@@ -45,7 +45,7 @@ class FiguresTests(SynchronousTestCase):
         self.assertLess(server.unacknowledged, server.most_unacknowledged)
 
     def test_lost_connection(self) -> None:
-        """After a lost connection what is to be repeated is told."""
+        """After a lost connection the data to be retransmitted is reported."""
         self.send()
         self.pair.server.session.data_to_send(1 << 16)
         self.pair.lose()
@@ -54,7 +54,7 @@ class FiguresTests(SynchronousTestCase):
         self.assertGreater(self.pair.server.session.stats().to_send_again, self.size)
 
     def test_age(self) -> None:
-        """A stream knows when it began, by the session's clock."""
+        """A stream has its start time, by the session's clock."""
         self.pair.server.now += 5.0
         self.assertEqual(self.pair.server.now, self.pair.server.open().since)
         self.assertEqual(self.pair.server.now - 5.0, self.stream.since)

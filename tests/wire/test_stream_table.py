@@ -1,4 +1,4 @@
-"""Which streams there are, and which numbers have been used."""
+"""The open streams, and the used stream numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StreamTableTests(SynchronousTestCase):
     """The table of either side, with a budget for four streams."""
 
     def setUp(self) -> None:
-        """Make a table for each side."""
+        """Create a table for each side."""
         self.budget = MemoryBudget(4 * LIMITS.stream_window)
         self.tables = {
             side: StreamTable(side, LIMITS, limits(stream_window=7, max_frame=5), self.budget)
@@ -25,7 +25,7 @@ class StreamTableTests(SynchronousTestCase):
         }
 
     def begin(self, table: StreamTable) -> Stream:
-        """Begin a stream for which there is memory."""
+        """Open a stream for which there is memory."""
         stream = table.begin(REQUEST, 0.0)
         assert stream is not None
         return stream
@@ -37,21 +37,21 @@ class StreamTableTests(SynchronousTestCase):
 
     @conformance("C-043")
     def test_begin(self) -> None:
-        """Each side begins with its own number and goes on by two."""
+        """Each side starts with its own number and increments by two."""
         for side, table in self.tables.items():
             begun = [self.begin(table).number for _ in range(2)]
             self.assertEqual([side, side + 2], begun)
             self.assertEqual((2, 0), (table.opened_here, table.opened_by_peer))
 
     def test_limits(self) -> None:
-        """A stream sends by the peer's limits and receives by this side's."""
+        """The peer's limits apply to sending, this side's to receiving."""
         stream = self.begin(self.tables[Side.SERVER])
         self.assertEqual((7, 5), (stream.send_limit, stream.max_frame))
         self.assertEqual(LIMITS.stream_window, stream.window.size)
 
     @conformance("C-074")
     def test_find_by_parity(self) -> None:
-        """Numbers of either side are known up to that side's last one, and 0 never is."""
+        """Numbers of either side are known up to its last one; 0 never is."""
         for side, table in self.tables.items():
             peer = 3 - side
             for number in (0, 1, 2, 3, 4):
@@ -61,7 +61,7 @@ class StreamTableTests(SynchronousTestCase):
             other = table.admit(peer + 4, REQUEST, 0.0)
             self.assertIs(own, table.find(side))
             self.assertIs(other, table.find(peer + 4))
-            # The peer has left these out: they count as closed.
+            # The peer has skipped these: they count as closed.
             self.assertIsNone(table.find(peer))
             self.assertIsNone(table.find(peer + 2))
             for number in (0, side + 2, side + 4, peer + 6, 0xFFFFFFFF, 0xFFFFFFFE):
@@ -71,7 +71,7 @@ class StreamTableTests(SynchronousTestCase):
 
     @conformance("C-044", "C-045")
     def test_take_number(self) -> None:
-        """The peer may only use its own numbers, and only higher ones each time."""
+        """The peer may only use its own numbers, in increasing order."""
         for side, table in self.tables.items():
             peer = 3 - side
             table.take_number(peer + 2)
@@ -82,7 +82,7 @@ class StreamTableTests(SynchronousTestCase):
 
     @conformance("C-088")
     def test_memory(self) -> None:
-        """Without memory there is no stream and no number is used; removing one gives it back."""
+        """Without memory no stream is created and no number used; removing one releases it."""
         table = self.tables[Side.AGENT]
         streams = [self.begin(table) for _ in range(3)]
         table.admit(1, REQUEST, 0.0)

@@ -1,4 +1,4 @@
-"""Streams of a session: how they begin, end, and what is allowed in between."""
+"""The streams of a session: how they are opened and closed, and what is valid in between."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ ACK = frames.ACK
 
 
 def reason(code: Code, text: str = "") -> bytes:
-    """The payload of a FAIL, RESET or CLOSE."""
+    """Encode the payload of a FAIL, RESET or CLOSE."""
     return code.to_bytes(2, "big") + text.encode()
 
 
 class OpeningTests(SynchronousTestCase):
-    """From OPEN to its answer, at the opener."""
+    """From OPEN to its answer, on the opening side."""
 
     def setUp(self) -> None:
-        """Make a server that has a connection."""
+        """Create a server with a connection."""
         self.end = End()
 
     def refused(self, end: End | None = None) -> OpenRefused:
-        """Return the exception with which a stream is not opened."""
+        """Return the exception when a stream is not opened."""
         return self.assertRaises(OpenRefused, (end or self.end).open)
 
     @conformance("C-043")
@@ -64,14 +64,14 @@ class OpeningTests(SynchronousTestCase):
 
     @conformance("C-064")
     def test_reset_for_an_answer(self) -> None:
-        """RESET ends a stream that has not been answered."""
+        """RESET ends a stream that was not answered."""
         stream = self.end.open()
         self.end.feed(frames.coded_frame(RESET, 1, Code.CONNECTION_LOST, ""))
         self.assertEqual(Code.CONNECTION_LOST, user_of(stream).end)
 
     @conformance("C-075")
     def test_failure_that_says_done(self) -> None:
-        """FAIL or RESET with code 0 is not taken for a stream that ended well."""
+        """FAIL or RESET with code 0 does not count as a normal end."""
         for kind in (FAIL, RESET):
             stream = self.end.open()
             self.end.feed(frames.coded_frame(kind, stream.number, Code.DONE, ""))
@@ -91,14 +91,14 @@ class OpeningTests(SynchronousTestCase):
         self.assertIsNone(self.end.closed)
 
     def test_no_answer_while_detached(self) -> None:
-        """The deadline of an opening passes while there is no connection, too."""
+        """The deadline of an opening also passes without a connection."""
         self.end.session.detach(0.0, 30.0)
         stream = self.end.open(OpenRequest("h", 1, 1500, ""))
         self.end.advance(2.0)
         self.assertEqual(Code.TIMEOUT, user_of(stream).end)
 
     def test_two_deadlines_at_once(self) -> None:
-        """A user that resets another stream as its own times out disturbs nothing."""
+        """A user may reset another stream when its own times out."""
         first, second = self.end.open(), self.end.open()
         user_of(first).on["closed"] = lambda: self.end.session.reset(second, Code.CANCELLED, "")
         self.end.advance(31.0)
@@ -130,7 +130,7 @@ class OpeningTests(SynchronousTestCase):
         end.open()
 
     def test_as_much_memory_as_there_is(self) -> None:
-        """A stream for whose window there is no memory is not opened."""
+        """A stream is not opened if there is no memory for its window."""
         end = End(local=limits(session_window=4 * 65536))
         for _ in range(3):
             end.open()
@@ -138,7 +138,7 @@ class OpeningTests(SynchronousTestCase):
 
     @conformance("C-061")
     def test_numbers_used_up(self) -> None:
-        """When the numbers of a side are used up, no stream is opened any more."""
+        """When the numbers of a side are used up, no more streams are opened."""
         for side, last in ((Side.SERVER, 0xFFFFFFFF), (Side.AGENT, 0xFFFFFFFE)):
             end = End(side)
             end.session._table.next_number = last
@@ -147,7 +147,7 @@ class OpeningTests(SynchronousTestCase):
 
     @conformance("C-130")
     def test_too_much_waits(self) -> None:
-        """No stream is opened while 64 KiB of control frames wait, however often it is tried."""
+        """No stream is opened while 64 KiB of control frames are queued, even if retried often."""
         self.end.session.detach(0.0, 30.0)
         opened = 0
         refused = None
@@ -168,7 +168,7 @@ class OpeningTests(SynchronousTestCase):
         self.end.open()
 
     def test_a_bad_request_leaves_nothing_behind(self) -> None:
-        """A request that cannot be sent opens nothing and holds no memory."""
+        """An invalid request opens nothing and reserves no memory."""
         self.assertRaises(ValueError, self.end.open, OpenRequest("bad\nhost", 1, 1, ""))
         self.assertEqual({}, self.end.session.streams)
         self.assertEqual(0, self.end.session.memory.used)
@@ -176,7 +176,7 @@ class OpeningTests(SynchronousTestCase):
         self.assertEqual(1, self.end.open().number)
 
     def test_refusals_when_the_session_ends(self) -> None:
-        """No stream is opened in a session that is over."""
+        """No stream is opened in a closed session."""
         self.end.session.close(Code.REPLACED, "")
         self.assertEqual(Code.SESSION_LOST, self.refused().code)
 
@@ -205,14 +205,14 @@ class OpeningTests(SynchronousTestCase):
 
 
 class AnsweringTests(SynchronousTestCase):
-    """From OPEN to its answer, at the other side."""
+    """From OPEN to its answer, on the other side."""
 
     def setUp(self) -> None:
-        """Make a server that has a connection."""
+        """Create a server with a connection."""
         self.end = End()
 
     def test_request(self) -> None:
-        """The request is handed on as it was sent."""
+        """The request is passed on as it was sent."""
         stream = self.end.opened_by_peer(accepted=False)
         self.assertEqual(
             (2, REQUEST, StreamState.ANSWERING), (stream.number, stream.request, stream.state)
@@ -225,7 +225,7 @@ class AnsweringTests(SynchronousTestCase):
         self.assertEqual([(OK, 2, b"")], self.end.sent())
 
     def test_refuse(self) -> None:
-        """Refusing a stream answers FAIL and frees it; its user is not told."""
+        """Refusing a stream answers FAIL and frees it; its user is not notified."""
         stream = self.end.opened_by_peer(accepted=False)
         for _ in range(2):
             self.end.session.refuse(stream, Code.DENIED, "not this one")
@@ -234,7 +234,7 @@ class AnsweringTests(SynchronousTestCase):
         self.assertEqual([], user_of(stream).calls)
 
     def test_answers_after_the_peer_has_given_up(self) -> None:
-        """After the peer's RESET neither answer is sent, and the memory is freed once."""
+        """After the peer's RESET no answer is sent, and the memory is released once."""
         stream = self.end.opened_by_peer(accepted=False)
         self.end.feed(frames.coded_frame(RESET, 2, Code.CANCELLED, "late"))
         self.assertEqual([(Code.CANCELLED, "late")], user_of(stream).calls)
@@ -245,7 +245,7 @@ class AnsweringTests(SynchronousTestCase):
 
     @conformance("C-063")
     def test_nothing_before_the_answer(self) -> None:
-        """Nothing can be sent on a stream before it has been accepted."""
+        """No data can be sent on a stream before it is accepted."""
         stream = self.end.opened_by_peer(accepted=False)
         self.assertRaises(RuntimeError, self.end.session.send, stream, b"x")
         self.assertRaises(RuntimeError, self.end.session.finish, stream)
@@ -253,14 +253,14 @@ class AnsweringTests(SynchronousTestCase):
 
     @conformance("C-065")
     def test_ok_before_data(self) -> None:
-        """OK goes out before the data, also when both are ready."""
+        """OK is sent before data, even if both are ready."""
         stream = self.end.opened_by_peer()
         self.end.session.send(stream, b"data")
         self.assertEqual([(OK, 2, b""), (DATA, 2, b"data")], self.end.sent())
 
     @conformance("C-055", "C-056")
     def test_early_data_is_kept(self) -> None:
-        """Data and FIN that come before the answer are delivered after it."""
+        """Data and FIN that arrive before the answer are delivered after it."""
         stream = self.end.opened_by_peer(accepted=False)
         self.end.feed(frames.frame(DATA, 2, b"early"), frames.frame(FIN, 2))
         self.assertEqual(b"", user_of(stream).data)
@@ -284,7 +284,7 @@ class AnsweringTests(SynchronousTestCase):
 
     @conformance("C-046")
     def test_numbers_may_be_left_out(self) -> None:
-        """Numbers may be left out, and frames for them are then those of a closed stream."""
+        """Numbers may be skipped; frames for them count as those for a closed stream."""
         stream = self.end.opened_by_peer(100)
         self.end.feed(frames.frame(FIN, 98))
         self.assertIsNone(self.end.closed)
@@ -293,7 +293,7 @@ class AnsweringTests(SynchronousTestCase):
 
     @conformance("C-057")
     def test_too_many(self) -> None:
-        """OPEN beyond the number of streams that this end takes is answered by OVERLOADED."""
+        """OPEN above the maximum number of streams is answered by OVERLOADED."""
         end = End(local=limits(max_streams=2))
         first = end.opened_by_peer()
         end.opened_by_peer()
@@ -318,7 +318,7 @@ class AnsweringTests(SynchronousTestCase):
         self.assertEqual((FAIL, 4), (kind, number))
         self.assertEqual(Code.OVERLOADED, frames.decode_coded(payload)[0])
         end.session.reset(first, Code.CANCELLED, "")
-        # What is left are the answers, until the peer has acknowledged them.
+        # Only the answers are left, until the peer has acknowledged them.
         self.assertEqual(end.session.kept, shared.used)
         end.feed(frames.offset_frame(ACK, 0, end.session._send_queue.log.end))
         self.assertEqual(0, shared.used)
@@ -326,7 +326,7 @@ class AnsweringTests(SynchronousTestCase):
 
     @conformance("C-059")
     def test_after_a_refusal(self) -> None:
-        """What the opener sent before it knew of the FAIL does no harm."""
+        """Data that the opener sent before it received the FAIL does no harm."""
         stream = self.end.opened_by_peer(accepted=False)
         self.end.session.refuse(stream, Code.DENIED, "")
         self.end.feed(
@@ -339,7 +339,7 @@ class AnsweringTests(SynchronousTestCase):
 
 
 class LifeTests(SynchronousTestCase):
-    """What happens to open streams, seen from both ends."""
+    """Open streams, seen from both ends."""
 
     def setUp(self) -> None:
         """Connect an agent and a server."""
@@ -348,7 +348,7 @@ class LifeTests(SynchronousTestCase):
 
     @conformance("C-066")
     def test_half_close(self) -> None:
-        """After FIN in one direction the other still carries data."""
+        """After FIN in one direction the other still transfers data."""
         near, far = self.pair.open()
         self.server.send(near, b"question")
         self.server.finish(near)
@@ -375,7 +375,7 @@ class LifeTests(SynchronousTestCase):
 
     @conformance("C-068")
     def test_end_after_all_data(self) -> None:
-        """FIN comes after all data, also when data wait for credit or for their user."""
+        """FIN follows all data, even if data waits for credit or for its user."""
         near, far = self.pair.open()
         self.agent.pause(far)
         self.server.send(near, b"x" * 200_000)
@@ -390,7 +390,7 @@ class LifeTests(SynchronousTestCase):
         self.assertEqual(["ended"], user_of(far).calls)
 
     def test_end_waits_for_its_user(self) -> None:
-        """A FIN behind data that the user has not taken is told after them, not before."""
+        """A FIN after data that the user has not read is reported after the data."""
         near, far = self.pair.open()
         self.agent.pause(far)
         self.server.send(near, b"abc")
@@ -407,7 +407,7 @@ class LifeTests(SynchronousTestCase):
         self.agent.resume(far, 0.0)
 
     def test_ending_while_the_end_waits(self) -> None:
-        """A user that ends its direction first still gets what was kept for it."""
+        """A user that ends its direction first still gets the buffered data."""
         near, far = self.pair.open()
         self.agent.pause(far)
         self.server.send(near, b"abc")
@@ -422,7 +422,7 @@ class LifeTests(SynchronousTestCase):
 
     @conformance("C-072")
     def test_reset(self) -> None:
-        """RESET ends both directions at once, and what waits at either end is dropped."""
+        """RESET ends both directions at once, and drops buffered data at both ends."""
         near, far = self.pair.open()
         self.agent.pause(far)
         self.server.send(near, b"x" * 100_000)
@@ -441,7 +441,7 @@ class LifeTests(SynchronousTestCase):
             self.assertEqual(end._receiver.window.received, end._receiver.window.consumed)
 
     def test_nothing_after_the_end(self) -> None:
-        """What is sent on a stream that is closed or has ended is dropped, as is nothing."""
+        """Data sent on a closed or ended stream is dropped, and so is empty data."""
         near, far = self.pair.open()
         self.server.send(near, b"")
         self.server.finish(near)
@@ -467,7 +467,7 @@ class LifeTests(SynchronousTestCase):
         self.assertTrue(self.pair.attached)
 
     def test_writable(self) -> None:
-        """A full stream tells its user once when most has been sent."""
+        """A full stream notifies its user once when most of the data has been sent."""
         near, far = self.pair.open()
         self.agent.pause(far)
         self.server.send(near, b"x" * 150_000)
@@ -480,7 +480,7 @@ class LifeTests(SynchronousTestCase):
         self.assertFalse(near.full)
 
     def test_writable_is_not_told_to_a_full_stream(self) -> None:
-        """A user that refills at once is asked once, though several turns went by."""
+        """A user that refills at once is notified once, even after several quanta."""
         other = self.pair.server.open()
         near, far = self.pair.open()
         self.server._send_queue.queue.quantum = 4096
@@ -494,7 +494,7 @@ class LifeTests(SynchronousTestCase):
 
 
 class ClosedStreamTests(SynchronousTestCase):
-    """Frames that come too late, or for what never was."""
+    """Frames that are late, or for streams that never existed."""
 
     FRAMES = (
         frames.frame(OK, 0),
@@ -506,12 +506,12 @@ class ClosedStreamTests(SynchronousTestCase):
     )
 
     def for_stream(self, frame: bytes, number: int) -> bytes:
-        """Put a stream's number into a frame."""
+        """Insert a stream's number into a frame."""
         return frame[:5] + number.to_bytes(4, "big") + frame[9:]
 
     @conformance("C-073")
     def test_late_frames(self) -> None:
-        """Frames for closed streams of either side are let pass, and data count as consumed."""
+        """Frames for closed streams of either side are ignored, and data counts as consumed."""
         for opened_here in (True, False):
             for frame in self.FRAMES:
                 end = End()

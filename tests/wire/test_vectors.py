@@ -1,4 +1,4 @@
-"""The golden vectors: bytes made without this package, read and made by it."""
+"""The golden vectors: bytes made without this package, to decode and to encode."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Vector = dict[str, Any]
 
 
 def request_of(vector: Vector) -> OpenRequest:
-    """Make the request of an OPEN."""
+    """Build the request of an OPEN."""
     return OpenRequest(*[vector[key] for key in ("host", "port", "timeout", "request_id")])
 
 
 def encode(vector: Vector) -> bytes:
-    """Make a frame of what a vector says about it."""
+    """Encode the frame that a vector describes."""
     name, stream = vector["type"], vector["stream"]
     kind = getattr(frames, name)
     if name == "OPEN":
@@ -45,7 +45,7 @@ def encode(vector: Vector) -> bytes:
 
 
 def decode(name: str, payload: bytes) -> Vector:
-    """Return what a vector says about a payload."""
+    """Return the fields of a payload in the format of a vector."""
     if name == "OPEN":
         request = frames.decode_open(payload)
         keys = ("host", "port", "timeout", "request_id")
@@ -62,11 +62,11 @@ def decode(name: str, payload: bytes) -> Vector:
 
 
 class FrameVectorTests(SynchronousTestCase):
-    """Each frame by itself."""
+    """Single frames."""
 
     @conformance("C-022")
     def test_decode(self) -> None:
-        """Each vector's bytes give its fields."""
+        """The bytes of each vector are decoded to its fields."""
         for vector in VECTORS["frames"]:
             found: list[tuple[int, int, bytes]] = []
             parser = FrameParser(
@@ -83,7 +83,7 @@ class FrameVectorTests(SynchronousTestCase):
 
     @conformance("C-022")
     def test_encode(self) -> None:
-        """Each vector's fields give its bytes."""
+        """The fields of each vector are encoded to its bytes."""
         for vector in VECTORS["frames"]:
             if not vector.get("decode_only"):
                 self.assertEqual(vector["hex"], encode(vector).hex(), vector["name"])
@@ -96,7 +96,7 @@ class FrameVectorTests(SynchronousTestCase):
 
 
 def hello_of(vector: Vector) -> Hello:
-    """Make the HELLO that a vector describes."""
+    """Build the HELLO that a vector describes."""
     return Hello(
         limits=Limits(**vector["limits"]),
         session=bytes.fromhex(vector["session"]),
@@ -109,25 +109,25 @@ def hello_of(vector: Vector) -> Hello:
 
 
 def read_hello(text: str) -> Hello:
-    """Read a HELLO in hexadecimal digits."""
+    """Decode a HELLO in hexadecimal digits."""
     hello, rest = HelloReader().feed(bytes.fromhex(text))
     assert hello is not None and not rest
     return hello
 
 
 class HelloVectorTests(SynchronousTestCase):
-    """Each HELLO by itself."""
+    """Single HELLOs."""
 
     @conformance("C-001", "C-007", "C-011", "C-012", "C-013")
     def test_both_ways(self) -> None:
-        """Each vector's bytes give its HELLO, and its HELLO the bytes."""
+        """Each vector's bytes are decoded to its HELLO, and its HELLO encoded to the bytes."""
         for vector in VECTORS["hellos"]:
             self.assertEqual(hello_of(vector), read_hello(vector["hex"]), vector["name"])
             self.assertEqual(vector["hex"], hello_of(vector).encode().hex(), vector["name"])
 
 
 class Dialogue:
-    """Two sessions that play a dialogue step by step."""
+    """Two sessions that run a dialogue step by step."""
 
     def __init__(self, test: SynchronousTestCase, vector: Vector) -> None:
         self.test = test
@@ -142,7 +142,7 @@ class Dialogue:
         self.session_id = server.session
 
     def play(self, step: Vector) -> None:
-        """Play one step."""
+        """Run one step."""
         if "call" in step:
             self.call(**step)
         elif "from" in step:
@@ -153,7 +153,7 @@ class Dialogue:
             self.reconnect(step["reconnect"])
 
     def stream(self, at: str, number: int) -> Stream:
-        """Return a stream, as one end has it."""
+        """Return a stream, as seen by one end."""
         for stream in self.ends[at].log.requested:
             self.streams[at, stream.number] = stream
         return self.streams[at, number]
@@ -179,7 +179,7 @@ class Dialogue:
         method(*arguments)
 
     def send(self, step: Vector) -> None:
-        """Compare what an end sends, and hand it to the other."""
+        """Compare what an end sends, and pass it to the other."""
         sender = step["from"]
         data = self.ends[sender].sent_bytes()
         self.test.assertEqual(step["hex"], data.hex(), (self.name, step))
@@ -192,7 +192,7 @@ class Dialogue:
             end.session.detach(0.0, 30.0)
 
     def told(self, step: Vector) -> None:
-        """Compare what a stream's user was told so far."""
+        """Compare the events of a stream's user so far."""
         user = self.stream(step["at"], step["stream"]).events
         assert isinstance(user, StreamLog)
         calls = [call if isinstance(call, str) else call[0].name for call in user.calls]
@@ -201,7 +201,7 @@ class Dialogue:
             self.test.assertEqual(step["data"], user.data.hex(), (self.name, step))
 
     def reconnect(self, hellos: dict[str, str]) -> None:
-        """Compare the HELLOs of a new connection, and go on over it."""
+        """Compare the HELLOs of a new connection, and resume over it."""
         for side, other in (("agent", "server"), ("server", "agent")):
             session = self.ends[side].session
             hello = Hello(
@@ -216,7 +216,7 @@ class DialogueVectorTests(SynchronousTestCase):
 
     @conformance("C-053", "C-066", "C-067", "C-084", "C-101", "C-102", "C-103", "C-118", "C-119")
     def test_dialogues(self) -> None:
-        """Both ends send exactly the bytes of each dialogue and tell their users the same."""
+        """Both ends send exactly the bytes of each dialogue, and report the same events."""
         for vector in VECTORS["dialogues"]:
             dialogue = Dialogue(self, vector)
             for step in vector["steps"]:
@@ -224,11 +224,11 @@ class DialogueVectorTests(SynchronousTestCase):
 
 
 class RefusedVectorTests(SynchronousTestCase):
-    """Bytes that must be refused."""
+    """Bytes that must be rejected."""
 
     @conformance("C-126")
     def test_refused(self) -> None:
-        """Each vector is refused with its code, in one piece and byte by byte."""
+        """Each vector is rejected with its code, in one piece and byte by byte."""
         for vector in VECTORS["refused"]:
             data = bytes.fromhex(vector["hex"])
             for size in (len(data), 1):
@@ -237,7 +237,7 @@ class RefusedVectorTests(SynchronousTestCase):
                 self.assertEqual(Code[vector["code"]], found, vector["name"])
 
     def code_of(self, where: str, pieces: list[bytes]) -> Code | None:
-        """Return the code with which ``pieces`` are refused."""
+        """Return the code with which ``pieces`` are rejected."""
         if where == "session":
             end = End()
             end.feed(*pieces)
