@@ -1,4 +1,4 @@
-"""The tests: each is watched, whichever way it is run, and garbage is looked for after it."""
+"""The tests; each has a timeout however it is run, and garbage is collected between tests."""
 
 from hypothesis import HealthCheck, settings
 
@@ -8,6 +8,6 @@ from tests.watchdog import watch
 watch()
 collect_between_tests()
 
-# How long an example takes is the machine's affair; what hangs is the watchdog's.
+# How long an example takes depends on the machine; the watchdog catches hanging tests.
 settings.register_profile("timeless", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("timeless")

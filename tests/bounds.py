@@ -1,7 +1,7 @@
-"""The numbers of a package, written down beside its tests: ``python -m tests.bounds`` writes them.
+"""The constants of a package, recorded next to its tests; ``python -m tests.bounds`` updates them.
 
-Bounds, times, defaults of parameters, and numbers of formats and of the kernel: a test that asks
-the program for its own bound agrees with any.
+These are limits, timeouts, defaults of parameters, and numbers of formats and of the kernel. A test
+that takes a limit from the program itself passes with any value.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 WRITTEN = sorted(ROOT.glob("tests/*/bounds.txt"))
-"""Where the numbers are written down, each beside the tests of its package."""
+"""The files that record the constants, each next to the tests of its package."""
 
 _ELSEWHERE = {"apiserver": ROOT / "tests" / "apiserver", "yurtlab": ROOT / "yurtlab"}
 """Packages that are not in ``yurttunnel``."""
 
 _NUMBERS = {bool, int, float, datetime.timedelta}
 _OF_THE_MACHINE = {"mmap", "os", "resource", "select", "sys"}
-"""Modules whose numbers differ from machine to machine."""
+"""Modules whose constants differ between machines."""
 
 
 def bounds_of(package: str) -> str:
-    """Return a line for each number that has a name in a module, a class or a signature."""
+    """Return a line for each constant with a name in a module, a class or a signature."""
     top = _ELSEWHERE.get(package, ROOT / "yurttunnel" / package)
     return "".join(
         f"{path.relative_to(top).with_suffix('')}: {line}\n"
@@ -67,7 +67,7 @@ def _values(
             continue
         for name in (name for target in targets for name in _names(target)):
             value = values.get(name)
-            # What a module takes out of an enumeration is listed with that.
+            # Members that a module unpacks from an enum are listed with the enum.
             if prefix and isinstance(value, enum.Enum):
                 value = value.value
             parts = value if isinstance(value, tuple) else (value,)
@@ -76,7 +76,7 @@ def _values(
 
 
 def _names(target: ast.expr) -> list[str]:
-    """Return the names that are assigned to: one, or several at once."""
+    """Return the names that are assigned to, one or several."""
     parts = target.elts if isinstance(target, ast.Tuple) else [target]
     return [part.id for part in parts if isinstance(part, ast.Name)]
 

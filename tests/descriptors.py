@@ -1,4 +1,4 @@
-"""A process that may open no more files."""
+"""A process that is out of file descriptors."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_descriptor_left() -> Iterator[None]:
-    """Have this process open no descriptor within, unless it closes one: then that one again.
+    """Prevent this process from opening descriptors within the context, except those it closes.
 
-    Those below the highest one are taken meanwhile. Else one that is closed, such as the one that
-    Twisted keeps to accept what it has to refuse, could be beyond the limit.
+    All descriptors below the highest one are occupied. Otherwise a closed one, such as the reserve
+    of Twisted for accepting connections that it has to close, could be above the limit.
     """
     highest = max(map(int, os.listdir("/proc/self/fd")))
     taken: list[int] = []

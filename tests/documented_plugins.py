@@ -1,4 +1,4 @@
-"""Plugins that a page of the documentation has as examples, saved where it says."""
+"""Example plugins from a page of the documentation, saved where the page says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 def install_example(case, page, number=0):
-    """Have Twisted find an example for as long as a test takes; return the text of the page."""
+    """Install an example for the duration of a test; return the text of the page."""
     text = (DOCS / page).read_text("utf-8")
     code = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[number]
     path = re.findall(r"Save it as `plugins/(\S+\.py)`", text)[number]
@@ -22,7 +22,7 @@ def install_example(case, page, number=0):
     file = folder / path
     file.parent.mkdir(parents=True)
     file.write_text(code, "utf-8")
-    # As the package does when it is imported, with PYTHONPATH as the text says.
+    # As in the package's __init__, with PYTHONPATH as the page says.
     case.patch(sys, "path", [str(folder), *sys.path])
     found = pluginPackagePaths(plugins.__name__)
     case.patch(plugins, "__path__", [*plugins.__path__, *found])
@@ -31,6 +31,6 @@ def install_example(case, page, number=0):
 
 
 def _forget(module):
-    """Leave nothing of the plugin to other tests."""
+    """Remove the plugin, so that other tests do not see it."""
     del sys.modules[f"{plugins.__name__}.{module}"]
     delattr(plugins, module)

@@ -1,7 +1,7 @@
-"""Stand-ins without sockets: local connections, streams, and sessions of nodes.
+"""Fakes without sockets: local connections, streams, and sessions of nodes.
 
-``FakeStream`` is held to the same contract as the real stream (``tests.tunnel.contract_stream``),
-``MemoryConnection`` is Twisted's own buffering (``FileDescriptor``) with the socket left out.
+``FakeStream`` passes the same contract tests as the real stream (``tests.tunnel.contract_stream``).
+``MemoryConnection`` is Twisted's own buffering (``FileDescriptor``) without the socket.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from yurttunnel.wire.codes import Code
 class MemoryConnection(FileDescriptor):
     """An accepted TCP connection without its socket.
 
-    What the protocol writes stays in Twisted's buffer until :meth:`turn`, which is one turn of
-    the reactor; ``segments`` then has one item for each send. What the peer sends comes in by
-    :meth:`receive` and :meth:`receive_end`, and waits while the protocol has paused reading.
+    Data that the protocol writes stays in Twisted's buffer until :meth:`turn`, one iteration of the
+    reactor; ``segments`` then has one item for each send. :meth:`receive` and :meth:`receive_end`
+    simulate the peer; their data is held while the protocol has paused reading.
     """
 
     def __init__(self, reactor=None):
@@ -50,7 +50,7 @@ class MemoryConnection(FileDescriptor):
         self._incoming = deque()
 
     def open(self, protocol):
-        """Connect ``protocol``, begin to read, and return the connection."""
+        """Connect ``protocol``, start reading, and return the connection."""
         self.protocol = protocol
         self.startReading()
         protocol.makeConnection(self)
@@ -58,46 +58,46 @@ class MemoryConnection(FileDescriptor):
 
     @property
     def sent(self):
-        """All bytes that were sent."""
+        """All sent bytes."""
         return b"".join(self.segments)
 
     @property
     def reading(self):
-        """Whether the protocol wants to be given data."""
+        """Whether the protocol is reading."""
         return self in self.reactor.getReaders()
 
     def turn(self):
-        """Let the reactor find the connection writable once, if anything waits to be written."""
+        """Run one iteration in which the socket is writable, if data is buffered."""
         if self in self.reactor.getWriters():
             result = self.doWrite()
             if result is not None:
                 self.connectionLost(Failure(main.CONNECTION_DONE))
 
     def turns(self, count=4):
-        """Let the reactor turn a few times."""
+        """Run a few iterations of the reactor."""
         for _ in range(count):
             self.reactor.advance(0)
             self.turn()
 
     def receive(self, data):
-        """Have the peer send ``data``."""
+        """Simulate ``data`` from the peer."""
         self._incoming.append(data)
         self._deliver()
 
     def receive_end(self):
-        """Have the peer end its direction."""
+        """Simulate the end of the peer's sending direction."""
         self._incoming.append(None)
         self._deliver()
 
     def break_off(self, reason):
-        """Have the connection break with the exception ``reason``."""
+        """Break the connection with the exception ``reason``."""
         self.connectionLost(Failure(reason))
 
     def _deliver(self):
         while self._incoming and self.reading:
             data = self._incoming[0]
             if data is None:
-                # It stays in: a socket that is read again says again that it has ended.
+                # It stays in the queue: a socket that is resumed reports its end again.
                 self.stopReading()
                 self.protocol.readConnectionLost()
                 return
@@ -105,13 +105,13 @@ class MemoryConnection(FileDescriptor):
             self.protocol.dataReceived(data)
 
     def startReading(self):
-        """Read, beginning with what came in the meantime."""
+        """Start reading, beginning with held data."""
         super().startReading()
         if self._incoming:
             self.reactor.callLater(0, self._deliver)
 
     def writeSomeData(self, data):
-        """Send."""
+        """Send the data."""
         self.segments.append(bytes(data))
         return len(data)
 
@@ -126,7 +126,7 @@ class MemoryConnection(FileDescriptor):
             self.connectionLost(Failure(ConnectionAborted()))
 
     def connectionLost(self, reason):
-        """End, and tell the protocol why."""
+        """End the connection, and notify the protocol."""
         self.stopReading()
         self.stopWriting()
         super().connectionLost(reason)
@@ -144,7 +144,7 @@ class MemoryConnection(FileDescriptor):
 
 @implementer(IStream)
 class FakeStream:
-    """One end of a stream in memory; what one end sends the other has at once.
+    """One end of a stream in memory, which delivers to the other end at once.
 
     A paused end buffers ``window`` bytes before it pauses the other end's producer.
     """
@@ -169,7 +169,7 @@ class FakeStream:
 
     @classmethod
     def pair(cls, request_id="request"):
-        """Make both ends of a stream."""
+        """Return both ends of a stream."""
         near, far = cls(request_id), cls(request_id)
         near._peer, far._peer = far, near
         return near, far
@@ -184,7 +184,7 @@ class FakeStream:
             self.resumeProducing()
 
     def write(self, data):
-        """Send to the other end."""
+        """Send data to the other end."""
         if self._sent_end or self._end is not None or not data:
             return
         self.bytes_sent += len(data)
@@ -194,11 +194,11 @@ class FakeStream:
             self._producer.pauseProducing()
 
     def writeSequence(self, data):
-        """Send pieces."""
+        """Send several pieces."""
         self.write(b"".join(data))
 
     def loseWriteConnection(self):
-        """End this direction."""
+        """End the sending direction."""
         if self._sent_end or self._end is not None:
             return
         self._sent_end = True
@@ -208,7 +208,7 @@ class FakeStream:
         self._close_if_ended()
 
     def loseConnection(self):
-        """End this direction and want nothing from the other."""
+        """End the sending direction, and discard the receiving one."""
         if self.disconnecting or self._end is not None:
             return
         self.disconnecting = True
@@ -221,28 +221,28 @@ class FakeStream:
         self.abort(Code.CANCELLED, "the connection was aborted")
 
     def abort(self, code, text):
-        """End both directions with a reason."""
+        """Reset both directions with a reason."""
         peer = self._peer
         self._close(Failure(StreamFailed(code, text)))
         peer._close(Failure(StreamFailed(code, text)))
 
     def pauseProducing(self):
-        """Deliver no more for now."""
+        """Pause delivery."""
         self._paused = True
 
     def resumeProducing(self):
-        """Deliver again."""
+        """Resume delivery."""
         if self._end is None:
             self._paused = False
             self._deliver()
 
     def stopProducing(self):
-        """Deliver no more."""
-        # How the stream ends is for the protocol to say that its consumer is lost with.
+        """Pause delivery."""
+        # The connectionLost of the consumer's protocol decides how the stream ends.
         self.pauseProducing()
 
     def registerProducer(self, producer, streaming):
-        """Pause ``producer`` while the window is full."""
+        """Register a producer, which is paused while the window is full."""
         if self._producer is not None:
             raise RuntimeError("there is a producer already")
         if self._end is not None:
@@ -328,7 +328,7 @@ class FakeStream:
 
 @implementer(IHalfCloseableProtocol)
 class Recorder(Protocol):
-    """Keeps what happens to it: the user of a stream's far end."""
+    """The user of a stream's far end; records its events."""
 
     def __init__(self):
         self.received = b""
@@ -337,24 +337,24 @@ class Recorder(Protocol):
         self.ended_with = []
 
     def dataReceived(self, data):
-        """Keep it."""
+        """Record the data."""
         self.received += data
 
     def readConnectionLost(self):
-        """Count it."""
+        """Count the call."""
         self.read_ended += 1
 
     def writeConnectionLost(self):
-        """Count it."""
+        """Count the call."""
         self.write_ended += 1
 
     def connectionLost(self, reason=connectionDone):
-        """End, and tell the protocol why."""
+        """Record the reason."""
         self.ended_with.append(reason.value)
 
 
 class FakeDial:
-    """A stream that somebody asked a :class:`FakeSession` for."""
+    """A stream requested from a :class:`FakeSession`."""
 
     def __init__(self, host, port, timeout, request_id):
         self.host = host
@@ -370,7 +370,7 @@ class FakeDial:
         opening.errback(StreamFailed(Code.CANCELLED, "the dial was cancelled"))
 
     def succeed(self, greeting=b""):
-        """Have the far end connect; it sends ``greeting`` at once. Return its recorder."""
+        """Complete the dial; the far end sends ``greeting`` at once. Return its recorder."""
         near, far = FakeStream.pair(self.request_id)
         target = Recorder()
         far.attach(target)
@@ -381,13 +381,13 @@ class FakeDial:
         return target
 
     def fail(self, code, text):
-        """Have the far end fail."""
+        """Fail the dial."""
         self.opening.errback(StreamFailed(code, text))
 
 
 @implementer(INodeSession)
 class FakeSession:
-    """The session of a node whose dials a test answers; they are kept in ``dials``."""
+    """The session of a node; the test answers the dials, which are stored in ``dials``."""
 
     def __init__(self, node, *, hosts=(), addresses=(), networks=(), default_route=False):
         self.node = node
@@ -405,7 +405,7 @@ class FakeSession:
         return f"<FakeSession {self.node}>"
 
     def open_stream(self, host, port, timeout, request_id, holder=OTHER):
-        """Keep the dial for the test to answer."""
+        """Store the dial, for the test to answer."""
         dial = FakeDial(host, port, timeout, request_id)
         dial.holder = holder
         self.dials.append(dial)
@@ -414,7 +414,7 @@ class FakeSession:
     open_here = open_stream
 
     def snapshot(self):
-        """Return some snapshot."""
+        """Return a snapshot."""
         return SessionSnapshot(
             node=self.node,
             session_id="00",

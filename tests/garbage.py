@@ -1,9 +1,9 @@
-"""When Python looks for garbage among all there is, where tests run: after a test, if it is due.
+"""Full garbage collections in test processes: they run between tests, when they are due.
 
-It looks at what the modules of all tests have, too, which lives as long as the process. On a slow
-machine and beside nine other processes that takes seconds, in which whatever part a test has (a
-client, an endpoint, an API server) says nothing, so that whoever is tested gives it up. What tests
-have left is mostly found among the young objects, which are looked at as often as ever.
+A full collection also traverses the modules of all tests, which live as long as the process. On a
+slow machine with nine other processes it takes seconds, in which the parts of a test (a client, an
+endpoint, an API server) do not respond, so the code under test would time out. Most garbage of
+tests is found among young objects, which are collected as often as usual.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import gc
 from typing import Final
 
 USUAL: Final = gc.get_threshold()
-"""As Python has it, which is how programs have it."""
+"""The default thresholds of Python, which programs use."""
 
 BETWEEN_TESTS: Final = 100
-"""How many collections of the middle generation make one of all due; usually it is 10."""
+"""The number of collections of the middle generation after which a full one is due; normally 10."""
 
 WITHIN_A_TEST: Final = 1000
-"""After how many it is not put off any longer, as one test would fill the memory."""
+"""The number after which a full collection runs even within a test, to limit memory."""
 
 
 def collect_between_tests() -> None:
-    """Have all there is looked at by :func:`collect_if_due` from now on."""
+    """Leave full collections to :func:`collect_if_due` from now on."""
     gc.set_threshold(*USUAL[:2], WITHIN_A_TEST)
 
 
 def collect_if_due() -> None:
-    """Look at all there is, if the last time is a while ago; nobody must wait meanwhile."""
+    """Run a full collection if it is due; nothing may be waiting for a response meanwhile."""
     if gc.get_count()[2] >= BETWEEN_TESTS:
         gc.collect()
 
 
 def collect_as_usual() -> None:
-    """Look at it as often as without tests."""
+    """Restore the default thresholds."""
     gc.set_threshold(*USUAL)

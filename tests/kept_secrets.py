@@ -1,4 +1,4 @@
-"""What is secret in the directories of programs, to be looked for in what they tell."""
+"""The secrets in the state directories of programs, to search for in their output."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 _KEYS = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----(.*?)-----END", re.DOTALL)
 
 _TOKENS = re.compile(rb"[0-9a-f]{16}\.([0-9a-f]{32})(?![0-9a-f])")
-"""Join tokens; only what is behind the id is secret."""
+"""Join tokens; only the part after the id is secret."""
 
 _SHORTEST = 16
-"""Characters of a piece of a key that is found nowhere else by chance; its last line is shorter."""
+"""The minimum length of a line of a key to search for; its last line may be shorter."""
 
 
 def secrets_in(*directories: Path | str) -> frozenset[bytes]:
@@ -21,7 +21,7 @@ def secrets_in(*directories: Path | str) -> frozenset[bytes]:
         if path.is_file():
             content = path.read_bytes()
             found.update(_TOKENS.findall(content))
-            # In JSON the line breaks are written "\n".
+            # In JSON, line breaks are escaped as "\n".
             for key in _KEYS.findall(content.replace(rb"\n", b"\n")):
                 found.update(line for line in key.split() if len(line) >= _SHORTEST)
     return frozenset(found)

@@ -1,4 +1,4 @@
-"""Networks in memory: an endpoint whose connections tests cut, and a reactor for programs."""
+"""Networks in memory: an endpoint whose connections tests can cut, and a reactor for programs."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from yurttunnel.wire.credit import MemoryBudget
 
 
 def context_with(clock, acceptor=None):
-    """Make what the sessions of one process share."""
+    """Return the state that the sessions of one process share."""
     budget = MemoryBudget(512 * MIB)
     return SessionContext(clock, TunnelCounters(), budget, acceptor or Acceptor())
 
 
 class Links:
-    """The connections in ``links``, over which everything arrives as ``clock`` goes on."""
+    """The connections in ``links``, which deliver data as ``clock`` advances."""
 
     step = 0.25
 
     def turn(self, link):
-        """Do what a reactor's turn does for one of them; whether anything has moved."""
+        """Run one iteration for a connection; return whether any data was moved."""
         return link.turn()
 
     @property
     def open_links(self):
-        """The connections that neither end has closed."""
+        """The connections that are open at both ends."""
         return [
             link
             for link in self.links
@@ -45,7 +45,7 @@ class Links:
         ]
 
     def settle(self):
-        """Let everything arrive."""
+        """Deliver all data."""
         idle = 0
         while idle < 3:
             moved = [self.turn(link) for link in self.links]
@@ -53,23 +53,23 @@ class Links:
             idle = 0 if any(moved) else idle + 1
 
     def pass_time(self, seconds, step=None):
-        """Let time pass in steps, and everything arrive."""
+        """Let time pass in steps, and deliver all data."""
         step = step or self.step
         for _ in range(round(seconds / step)):
             self.clock.advance(step)
             self.settle()
 
     def cut(self):
-        """Break all connections; both ends are told."""
+        """Cut all connections; both ends are notified."""
         for link in self.open_links:
             link.cut()
 
 
 @implementer(IStreamClientEndpoint)
 class MemoryNetwork(Links):
-    """Leads to ``factory``, which accepts TLS.
+    """An endpoint that connects to ``factory``, which accepts TLS.
 
-    While ``problem`` is an exception, attempts fail with it; while ``hangs``, they get no answer.
+    While ``problem`` is an exception, attempts fail with it; while ``hangs``, they never complete.
     """
 
     def __init__(self, clock, factory):
@@ -82,11 +82,11 @@ class MemoryNetwork(Links):
         self.links = []
 
     def refuse(self):
-        """Answer that nobody listens."""
+        """Refuse connections."""
         self.problem = ConnectionRefusedError()
 
     def connect(self, protocolFactory):
-        """Connect, fail or do nothing."""
+        """Connect, fail or hang."""
         self.attempts += 1
         if self.hangs:
             return Deferred(self._cancel)
@@ -97,18 +97,18 @@ class MemoryNetwork(Links):
         return succeed(client)
 
     def _cancel(self, attempt):
-        # As Twisted's endpoints do; it is no CancelledError.
+        # Like Twisted's endpoints, which do not fail with CancelledError.
         self.cancelled += 1
         attempt.errback(ConnectingCancelledError(None))
 
 
 def without_thread(reactor, name, function, argument):
-    """Call here and now what is for a thread (:func:`yurttunnel.ops.threads.in_own_thread`)."""
+    """Call a function synchronously instead of by :func:`yurttunnel.ops.threads.in_own_thread`."""
     return maybeDeferred(function, argument)
 
 
 class ProgramReactor(MemoryReactorClock):
-    """A reactor on which whole programs run in memory, beginning at the real time."""
+    """A reactor on which whole programs run in memory, starting at the current time."""
 
     def __init__(self):
         super().__init__()
@@ -118,13 +118,13 @@ class ProgramReactor(MemoryReactorClock):
         self.closed_ports = []
 
     def listenTCP(self, port, factory, backlog=50, interface=""):
-        """Listen; the end of it is noted in ``closed_ports``."""
+        """Listen; ``closed_ports`` records when it stops."""
         listening = super().listenTCP(port, factory, backlog, interface)
         listening.stopListening = lambda: self.closed_ports.append(port)
         return listening
 
     def settle(self):
-        """Complete connections to ports that listen, and let everything arrive."""
+        """Complete connections to listening ports, and deliver all data."""
         idle = 0
         while idle < 3:
             self.advance(0)
@@ -137,12 +137,12 @@ class ProgramReactor(MemoryReactorClock):
             idle = 0 if moved else idle + 1
 
     def refuse(self):
-        """Answer the oldest connection attempt that nobody listens."""
+        """Refuse the oldest connection attempt."""
         self._completer.failOnce()
         self.settle()
 
     def pass_time(self, seconds, step=0.25):
-        """Let time pass in steps, and everything arrive."""
+        """Let time pass in steps, and deliver all data."""
         for _ in range(round(seconds / step)):
             self.advance(step)
             self.settle()
@@ -152,13 +152,13 @@ class ProgramReactor(MemoryReactorClock):
         return next(factory for number, factory, _, _ in self.tcpServers if number == port)
 
     def get(self, port, path):
-        """Get a page of a meta port; give the status and the body."""
+        """Get a page of a meta port; return the status and the body."""
         transport = TcpTransport()
         channel = self.site(port).buildProtocol(None)
         channel.makeConnection(transport)
         request = f"GET {path} HTTP/1.1\r\nHost: meta\r\nConnection: close\r\n\r\n"
         channel.dataReceived(request.encode())
-        # Pages are made in slices, in later turns.
+        # Pages are written in slices, in later iterations.
         self.advance(0)
         channel.connectionLost(connectionDone)
         head, _, body = transport.value().decode().partition("\r\n\r\n")
@@ -166,7 +166,7 @@ class ProgramReactor(MemoryReactorClock):
 
 
 def open_stream(network, registry, acceptor):
-    """Open a stream from the server to edge-1; give the users of its near and far end."""
+    """Open a stream from the server to edge-1; return the users of its near and far end."""
     opened, near, far = [], HalfCloseUser(), HalfCloseUser()
     session = registry.find("edge-1")
     session.open_stream("192.0.2.80", 80, 15.0, "r").addCallback(opened.append)

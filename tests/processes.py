@@ -1,4 +1,4 @@
-"""What Linux tells about processes that tests have started."""
+"""Information about the processes that tests have started (Linux)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from contextlib import suppress
 
 
 def children_of(pid: int) -> set[int]:
-    """The ids of the processes that ``pid`` has started and that run.
+    """Return the ids of the running child processes of ``pid``.
 
-    They are listed for each thread (proc_pid_task(5)); a thread that ends meanwhile has left its
-    own to another one.
+    They are listed for each thread (proc_pid_task(5)); the children of a thread that ends meanwhile
+    are passed on to another one.
     """
     children = set()
     for thread in os.listdir(f"/proc/{pid}/task"):

@@ -1,4 +1,4 @@
-"""The numbers of all packages: bounds, times, defaults, and numbers of formats."""
+"""The constants of all packages: limits, timeouts, defaults, and numbers of formats."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.bounds import WRITTEN, bounds_of
 
 
 class BoundsTests(SynchronousTestCase):
-    """Those of each package change on purpose only."""
+    """The constants of each package change only on purpose."""
 
     maxDiff = None
 
 
 def _test_of(written: Path) -> Callable[[BoundsTests], None]:
     def test(self: BoundsTests) -> None:
-        """Each is the one in bounds.txt, which ``python -m tests.bounds`` writes."""
+        """Each constant is as recorded in bounds.txt, which ``python -m tests.bounds`` writes."""
         self.assertEqual(written.read_text(), bounds_of(written.parent.name))
 
     return test

@@ -1,4 +1,4 @@
-"""The fakes are what they stand for; streams are in ``tests.tunnel.test_stream_contract``."""
+"""The fakes provide the real interfaces; streams are in ``tests.tunnel.test_stream_contract``."""
 
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
@@ -11,5 +11,5 @@ class MemoryConnectionTests(SynchronousTestCase):
     """``MemoryConnection`` is a transport."""
 
     def test_interface(self):
-        """It provides what local connections need."""
+        """A ``MemoryConnection`` provides the interface that local connections require."""
         verifyObject(IHalfCloseableTransport, MemoryConnection())

@@ -1,4 +1,4 @@
-"""How often garbage is looked for, here and in the programs that tests start."""
+"""The frequency of garbage collections, here and in the programs that tests start."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tests.e2e.fork_server import fork_server
 from tests.garbage import USUAL, WITHIN_A_TEST
 
 TOLD = ["timeit", "-n1", "-r1", "-s", "import gc", "print(gc.get_threshold())"]
-"""A module, and with what it prints how often its process looks."""
+"""The command line of a module that prints the thresholds of its process."""
 
 
 class GarbageTests(SynchronousTestCase):
-    """Processes of tests, and others."""
+    """Garbage collection in test processes and in others."""
 
     def test_where_tests_run(self) -> None:
-        """Within a test all there is is hardly ever looked at, the young are as often as ever."""
-        # Python 3.14 has no such number, which is 0: it looks at all by and by.
+        """Within a test full collections are rare; young objects are collected as usual."""
+        # Python 3.14 has no such threshold and returns 0: its collections are incremental.
         self.assertEqual((*USUAL[:2], WITHIN_A_TEST if USUAL[2] else 0), gc.get_threshold())
         self.assertGreater(WITHIN_A_TEST, USUAL[2])
 
     def test_between_tests(self) -> None:
-        """After a test it is, when it is due, and not before."""
+        """After a test a full collection runs if it is due, and not otherwise."""
         looked: list[int] = []
         count = garbage.BETWEEN_TESTS - 1
         self.patch(gc, "get_count", lambda: (0, 0, count))
@@ -40,7 +40,7 @@ class GarbageTests(SynchronousTestCase):
         self.assertEqual([count], looked)
 
     def test_programs(self) -> None:
-        """A program that tests start looks as often as a user's does."""
+        """A program that tests start collects as often as a user's does."""
         said = Path(self.mktemp())
         with said.open("wb") as log:
             program = fork_server().start(TOLD, log.fileno(), os.getcwd(), dict(os.environ))

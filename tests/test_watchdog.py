@@ -1,4 +1,4 @@
-"""Tests that hang, in a process of their own."""
+"""Hanging tests, in a separate process."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ print(result.testsRun, "ran")
 
 
 class WatchdogTests(SynchronousTestCase):
-    """What becomes of a test that hangs, and of those after it."""
+    """The handling of a hanging test, and of the tests after it."""
 
     def run_tests(self, *names: str) -> subprocess.CompletedProcess[str]:
-        """Run tests of the script; it must end by itself."""
+        """Run tests of the script, which must exit by itself."""
         return subprocess.run(
             [sys.executable, "-c", SCRIPT, *names],
             cwd=ROOT,
@@ -55,19 +55,19 @@ class WatchdogTests(SynchronousTestCase):
         )
 
     def test_a_loop(self) -> None:
-        """It fails with its name and its stack, and the next one runs."""
+        """A hanging test fails with its name and its stack, and the next one runs."""
         ran = self.run_tests("test_a_loop", "test_quick")
         self.assertIn("HangingTests.test_a_loop was still running after 0.2 s", ran.stdout)
         self.assertIn(", in test_a_loop\n", ran.stdout)
         self.assertTrue(ran.stdout.endswith("\n2 ran\n"), ran.stdout)
 
     def test_where_no_signal_arrives(self) -> None:
-        """The process ends, and its standard error has the stack."""
+        """If the signal is blocked, the process exits, and its standard error has the stack."""
         ran = self.run_tests("test_deaf", "test_quick")
         self.assertEqual((1, ""), (ran.returncode, ran.stdout))
         self.assertIn("in test_deaf", ran.stderr)
 
     def test_in_time(self) -> None:
-        """One that ends is left alone."""
+        """A test that ends in time is not affected."""
         ran = self.run_tests("test_quick")
         self.assertEqual((0, "1 ran\n", ""), (ran.returncode, ran.stdout, ran.stderr))

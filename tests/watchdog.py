@@ -1,10 +1,10 @@
-"""A bound on how long one test may hang, and what each test took.
+"""A timeout for each test, and a log of test durations.
 
-trial ends an asynchronous test that takes too long, by the reactor: a test that never returns to
-the reactor hangs with the whole run, which does not say where. ``watch`` puts an alarm on every
-test. The alarm raises in whatever is running, so the test fails with its name and its stack, and
-the others run. Where Python is never reached, in C, the process ends a little later and says
-where on its standard error, which is ``_trial_temp/N/err.log`` with ``-jN``.
+The timeout of trial for asynchronous tests relies on the reactor: a test that never returns to the
+reactor blocks the whole run without a message. ``watch`` sets an alarm for every test. The alarm
+raises in the running code, so the test fails with its name and stack, and the other tests run. If
+the test hangs in C code, the process exits a little later and prints the stack to its standard
+error, which is ``_trial_temp/N/err.log`` with ``-jN``.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.garbage import collect_if_due
 
 LONGEST = 300.0
-"""Seconds for a test that trial does not bound. The slowest takes 10 on two busy processors, and 45
-on slow ones with nine other processes beside it."""
+"""The timeout in seconds of a test without one by trial. The slowest takes 10 on two busy
+processors, and 45 on slow ones with nine other processes."""
 
 PARTS = 4
-"""How often trial's own bound applies to one test: set-up, test, tear-down, and its cleanups."""
+"""The number of times that trial's own timeout may apply: set-up, test, tear-down, cleanups."""
 
 GRACE = 10.0
-"""Seconds after the alarm until the process is ended."""
+"""The seconds from the alarm to the exit of the process."""
 
 TIMES = "YURTTUNNEL_TEST_TIMES"
-"""Names the file to which each test appends a line: seconds, those on the processor, its name."""
+"""The variable with the file to which each test appends its duration, CPU time and name."""
 
 
 class TestHungError(BaseException):
-    """A test was still running when it should long have ended.
+    """A test has exceeded its timeout.
 
-    No `Exception`, which the code under test would catch, and Hypothesis would try to shrink.
+    Not an `Exception`, which the code under test might catch, and Hypothesis would try to shrink.
     """
 
 
 def watch() -> None:
-    """Put the alarm on every test that runs from now on; once is enough."""
+    """Set the alarm for every test that runs from now on; idempotent."""
     run = SynchronousTestCase.run
     if not hasattr(run, "__wrapped__"):
         SynchronousTestCase.run = _watched(run)
@@ -72,7 +72,7 @@ def _watched(run: Callable[..., None]) -> Callable[..., None]:
 
 
 def _bound(test: SynchronousTestCase) -> float:
-    """Return the seconds that a test may take, with all of its parts."""
+    """Return the timeout of a test in seconds, including all of its parts."""
     timeout = getattr(test, "getTimeout", None)
     return LONGEST if timeout is None else PARTS * timeout()
 
@@ -82,7 +82,7 @@ def _hung(name: str, bound: float, _signal: int, _frame: FrameType | None) -> No
 
 
 def _processor() -> float:
-    """Seconds on the processor until now: this process, and the programs that ended before now."""
+    """Return the CPU seconds so far of this process, and of the programs that have ended."""
     return sum(os.times()[:4])
 
 
