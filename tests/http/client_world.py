@@ -16,7 +16,7 @@ SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade
 
 
 class ClientTestCase(SynchronousTestCase):
-    """A connection to an origin that the test plays."""
+    """A connection to an origin that the test simulates."""
 
     kind = MemoryConnection
 
@@ -37,7 +37,7 @@ class ClientTestCase(SynchronousTestCase):
         self.origin = self.kind(self.clock).open(self.connection)
 
     def ask(self, method=b"GET", *fields, waits=False, **arguments):
-        """Make a request; give its receiver."""
+        """Send a request; return its receiver."""
         receiver = Receiver(waits)
         receiver.exchange = begin(
             self.connection, method, b"/", [HOST, *fields], receiver, **arguments
@@ -46,11 +46,11 @@ class ClientTestCase(SynchronousTestCase):
         return receiver
 
     def settle(self):
-        """Let everything be sent."""
+        """Send all pending data."""
         settle(self.clock, self.origin)
 
     def answer(self, data):
-        """Have the origin send."""
+        """Simulate data from the origin."""
         self.origin.receive(data)
         self.settle()
 

@@ -1,4 +1,4 @@
-"""What the clients of Kubernetes make of a failure, imitated from their source."""
+"""How Kubernetes clients interpret a failed request, modeled on their source."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import yaml
 
 
 def upgrade_failure(answer: bytes) -> str:
-    """What a person reads when an upgrade is answered like this.
+    """Return the message that a user sees when an upgrade gets this response.
 
-    As ``NewConnection`` of k8s.io/apimachinery pkg/util/httpstream/spdy/roundtripper.go: the body
-    is decoded into a ``metav1.Status`` whatever its type is, by a decoder that takes JSON and YAML,
-    and a mapping without a kind is one. Only what cannot be decoded is shown as text.
+    Like ``NewConnection`` of k8s.io/apimachinery pkg/util/httpstream/spdy/roundtripper.go, decode
+    the body into a ``metav1.Status`` whatever its type is, with a decoder that accepts JSON and
+    YAML, and a mapping without a kind. Only a body that cannot be decoded is shown as text.
     ``RoundTrip`` of k8s.io/client-go transport/websocket/roundtripper.go does the same with the
     first 1024 bytes of the body, which is all that gorilla/websocket reads (``NewClient`` of its
     client.go).

@@ -1,4 +1,4 @@
-"""Whole messages, read as the connections read them: head, framing, body."""
+"""Parsing of whole messages with the code of the connections: head, framing, body."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from yurttunnel.http.head import (
 
 @dataclass
 class Message:
-    """What has been read of one message; ``rest`` is what follows it."""
+    """The parts of a message that were parsed; ``rest`` is what follows it."""
 
     head: RequestHead | ResponseHead | None = None
     framing: Framing | None = None
@@ -28,17 +28,17 @@ class Message:
 
     @property
     def ended(self):
-        """The whole body has come."""
+        """Whether the whole body has arrived."""
         return self.reader is not None and self.reader.ended
 
 
 def read_request(pieces, message=None):
-    """Read a request; its parts are in ``message`` also when this raises."""
+    """Parse a request; ``message`` has its parts even if this raises."""
     return _read(RequestHeadReader(HeadLimits()), request_framing, pieces, message or Message())
 
 
 def read_response(pieces, method=b"GET", message=None):
-    """Read the response to a ``method``, as far as it has come."""
+    """Parse the response to a ``method``, as far as it has arrived."""
 
     def framing(head):
         return response_framing(method, head)

@@ -1,4 +1,4 @@
-"""A pool whose connections the test makes, for the tests of that."""
+"""A pool whose connection attempts the test completes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade
 
 
 class PoolTestCase(SynchronousTestCase):
-    """A pool whose connections the test makes."""
+    """A pool whose connection attempts the test completes."""
 
     settings = PoolSettings(max_per_key=2, max_waiting=3)
 
     def setUp(self):
-        """Make the pool."""
+        """Create the pool."""
         self.clock = MemoryReactorClock()
         self.attempts = []
         self.transports = []
@@ -33,18 +33,18 @@ class PoolTestCase(SynchronousTestCase):
         self.addCleanup(self.pool.close)
 
     def ask(self, key="node", **arguments):
-        """Ask for a connection."""
+        """Request a connection."""
         acquired = maybeDeferred(self.pool.take, key, **arguments)
         self.asked.append(acquired)
         return acquired
 
     def forget(self):
-        """Take note of what has failed because the test is over."""
+        """Consume failures that are caused by the end of the test."""
         for acquired in self.asked:
             acquired.addErrback(lambda failure: None)
 
     def connect(self, key, caller):
-        """Keep an attempt."""
+        """Store an attempt."""
         attempt = Deferred()
         attempt.key = key
         attempt.caller = caller
@@ -52,29 +52,29 @@ class PoolTestCase(SynchronousTestCase):
         return attempt
 
     def succeed(self):
-        """Have the oldest attempt succeed."""
+        """Complete the oldest attempt."""
         connection = ClientConnection(self.clock)
         self.transports.append(MemoryConnection(self.clock).open(connection))
         self.attempts.pop(0).callback(connection)
         return connection
 
     def acquire(self, **arguments):
-        """Get a connection that is there already, or fail."""
+        """Take an idle connection; fail if there is none."""
         return self.successResultOf(self.ask(**arguments))
 
     def new(self, **arguments):
-        """Get a new connection, and have it made."""
+        """Request a connection, complete its attempt, and return it."""
         acquired = self.ask(**arguments)
         self.succeed()
         return self.successResultOf(acquired)
 
     def use(self, connection):
-        """Make a request and have it answered."""
+        """Send a request and respond to it."""
         self.begin(connection)
         self.answer(connection)
 
     def begin(self, connection, upgrade=False):
-        """Make a request."""
+        """Send a request."""
         receiver = Receiver()
         receiver.exchange = begin(
             connection, b"GET", b"/", [(b"Host", b"node")], receiver, upgrade=upgrade
@@ -82,23 +82,23 @@ class PoolTestCase(SynchronousTestCase):
         return receiver
 
     def follow(self, connection):
-        """Make a request whose answer begins and does not end for a second."""
+        """Send a request whose response begins and does not end within a second."""
         self.begin(connection)
         connection.transport.receive(BEGUN)
         self.clock.advance(1)
 
     def upgrade(self, connection):
-        """Make a request that is answered by another protocol."""
+        """Send a request that is answered by a 101."""
         receiver = self.begin(connection, upgrade=True)
         receiver.response_received = lambda head: receiver.exchange.switch(User())
         connection.transport.receive(SWITCHING)
 
     def answer(self, connection):
-        """Have a request answered."""
+        """Respond to a request."""
         connection.transport.receive(DONE)
 
     def settle(self):
-        """Let ends arrive."""
+        """Deliver all ends."""
         settle(self.clock, *self.transports)
 
     def assert_statistics(self, **expected):

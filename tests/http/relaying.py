@@ -1,4 +1,4 @@
-"""A request that is forwarded to an origin, for the tests of that."""
+"""A request that is forwarded to an origin."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade
 
 
 class RelayTestCase(SynchronousTestCase):
-    """A client, a server that forwards, and an origin: client and origin are played."""
+    """A client, a server that forwards, and an origin; the test simulates client and origin."""
 
     settings = RelaySettings(response_timeout=30)
     pool_settings = PoolSettings()
@@ -35,7 +35,7 @@ class RelayTestCase(SynchronousTestCase):
 
     def setUp(self):
         """Connect the client."""
-        # Bodies come byte by byte here, and the time for that is not what is tested.
+        # Bodies arrive byte by byte here, and their timeout is not under test.
         self.server = Server(ServerSettings(body_timeout=60, min_body_bytes=1))
         self.clock = self.server.clock
         self.relay = Relay(self.clock, self.settings)
@@ -50,7 +50,7 @@ class RelayTestCase(SynchronousTestCase):
         self.addCleanup(self.relay.close)
 
     def connect(self, key, caller):
-        """Connect to the origin, at once or when the test says so."""
+        """Connect to the origin, at once or when the test completes the attempt."""
         attempt = Deferred()
         self.attempts.append(attempt)
         if self.instant:
@@ -58,7 +58,7 @@ class RelayTestCase(SynchronousTestCase):
         return attempt
 
     def succeed(self):
-        """Have the newest attempt succeed."""
+        """Complete the newest attempt."""
         connection = ClientConnection(self.clock)
         self.origins.append(self.origin_kind(self.clock).open(connection))
         self.attempts[-1].callback(connection)
@@ -86,32 +86,32 @@ class RelayTestCase(SynchronousTestCase):
         return [error for _, error in self.server.handler.ends]
 
     def settle(self):
-        """Let everything move."""
+        """Deliver all data."""
         settle(self.clock, self.client, *self.origins)
 
     def send(self, data):
-        """Have the client send."""
+        """Simulate data from the client."""
         self.client.receive(data)
         self.settle()
 
     def send_slowly(self, data):
-        """Have the client send the beginning of a body that is not waited for any longer."""
+        """Simulate the start of a body, and let the time to wait for the rest pass."""
         self.send(data)
         self.clock.advance(BODY_PATIENCE)
         self.settle()
 
     def answer(self, data):
-        """Have the origin send."""
+        """Simulate data from the origin."""
         self.origin.receive(data)
         self.settle()
 
     def responses(self, *methods, closed=False):
-        """Read what the client has got."""
+        """Parse what the client has received."""
         self.settle()
         return responses(self.client.sent, *(methods or ("GET",)), closed=closed)
 
     def assert_refused(self, status, text, closed=False):
-        """Check the one response, a sentence."""
+        """Check the only response, an error message."""
         ((found, _, body, _),) = self.responses(closed=closed)
         self.assertEqual(status, found)
         self.assertIn(text, body)

@@ -1,4 +1,4 @@
-"""A server with one client, for the tests of the side that serves."""
+"""A server with one client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLOSE = b"Connection: close"
 
 
 def hello(exchange):
-    """Answer with a body."""
+    """Respond with a body."""
     exchange.respond(200, [(b"X-Target", exchange.head.target)], b"hello")
 
 
@@ -36,16 +36,16 @@ class ServerTestCase(SynchronousTestCase):
         self.client = self.server.connect(self.kind)
 
     def settle(self):
-        """Let everything be sent."""
+        """Send all pending data."""
         settle(self.clock, self.client)
 
     def send(self, data):
-        """Have the client send."""
+        """Simulate data from the client."""
         self.client.receive(data)
         self.settle()
 
     def responses(self, *methods, closed=False):
-        """Read what the client has got."""
+        """Parse what the client has received."""
         self.settle()
         return responses(self.client.sent, *(methods or ("GET",)), closed=closed)
 
@@ -56,7 +56,7 @@ class ServerTestCase(SynchronousTestCase):
             self.settle()
 
     def take_nothing(self, seconds):
-        """Let time pass in which the client takes nothing of what is sent to it."""
+        """Let time pass while the client receives nothing."""
         for _ in range(round(seconds * 4)):
             self.clock.advance(0.25)
 

@@ -1,4 +1,4 @@
-"""Connections, handlers and receivers in memory, for the tests of HTTP."""
+"""Connections, handlers and receivers in memory."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from yurttunnel.http.server import HTTPFactory, ServerSettings
 
 
 class SecureConnection(MemoryConnection):
-    """A connection as TLS gives it: an end is an end, and ending one direction destroys data."""
+    """A connection like TLS: it has no half-close, and ending one direction destroys data."""
 
     def getPeerCertificate(self):
-        """Return nothing; that this is here tells that it is TLS."""
+        """Return ``None``; the presence of this method marks the transport as TLS."""
 
     def loseWriteConnection(self):
         """Fail: Twisted passes this on to the socket below TLS."""
         raise AssertionError("a TLS connection cannot be half-closed")
 
     def receive_end(self):
-        """End as TLS does: in both directions, after what has been written."""
+        """End like TLS: in both directions, once written data is sent."""
         self.loseConnection()
 
 
 def begin(connection, method, target, fields, receiver, *, has_body=False, upgrade=False):
-    """Write a request, and begin an exchange with it."""
+    """Serialize a request, and start an exchange with it."""
     written = write_request(method, target, fields, has_body=has_body, upgrade=upgrade)
     return connection.send(written, receiver)
 
 
 @implementer(IRequestHandler)
 class Handler:
-    """Keeps the exchanges; ``answer`` is called with each, if there is one.
+    """Stores the exchanges, and calls ``answer`` with each, if it is set.
 
-    What each ends with is in ``ends``, as pairs, and the status that it has then in ``statuses``.
+    ``ends`` has pairs of target and error for the end of each, and ``statuses`` its status then.
     """
 
     def __init__(self):
@@ -48,11 +48,11 @@ class Handler:
 
     @property
     def exchange(self):
-        """The newest."""
+        """The newest exchange."""
         return self.exchanges[-1]
 
     def request_received(self, exchange):
-        """Keep and answer."""
+        """Store the exchange, and call ``answer``."""
         self.exchanges.append(exchange)
         exchange.on_end(lambda error: self.ends.append((exchange.head.target, error)))
         exchange.on_end(lambda error: self.statuses.append(exchange.status))
@@ -62,7 +62,7 @@ class Handler:
 
 @implementer(IBodySink)
 class Sink:
-    """Keeps a body."""
+    """A sink that stores the body."""
 
     def __init__(self):
         self.pieces = []
@@ -70,7 +70,7 @@ class Sink:
 
     @property
     def body(self):
-        """All that came."""
+        """The received data."""
         return b"".join(self.pieces)
 
     @property
@@ -79,18 +79,18 @@ class Sink:
         return self.trailers is not None
 
     def write(self, data):
-        """Keep it."""
+        """Store the data."""
         self.pieces.append(data)
 
     def finish(self, trailers=()):
-        """Note the end."""
+        """Record the end."""
         assert self.trailers is None, "finished twice"
         self.trailers = list(trailers)
 
 
 @implementer(IResponseReceiver)
 class Receiver:
-    """Keeps what a client exchange tells; takes the body at once unless ``waits``."""
+    """Stores the events of a client exchange; reads the body at once unless ``waits``."""
 
     def __init__(self, waits=False):
         self.waits = waits
@@ -101,22 +101,22 @@ class Receiver:
         self.ends = []
 
     def informational_received(self, head):
-        """Keep it."""
+        """Store the response."""
         self.informational.append(head)
 
     def response_received(self, head):
-        """Keep it and take the body."""
+        """Store the response and read its body."""
         self.head = head
         if not self.waits:
             self.exchange.deliver_body(self.sink)
 
     def exchange_ended(self, error):
-        """Keep it."""
+        """Store the end."""
         self.ends.append(error)
 
 
 class Server:
-    """A factory with a handler, and the clock of both and of its connections."""
+    """A factory with a handler, and the clock for both and its connections."""
 
     def __init__(self, settings=None, handler=None):
         self.clock = MemoryReactorClock()
@@ -124,7 +124,7 @@ class Server:
         self.factory = HTTPFactory(self.clock, self.handler, settings or ServerSettings())
 
     def connect(self, kind=MemoryConnection):
-        """Connect a client, over TLS with its handshake; give the connection at the server."""
+        """Connect a client, over TLS with its handshake; return the connection at the server."""
         connection = kind(self.clock).open(self.factory.buildProtocol(None))
         if connection.protocol.secure:
             connection.protocol.handshakeCompleted()
@@ -132,7 +132,7 @@ class Server:
 
 
 def settle(clock, *connections):
-    """Let everything be sent that can be, and calls that are due be made."""
+    """Send all pending data, and make all due calls."""
     idle = 0
     while idle < 2:
         before = [(len(c.segments), c.write_ended, c.closed_with) for c in connections]
@@ -144,15 +144,15 @@ def settle(clock, *connections):
 
 
 def request(target=b"/", *fields, method=b"GET", version=b"1.1", body=b"", host=b"node"):
-    """Make the bytes of a request."""
+    """Build the bytes of a request."""
     lines = [b"%b %b HTTP/%b" % (method, target, version), b"Host: " + host, *fields]
     return b"\r\n".join([*lines, b"", b""]) + body
 
 
 def responses(sent, *methods, closed=False):
-    """Read responses to ``methods`` with h11; give a list of (status, fields, body, trailers).
+    """Parse responses to ``methods`` with h11; return a list of (status, fields, body, trailers).
 
-    Fields are a dict with lower-case names. Fails when anything is left over.
+    Fields are a dict with lower-case names. Fails if anything is left over.
     """
     found = []
     for method in methods:

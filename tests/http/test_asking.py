@@ -1,4 +1,4 @@
-"""Requests of our own, and their answers."""
+"""Requests of this process, and their responses."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ HOST = [(b"Host", b"api")]
 
 
 class Reader:
-    """Somebody who takes a body."""
+    """A consumer of a body."""
 
     def take(self, data):
-        """Take a piece."""
+        """Store a piece."""
 
 
 class AskingTestCase(SynchronousTestCase):
-    """A connection whose origin the test plays."""
+    """A connection whose origin the test simulates."""
 
     def setUp(self):
         """Connect."""
@@ -36,15 +36,15 @@ class AskingTestCase(SynchronousTestCase):
 
 
 class AskingTests(AskingTestCase):
-    """A whole answer."""
+    """Whole responses."""
 
     def sent(self):
-        """Return what the origin has got."""
+        """Return what the origin has received."""
         settle(self.clock, self.origin)
         return self.origin.sent
 
     def test_get(self):
-        """A request without a body is answered with head and body, and the connection is kept."""
+        """A request without a body returns head and body, and the connection stays open."""
         answered = ask(self.connection, b"GET", b"/readyz", HOST)
         self.assertEqual(b"GET /readyz HTTP/1.1\r\nHost: api\r\n\r\n", self.sent())
         self.origin.receive(b"HTTP/1.1 102 Processing\r\n\r\n")
@@ -63,27 +63,27 @@ class AskingTests(AskingTestCase):
         self.assertEqual(204, self.successResultOf(answered).status)
 
     def test_long_answer(self):
-        """Of a body that is too long the beginning is kept."""
+        """A body that is too long is truncated."""
         answered = ask(self.connection, b"GET", b"/", HOST, max_body=5)
         self.origin.receive(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n123")
         self.origin.receive(b"456789")
         self.assertEqual(b"12345", self.successResultOf(answered).body)
 
     def test_request_that_cannot_be_sent(self):
-        """It costs the connection, which nobody else would give back."""
+        """An invalid request closes the connection, which nothing else would release."""
         self.failureResultOf(ask(self.connection, b"GET", b"/ bad", HOST), ValueError)
         self.assertEqual(b"", self.sent())
         self.assertIsInstance(self.origin.closed_with, ConnectionDone)
 
     def test_failure(self):
-        """What breaks off fails, and so does a connection that is closed already."""
+        """A truncated response fails, and so does a request on a closed connection."""
         answered = ask(self.connection, b"GET", b"/", HOST)
         self.origin.break_off(ConnectionLost())
         self.failureResultOf(answered, ExchangeFailed)
         self.failureResultOf(ask(self.connection, b"GET", b"/", HOST), ExchangeFailed)
 
     def test_cancel(self):
-        """Whoever gives up, before or after the head of the answer, closes the connection."""
+        """Cancelling, before or after the head of the response, closes the connection."""
         for begun in (b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n123"):
             self.setUp()
             answered = ask(self.connection, b"GET", b"/", HOST)
@@ -97,14 +97,14 @@ class ReadingTests(AskingTestCase):
     """A response whose body is read piece by piece."""
 
     def begin(self):
-        """Return a response whose body is still to come."""
+        """Return a response whose body has not arrived."""
         request = write_whole_request(b"GET", b"/", HOST, b"")
         begun = send(self.connection, request, b"")
         self.origin.receive(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n")
         return self.successResultOf(begun)
 
     def test_pieces(self):
-        """They are given on as they come, and the end is told."""
+        """Pieces are passed on as they arrive, and the end is reported."""
         pieces = []
         response = self.begin()
         read = response.read(pieces.append)
@@ -115,7 +115,7 @@ class ReadingTests(AskingTestCase):
         self.assertEqual(([b"123", b"456"], True), (pieces, response.ended))
 
     def test_what_the_reader_raises(self):
-        """It ends the exchange, is told, and the reader gets nothing more."""
+        """An exception of the reader ends the exchange and is reported; no more data follows."""
         pieces = []
 
         def take(data):
@@ -130,7 +130,7 @@ class ReadingTests(AskingTestCase):
         self.assertEqual([b"123"], pieces)
 
     def test_a_reader_is_forgotten_at_the_end(self):
-        """It may have all of a large body, and the connection is kept for a minute."""
+        """A reader may hold a large body, and the connection is kept for a minute."""
         reader = Reader()
         gone = weakref.ref(reader)
         read = self.begin().read(reader.take)
@@ -144,7 +144,7 @@ class ReadingTests(AskingTestCase):
         self.assertTrue(self.connection.reusable)
 
     def test_a_connection_that_ends_before_the_body_is_read(self):
-        """Whoever reads it then is told of that."""
+        """Reading after the connection has been lost fails."""
         response = self.begin()
         self.origin.break_off(ConnectionLost())
         self.failureResultOf(response.read(bytes), ExchangeFailed)

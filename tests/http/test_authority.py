@@ -1,4 +1,4 @@
-"""Reading ``host:port``."""
+"""Parsing of ``host:port``."""
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -13,10 +13,10 @@ from yurttunnel.http.authority import (
 
 
 class SplitAuthorityTests(SynchronousTestCase):
-    """``split_authority`` reads the target of a CONNECT."""
+    """``split_authority`` parses the target of a CONNECT."""
 
     def test_names_and_addresses_are_split_from_their_port(self):
-        """Names, IPv4 addresses and bracketed IPv6 addresses come without port and brackets."""
+        """Names, IPv4 addresses and bracketed IPv6 addresses are separated from the port."""
         for text, expected in {
             "edge-1:10250": ("edge-1", 10250),
             "a_b.Example.:1": ("a_b.example", 1),
@@ -27,7 +27,7 @@ class SplitAuthorityTests(SynchronousTestCase):
             self.assertEqual(split_authority(text), expected)
 
     def test_whatever_else_is_refused_in_one_line(self):
-        """Missing and impossible ports, user information, URLs and control characters fail."""
+        """Missing and invalid ports, user information, URLs and control characters fail."""
         for text in (
             "edge-1",
             "",
@@ -66,10 +66,10 @@ class SplitAuthorityTests(SynchronousTestCase):
 
 
 class StripPortTests(SynchronousTestCase):
-    """``strip_port`` reads ``X-Tunnel-Proxy-Host``."""
+    """``strip_port`` parses ``X-Tunnel-Proxy-Host``."""
 
     def test_the_port_is_optional(self):
-        """A host is given with or without port, an IPv6 address also without brackets."""
+        """A host may have a port or not, and an IPv6 address may lack brackets."""
         for text, expected in {
             "edge-1": "edge-1",
             "edge-1:10250": "edge-1",
@@ -82,16 +82,16 @@ class StripPortTests(SynchronousTestCase):
             self.assertEqual(strip_port(text), expected)
 
     def test_bad_hosts_are_refused(self):
-        """What is no host raises ``BadAuthority``."""
+        """An invalid host raises ``BadAuthority``."""
         for text in ("", "a b", "a:b:c", "[::1", "edge-1:x", "a/b"):
             self.assertRaises(BadAuthority, strip_port, text)
 
 
 class KnownHostTests(SynchronousTestCase):
-    """``known_host`` names for people who is at the other end of a connection."""
+    """``known_host`` returns the peer's address for display."""
 
     def test_addresses_have_one_form(self):
-        """One of IPv4 is that also where a listener is for both families."""
+        """An IPv4 address has one form, also on a dual-stack listener."""
         for host, known in {
             "::ffff:192.0.2.7": "192.0.2.7",
             "192.0.2.7": "192.0.2.7",
@@ -106,7 +106,7 @@ class NetworkTests(SynchronousTestCase):
     """Networks."""
 
     def test_masks(self):
-        """The length is a number: of a mask the direction would have to be guessed."""
+        """The length must be a number: the direction of a mask would be ambiguous."""
         self.assertEqual("10.0.0.0/8", str(parse_network("10.0.0.0/8")))
         for text in ("10.0.0.0/255.0.0.0", "10.0.0.0/0.255.255.255", "10.0.0.0/\u0668"):
             self.assertRaises(BadAuthority, parse_network, text)

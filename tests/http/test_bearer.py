@@ -9,36 +9,36 @@ from yurttunnel.http.head import RequestHead
 
 
 def head(*values):
-    """Make a head with these fields ``Authorization``."""
+    """Build a head with these ``Authorization`` fields."""
     fields = [(b"Authorization", value.encode()) for value in values]
     return RequestHead(b"GET", b"/", "1.1", fields)
 
 
 class BearerTests(SynchronousTestCase):
-    """The field ``Authorization``."""
+    """The ``Authorization`` field."""
 
     def test_token(self):
-        """A bearer token is found whatever the case of the word before it."""
+        """A bearer token is found whatever the case of the scheme."""
         for value in ("Bearer abc.d-e_f~+/=", "bearer abc.d-e_f~+/=", "BEARER abc.d-e_f~+/= "):
             self.assertEqual("abc.d-e_f~+/=", bearer_token(head(value)))
 
     def test_none(self):
-        """Without the field there is none."""
+        """Without the field there is no token."""
         self.assertIsNone(bearer_token(head()))
 
     def test_malformed(self):
-        """What is not one bearer token is refused."""
+        """Anything but one bearer token is rejected."""
         for value in ("Basic abc", "Bearer", "Bearer ", "Bearer a b", "abc", "Bearer é"):
             self.assertRaises(BadToken, bearer_token, head(value))
         self.assertRaises(BadToken, bearer_token, head("Bearer a", "Bearer b"))
 
     def test_spaces(self):
-        """With more than one space before it the API sees no token, and answers nobody."""
+        """With more than one space the API would find no token: the request would be anonymous."""
         for value in ("Bearer  a", "Bearer \ta", "Bearer\ta"):
             self.assertRaises(BadToken, bearer_token, head(value))
 
     def test_length(self):
-        """A token is as long as one can be, and not longer."""
+        """A token has at most the maximum length."""
         self.assertTrue(bearer_token(head("Bearer " + "a" * LONGEST_TOKEN)))
         longer = head("Bearer " + "a" * (LONGEST_TOKEN + 1))
         self.assertRaises(BadToken, bearer_token, longer)

@@ -15,29 +15,29 @@ from yurttunnel.http.interfaces import ExchangeFailed, IClientExchange
 
 
 class RequestTests(ClientTestCase):
-    """What is sent."""
+    """Sending of requests."""
 
     def test_interfaces(self):
-        """Exchanges and connections provide what they say."""
+        """Exchanges and connections provide their interfaces."""
         receiver = self.ask()
         self.assertTrue(verifyObject(IClientExchange, receiver.exchange))
         self.assertTrue(verifyObject(IHalfCloseableProtocol, self.connection))
         self.assertTrue(verifyObject(IHandshakeListener, self.connection))
 
     def test_without_body(self):
-        """A request without a body is its head; finishing it adds nothing."""
+        """A request without a body is only its head; finishing it adds nothing."""
         receiver = self.ask()
         receiver.exchange.finish()
         self.settle()
         self.assertEqual(b"GET / HTTP/1.1\r\nHost: node\r\n\r\n", self.origin.sent)
 
     def test_empty_post(self):
-        """A method that usually has a body says that there is none."""
+        """A method that usually has a body announces an empty one."""
         self.ask(b"POST")
         self.assertTrue(self.origin.sent.endswith(b"\r\nContent-Length: 0\r\n\r\n"))
 
     def test_length(self):
-        """A body of known length is sent as it is."""
+        """A body of known length is sent unchanged."""
         receiver = self.ask(b"PUT", (b"Content-Length", b"4"), has_body=True)
         receiver.exchange.write(b"ab")
         receiver.exchange.write(b"cd")
@@ -46,7 +46,7 @@ class RequestTests(ClientTestCase):
         self.assertTrue(self.origin.sent.endswith(b"Content-Length: 4\r\n\r\nabcd"))
 
     def test_chunks(self):
-        """A body of unknown length is sent in chunks, with its trailers."""
+        """A body of unknown length is sent chunked, with its trailers."""
         receiver = self.ask(b"POST", has_body=True)
         receiver.exchange.write(b"abc")
         receiver.exchange.write(b"")
@@ -59,7 +59,7 @@ class RequestTests(ClientTestCase):
         )
 
     def test_wrong_length(self):
-        """A body with more or less than its length is a defect, and fails."""
+        """A body that is longer or shorter than announced is a defect, and fails."""
         for body in (b"123", b"1"):
             self.lost.clear()
             self.connect()
@@ -70,7 +70,7 @@ class RequestTests(ClientTestCase):
         self.flushLoggedErrors()
 
     def test_unsafe_requests(self):
-        """What would be read as something else is refused, and leaves the connection usable."""
+        """An invalid request is rejected, and the connection stays usable."""
         for method, target, fields in (
             (b"GET", b"/ HTTP/1.1\r\nX: ", [HOST]),
             (b"G T", b"/", [HOST]),
@@ -86,7 +86,7 @@ class RequestTests(ClientTestCase):
         self.assertEqual(b"", self.origin.sent)
 
     def test_one_at_a_time(self):
-        """A connection that is in use, or closed, takes no request."""
+        """A connection that is in use or closed accepts no request."""
         self.ask()
         for _ in range(2):
             with self.assertRaises(ExchangeFailed) as caught:
@@ -95,7 +95,7 @@ class RequestTests(ClientTestCase):
             self.connection.close()
 
     def test_back_pressure(self):
-        """A producer of the body is paused while the origin does not keep up."""
+        """The producer of a body is paused while the origin does not keep up."""
         receiver = self.ask(b"POST", has_body=True)
         producer = Producer()
         receiver.exchange.registerProducer(producer, True)
@@ -109,15 +109,15 @@ class RequestTests(ClientTestCase):
 
 
 class ResponseTests(ClientTestCase):
-    """What comes back."""
+    """Receiving of responses."""
 
     def assert_complete(self, receiver, body=b"", trailers=()):
-        """Check that a response has come whole."""
+        """Check that a complete response was received."""
         self.assertEqual([None], receiver.ends)
         self.assertEqual((body, list(trailers)), (receiver.sink.body, receiver.sink.trailers))
 
     def test_length(self):
-        """A body of known length."""
+        """A body of known length is received."""
         receiver = self.ask()
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nX: y\r\n\r\nab")
         self.assertEqual([], receiver.ends)
@@ -127,7 +127,7 @@ class ResponseTests(ClientTestCase):
         self.assertEqual((200, [b"y"]), (receiver.head.status, receiver.head.values(b"x")))
 
     def test_chunks(self):
-        """A body in chunks with trailers."""
+        """A chunked body with trailers is received."""
         receiver = self.ask()
         self.answer(
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX: y\r\n\r\n"
@@ -152,7 +152,7 @@ class ResponseTests(ClientTestCase):
             self.assertEqual(([], [self.connection]), (self.idle, self.lost))
 
     def test_without_body(self):
-        """Answers to HEAD, 204 and 304 have no body whatever they say."""
+        """Responses to HEAD, 204 and 304 have no body, whatever they announce."""
         for method, head in (
             (b"HEAD", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"),
             (b"HEAD", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"),
@@ -166,7 +166,7 @@ class ResponseTests(ClientTestCase):
             self.assertTrue(self.connection.reusable)
 
     def test_take_whole(self):
-        """A body that has come with the head is taken at once: the connection is free again."""
+        """A body that came with the head is returned at once, and the connection is free again."""
         for length, data in ((b"2", b"ab"), (b"0", b"")):
             receiver = self.ask(waits=True)
             self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: " + length + b"\r\n\r\n" + data)
@@ -180,7 +180,7 @@ class ResponseTests(ClientTestCase):
             self.assertEqual(([], None), (receiver.ends, receiver.sink.trailers))
 
     def test_take_whole_with_more_behind_it(self):
-        """A connection on which more comes than was asked for is not used again."""
+        """A connection with data after the response is not reused."""
         receiver = self.ask(waits=True)
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nabc")
         self.assertEqual(b"a", receiver.exchange.take_whole())
@@ -188,7 +188,7 @@ class ResponseTests(ClientTestCase):
         self.assertEqual(([], [self.connection]), (self.idle, self.lost))
 
     def test_nothing_whole_to_take(self):
-        """What has not come to its end, or whose end is told otherwise, is to be delivered."""
+        """An incomplete body, or one without a length, has to be delivered."""
         for fields, data, rest in (
             (b"Content-Length: 3\r\n", b"ab", b"c"),
             (b"Transfer-Encoding: chunked\r\n", b"3\r\nabc\r\n0\r\n\r\n", b""),
@@ -203,7 +203,7 @@ class ResponseTests(ClientTestCase):
             self.assert_complete(receiver, b"abc")
 
     def test_interim_responses(self):
-        """Interim responses are told one by one, before the final one."""
+        """Interim responses are reported one by one, before the final one."""
         receiver = self.ask()
         self.answer(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n")
         self.assertEqual([100, 103], [head.status for head in receiver.informational])
@@ -213,7 +213,7 @@ class ResponseTests(ClientTestCase):
         self.assert_complete(receiver)
 
     def test_many_interim_responses(self):
-        """There are 16 interim responses to each request at most."""
+        """Each request may have at most 16 interim responses."""
         interim = b"HTTP/1.1 103 Early Hints\r\n\r\n"
         for _ in range(2):
             receiver = self.ask()
@@ -228,7 +228,7 @@ class ResponseTests(ClientTestCase):
         self.assertTrue(self.origin.aborted)
 
     def test_large_interim_responses(self):
-        """They have 64 KiB at most, however they are cut, and the final head does not count."""
+        """Interim responses have at most 64 KiB, however split; the final head does not count."""
         self.connect(limits=HeadLimits(max_bytes=100_000))
         receiver = self.ask()
         for _ in range(3):
@@ -243,7 +243,7 @@ class ResponseTests(ClientTestCase):
         self.assertIn("too many interim responses", str(receiver.ends[0]))
 
     def test_a_field_that_is_added_to_a_request(self):
-        """It comes behind the others; none that frames the request, nor one with a line end."""
+        """The added field follows the others; invalid values and framing fields are rejected."""
         written = write_request(b"GET", b"/", [(b"Host", b"a")])
         self.assertEqual(
             b"GET / HTTP/1.1\r\nHost: a\r\nX-A: 1\r\n\r\n", written.with_field(b"X-A", b"1").head
@@ -258,7 +258,7 @@ class ResponseTests(ClientTestCase):
             self.assertRaises(ValueError, written.with_field, name, value)
 
     def test_on_answer(self):
-        """Whoever keeps the connection is told of a final head, unless the answer is over."""
+        """``on_answer`` is called for a final head, unless the response is complete."""
         self.ask()
         self.answer(b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Len")
         self.assertEqual([], self.answers)
@@ -272,7 +272,7 @@ class ResponseTests(ClientTestCase):
         self.assertEqual([(self.connection, False)] * 2, self.answers)
 
     def test_ended_by_who_is_told_of_the_answer(self):
-        """A connection that is to be handed over is not, if that is what it is closed by."""
+        """A connection that is closed in ``on_answer`` is not handed over."""
         receiver = self.ask(b"GET", *UPGRADE, upgrade=True)
         self.connection.on_answer = lambda connection, switches: connection.close()
         self.answer(SWITCHING)
@@ -280,7 +280,7 @@ class ResponseTests(ClientTestCase):
         self.assert_failed(receiver, "the connection was closed", unanswered=False)
 
     def test_paused_until_wanted(self):
-        """Nothing but one read is taken of a response whose body nobody wants yet."""
+        """Only one read is held of a response whose body has no consumer."""
         receiver = self.ask(waits=True)
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nab")
         self.assertFalse(self.origin.reading)
@@ -293,7 +293,7 @@ class ResponseTests(ClientTestCase):
             receiver.exchange.deliver_body(receiver.sink)
 
     def test_back_pressure(self):
-        """A paused response is not read on."""
+        """No more of a paused response is read."""
         receiver = self.ask()
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nab")
         receiver.exchange.pauseProducing()
@@ -306,7 +306,7 @@ class ResponseTests(ClientTestCase):
         self.assertEqual(b"abcd", receiver.sink.body)
 
     def test_ended_while_unwanted(self):
-        """A response that has come whole, with the end, can still be taken."""
+        """A complete response whose connection has ended can still be read."""
         receiver = self.ask(waits=True)
         self.answer(b"HTTP/1.1 200 OK\r\n\r\nabc")
         self.origin.break_off(ConnectionDone())
@@ -315,7 +315,7 @@ class ResponseTests(ClientTestCase):
         self.assert_complete(receiver, b"abc")
 
     def test_broken_while_unwanted(self):
-        """One that has not fails when it is taken."""
+        """An incomplete response whose connection has ended fails when it is read."""
         receiver = self.ask(waits=True)
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabc")
         self.origin.break_off(ConnectionDone())
@@ -325,7 +325,7 @@ class ResponseTests(ClientTestCase):
         self.assert_failed(receiver, "broke off", False)
 
     def test_early_answer(self):
-        """An answer before the request is complete is an answer, and ends the connection."""
+        """A response before the request is complete is accepted, and ends the connection."""
         receiver = self.ask(b"POST", has_body=True)
         self.answer(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
         self.assert_complete(receiver, b"no")

@@ -1,4 +1,4 @@
-"""What becomes of the connection: it is kept, fails, or is handed over."""
+"""The connection after an exchange: it is kept, fails, or is handed over."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from yurttunnel.http.head import HeadLimits
 
 
 class KeepAliveTests(ClientTestCase):
-    """Whether a connection can be used again."""
+    """When a connection can be reused."""
 
     def test_reused(self):
-        """A connection whose response ended where it should is used again."""
+        """A connection is reused if the response ended where its framing says."""
         for number in (1, 2):
             receiver = self.ask()
             self.assertFalse(self.connection.reusable)
@@ -31,7 +31,7 @@ class KeepAliveTests(ClientTestCase):
         self.assertEqual(2, self.connection.requests)
 
     def test_what_is_kept_of_a_long_head(self):
-        """Nothing, from when it has come on, however long the answer goes on."""
+        """A long head is released once it is complete, even if the body is still incomplete."""
         receiver = self.ask(waits=True)
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: " + b"a" * 10_000)
         reader = weakref.ref(self.connection._reader)
@@ -40,7 +40,7 @@ class KeepAliveTests(ClientTestCase):
         self.assertEqual((200, None), (receiver.head.status, reader()))
 
     def test_what_is_kept_of_who_takes_a_body(self):
-        """Nothing, while the connection waits for the next one."""
+        """The consumer of a body is released while the connection is idle."""
         sink = weakref.ref(self.ask().sink)
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n")
         self.answer(b"ok")
@@ -48,7 +48,7 @@ class KeepAliveTests(ClientTestCase):
         self.assertEqual((True, None), (self.connection.reusable, sink()))
 
     def test_closed(self):
-        """One whose origin wants it closed, or speaks HTTP/1.0, is closed."""
+        """A connection is closed if its origin requests that, or speaks HTTP/1.0."""
         for head in (
             b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
             b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n",
@@ -62,7 +62,7 @@ class KeepAliveTests(ClientTestCase):
             self.assertEqual(([], [self.connection]), (self.idle, self.lost))
 
     def test_leftover(self):
-        """One on which something follows the response is not used again."""
+        """A connection with data after the response is not reused."""
         receiver = self.ask()
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\n")
         self.assertEqual([None], receiver.ends)
@@ -71,7 +71,7 @@ class KeepAliveTests(ClientTestCase):
         self.assertEqual([], self.idle)
 
     def test_data_while_idle(self):
-        """One on which the origin speaks unasked is closed, before and after a request."""
+        """A connection on which the origin sends data without a request is closed."""
         self.answer(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
         self.assertFalse(self.connection.reusable)
         self.assertTrue(self.origin.aborted)
@@ -82,14 +82,14 @@ class KeepAliveTests(ClientTestCase):
         self.assertTrue(self.origin.aborted)
 
     def test_end_while_idle(self):
-        """One that its origin ends is closed."""
+        """A connection that its origin ends is closed."""
         self.origin.receive_end()
         self.assertFalse(self.connection.reusable)
         self.settle()
         self.assertEqual([self.connection], self.lost)
 
     def test_released_before_the_end_is_told(self):
-        """Who asks again because of the end of a response finds the connection free."""
+        """A request sent at the end of a response finds the connection free."""
         receiver = self.ask()
         found = []
         receiver.exchange_ended = lambda error: found.append(self.connection.reusable)
@@ -97,7 +97,7 @@ class KeepAliveTests(ClientTestCase):
         self.assertEqual([True], found)
 
     def test_given_up_when_the_connection_has_another_user(self):
-        """Who gives up a response that is complete does not take the next one's connection."""
+        """Aborting a completed exchange does not affect the next one on the connection."""
         first, second = self.ask(), []
 
         def use(connection):
@@ -123,7 +123,7 @@ class KeepAliveTests(ClientTestCase):
         self.assertTrue(self.connection.reusable)
 
     def test_close(self):
-        """Closing an idle connection ends it; a running exchange fails."""
+        """Closing an idle connection ends it; an exchange in progress fails."""
         self.connection.close()
         self.connection.close()
         self.settle()
@@ -136,7 +136,7 @@ class KeepAliveTests(ClientTestCase):
         self.assert_failed(receiver, "closed", True)
 
     def test_origin_that_does_not_end(self):
-        """A connection whose end is not answered is aborted."""
+        """If the peer does not close, the connection is aborted."""
         self.origin.loseConnection = lambda: None
         self.connection.close()
         self.clock.advance(4.9)
@@ -146,10 +146,10 @@ class KeepAliveTests(ClientTestCase):
 
 
 class FailureTests(ClientTestCase):
-    """Answers that do not come, or not as they should."""
+    """Missing and invalid responses."""
 
     def test_closed_before_the_answer(self):
-        """No byte of an answer: the origin may not have seen the request."""
+        """Without a byte of a response, the origin may not have seen the request."""
         for end, cause in (
             (lambda: self.origin.receive_end(), ConnectionDone),
             (lambda: self.origin.break_off(ConnectionLost("reset")), ConnectionLost),
@@ -162,7 +162,7 @@ class FailureTests(ClientTestCase):
             self.assertIsInstance(error.__cause__, cause)
 
     def test_closed_in_the_head(self):
-        """One byte of an answer, and it has been seen."""
+        """With one byte of a response, the origin has seen it."""
         for first in (b"H", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\n"):
             self.lost.clear()
             self.connect()
@@ -172,7 +172,7 @@ class FailureTests(ClientTestCase):
             self.assert_failed(receiver, "closed before", False)
 
     def test_second_answer_missing(self):
-        """Each exchange has its own account of what was answered."""
+        """Each exchange tracks separately whether it was answered."""
         self.ask()
         self.answer(b"HTTP/1.1 204 No Content\r\n\r\n")
         receiver = self.ask()
@@ -180,7 +180,7 @@ class FailureTests(ClientTestCase):
         self.assert_failed(receiver, "closed before", True)
 
     def test_truncated(self):
-        """A body that breaks off is never finished."""
+        """A truncated body is never finished."""
         for head, end in (
             (b"Content-Length: 4", lambda: self.origin.receive_end()),
             (b"Transfer-Encoding: chunked", lambda: self.origin.receive_end()),
@@ -196,7 +196,7 @@ class FailureTests(ClientTestCase):
             self.assert_failed(receiver, "incomplete", False)
 
     def test_answers_that_cannot_be_used(self):
-        """Ambiguous and malformed answers fail, and the connection with them."""
+        """Ambiguous and malformed responses fail, and close the connection."""
         for data in (
             b"nonsense\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n",
@@ -211,7 +211,7 @@ class FailureTests(ClientTestCase):
             self.assert_failed(receiver, "cannot be used", False)
 
     def test_limits(self):
-        """The limits of heads are given."""
+        """The limits of heads are applied."""
         self.connect(limits=HeadLimits(max_bytes=100))
         receiver = self.ask()
         self.answer(b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100)
@@ -226,7 +226,7 @@ class FailureTests(ClientTestCase):
         self.assertEqual(1, len(receiver.ends))
 
     def test_abort_in_the_middle_of_a_piece(self):
-        """Aborting from within the delivery of the body works."""
+        """The exchange can be aborted within the delivery of the body."""
         receiver = self.ask()
         receiver.sink.write = lambda data: receiver.exchange.abort()
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
@@ -238,7 +238,7 @@ class SwitchTests(ClientTestCase):
     """Handing the connection over."""
 
     def ask_and_switch(self, answer=SWITCHING, **arguments):
-        """Ask for an upgrade and take it when it is granted."""
+        """Request an upgrade, and switch when it is granted."""
         protocol = Recorder()
         receiver = Receiver(waits=True)
         receiver.response_received = lambda head: receiver.exchange.switch(protocol)
@@ -254,7 +254,7 @@ class SwitchTests(ClientTestCase):
         return receiver, protocol
 
     def test_switch(self):
-        """After a 101 the bytes are the protocol's, beginning with those behind the head."""
+        """After a 101 the protocol gets the data, beginning with that after the head."""
         receiver, protocol = self.ask_and_switch(SWITCHING + b"early", upgrade=True)
         self.assertRaises(RuntimeError, receiver.exchange.switch, Recorder())
         self.answer(b" and late")
@@ -273,45 +273,45 @@ class SwitchTests(ClientTestCase):
         self.assertEqual(([], [self.connection]), (self.idle, self.lost))
 
     def test_connection_breaks(self):
-        """The exchange fails when the connection that was handed over breaks."""
+        """The exchange fails if the connection that was handed over breaks."""
         receiver, protocol = self.ask_and_switch(upgrade=True)
         self.origin.break_off(ConnectionLost("reset"))
         self.assertEqual(1, len(protocol.ended_with))
         self.assert_failed(receiver, "broke", False)
 
     def test_abort(self):
-        """The exchange can still be aborted."""
+        """An exchange whose connection was handed over can still be aborted."""
         receiver, protocol = self.ask_and_switch(upgrade=True)
         receiver.exchange.abort()
         self.assertEqual(1, len(protocol.ended_with))
         self.assert_failed(receiver, "aborted", False)
 
     def test_connect(self):
-        """Nobody asks by CONNECT."""
+        """CONNECT cannot be sent."""
         self.assertRaises(ValueError, self.ask, b"CONNECT")
         self.assertEqual(b"", self.origin.sent)
 
     def test_unasked(self):
-        """A 101 that was not asked for is an error."""
+        """A 101 without a requested upgrade is an error."""
         receiver = self.ask()
         self.answer(SWITCHING)
         self.assert_failed(receiver, "unasked", False)
         self.assertEqual([], self.answers)
 
     def test_request_incomplete(self):
-        """So is one that comes before the request is complete."""
+        """A 101 before the request is complete is an error, too."""
         receiver = self.ask(b"POST", *UPGRADE, has_body=True, upgrade=True)
         self.answer(SWITCHING)
         self.assert_failed(receiver, "unasked", False)
 
     def test_not_taken(self):
-        """A 101 that nobody takes ends the exchange."""
+        """A 101 without a switch aborts the exchange."""
         receiver = self.ask(b"GET", *UPGRADE, waits=True, upgrade=True)
         self.answer(SWITCHING)
         self.assert_failed(receiver, "aborted", False)
 
     def test_refused(self):
-        """A refusal has a body, and the connection is used again."""
+        """A refusal has a body, and the connection is reused."""
         receiver = self.ask(b"GET", *UPGRADE, upgrade=True)
         self.answer(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nn")
         self.answer(b"o")
@@ -327,12 +327,12 @@ class ReadyTests(SynchronousTestCase):
     """When requests can be sent."""
 
     def setUp(self):
-        """Make a connection that is not connected yet."""
+        """Create a connection that is not connected yet."""
         self.clock = MemoryReactorClock()
         self.connection = ClientConnection(self.clock)
 
     def test_plain(self):
-        """A plain connection is ready once it is there."""
+        """A plain connection is ready once it is connected."""
         early = self.connection.when_ready()
         self.assertNoResult(early)
         MemoryConnection(self.clock).open(self.connection)
@@ -340,7 +340,7 @@ class ReadyTests(SynchronousTestCase):
         self.assertIs(self.connection, self.successResultOf(self.connection.when_ready()))
 
     def test_secure(self):
-        """Over TLS the handshake comes first."""
+        """A TLS connection is ready after the handshake."""
         SecureConnection(self.clock).open(self.connection)
         ready = self.connection.when_ready()
         self.assertNoResult(ready)
@@ -348,7 +348,7 @@ class ReadyTests(SynchronousTestCase):
         self.assertIs(self.connection, self.successResultOf(ready))
 
     def test_lost(self):
-        """A connection that is lost before fails with the reason."""
+        """If the connection is lost before it is ready, waiting for it fails with the reason."""
         transport = SecureConnection(self.clock).open(self.connection)
         ready = self.connection.when_ready()
         transport.break_off(ConnectionLost("bad certificate"))

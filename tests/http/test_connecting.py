@@ -1,4 +1,4 @@
-"""Connections on which requests can be made, and attempts that are given up."""
+"""Connecting, and cancelled attempts."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from yurttunnel.http.connecting import connected
 
 @implementer(IStreamClientEndpoint)
 class Endpoint:
-    """Connects when the test says so."""
+    """An endpoint that connects when the test completes it."""
 
     def __init__(self):
         self.connecting = Deferred(lambda _: self.connecting.errback(ConnectionRefusedError()))
 
     def connect(self, factory):
-        """Connect later."""
+        """Return an attempt."""
         self.factory = factory
         return self.connecting
 
 
 class ConnectedTests(SynchronousTestCase):
-    """The test is the other end."""
+    """The test simulates the other end."""
 
     def setUp(self):
-        """Begin."""
+        """Start an attempt."""
         self.clock = MemoryReactorClock()
         self.endpoint = Endpoint()
         self.attempt = Deferred.fromCoroutine(
@@ -40,19 +40,19 @@ class ConnectedTests(SynchronousTestCase):
         )
 
     def connect(self, kind):
-        """Connect by a kind of transport; return it."""
+        """Connect with a kind of transport; return it."""
         protocol = self.endpoint.factory.buildProtocol(None)
         transport = kind(self.clock).open(protocol)
         self.endpoint.connecting.callback(protocol)
         return transport
 
     def test_plain(self):
-        """It is there once it is connected."""
+        """A plain connection is returned once it is connected."""
         transport = self.connect(MemoryConnection)
         self.assertIs(self.successResultOf(self.attempt), transport.protocol)
 
     def test_secure(self):
-        """By TLS it is there after the handshake, or the reason for which it never will be."""
+        """A TLS connection is returned after the handshake; a failed handshake is reported."""
         for end in ("handshakeCompleted", "connectionLost"):
             self.setUp()
             protocol = self.connect(SecureConnection).protocol
@@ -65,12 +65,12 @@ class ConnectedTests(SynchronousTestCase):
                 self.failureResultOf(self.attempt, ConnectionLost)
 
     def test_refused(self):
-        """It fails as its endpoint does."""
+        """A failed attempt fails as its endpoint does."""
         self.endpoint.connecting.errback(ConnectionRefusedError())
         self.failureResultOf(self.attempt, ConnectionRefusedError)
 
     def test_given_up(self):
-        """That is no failure of a connection, and leaves none, before or amid the handshake."""
+        """Cancelling is no connection failure, and leaves no connection, at any time."""
         self.attempt.cancel()
         self.failureResultOf(self.attempt, CancelledError)
         self.setUp()

@@ -1,7 +1,7 @@
-"""However the bytes are cut on their way, what arrives is the same.
+"""However the bytes are split on their way, the same data arrives.
 
-A client, a server that forwards, and an origin that serves, joined in memory; between them the
-bytes are cut at random.
+A client, a server that forwards, and an origin that serves are connected in memory; between them
+the bytes are split at random.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from yurttunnel.http.request_body import read_body
 def answer(exchange):
     """Echo the body of a request, framed as its target says.
 
-    Where the length is known from the head, the response would be complete before the request.
+    If the length were known from the head, the response would be complete before the request.
     """
     target = exchange.head.target
     fields = [(b"X-Target", target)]
@@ -39,7 +39,7 @@ def answer(exchange):
 
 
 class World:
-    """The three of them; ``chance`` decides where bytes are cut."""
+    """The three programs; ``chance`` decides where bytes are split."""
 
     def __init__(self, chance):
         self.chance = chance
@@ -54,7 +54,7 @@ class World:
         self.client = self.front.connect()
 
     def connect(self, key, caller):
-        """Join a connection to the origin."""
+        """Connect to the origin."""
         connection = ClientConnection(self.clock)
         near = MemoryConnection(self.clock).open(connection)
         far = self.origin.connect()
@@ -73,7 +73,7 @@ class World:
         )
 
     def run(self, data):
-        """Have the client send ``data``; give what it gets."""
+        """Send ``data`` from the client; return what it receives."""
         while data:
             size = self.chance.randint(1, self.chance.choice([3, 50, 1000]))
             self.client.receive(data[:size])
@@ -82,7 +82,7 @@ class World:
         return self.client.sent
 
     def settle(self):
-        """Let everything move."""
+        """Transfer all data."""
         moved = True
         while moved:
             settle(self.clock, self.client)
@@ -96,7 +96,7 @@ class World:
 
 
 class Pipe:
-    """Moves what one connection sends to another."""
+    """Transfers the data of one connection to another."""
 
     def __init__(self, source, target, chance):
         self.source, self.target, self.chance = source, target, chance
@@ -104,7 +104,7 @@ class Pipe:
         self.ended = False
 
     def move(self):
-        """Move a piece, or an end; tell whether there was any."""
+        """Transfer a piece or an end; return whether there was any."""
         settle(self.source.reactor, self.source)
         settle(self.target.reactor, self.target)
         data = self.source.sent[self.moved :]
@@ -133,7 +133,7 @@ REQUESTS = st.lists(
 
 
 def encode(target, method, body, chunked, chance):
-    """Make the bytes of a request."""
+    """Build the bytes of a request."""
     if body is None:
         return request(target, method=method)
     if not chunked:
@@ -153,12 +153,12 @@ def encode(target, method, body, chunked, chance):
 
 
 class CuttingTests(SynchronousTestCase):
-    """Any cutting of the streams gives the same exchanges."""
+    """Any splitting of the bytes results in the same exchanges."""
 
     @settings(max_examples=150, deadline=None)
     @given(REQUESTS, st.integers(0, 2**32))
     def test_requests_and_responses(self, asked, seed):
-        """Each request is answered in its turn with its own body, and nothing is left over."""
+        """Each request is answered in order with its own body, and nothing is left over."""
         chance = random.Random(seed)
         world = World(chance)
         try:

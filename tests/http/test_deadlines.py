@@ -7,16 +7,16 @@ from yurttunnel.http.deadlines import Deadlines
 
 
 class DeadlinesTests(SynchronousTestCase):
-    """``Deadlines`` expires each item in its time."""
+    """``Deadlines`` expires each item after its time."""
 
     def setUp(self):
-        """Make deadlines of ten seconds."""
+        """Create deadlines of ten seconds."""
         self.clock = Clock()
         self.expired = []
         self.deadlines = Deadlines(self.clock, 10, self.expired.append)
 
     def test_items_expire_one_after_the_other(self):
-        """Each has its ten seconds from when it was added."""
+        """Each item expires ten seconds after it was added."""
         self.deadlines.add("a")
         self.clock.advance(4)
         self.deadlines.add("b")
@@ -31,7 +31,7 @@ class DeadlinesTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_discarded_items_do_not_expire(self):
-        """An item that got done is forgotten; discarding it again does nothing."""
+        """A discarded item does not expire; discarding it again does nothing."""
         self.deadlines.add("a")
         self.deadlines.add("b")
         self.assertIn("a", self.deadlines)
@@ -43,7 +43,7 @@ class DeadlinesTests(SynchronousTestCase):
         self.assertEqual(self.expired, ["b"])
 
     def test_items_may_be_added_and_discarded_when_one_expires(self):
-        """Expiring may change what waits."""
+        """The callback may add and discard items."""
         clock = Clock()
         expired = []
 
@@ -62,7 +62,7 @@ class DeadlinesTests(SynchronousTestCase):
         self.assertEqual(expired, ["a", "again"])
 
     def test_items_discarded_when_another_expires_do_not_expire(self):
-        """Of two that are late at once the first may discard the second, or give it more time."""
+        """If two items are late, the callback of the first may discard or restart the second."""
 
         def on_expiry(item):
             self.expired.append(item)
@@ -80,7 +80,7 @@ class DeadlinesTests(SynchronousTestCase):
         self.assertEqual(self.expired, ["a", "c"])
 
     def test_item_that_raises(self):
-        """One that raises when it expires is logged, and the others expire all the same."""
+        """An exception of the callback is logged, and the other items expire."""
 
         def on_expiry(item):
             if item == "a":
@@ -99,7 +99,7 @@ class DeadlinesTests(SynchronousTestCase):
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
 
     def test_there_is_one_timer_at_most(self):
-        """However many items wait, the clock has one call."""
+        """There is one delayed call, however many items are pending."""
         for number in range(100):
             self.deadlines.add(number)
             self.clock.advance(0.01)

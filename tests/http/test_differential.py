@@ -1,19 +1,19 @@
-"""What is accepted here means the same to h11, whatever is generated.
+"""Generated messages that are accepted have the same meaning to h11.
 
-h11 is the oracle. Being stricter than it is allowed and wanted; being laxer, or reading something
-else, is not. Two classes of differences are known, and both are of form only:
+h11 is the oracle. Being stricter than h11 is allowed and intended; being more lenient, or parsing
+a message differently, is not. Two kinds of difference are known, both only in form:
 
-- h11 gives the value of Transfer-Encoding in lower case; it is compared so.
-- h11 knows an interim response with the status 101 only if an upgrade was asked for, so each
-  request here asks for one.
+- h11 returns the value of Transfer-Encoding in lower case; it is compared so.
+- h11 accepts an interim response with the status 101 only if an upgrade was requested, so each
+  request here requests one.
 
-There is no class of messages that h11 refuses and that is accepted here. Stricter than h11 are,
-on purpose: unknown methods and other versions, targets of another form than the method has, Host
-that is no authority, control characters in values and reasons, obs-fold, bare LF, statuses
-outside 100 to 599, Content-Length beside Transfer-Encoding, repeated or padded Content-Length,
-Transfer-Encoding under HTTP/1.0, bodies announced by 1xx and 204, chunk sizes of more than 15
-digits or with white space behind them, control characters in extensions, and trailers that frame
-or route.
+There is no kind of message that h11 rejects and that is accepted here. These are rejected here on
+purpose, but not by h11: unknown methods and other versions, targets of a form that does not fit the
+method, Host that is not an authority, control characters in values and reasons, obs-fold, bare LF,
+statuses outside 100 to 599, Content-Length together with Transfer-Encoding, repeated or padded
+Content-Length, Transfer-Encoding under HTTP/1.0, bodies announced by 1xx and 204, chunk sizes of
+more than 15 digits or followed by white space, control characters in extensions, and trailers that
+frame or route.
 """
 
 import itertools
@@ -34,7 +34,7 @@ _UPGRADE = [("Host", "a"), ("Upgrade", "x"), ("Connection", "upgrade")]
 
 
 def mostly(usual, *others):
-    """Return ``usual``, or now and then one of ``others``."""
+    """Return ``usual``, or occasionally one of ``others``."""
     return st.sampled_from([usual] * (3 * len(others)) + list(others))
 
 
@@ -176,7 +176,7 @@ _framings = st.sampled_from([b"", b"Content-Length: 5\r\n", b"Transfer-Encoding:
 
 
 def messages(first_lines, host_fields):
-    """Generate messages that are proper, or nearly so."""
+    """Generate messages that are valid, or nearly so."""
     return st.tuples(
         first_lines,
         host_fields,
@@ -189,7 +189,7 @@ def messages(first_lines, host_fields):
 
 
 def cut(data, places):
-    """Cut ``data`` into pieces."""
+    """Split ``data`` into pieces."""
     edges = [0, *sorted({place % (len(data) + 1) for place in places}), len(data)]
     return [data[start:end] for start, end in itertools.pairwise(edges)]
 
@@ -225,7 +225,7 @@ _octets = st.sampled_from(
 
 
 def comparable(fields):
-    """Return ``fields`` with the one value that h11 changes as it has it."""
+    """Return ``fields`` with the value that h11 normalizes in its form."""
     return [
         (name, value.lower() if name.lower() == b"transfer-encoding" else value)
         for name, value in fields
@@ -233,7 +233,7 @@ def comparable(fields):
 
 
 class Understood:
-    """What h11 understands of one message."""
+    """A message as h11 parses it."""
 
     def __init__(self, connection, data, at_end):
         self.head = None
@@ -268,13 +268,13 @@ class Understood:
 
 
 def understood_request(data):
-    """Have h11 read a request."""
+    """Parse a request with h11."""
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_LARGE)
     return Understood(connection, data, at_end=False)
 
 
 def understood_response(method, data):
-    """Have h11 read the response to a ``method``."""
+    """Parse the response to a ``method`` with h11."""
     connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=_LARGE)
     connection.send(h11.Request(method=method, target="/", headers=_UPGRADE))
     connection.send(h11.EndOfMessage())
@@ -282,10 +282,10 @@ def understood_response(method, data):
 
 
 class DifferentialTestCase(SynchronousTestCase):
-    """How the two are compared."""
+    """The comparison with h11."""
 
     def compare_request(self, data, cuts=()):
-        """Hold what is accepted of a request against h11; tell whether it is, whole."""
+        """Compare an accepted request with h11; return whether all of it was accepted."""
         ours = self.read(read_request, cut(data, cuts))
         if ours.head is None or ours.framing is None:
             return False
@@ -296,7 +296,7 @@ class DifferentialTestCase(SynchronousTestCase):
         return self.compare(ours, theirs, data)
 
     def compare_response(self, method, data, cuts=()):
-        """Hold what is accepted of a response against h11; tell whether it is, whole."""
+        """Compare an accepted response with h11; return whether all of it was accepted."""
 
         def read(pieces, message):
             return read_response(pieces, method, message)
@@ -313,22 +313,22 @@ class DifferentialTestCase(SynchronousTestCase):
         return self.compare(ours, theirs, data)
 
     def read(self, read, pieces):
-        """Read as far as possible."""
+        """Parse as far as possible."""
         message = Message()
         try:
             read(pieces, message=message)
         except (HeadError, BodyError):
-            pass  # Being stricter is allowed; what has been accepted before is compared.
+            pass  # Being stricter is allowed; the part accepted before is compared.
         return message
 
     def compare(self, ours, theirs, data):
-        """Compare what heads of both kinds have, and what follows."""
+        """Compare heads of both kinds, and what follows."""
         self.assertEqual(theirs.head.http_version.decode(), ours.head.version)
         self.assertEqual(
             comparable(theirs.head.headers.raw_items()), comparable(ours.head.fields), data
         )
         if not ours.ended:
-            # The piece in which something is refused is not delivered.
+            # The piece in which something is rejected is not delivered.
             self.assertEqual(theirs.body[: len(ours.body)], ours.body, data)
             return False
         self.assertIsNone(theirs.refused, data)
@@ -345,7 +345,7 @@ class RequestTests(DifferentialTestCase):
     @examples(400)
     @given(messages(_request_lines, _host_fields), _cuts)
     def test_generated_requests(self, data, cuts):
-        """Heads, bodies, trailers and what follows are the same, whatever the cuts."""
+        """Heads, bodies, trailers and the rest are the same, however the bytes are split."""
         self.compare_request(data, cuts)
 
     @examples(400)
@@ -358,13 +358,13 @@ class RequestTests(DifferentialTestCase):
         _cuts,
     )
     def test_generated_chunks(self, data, cuts):
-        """Chunked bodies are the same, which few heads above come to."""
+        """Chunked bodies are the same; few of the messages above reach them."""
         self.compare_request(data, cuts)
 
     @examples(400)
     @given(st.integers(0, 400), _octets, _cuts)
     def test_one_byte_of_a_request_is_another(self, place, octet, cuts):
-        """No single byte makes the two disagree."""
+        """With any single byte changed, both still agree."""
         data = (
             b"POST /a HTTP/1.1\r\nHost: a:1\r\nX-A: b\r\nTransfer-Encoding: chunked\r\n\r\n"
             b"5;x=y\r\nhello\r\nA\r\n0123456789\r\n0\r\nX-B: c\r\n\r\n" + b"GET /n HTTP/1.1\r\n"
@@ -372,7 +372,7 @@ class RequestTests(DifferentialTestCase):
         self.compare_request(mutate(data, place, octet), cuts)
 
     def test_proper_requests_are_accepted_by_both(self):
-        """The comparison is not empty: what is proper gets through, whole."""
+        """The comparison is not vacuous: valid requests are accepted completely."""
         chunked = b"Host: a\r\nTransfer-Encoding: chunked\r\n\r\n"
         for data in (
             b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET",
@@ -395,13 +395,13 @@ class ResponseTests(DifferentialTestCase):
     @examples(400)
     @given(methods, messages(_status_lines, st.just(b"")), _cuts)
     def test_generated_responses(self, method, data, cuts):
-        """Heads, bodies, trailers and what follows are the same, whatever the cuts."""
+        """Heads, bodies, trailers and the rest are the same, however the bytes are split."""
         self.compare_response(method, data, cuts)
 
     @examples(400)
     @given(methods, st.integers(0, 400), _octets, _cuts)
     def test_one_byte_of_a_response_is_another(self, method, place, octet, cuts):
-        """No single byte makes the two disagree."""
+        """With any single byte changed, both still agree."""
         data = (
             b"HTTP/1.1 200 OK\r\nX-A: b\r\nTransfer-Encoding: chunked\r\n\r\n"
             b"5;x=y\r\nhello\r\nA\r\n0123456789\r\n0\r\nX-B: c\r\n\r\n" + b"HTTP/1.1 200 OK\r\n"
@@ -409,7 +409,7 @@ class ResponseTests(DifferentialTestCase):
         self.compare_response(method, mutate(data, place, octet), cuts)
 
     def test_proper_responses_are_accepted_by_both(self):
-        """The comparison is not empty: what is proper gets through, whole."""
+        """The comparison is not vacuous: valid responses are accepted completely."""
         for method, data in (
             (b"GET", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhellonext"),
             (b"GET", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: b\r\n\r\nnext"),

@@ -1,4 +1,4 @@
-"""Error answers."""
+"""Error responses."""
 
 import json
 
@@ -21,17 +21,17 @@ KUBECTL = Head("1.1", [(b"Accept", b"application/json, */*")])
 
 
 def parse(response):
-    """Split an answer into status line, fields and body."""
+    """Split a response into status line, fields and body."""
     head, body = response.split(b"\r\n\r\n", 1)
     line, *fields = head.decode("ascii").split("\r\n")
     return line, dict(field.split(": ", 1) for field in fields), body
 
 
 class StatusTests(SynchronousTestCase):
-    """``status_of`` gives each failure the status of the design."""
+    """``status_of`` maps each code to the status of the design."""
 
     def test_each_code_has_its_status(self):
-        """Section 2.2: 400, 403, 502, 503 and 504, and 502 for whatever is not foreseen."""
+        """Section 2.2: 400, 403, 502, 503 and 504; codes without a mapping are 502."""
         expected = {
             Code.BAD_DESTINATION: 400,
             Code.DENIED: 403,
@@ -51,10 +51,10 @@ class StatusTests(SynchronousTestCase):
 
 
 class AcceptTests(SynchronousTestCase):
-    """``accepts_json`` finds out who can read a Status."""
+    """``accepts_json`` determines whether the client reads a Status."""
 
     def test_json_is_asked_for_by_name(self):
-        """kubectl's and client-go's fields ask for JSON."""
+        """The fields of kubectl and client-go name JSON."""
         for field in (
             b"application/json",
             b"application/json, */*",
@@ -66,22 +66,22 @@ class AcceptTests(SynchronousTestCase):
         self.assertTrue(accepts_json([b"text/plain", b"application/json"]))
 
     def test_anything_else_gets_text(self):
-        """No field, curl's ``*/*``, other types and the weight zero do not."""
+        """No field, curl's ``*/*``, other types and a weight of 0 do not."""
         self.assertFalse(accepts_json([]))
         for field in (b"", b"*/*", b"text/plain", b"application/jsonp", b"application/json;q=0.0"):
             self.assertFalse(accepts_json([field]), field)
 
     def test_what_is_looked_at_is_short(self):
-        """Before anybody knows who asks, half a megabyte of types takes no second to read."""
+        """Before authentication, half a megabyte of types does not take a second to parse."""
         for field, read in ((b"a," * 2040 + b"application/json", True), (b"a," * 2048, False)):
             self.assertEqual(read, accepts_json([field, b"application/json"]))
 
 
 class ResponseTests(SynchronousTestCase):
-    """``error_response`` builds answers that are complete and cannot be tampered with."""
+    """``error_response`` builds complete responses, whatever their text contains."""
 
     def test_text(self):
-        """Without a wish for JSON the body is the sentence and a line end."""
+        """Without JSON in ``Accept`` the body is the message and a line end."""
         line, fields, body = parse(error_response(502, "connection refused by 10.0.0.1:80", CURL))
         self.assertEqual(line, "HTTP/1.1 502 Bad Gateway")
         self.assertEqual(body, b"connection refused by 10.0.0.1:80\n")
@@ -90,7 +90,7 @@ class ResponseTests(SynchronousTestCase):
         self.assertEqual(fields["Connection"], "close")
 
     def test_json(self):
-        """For JSON the body is a ``metav1.Status`` with the reason that belongs to the status."""
+        """With JSON the body is a ``metav1.Status`` with the reason for the status."""
         for status, reason in {
             400: "BadRequest",
             401: "Unauthorized",
@@ -122,14 +122,14 @@ class ResponseTests(SynchronousTestCase):
             )
 
     def test_line_ends_in_the_text_become_spaces(self):
-        """A text from elsewhere stays one line; it is cut when it is very long."""
+        """A text from another source stays one line, and is truncated if it is very long."""
         _, _, body = parse(error_response(502, "a\r\n\r\nHTTP/1.1 200 OK\0\x7f\u2028b\ud800", CURL))
         self.assertEqual(body, b"a HTTP/1.1 200 OK b?\n")
         _, _, body = parse(error_response(502, "x" * 5000, CURL))
         self.assertEqual(len(body), 2049)
 
     def test_the_text_in_the_status_line(self):
-        """It takes the place of the phrase if that is asked for, as one line of ASCII."""
+        """The text replaces the reason phrase on request, as one line of ASCII."""
         text = "a\r\nSet-Cookie: x\u2028\u00e9"
         line, fields, body = parse(error_response(503, text, CURL, in_status_line=True))
         self.assertEqual(line, "HTTP/1.1 503 a Set-Cookie: x ?")
@@ -137,13 +137,13 @@ class ResponseTests(SynchronousTestCase):
         self.assertEqual(body.decode(), "a Set-Cookie: x \u00e9\n")
 
     def test_further_fields_are_added(self):
-        """Fields that the caller gives stand in the head."""
+        """Additional fields are in the head."""
         _, fields, _ = parse(error_response(405, "no", CURL, headers=[("Allow", "CONNECT")]))
         self.assertEqual(fields["Allow"], "CONNECT")
 
 
 class UpgradeTests(SynchronousTestCase):
-    """Whoever asks for an upgrade is told by a ``Status``, whatever else it accepts."""
+    """A request with an upgrade gets a ``Status``, whatever it accepts."""
 
     SENTENCES = (
         "node edge-1 is not connected: its agent was last seen 3 s ago",
@@ -158,7 +158,7 @@ class UpgradeTests(SynchronousTestCase):
     )
 
     def test_every_sentence_arrives(self):
-        """SPDY and WebSocket clients show it, with the colons and the braces that it may have."""
+        """SPDY and WebSocket clients show any message, including colons and braces."""
         for protocol in (b"SPDY/3.1", b"websocket"):
             for accept in ([], [b"*/*"], [b"text/plain"], [b"application/json;q=0"]):
                 fields = [(b"Connection", b"Upgrade"), (b"Upgrade", protocol)]
@@ -169,7 +169,7 @@ class UpgradeTests(SynchronousTestCase):
                     self.assertEqual(parse(answer)[1]["Content-Type"], "application/json")
 
     def test_long_sentences(self):
-        """They are cut before the JSON is, whatever they consist of."""
+        """Long messages are truncated, rather than the JSON, whatever they contain."""
         head = Head("1.1", [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")])
         for sentence in ("no: " * 400, "\u00e9" * 2000, '"' * 3000, "\u65e5" * 900):
             answer = error_response(400, sentence, head)
@@ -182,19 +182,19 @@ class UpgradeTests(SynchronousTestCase):
         self.assertEqual(upgrade_failure(short), "x" * 600)
 
     def test_what_text_would_say(self):
-        """The decoder of these tests reads a text with a colon as its models do: as nothing."""
+        """The model of the decoder loses a text with a colon, like the real one."""
         self.assertEqual(upgrade_failure(error_response(503, self.SENTENCES[0], CURL)), "")
         without = "the server has too many connections"
         told = "unable to upgrade connection: " + without
         self.assertEqual(upgrade_failure(error_response(503, without, CURL)), told)
 
     def test_nobody_knows_who_asked(self):
-        """A head that is refused may have been that of an upgrade."""
+        """A head that is rejected may have been a request with an upgrade."""
         answer = error_response(400, "the request head is malformed: too bad", None)
         self.assertEqual(upgrade_failure(answer), "the request head is malformed: too bad")
 
     def test_what_is_no_upgrade(self):
-        """curl's offer of h2c, and a field that ``Connection`` does not name, get text."""
+        """An h2c offer of curl, and a field that ``Connection`` does not name, get text."""
         for fields in (
             [(b"Connection", b"Upgrade, HTTP2-Settings"), (b"Upgrade", b"h2c")],
             [(b"Upgrade", b"websocket")],
@@ -204,10 +204,10 @@ class UpgradeTests(SynchronousTestCase):
 
 
 class ApiFailureTests(SynchronousTestCase):
-    """``status_content`` tells clients of the Kubernetes API what the API itself would."""
+    """``status_content`` returns errors in the format of the Kubernetes API."""
 
     def test_all_of_it(self):
-        """Reason, details and when to come again stand in the Status, the latter in the head."""
+        """Reason, details and retry time are in the Status, the last also in the head."""
         failure = ApiFailure(503, "no:\ncloud", "ServerTimeout", {"kind": "pods"}, retry_after=7)
         fields, body = status_content(failure)
         self.assertEqual({b"Content-Type": b"application/json", b"Retry-After": b"7"}, dict(fields))
@@ -224,7 +224,7 @@ class ApiFailureTests(SynchronousTestCase):
         self.assertEqual(expected, json.loads(body))
 
     def test_the_usual_reason(self):
-        """Without more there is what the status says."""
+        """By default the reason is derived from the status."""
         for failure, reason in (
             (RequestFailed(400, "x"), "BadRequest"),
             (ApiFailure(404, "x"), "NotFound"),

@@ -1,4 +1,4 @@
-"""Fields of heads, and which of them a proxy passes on."""
+"""Header fields, and which of them a proxy forwards."""
 
 import re
 
@@ -30,10 +30,10 @@ def head(*fields, version="1.1"):
 
 
 class EndToEndTests(SynchronousTestCase):
-    """``end_to_end`` keeps what is meant for the other end."""
+    """``end_to_end`` keeps the end-to-end fields."""
 
     def test_fields_of_one_connection_are_left_out(self):
-        """Those of RFC 9110 section 7.6.1 go, whatever the case of their names."""
+        """The hop-by-hop fields of RFC 9110 section 7.6.1 are removed, whatever their case."""
         for name in (
             b"Connection",
             b"KEEP-ALIVE",
@@ -48,7 +48,7 @@ class EndToEndTests(SynchronousTestCase):
             self.assertEqual(end_to_end([(b"A", b"b"), (name, b"x")]), [(b"A", b"b")], name)
 
     def test_fields_that_connection_names_are_left_out(self):
-        """Each option of each Connection field is the name of such a field."""
+        """Each option of each Connection field names a field that is removed."""
         fields = [
             (b"X-One", b"1"),
             (b"Connection", b"close, X-ONE ,,\tx-two"),
@@ -61,7 +61,7 @@ class EndToEndTests(SynchronousTestCase):
         self.assertEqual(end_to_end(fields), [(b"X-Four", b"4")])
 
     def test_fields_that_frame_or_route_stay(self):
-        """A Connection field cannot make a proxy lose the length, the host or whose it is."""
+        """A Connection field cannot make a proxy drop the length, host or credentials."""
         fields = [
             (b"Connection", b"Host, Content-Length, authorization"),
             (b"Authorization", b"Bearer a"),
@@ -77,16 +77,16 @@ class EndToEndTests(SynchronousTestCase):
 
 
 class ConnectionTests(SynchronousTestCase):
-    """What heads say of their connection."""
+    """Persistence and upgrades of a connection."""
 
     def test_options(self):
-        """All members of all Connection fields, in lower case."""
+        """The members of all Connection fields are returned in lower case."""
         message = head((b"Connection", b"Close, ,X-A"), (b"A", b"b"), (b"connection", b"Upgrade"))
         self.assertEqual(connection_options(message), {b"close", b"x-a", b"upgrade"})
         self.assertEqual(connection_options(head()), set())
 
     def test_keeping_alive(self):
-        """HTTP/1.1 keeps alive unless told to close, HTTP/1.0 only when told to."""
+        """HTTP/1.1 connections persist without ``close``, HTTP/1.0 only with ``keep-alive``."""
         for version, value, expected in (
             ("1.1", None, True),
             ("1.1", b"close", False),
@@ -101,7 +101,7 @@ class ConnectionTests(SynchronousTestCase):
             self.assertIs(keeps_alive(head(*fields, version=version)), expected, (version, value))
 
     def test_upgrades(self):
-        """An upgrade is asked for by both fields under HTTP/1.1."""
+        """An upgrade is requested by both fields under HTTP/1.1."""
         connection, upgrade = (b"Connection", b"Keep-Alive, Upgrade"), (b"Upgrade", b"SPDY/3.1")
         self.assertEqual(requested_upgrade(head(connection, upgrade)), b"SPDY/3.1")
         two = head(connection, (b"upgrade", b"websocket"), upgrade)
@@ -112,24 +112,24 @@ class ConnectionTests(SynchronousTestCase):
         self.assertIsNone(requested_upgrade(head(connection, upgrade, version="1.0")))
 
     def test_an_upgrade_to_http_2_is_ignored(self):
-        """Requests behind it would be seen by nobody here."""
+        """The requests after such an upgrade would pass unchecked."""
         connection = (b"Connection", b"Upgrade, HTTP2-Settings")
         for value in (b"h2c", b"H2C", b"websocket, h2c"):
             self.assertIsNone(requested_upgrade(head(connection, (b"Upgrade", value))), value)
 
 
 class WritingTests(SynchronousTestCase):
-    """Only what is read back as the same field is written."""
+    """Only fields that are parsed as the same fields are serialized."""
 
     def test_good_fields(self):
-        """Tokens with text that may be empty and is not bound to ASCII."""
+        """Names are tokens; values may be empty, and are not limited to ASCII."""
         check_field(b"X-a_b.c!#$%&'*+^`|~1", b"")
         check_field(b"a", b'\tb \x80\xff:;,"')
         self.assertEqual(format_fields([(b"A", b"b"), (b"C", b"")]), b"A: b\r\nC: \r\n")
         self.assertEqual(format_fields([]), b"")
 
     def test_bad_fields(self):
-        """Names that are no tokens, and control characters but the tab in values."""
+        """Names that are not tokens, and control characters except the tab, are rejected."""
         names = [
             b"",
             b" ",
@@ -149,7 +149,7 @@ class WritingTests(SynchronousTestCase):
             self.assertRaises(ValueError, format_fields, [(b"A", b"b"), bad, (b"C", b"d")])
 
     def test_errors_keep_secrets(self):
-        """A value is not repeated: it may be a token, and errors are logged."""
+        """Errors do not contain the value: it may be a token, and errors are logged."""
         error = self.assertRaises(ValueError, check_field, b"Authorization", b"secret\n")
         self.assertEqual(str(error), "the value of Authorization has control characters")
 
@@ -168,7 +168,7 @@ class WritingTests(SynchronousTestCase):
         st.tuples(st.binary(max_size=4), VALUES) | st.tuples(NAMES, st.binary(max_size=4)),
     )
     def test_any_field_is_written_or_refused(self, fields, other):
-        """What is sound by RFC 9110 section 5 is written, whatever stands beside it."""
+        """Any field that is valid by RFC 9110 section 5 is serialized, with any others."""
         name, value = other
         sound = SOUND_NAME.fullmatch(name) and SOUND_VALUE.fullmatch(value)
         if sound:
@@ -177,7 +177,7 @@ class WritingTests(SynchronousTestCase):
             self.assertRaises(ValueError, format_fields, [*fields, other])
 
     def test_trailers(self):
-        """No field that frames, routes or concerns the connection may follow a body."""
+        """No field that frames or routes the message, or is hop-by-hop, may be a trailer."""
         self.assertTrue(allowed_in_trailers(b"X-Checksum"))
         for name in (b"Content-Length", b"transfer-encoding", b"Host", b"Connection", b"Trailer"):
             self.assertFalse(allowed_in_trailers(name), name)

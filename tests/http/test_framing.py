@@ -1,4 +1,4 @@
-"""Where bodies end."""
+"""The framing of bodies."""
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -40,36 +40,36 @@ class RequestTests(SynchronousTestCase):
     """``request_framing`` follows RFC 9112 section 6."""
 
     def test_no_body(self):
-        """Without fields that announce one there is none, whatever the method."""
+        """Without fields that announce a body there is none, whatever the method."""
         for method in (b"GET", b"POST", b"CONNECT"):
             self.assertEqual(of_request(method=method), NO_BODY)
 
     def test_a_length(self):
-        """Content-Length gives the length, zero included, under HTTP/1.0 too."""
+        """Content-Length is the length, including 0, under HTTP/1.0 too."""
         for value in (0, 1, 10**12, 2**63 - 1):
             for version in ("1.0", "1.1"):
                 self.assertEqual(of_request(length_field(value), version=version), length(value))
 
     def test_chunks(self):
-        """The name of the coding is read without regard to case."""
+        """The name of the coding is case-insensitive."""
         self.assertEqual(of_request(CHUNKED_FIELD), CHUNKED)
         self.assertEqual(of_request(CHUNKED_FIELD, method=b"GET"), CHUNKED)
 
     def test_a_connect_has_no_body(self):
-        """It may say so, and nothing else."""
+        """A CONNECT may only announce an empty body."""
         self.assertEqual(of_request(length_field(0), method=b"CONNECT"), NO_BODY)
         for field in (length_field(1), CHUNKED_FIELD):
             error = self.assertRaises(HeadError, of_request, field, method=b"CONNECT")
             self.assertEqual(error.status, 400)
 
     def test_other_codings_are_not_implemented(self):
-        """501 for a coding that nobody here can read."""
+        """An unsupported coding is rejected with 501."""
         for value in (b"gzip", b"gzip, chunked", b"identity", b""):
             field = (b"Transfer-Encoding", value)
             self.assertEqual(self.assertRaises(HeadError, of_request, field).status, 501)
 
     def test_ambiguities_are_refused(self):
-        """400 where two readers may disagree."""
+        """A request that parsers may interpret differently is rejected with 400."""
         for fields in (
             [length_field(1), length_field(1)],
             [length_field(1), CHUNKED_FIELD],
@@ -88,7 +88,7 @@ class RequestTests(SynchronousTestCase):
             self.assertEqual(error.status, 400, fields)
 
     def test_http_1_0_has_no_chunks(self):
-        """400, as RFC 9112 section 6.1 calls it faulty."""
+        """Chunks under HTTP/1.0 are rejected with 400; RFC 9112 section 6.1 calls them faulty."""
         error = self.assertRaises(HeadError, of_request, CHUNKED_FIELD, version="1.0")
         self.assertEqual(error.status, 400)
 
@@ -97,7 +97,7 @@ class ResponseTests(SynchronousTestCase):
     """``response_framing`` follows RFC 9112 section 6."""
 
     def test_bodies(self):
-        """A length, chunks, or all until the connection ends."""
+        """A body has a length, is chunked, or ends with the connection."""
         self.assertEqual(of_response(length_field(5)), length(5))
         self.assertEqual(of_response(length_field(0)), length(0))
         self.assertEqual(of_response(CHUNKED_FIELD), CHUNKED)
@@ -105,13 +105,13 @@ class ResponseTests(SynchronousTestCase):
         self.assertEqual(of_response(version="1.0"), UNTIL_CLOSE)
 
     def test_answers_about_a_body_have_none(self):
-        """The fields in answers to HEAD and in 304 tell what a GET would get."""
+        """The fields in responses to HEAD and in 304 describe the response to a GET."""
         for fields in ([], [length_field(5)], [CHUNKED_FIELD]):
             self.assertEqual(of_response(*fields, method=b"HEAD"), NO_BODY)
             self.assertEqual(of_response(*fields, status=304), NO_BODY)
 
     def test_answers_that_never_have_a_body(self):
-        """Interim ones and 204; an announced empty body does no harm."""
+        """Interim responses and 204 have no body; an announced empty one is accepted."""
         for status in (100, 101, 204):
             for fields in ([], [length_field(0)]):
                 self.assertEqual(of_response(*fields, status=status), NO_BODY)
@@ -120,7 +120,7 @@ class ResponseTests(SynchronousTestCase):
                 self.assertEqual(error.status, 502)
 
     def test_ambiguities_are_refused(self):
-        """502 where two readers may disagree, also where no body follows."""
+        """A response that parsers may interpret differently is 502, even without a body."""
         for fields, version in (
             ([length_field(1), length_field(1)], "1.1"),
             ([length_field(1), CHUNKED_FIELD], "1.1"),

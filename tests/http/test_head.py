@@ -1,4 +1,4 @@
-"""Reading and writing heads."""
+"""Parsing and serializing of heads."""
 
 import gc
 import itertools
@@ -25,16 +25,16 @@ CONNECT = LINE + b"Host: 127.0.0.1\r\nX-Thing: one\r\nx-thing: Two\r\n\r\n"
 
 
 def read(data, limits=None):
-    """Read a head that comes in one piece."""
+    """Parse a head in one piece."""
     reader = RequestHeadReader(limits or HeadLimits())
     return reader.feed(data), reader.early
 
 
 class HeadTests(SynchronousTestCase):
-    """``RequestHeadReader`` takes proper heads."""
+    """``RequestHeadReader`` accepts valid heads."""
 
     def test_a_head_is_read(self):
-        """Method, target, version and fields come as they were sent."""
+        """Method, target, version and fields are returned as sent."""
         head, early = read(CONNECT)
         self.assertEqual(head.method, b"CONNECT")
         self.assertEqual(head.target, b"edge-1:10250")
@@ -47,33 +47,33 @@ class HeadTests(SynchronousTestCase):
         self.assertEqual(early, b"")
 
     def test_other_methods_are_read(self):
-        """A GET is a proper head as well, with its body left alone."""
+        """A GET is a valid head as well; its body is not touched."""
         head, early = read(b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc")
         self.assertEqual((head.method, head.target, early), (b"POST", b"/x", b"abc"))
 
     def test_what_follows_a_request_without_body_is_kept_however_malformed(self):
-        """The parser's opinion of bytes behind the head does not matter."""
+        """The parser's errors about bytes after the head do not matter."""
         head, early = read(b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n\0garbage\n")
         self.assertEqual((head.method, early), (b"GET", b"\0garbage\n"))
 
     def test_http_1_0_needs_no_host(self):
-        """HTTP/1.0, as old clients speak it, is read."""
+        """HTTP/1.0, as used by old clients, is accepted."""
         head, _ = read(b"CONNECT a:1 HTTP/1.0\r\n\r\n")
         self.assertEqual(head.version, "1.0")
 
     def test_values_lose_the_white_space_around_them(self):
-        """Spaces and tabs before and behind a value are not part of it, those inside are."""
+        """White space before and after a value is removed, and kept within it."""
         head, _ = read(LINE + b"Host: x\r\nA: \t b \tc\t \r\nE:\r\nF: \t\r\n\r\n")
         self.assertEqual(head.fields[1:], [(b"A", b"b \tc"), (b"E", b""), (b"F", b"")])
 
     def test_targets_have_the_form_of_their_method(self):
-        """A path, ``*`` with OPTIONS, an authority with CONNECT."""
+        """The target is a path, ``*`` with OPTIONS, or an authority with CONNECT."""
         for line in (b"GET /a/b?c=%2e&d=[1]", b"GET //a", b"OPTIONS *", b"OPTIONS /"):
             head, _ = read(line + b" HTTP/1.1\r\nHost: a\r\n\r\n")
             self.assertEqual(head.target, line.split()[1])
 
     def test_hosts(self):
-        """Names and addresses with or without a port are hosts; an empty one says nothing."""
+        """Names and addresses with an optional port are valid; an empty Host is accepted."""
         for host in (b"edge-1", b"edge_1.example.:10250", b"[::1]:1", b"[fe80::1%25eth0]", b""):
             head, _ = read(b"GET / HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
             self.assertEqual(head.values(b"host"), [host])
@@ -81,7 +81,7 @@ class HeadTests(SynchronousTestCase):
     @examples(100)
     @given(st.lists(st.integers(0, len(CONNECT) + 7)), st.just(CONNECT + b"\r\n\r\n\0xy"))
     def test_any_cutting_gives_the_same(self, cuts, data):
-        """Head and early bytes do not depend on how the bytes were cut into pieces."""
+        """Head and early bytes do not depend on how the bytes are split."""
         reader = RequestHeadReader(HeadLimits())
         edges = [0, *sorted(cuts), len(data)]
         pieces = [data[start:end] for start, end in itertools.pairwise(edges)]
@@ -96,10 +96,10 @@ class HeadTests(SynchronousTestCase):
 
 
 class RefusalTests(SynchronousTestCase):
-    """``RequestHeadReader`` refuses what two readers may understand differently."""
+    """``RequestHeadReader`` rejects heads that parsers may interpret differently."""
 
     def assert_refused(self, data, status=400):
-        """Refused whether it comes at once or byte by byte."""
+        """Check that a head is rejected in one piece and byte by byte."""
         error = self.assertRaises(HeadError, read, data)
         self.assertEqual(error.status, status, data)
         reader = RequestHeadReader(HeadLimits())
@@ -113,7 +113,7 @@ class RefusalTests(SynchronousTestCase):
         self.assertEqual(error.status, status, data)
 
     def test_bad_lines_and_fields(self):
-        """Bare CR and LF, folding, spaces around names, control characters and the like."""
+        """Bare CR and LF, folding, spaces around names and control characters are rejected."""
         host = b"Host: x\r\n"
         for fields in (
             b"Host: x\nA: b\r\n\r\n",
@@ -139,7 +139,7 @@ class RefusalTests(SynchronousTestCase):
             self.assert_refused(LINE + fields)
 
     def test_bad_request_lines(self):
-        """Only ``METHOD TARGET HTTP/1.x`` with single spaces is a request line."""
+        """Only ``METHOD TARGET HTTP/1.x`` with single spaces is a valid request line."""
         for line in (
             b"CONNECT a:1 HTTP/1.1\n",
             b"CONNECT  a:1 HTTP/1.1\r\n",
@@ -163,7 +163,7 @@ class RefusalTests(SynchronousTestCase):
             self.assert_refused(line + b"Host: x\r\n\r\n")
 
     def test_garbage_is_refused_before_the_head_ends(self):
-        """The first impossible byte is enough: nothing waits for an empty line."""
+        """The first invalid byte is rejected, without waiting for an empty line."""
         self.assertEqual(self.assertRaises(HeadError, read, b"\x16\x03\x01").status, 400)
         self.assertEqual(self.assertRaises(HeadError, read, LINE + b"A: b\nC").status, 400)
 
@@ -173,26 +173,26 @@ class RefusalTests(SynchronousTestCase):
             self.assert_refused(b"GET " + target + b" HTTP/1.1\r\nHost: a\r\n\r\n")
 
     def test_bad_hosts(self):
-        """What is no host with a port cannot choose a node, under HTTP/1.0 neither."""
+        """Anything but a host with an optional port is rejected, under HTTP/1.0 too."""
         for host in (b"a,b", b"a b", b"user@a", b"a/b", b"a?b", b"a#b", b"a\\b", b"\xff"):
             for version in (b"1.0", b"1.1"):
                 self.assert_refused(b"GET / HTTP/%b\r\nHost: %b\r\n\r\n" % (version, host))
 
     def test_an_endless_prelude(self):
-        """Empty lines alone are no head."""
+        """Empty lines before the head are rejected."""
         self.assert_refused(b"\r\n\r\n")
 
     def test_the_error_reads_as_its_text(self):
-        """What is logged is the sentence that the caller gets."""
+        """The text of the exception is the message that the client gets."""
         error = self.assertRaises(HeadError, read, b"GET / HTTP/1.1\r\n\r\n")
         self.assertEqual(str(error), "the request needs exactly one Host field")
 
 
 class LimitTests(SynchronousTestCase):
-    """``HeadLimits`` bound a head exactly."""
+    """``HeadLimits`` are exact."""
 
     def test_bytes(self):
-        """A head of ``max_bytes`` passes, one more does not, whatever follows it."""
+        """A head of ``max_bytes`` is accepted, one more is not, whatever follows."""
         exact = HeadLimits(max_bytes=len(CONNECT))
         head, early = read(CONNECT + b"x" * 100_000, exact)
         self.assertEqual((head.method, len(early)), (b"CONNECT", 100_000))
@@ -200,20 +200,20 @@ class LimitTests(SynchronousTestCase):
         self.assertEqual(self.assertRaises(HeadError, read, CONNECT, tight).status, 431)
 
     def test_an_endless_line(self):
-        """A head that never ends is refused as soon as it is too long."""
+        """An endless head is rejected as soon as it is too long."""
         reader = RequestHeadReader(HeadLimits(max_bytes=1000))
         self.assertIsNone(reader.feed(b"CONNECT " + b"a" * 992))
         self.assertEqual(self.assertRaises(HeadError, reader.feed, b"a").status, 431)
 
     def test_fields(self):
-        """A head of ``max_fields`` fields passes, one more does not."""
+        """A head with ``max_fields`` fields is accepted, one more is not."""
         self.assertEqual(len(read(CONNECT, HeadLimits(max_fields=3))[0].fields), 3)
         error = self.assertRaises(HeadError, read, CONNECT, HeadLimits(max_fields=2))
         self.assertEqual(error.status, 431)
 
 
 class MemoryTests(SynchronousTestCase):
-    """What is held of a long head that comes in pieces."""
+    """The memory for a long head that arrives in pieces."""
 
     SIZE = 400_000
     MUCH = b"a" * SIZE
@@ -226,7 +226,7 @@ class MemoryTests(SynchronousTestCase):
     )
 
     def held(self, text, end=b""):
-        """Feed ``text`` and then ``end``; return how many bytes are held then."""
+        """Feed ``text`` and then ``end``; return how many bytes are in use then."""
         pieces = [text[start : start + 50_000] for start in range(0, len(text), 50_000)]
         gc.collect()
         tracemalloc.start()
@@ -241,17 +241,17 @@ class MemoryTests(SynchronousTestCase):
             tracemalloc.stop()
 
     def test_it_is_held_once(self):
-        """As the parser has it, and not as it came besides."""
+        """Only the parser holds it; the received bytes are not kept in addition."""
         for text in self.LONG:
             self.assertLess(self.held(text[:-1]), 1.5 * self.SIZE)
 
     def test_one_that_is_complete_is_let_go(self):
-        """Who has it may keep it; what reads the next one does not."""
+        """A complete head is released by the reader."""
         for text in self.LONG:
             self.assertLess(self.held(text[:-1], text[-1:]), 20_000)
 
     def test_one_that_is_forgotten(self):
-        """It is let go before its end."""
+        """An incomplete head can be released."""
         heads = RequestHeads(HeadLimits())
         heads.feed(CONNECT[:-1])
         reader = weakref.ref(heads._reader)
@@ -262,7 +262,7 @@ class MemoryTests(SynchronousTestCase):
     @given(st.lists(st.integers(1, 40), max_size=20))
     @examples(60)
     def test_however_it_is_cut(self, cuts):
-        """The end is found, and what follows it, also where next to nothing is kept."""
+        """The end, and what follows it, is found even if hardly any bytes are kept."""
         for lines in (self.HOST, self.HOST + b"X: \r\n", self.HOST + b"Y: 1\r\nX: 2\r\n"):
             text = b"GET / HTTP/1.1\r\n%b\r\n" % lines
             reader, rest, head = RequestHeadReader(HeadLimits()), text + b"\r\n\r\n", None
@@ -275,26 +275,26 @@ class MemoryTests(SynchronousTestCase):
 
 
 def told(head):
-    """Return what a head says."""
+    """Return the parts of a head."""
     return head.method, head.target, head.version, head.fields
 
 
 class RepeatedHeadTests(SynchronousTestCase):
-    """``RequestHeads`` reads the heads of a connection, of which many are the same."""
+    """``RequestHeads`` parses the heads of a connection, and caches the last one."""
 
     def setUp(self):
-        """Begin a connection."""
+        """Start a connection."""
         self.heads = RequestHeads(HeadLimits())
 
     def test_the_same_head_is_read_once(self):
-        """The same bytes give the same object, whatever follows them."""
+        """The same bytes return the same object, whatever follows them."""
         first = self.heads.feed(CONNECT)
         for early in (b"", b"x", CONNECT):
             self.assertIs(first, self.heads.feed(CONNECT + early))
             self.assertEqual((early, False), (self.heads.early, self.heads.begun))
 
     def test_a_head_that_differs_in_a_byte_is_read_anew(self):
-        """Nothing of the one before is left in it."""
+        """Nothing of the previous head is left in a head that differs from it in one byte."""
         first = self.heads.feed(CONNECT)
         second = self.heads.feed(CONNECT.replace(b"one", b"One"))
         for head, value in ((first, b"one"), (second, b"One")):
@@ -302,7 +302,7 @@ class RepeatedHeadTests(SynchronousTestCase):
         self.assertRaises(HeadError, self.heads.feed, CONNECT.replace(b": one", b" : one"))
 
     def test_a_head_in_pieces_is_read_to_its_end(self):
-        """The beginning of the one before is no head yet, nor is it with another end."""
+        """The start of the previous head is not a head, even with another end."""
         first = self.heads.feed(CONNECT)
         self.assertIsNone(self.heads.feed(CONNECT[:-2]))
         self.assertTrue(self.heads.begun)
@@ -312,7 +312,7 @@ class RepeatedHeadTests(SynchronousTestCase):
         self.assertIs(first, self.heads.feed(CONNECT))
 
     def test_long_heads_are_not_remembered(self):
-        """2048 bytes and 32 fields are the most that a connection keeps of the last head."""
+        """A connection caches a head of at most 2048 bytes and 32 fields."""
         start, end = LINE + b"Host: a\r\n", b"\r\n"
         padding = 2048 - len(start) - len(b"X: \r\n") - len(end)
         for lines, remembered in (
@@ -332,7 +332,7 @@ class RepeatedHeadTests(SynchronousTestCase):
     )
     @examples(60)
     def test_heads_in_a_row_are_read_as_each_by_itself(self, methods, cuts):
-        """However the bytes are cut, each head says what it says alone."""
+        """However the bytes are split, each head is parsed as if it were alone."""
         stream = b"".join(b"%b / HTTP/1.1\r\nHost: a\r\n\r\n" % method for method in methods)
         heads, found, held = RequestHeads(HeadLimits()), [], b""
         for size in [*cuts, len(stream)]:
@@ -346,7 +346,7 @@ class RepeatedHeadTests(SynchronousTestCase):
         self.assertEqual(methods, found)
 
     def test_what_is_derived_of_a_head_is_found_once(self):
-        """What was raised is raised again."""
+        """The result is cached; an exception is not."""
         calls = []
 
         def derive(head):
@@ -369,16 +369,16 @@ RESPONSE = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 3\r\nX-A: b \r\n\r\
 
 
 def read_response(data, limits=None):
-    """Read the head of a response that comes in one piece."""
+    """Parse a response head in one piece."""
     reader = ResponseHeadReader(limits or HeadLimits())
     return reader.feed(data), reader.early
 
 
 class ResponseHeadTests(SynchronousTestCase):
-    """``ResponseHeadReader`` takes proper heads and answers for no others."""
+    """``ResponseHeadReader`` accepts valid heads only."""
 
     def test_a_head_is_read(self):
-        """Version, status, reason and fields come as they were sent."""
+        """Version, status, reason and fields are returned as sent."""
         head, early = read_response(RESPONSE + b"abc")
         self.assertEqual((head.version, head.status, head.reason), ("1.1", 206, b"Partial Content"))
         self.assertEqual(head.fields, [(b"Content-Length", b"3"), (b"X-A", b"b")])
@@ -386,7 +386,7 @@ class ResponseHeadTests(SynchronousTestCase):
         self.assertEqual(early, b"abc")
 
     def test_other_heads_are_read(self):
-        """Interim and final ones, with and without a reason, of HTTP/1.0 too."""
+        """Interim and final responses, with and without a reason, and of HTTP/1.0."""
         for line, expected in (
             (b"HTTP/1.1 100 Continue", ("1.1", 100, b"Continue")),
             (b"HTTP/1.1 101 Switching Protocols", ("1.1", 101, b"Switching Protocols")),
@@ -402,7 +402,7 @@ class ResponseHeadTests(SynchronousTestCase):
     @examples(100)
     @given(st.lists(st.integers(0, len(RESPONSE) + 3)))
     def test_any_cutting_gives_the_same(self, cuts):
-        """Head and early bytes do not depend on how the bytes were cut into pieces."""
+        """Head and early bytes do not depend on how the bytes are split."""
         data = RESPONSE + b"abc"
         reader = ResponseHeadReader(HeadLimits())
         head, rest = None, b""
@@ -415,7 +415,7 @@ class ResponseHeadTests(SynchronousTestCase):
         self.assertEqual(reader.early + rest, b"abc")
 
     def test_bad_status_lines(self):
-        """Only ``HTTP/1.x STATUS REASON`` with single spaces is a status line."""
+        """Only ``HTTP/1.x STATUS REASON`` with single spaces is a valid status line."""
         for line in (
             b"HTTP/1.1  200 OK\r\n",
             b" HTTP/1.1 200 OK\r\n",
@@ -440,12 +440,12 @@ class ResponseHeadTests(SynchronousTestCase):
             self.assertEqual(error.status, 502, line)
 
     def test_a_switch_to_nothing(self):
-        """A 101 says to what it switches (RFC 9110 section 15.2.2)."""
+        """A 101 has to name its protocol (RFC 9110 section 15.2.2)."""
         data = b"HTTP/1.1 101 Switching Protocols\r\n\r\n"
         self.assertEqual(self.assertRaises(HeadError, read_response, data).status, 502)
 
     def test_limits(self):
-        """More bytes or fields than allowed are the fault of the server: 502."""
+        """Exceeding the limits is the server's fault: 502."""
         read_response(RESPONSE, HeadLimits(max_bytes=len(RESPONSE), max_fields=2))
         for limits in (HeadLimits(max_bytes=len(RESPONSE) - 1), HeadLimits(max_fields=1)):
             error = self.assertRaises(HeadError, read_response, RESPONSE, limits)
@@ -453,10 +453,10 @@ class ResponseHeadTests(SynchronousTestCase):
 
 
 class FormatTests(SynchronousTestCase):
-    """Heads are written so that they are read as what was meant."""
+    """Heads are serialized so that they are parsed as intended."""
 
     def test_a_request(self):
-        """What is written is what a reader gets."""
+        """A reader returns what was serialized."""
         fields = [(b"Host", b"a:1"), (b"X-A", b""), (b"x-a", b"\xe9 \t b")]
         data = format_request_head(b"POST", b"/a?b", fields)
         self.assertEqual(
@@ -467,18 +467,18 @@ class FormatTests(SynchronousTestCase):
         self.assertEqual(head.fields, fields)
 
     def test_a_response(self):
-        """What is written is what a reader gets."""
+        """A reader returns what was serialized."""
         data = format_response_head(404, b"Not Found", [(b"A", b"b")])
         self.assertEqual(data, b"HTTP/1.1 404 Not Found\r\nA: b\r\n\r\n")
         self.assertEqual(read_response(data)[0].fields, [(b"A", b"b")])
 
     def test_a_head_without_fields(self):
-        """The empty line follows the start line, also without a reason."""
+        """The empty line follows the start line, even without a reason."""
         self.assertEqual(format_response_head(100, b"", []), b"HTTP/1.1 100 \r\n\r\n")
         self.assertEqual(format_request_head(b"GET", b"/", []), b"GET / HTTP/1.1\r\n\r\n")
 
     def test_bad_start_lines(self):
-        """Nothing goes into a start line that would end it or divide it otherwise."""
+        """Anything that would end or split a start line is rejected."""
         for method, target in (
             (b"", b"/"),
             (b"GET ", b"/"),

@@ -1,4 +1,4 @@
-"""How many connections a pool makes, and who waits for one."""
+"""The limits of a pool's connections, and its queue."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ ENDED = b"0\r\n\r\n"
 
 
 class BoundTests(PoolTestCase):
-    """How many connections there are."""
+    """The number of connections."""
 
     def test_waiting(self):
-        """Who comes beyond the bound waits for one that becomes free, in order."""
+        """A request above the limit waits until a connection becomes free, in order."""
         first, second = self.new(), self.new()
         self.begin(first)
         self.begin(second)
@@ -32,7 +32,7 @@ class BoundTests(PoolTestCase):
         self.assert_statistics(waiting=0, connects=2)
 
     def test_many_clients(self):
-        """200 at once stay at the bound, and all are served."""
+        """200 concurrent requests stay within the limit, and all are served."""
         pool = ConnectionPool(self.clock, self.connect, PoolSettings())
         self.addCleanup(pool.close)
         self.pool = pool
@@ -48,7 +48,7 @@ class BoundTests(PoolTestCase):
         self.assertEqual(32, len(set(served)))
 
     def test_lost_connection_makes_room(self):
-        """When one is lost, who waits gets a new one."""
+        """When a connection is lost, a waiting request gets a new one."""
         first, second = self.new(), self.new()
         self.begin(first)
         self.begin(second)
@@ -57,7 +57,7 @@ class BoundTests(PoolTestCase):
         self.assertIs(self.succeed(), self.successResultOf(third))
 
     def test_failed_attempt_makes_room(self):
-        """When an attempt fails, who waits gets the next."""
+        """When an attempt fails, a waiting request gets the next one."""
         acquired = [self.ask() for _ in range(3)]
         self.attempts.pop(0).errback(ConnectError())
         self.failureResultOf(acquired[0], ConnectError)
@@ -67,7 +67,7 @@ class BoundTests(PoolTestCase):
         self.assertIs(self.succeed(), self.successResultOf(acquired[1]))
 
     def test_long_uses_do_not_count(self):
-        """An answer that goes on for longer than a second gives its place to others."""
+        """A response that takes longer than a second frees its place."""
         first, second = self.new(), self.new()
         self.begin(first)
         self.begin(second)
@@ -81,7 +81,7 @@ class BoundTests(PoolTestCase):
         self.assert_statistics(in_use=3)
 
     def test_answers_that_have_not_begun_count(self):
-        """However long an answer takes to begin, nobody gets its place."""
+        """A response that has not begun keeps its place, however long that takes."""
         first, second = self.new(), self.new()
         self.begin(first)
         self.begin(second)
@@ -91,7 +91,7 @@ class BoundTests(PoolTestCase):
         self.assert_statistics(in_use=2, waiting=1)
 
     def test_slow_origin(self):
-        """200 who ask one that takes 1.5 s for each answer share 32 connections."""
+        """200 requests to an origin that takes 1.5 s for each share 32 connections."""
         self.many()
         served = []
         for _ in range(200):
@@ -110,7 +110,7 @@ class BoundTests(PoolTestCase):
         self.assert_statistics(connects=32, refusals=0, waiting=0, in_use=0)
 
     def test_refused_upgrades(self):
-        """300 who ask for an upgrade that is refused share 32 connections."""
+        """300 requests for an upgrade that is refused share 32 connections."""
         self.many()
         served = []
         for _ in range(300):
@@ -125,14 +125,14 @@ class BoundTests(PoolTestCase):
         self.assert_statistics(connects=32, waiting=0)
 
     def test_streams_do_not_starve_requests(self):
-        """However many streams there are, short requests get connections."""
+        """Short requests get connections, however many streams there are."""
         for _ in range(100):
             self.follow(self.new())
         self.use(self.new())
         self.assertEqual(2, self.acquire().requests + 1)
 
     def test_long_use_comes_back(self):
-        """A connection that was long in use is kept within the bound only."""
+        """A connection that was in long use is kept only within the limit."""
         stream = self.new()
         self.follow(stream)
         first, second = self.new(), self.new()
@@ -144,7 +144,7 @@ class BoundTests(PoolTestCase):
         self.assertTrue(stream.reusable)
 
     def test_upgrades_do_not_count(self):
-        """Once it has its 101 an upgrade gives its place to others, at once."""
+        """An upgrade frees its place as soon as it has its 101."""
         first, second = self.new(), self.new()
         third = self.ask()
         self.upgrade(first)
@@ -155,7 +155,7 @@ class BoundTests(PoolTestCase):
         self.assert_statistics(in_use=3, idle=1)
 
     def test_upgrades_that_wait_count(self):
-        """An upgrade that waits for its 101 counts as every request does."""
+        """An upgrade that waits for its 101 counts like any request."""
         for _ in range(2):
             self.begin(self.new(), upgrade=True)
         self.ask()
@@ -163,7 +163,7 @@ class BoundTests(PoolTestCase):
         self.assertEqual([], self.attempts)
 
     def test_lasting(self):
-        """What will last does not count, while its answer has not begun either."""
+        """A lasting request does not count, even before its response has begun."""
         for _ in range(5):
             self.begin(self.new(lasting=True))
         first = self.new()
@@ -176,7 +176,7 @@ class BoundTests(PoolTestCase):
         self.assert_statistics(in_use=9, waiting=0)
 
     def test_lasting_answers(self):
-        """That the answer of such a request goes on for long gives nobody a place."""
+        """A long response to such a request does not free a place."""
         self.follow(self.new(lasting=True))
         self.new()
         self.new()
@@ -184,7 +184,7 @@ class BoundTests(PoolTestCase):
         self.assertEqual([], self.attempts)
 
     def test_lasting_attempts_do_not_count(self):
-        """Nor does it while its connection is made, and when that fails."""
+        """The connection attempt of a lasting request does not count, nor does its failure."""
         self.begin(self.new())
         lasting = [self.ask(lasting=True) for _ in range(3)]
         for attempt in self.attempts:
@@ -197,7 +197,7 @@ class BoundTests(PoolTestCase):
         self.assertEqual([], self.attempts)
 
     def test_refused_upgrade(self):
-        """An upgrade that was refused leaves a connection to use."""
+        """A refused upgrade leaves a reusable connection."""
         connection = self.new()
         self.use(connection)
         self.assertIs(connection, self.acquire())
@@ -206,7 +206,7 @@ class BoundTests(PoolTestCase):
         self.assert_statistics(connects=1, in_use=1)
 
     def test_too_many_waiting(self):
-        """Beyond a bound nobody may wait."""
+        """Above the limit of the queue, a request is rejected."""
         waiting = [self.ask() for _ in range(5)][2:]
         error = self.failureResultOf(self.ask(), PoolBusy)
         self.assertIn("too many", str(error.value))
@@ -217,7 +217,7 @@ class BoundTests(PoolTestCase):
         self.assert_statistics(waiting=0)
 
     def test_waiting_too_long(self):
-        """Nor for ever."""
+        """A request is rejected after the waiting timeout."""
         self.begin(self.new())
         self.begin(self.new())
         waiting = self.ask()
@@ -228,7 +228,7 @@ class BoundTests(PoolTestCase):
         self.assert_statistics(waiting=0, refusals=1, in_use=2)
 
     def many(self):
-        """Have a pool with the usual settings."""
+        """Create a pool with the default settings."""
 
         def connect(key, caller):
             connection = ClientConnection(self.clock)
@@ -239,7 +239,7 @@ class BoundTests(PoolTestCase):
         self.addCleanup(self.pool.close)
 
     def test_fresh_waits(self):
-        """Who needs a new one waits for room, not for an old one."""
+        """A request for a fresh connection waits for a place rather than an idle connection."""
         first, second = self.new(), self.new()
         self.begin(first)
         self.begin(second)
@@ -250,12 +250,12 @@ class BoundTests(PoolTestCase):
 
 
 class TotalTests(PoolTestCase):
-    """How many connections there are, with those that are in use for long."""
+    """The total number of connections, those in long use included."""
 
     settings = PoolSettings(max_per_key=2, max_connections_per_key=4)
 
     def test_long_uses(self):
-        """When all are in use for long the next is refused at once, also one that would last."""
+        """If all connections are in long use, any further request is rejected at once."""
         streams = [self.new() for _ in range(2)]
         for stream in streams:
             self.follow(stream)
@@ -269,14 +269,14 @@ class TotalTests(PoolTestCase):
         self.new()
 
     def test_attempts(self):
-        """Those that are being made are counted, too."""
+        """Connection attempts count, too."""
         for _ in range(4):
             self.ask(lasting=True)
         self.failureResultOf(self.ask(lasting=True), PoolBusy)
         self.assertEqual(4, len(self.attempts))
 
     def test_short_uses(self):
-        """While some are in use for a short time, the next waits for them if it is short, too."""
+        """While some are in short use, a short request waits; a lasting one is rejected."""
         for _ in range(3):
             self.follow(self.new())
         short = self.new()
@@ -288,7 +288,7 @@ class TotalTests(PoolTestCase):
         self.assertIs(short, self.successResultOf(waiting))
 
     def test_fresh(self):
-        """For a new one an idle one goes."""
+        """A fresh connection replaces an idle one."""
         for _ in range(3):
             self.follow(self.new())
         old = self.new()
@@ -298,10 +298,10 @@ class TotalTests(PoolTestCase):
 
 
 class CancelTests(PoolTestCase):
-    """Who gives up."""
+    """Cancelled requests."""
 
     def test_attempt(self):
-        """The attempt that was made for it is canceled, and makes room."""
+        """Cancelling a request cancels its connection attempt, and frees its place."""
         acquired = [self.ask() for _ in range(3)]
         canceled = self.attempts[0]
         acquired[0].cancel()
@@ -313,7 +313,7 @@ class CancelTests(PoolTestCase):
         self.assertTrue(self.attempts[2].called)
 
     def test_waiting(self):
-        """Its place in the queue goes to the next."""
+        """Cancelling a waiting request frees its place in the queue."""
         first = self.new()
         second = self.new()
         self.begin(first)
@@ -326,7 +326,7 @@ class CancelTests(PoolTestCase):
         self.assert_statistics(waiting=0)
 
     def test_by_who_is_served_next(self):
-        """Who gets a place by a failure may cancel the one whose attempt has failed."""
+        """A request served after a failure may cancel the one whose attempt has failed."""
         first, second = self.new(), self.new()
         failing, next_one = self.ask(), self.ask()
         next_one.addErrback(lambda failure: failing.cancel())

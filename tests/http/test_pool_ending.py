@@ -1,4 +1,4 @@
-"""How a pool and its connections end."""
+"""Closing of a pool and its connections."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from yurttunnel.http.pool import PoolBusy
 
 
 class EndTests(PoolTestCase):
-    """Ending a pool."""
+    """Closing of a pool."""
 
     def test_who_uses_what(self):
-        """Each connection is idle, or in use by its caller."""
+        """Each connection is either idle, or in use by its caller."""
         used, idle = self.new(caller="a"), self.new(caller="b")
         self.use(idle)
         self.assertEqual([(used, "a")], list(self.pool.lent()))
@@ -21,7 +21,7 @@ class EndTests(PoolTestCase):
         self.assertEqual({used: "a", idle: "c"}, dict(self.pool.lent()))
 
     def test_close_idle(self):
-        """What is idle is closed, what is used goes on."""
+        """Idle connections are closed, those in use are not."""
         first, second = self.new(), self.new()
         self.use(first)
         receiver = self.begin(second)
@@ -32,14 +32,14 @@ class EndTests(PoolTestCase):
         self.assertIs(second, self.acquire())
 
     def test_close_idle_of_some(self):
-        """What is idle of other keys is kept."""
+        """Idle connections of other keys are kept."""
         first = self.new()
         self.use(first)
         self.pool.close_idle(lambda key: False)
         self.assertTrue(first.reusable)
 
     def test_not_kept(self):
-        """What is not to be kept is closed when it becomes free."""
+        """A connection that ``keeps`` rejects is closed when it becomes free."""
         first = self.new()
         self.begin(first)
         asked = []
@@ -49,7 +49,7 @@ class EndTests(PoolTestCase):
         self.assertEqual(1, len(asked))
 
     def test_drain(self):
-        """After that nothing is kept."""
+        """After a drain no connection is kept."""
         first, second = self.new(), self.new()
         self.use(first)
         self.begin(second)
@@ -61,7 +61,7 @@ class EndTests(PoolTestCase):
         self.assert_statistics(idle=0, in_use=0)
 
     def test_close_all_of_some(self):
-        """Whatever concerns some keys ends at once: what is used, idle, being made, waited for."""
+        """Everything of the given keys ends at once: in use, idle, connecting and waiting."""
         other, idle, follower = self.new(key="other"), self.new(key="idle"), self.new()
         self.use(idle)
         self.follow(follower)
@@ -79,7 +79,7 @@ class EndTests(PoolTestCase):
         self.assertIs(other, self.acquire(key="other"))
 
     def test_who_is_refused_has_others_wait_no_more(self):
-        """All ends all the same."""
+        """A rejected request may cancel other waiting ones."""
         self.new(), self.new()
         first, second = self.ask(), self.ask()
         told = []
@@ -91,7 +91,7 @@ class EndTests(PoolTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_close(self):
-        """Everything ends at once, and no call is left."""
+        """Everything ends at once, and no delayed call is left."""
         used = self.new()
         receiver = self.begin(used)
         attempt = self.ask()

@@ -1,4 +1,4 @@
-"""Connections are kept and used again."""
+"""Reuse of connections."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from yurttunnel.http.pool import ConnectionPool, PoolSettings
 
 
 class ReuseTests(PoolTestCase):
-    """Connections are used again."""
+    """Connections are reused."""
 
     def test_reused(self):
-        """A connection that is free is given out again."""
+        """A free connection is reused."""
         first = self.new()
         self.assertEqual(0, first.requests)
         self.use(first)
@@ -26,7 +26,7 @@ class ReuseTests(PoolTestCase):
         self.assert_statistics(in_use=0, idle=1)
 
     def test_newest_first(self):
-        """The one used last is given out first, so that the others can go."""
+        """The most recently used connection is reused first, so that the others can time out."""
         first, second = self.new(), self.new()
         self.use(second)
         self.use(first)
@@ -41,7 +41,7 @@ class ReuseTests(PoolTestCase):
         self.assertEqual("other", self.attempts[0].key)
 
     def test_lost(self):
-        """A connection that is lost, or has ended, is not given out."""
+        """A connection that is lost or has ended is not reused."""
         first, second = self.new(), self.new()
         self.use(first)
         self.use(second)
@@ -53,7 +53,7 @@ class ReuseTests(PoolTestCase):
         self.assert_statistics(idle=0, in_use=0)
 
     def test_closed_by_the_origin(self):
-        """One whose response says so is not kept."""
+        """A connection that its origin closes is not kept."""
         connection = self.new()
         self.begin(connection)
         connection.transport.receive(
@@ -63,7 +63,7 @@ class ReuseTests(PoolTestCase):
         self.assert_statistics(idle=0, in_use=0)
 
     def test_idle_timeout(self):
-        """One that nobody needs is closed."""
+        """An idle connection is closed after the timeout."""
         connection = self.new()
         self.use(connection)
         self.clock.advance(59.9)
@@ -74,14 +74,14 @@ class ReuseTests(PoolTestCase):
         self.assert_statistics(idle=0)
 
     def test_fresh(self):
-        """Who asks for a new one does not get an old one."""
+        """A request for a fresh connection does not get an idle one."""
         old = self.new()
         self.use(old)
         self.assertIsNot(old, self.new(fresh=True))
         self.assertTrue(old.reusable)
 
     def test_fresh_within_the_bound(self):
-        """For a new one an old one is closed where there is no room."""
+        """If there is no place for a fresh connection, an idle one is closed."""
         first, second = self.new(), self.new()
         self.use(first)
         self.use(second)
@@ -90,7 +90,7 @@ class ReuseTests(PoolTestCase):
         self.assertTrue(second.reusable)
 
     def test_lost_while_it_was_made(self):
-        """A connection that has ended already is a failure, of which nothing was sent."""
+        """A connection that has ended already is a failure before anything was sent."""
         acquired = self.ask()
         connection = ClientConnection(self.clock)
         MemoryConnection(self.clock).open(connection).break_off(ConnectionLost())
@@ -98,7 +98,7 @@ class ReuseTests(PoolTestCase):
         self.assertTrue(self.failureResultOf(acquired, ExchangeFailed).value.unanswered)
 
     def test_failure(self):
-        """An attempt that fails fails for who waits for it, and makes room."""
+        """A failed attempt fails its request, and frees its place."""
         for _ in range(5):
             acquired = self.ask()
             self.attempts.pop().errback(ConnectError())
@@ -107,7 +107,7 @@ class ReuseTests(PoolTestCase):
         self.assertEqual({}, self.pool._origins)
 
     def test_failures_at_once(self):
-        """Where connecting fails before anybody waits for it, each who waits is told that once."""
+        """If connecting fails synchronously, each waiting request fails once."""
         used = self.new(), self.new()
         waiting = [self.ask() for _ in range(3)]
         self.pool.connect = lambda key, caller: fail(ConnectError())
@@ -119,7 +119,7 @@ class ReuseTests(PoolTestCase):
         self.assertEqual({}, self.pool._origins)
 
     def test_failures_at_once_of_several_origins(self):
-        """An origin is forgotten once the last who waits for it has been told so."""
+        """An origin is removed once its last waiting request has failed."""
         self.settings = PoolSettings(max_per_key=2, max_waiting=3, max_connections_per_key=2)
         self.pool = ConnectionPool(
             self.clock, self.connect, self.settings, together=lambda key: "all"
@@ -134,7 +134,7 @@ class ReuseTests(PoolTestCase):
         self.assertEqual(["node"], list(self.pool._origins))
 
     def test_connect_raises(self):
-        """So is one that raises."""
+        """An exception while connecting fails the request."""
         pool = ConnectionPool(self.clock, lambda key, caller: 1 / 0)
         self.failureResultOf(pool.take("node"), ZeroDivisionError)
 

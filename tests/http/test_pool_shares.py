@@ -1,4 +1,4 @@
-"""What each caller has of a pool."""
+"""The shares of callers in a pool."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from yurttunnel.http.pool import ConnectionPool, PoolBusy, PoolSettings
 
 
 class ShareTests(PoolTestCase):
-    """No caller shuts an origin for others, whatever it does there."""
+    """No caller locks others out of an origin."""
 
     settings = PoolSettings()
 
     def served(self, caller, **arguments):
-        """Have connections made for as much as a caller asks for; give how many it gets."""
+        """Connect as many requests of a caller as possible; return how many."""
         for _ in range(2000):
             self.ask(caller=caller, **arguments)
         made = len(self.attempts)
@@ -25,7 +25,7 @@ class ShareTests(PoolTestCase):
         return made
 
     def test_answers_that_never_begin(self):
-        """One who waits for as many as can be has half; others are served, for hours."""
+        """A caller with many unanswered requests has half; others are served, for hours."""
         self.assertEqual(16, self.served("mallory"))
         for _ in range(60):
             self.use(self.new(caller="jane"))
@@ -34,12 +34,12 @@ class ShareTests(PoolTestCase):
         self.assertEqual(16, self.pool.statistics.in_use)
 
     def test_many_who_do_so(self):
-        """Each leaves as many as it has, so it takes some to leave nothing."""
+        """Each caller leaves as many as it has, so it takes several to use up all."""
         shares = [self.served(f"mallory {number}") for number in range(6)]
         self.assertEqual([16, 8, 4, 2, 1, 1], shares)
 
     def test_upgrades_have_their_own(self):
-        """However many short requests and uploads wait, they begin, of whichever caller."""
+        """However many short requests and uploads wait, any caller's upgrades are served."""
         for number in range(40):
             for upload in (False, True):
                 self.served(f"mallory {number}", upload=upload)
@@ -48,20 +48,20 @@ class ShareTests(PoolTestCase):
         self.assert_statistics(in_use=66)
 
     def test_upgrades_that_never_begin(self):
-        """They leave others room for theirs, and take nothing of what is short."""
+        """Unanswered upgrades leave room for those of others, and do not affect short requests."""
         self.assertEqual(16, self.served("mallory", upgrade=True))
         self.upgrade(self.new(caller="jane", upgrade=True))
         self.use(self.new(caller="mallory"))
 
     def test_who_connects(self):
-        """What is to last is connected to for its caller, all else for everybody."""
+        """Only lasting requests and upgrades connect in the name of their caller."""
         for arguments in ({}, {"upload": True}, {"lasting": True}, {"upgrade": True}):
             self.ask(caller="jane", **arguments)
         told = [attempt.caller for attempt in self.attempts]
         self.assertEqual([None, None, "jane", "jane"], told)
 
     def test_those_who_wait(self):
-        """One has half of the places to wait, too, of each kind."""
+        """A caller has half of the places in each queue, too."""
         for arguments in ({}, {"upgrade": True}, {"upload": True}):
             self.served("mallory", **arguments)
             self.assert_statistics(waiting=512)
@@ -73,7 +73,7 @@ class ShareTests(PoolTestCase):
             self.assert_statistics(waiting=0)
 
     def test_what_lasts(self):
-        """One has half of all the connections, however they came to last."""
+        """A caller has half of all connections, for any kind of long use."""
         self.assertEqual(512, self.served("mallory", lasting=True))
         error = self.failureResultOf(self.ask(caller="mallory", lasting=True), PoolBusy)
         self.assertIn("for long", str(error.value))
@@ -82,7 +82,7 @@ class ShareTests(PoolTestCase):
         self.use(self.new(caller="jane"))
 
     def test_what_turns_out_to_last(self):
-        """Upgrades and answers that go on count in what their caller has of all."""
+        """Upgrades and long responses count in their caller's share of all connections."""
         for _ in range(256):
             self.upgrade(self.new(caller="mallory", upgrade=True))
             self.follow(self.new(caller="mallory"))
@@ -93,10 +93,10 @@ class ShareTests(PoolTestCase):
 
 
 class TogetherTests(ShareTests):
-    """No caller gets more of a node by asking at several of its ports, or addresses."""
+    """No caller gets more of a node by using several of its ports or addresses."""
 
     def setUp(self):
-        """Have keys belong together whose nodes are the same."""
+        """Group keys with the same node."""
         super().setUp()
         self.pool = ConnectionPool(
             self.clock, self.connect, self.settings, together=lambda key: key[0]
@@ -104,12 +104,12 @@ class TogetherTests(ShareTests):
         self.addCleanup(self.pool.close)
 
     def ask(self, key=("edge-1", 10250), **arguments):
-        """Ask for a connection."""
+        """Request a connection."""
         return super().ask(key, **arguments)
 
     def test_what_lasts_at_several_ports(self):
-        """One has half of all that there may be in use, wherever; others, and other nodes, have
-        theirs.
+        """A caller has half of all connections in use of a node, at any ports; other callers and
+        nodes are not affected.
         """
         others = [("edge-1", port) for port in (10255, 9100, 9443)]
         for number in range(256):
@@ -126,7 +126,7 @@ class TogetherTests(ShareTests):
         self.assertEqual(512, self.served("mallory", key=others[0], lasting=True))
 
     def test_a_place_is_given_to_who_waits_at_another_port(self):
-        """Whichever port of a node frees it; those of other nodes are not concerned."""
+        """It does not matter which port of a node frees the place; other nodes are not affected."""
         kubelet, metrics = ("edge-1", 10250), ("edge-1", 10255)
         followed = [self.new(key=kubelet, lasting=True) for _ in range(1023)]
         self.begin(self.new(key=metrics))
@@ -141,7 +141,7 @@ class TogetherTests(ShareTests):
         self.assertEqual([], self.attempts)
 
     def test_ports_take_turns(self):
-        """Of those who wait at several ports none waits for all of another port."""
+        """Waiting requests of several ports are served in turn."""
         followed = [self.new(lasting=True) for _ in range(1022)]
         ports = [("edge-1", port) for port in (10255, 10250, 9100)]
         for key in ports[:2]:
@@ -156,7 +156,7 @@ class TogetherTests(ShareTests):
         self.assertEqual(1, self.pool.statistics.waiting)
 
     def test_refused_ports_are_forgotten(self):
-        """One that is asked for while all places are taken leaves nothing behind."""
+        """An origin that is requested while all places are taken leaves nothing behind."""
         for _ in range(1024):
             self.begin(self.new(lasting=True))
         for port in range(10):
@@ -164,7 +164,7 @@ class TogetherTests(ShareTests):
         self.assertEqual(1, len(self.pool._origins))
 
     def test_a_port_that_was_forgotten_before(self):
-        """What had it does not have the one forgotten that has it now."""
+        """A removed origin does not remove the new one with the same key."""
         first = self.new()
         [former] = self.pool._origins.values()
         first.transport.loseConnection()
@@ -175,7 +175,7 @@ class TogetherTests(ShareTests):
         self.assertEqual(1, len(self.pool._origins))
 
     def test_the_end_while_several_ports_are_waited_for(self):
-        """Nobody is given a place that the end has freed."""
+        """No waiting request gets a place that the closing has freed."""
         self.begin(self.new())
         for _ in range(1023):
             self.begin(self.new(lasting=True))
@@ -188,7 +188,7 @@ class TogetherTests(ShareTests):
         self.assertEqual({}, self.pool._origins)
 
     def test_nothing_is_kept(self):
-        """What is counted for nodes that are gone is forgotten, and not while one port is used."""
+        """The places of a node are released when it is gone, but not while one port is in use."""
         kept = self.new()
         gone = self.new(key=("edge-1", 10255))
         for connection in (kept, gone):

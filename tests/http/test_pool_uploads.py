@@ -10,16 +10,16 @@ from yurttunnel.http.pool import PoolBusy, PoolSettings
 
 
 class UploadTests(PoolTestCase):
-    """Uploads have connections of their own, and each caller its share of these."""
+    """Uploads have their own limit, and each caller a share of it."""
 
     settings = PoolSettings(max_per_key=2, max_uploads_per_key=4, max_waiting=4)
 
     def upload(self, caller):
-        """Ask for a connection for an upload."""
+        """Request a connection for an upload."""
         return self.ask(upload=True, caller=caller)
 
     def test_beside_the_others(self):
-        """Neither takes anything from the other, waiting for it included."""
+        """Uploads and other requests do not affect each other, including their queues."""
         for caller in "abcd":
             self.upload(caller)
         for caller in "efgh":
@@ -35,8 +35,8 @@ class UploadTests(PoolTestCase):
         self.assertEqual(6, len(self.attempts))
 
     def test_the_share_of_a_caller(self):
-        """One has as many as it leaves free, half if it is alone, of the connections and of the
-        places; the others pass it by.
+        """A caller may use as many connections and queue places as remain free, half if it is the
+        only one; other callers overtake it.
         """
         for _ in range(4):
             self.upload("a")
@@ -59,7 +59,7 @@ class UploadTests(PoolTestCase):
         self.assertNoResult(self.asked[3])
 
     def test_what_lasts_is_an_upload_first(self):
-        """Its answer has to begin and go on before it does not count any more."""
+        """A lasting upload counts as an upload until its response has been running for a second."""
         for _ in range(2):
             self.ask(upload=True, lasting=True, caller="a")
         waits = self.upload("a")
@@ -71,7 +71,7 @@ class UploadTests(PoolTestCase):
         self.successResultOf(waits)
 
     def test_uploads_that_end(self):
-        """Failures, cancellations and lost connections make room as well."""
+        """Failures, cancellations and lost connections free places as well."""
         asked = [self.upload(caller) for caller in "aabc"]
         asked[0].cancel()
         self.failureResultOf(asked[0], CancelledError)

@@ -1,4 +1,4 @@
-"""Forwarding: what is passed on each way, connections that are kept, and deadlines."""
+"""Forwarding: both directions, keep-alive connections, and timeouts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from yurttunnel.http.relay import (
 
 
 class ForwardTests(RelayTestCase):
-    """What is passed on, and how."""
+    """Forwarding of requests and responses."""
 
     def test_simple(self):
-        """A request and its response pass, in one write each, and connections are kept."""
+        """Request and response are forwarded in one write each, and connections are kept."""
         for number in range(3):
             self.send(request(b"/%d?q" % number, b"X-A: b"))
             self.assertEqual(request(b"/%d?q" % number, b"X-A: b"), self.origin.segments[-1])
@@ -30,7 +30,7 @@ class ForwardTests(RelayTestCase):
         self.assertEqual([None] * 3, self.ends)
 
     def test_one_request_for_many_exchanges(self):
-        """What is written once is sent each time, with what is of one exchange alone behind it."""
+        """A serialized request is sent each time, with the fields of one exchange appended."""
         self.pool = ConnectionPool(self.clock, self.connect)
         self.addCleanup(self.pool.close)
         fields = [(b"Host", b"node"), (b"Connection", b"X-Mine"), (b"X-Mine", b"1")]
@@ -50,7 +50,7 @@ class ForwardTests(RelayTestCase):
         self.assertEqual((1, 1), (len(self.origins), self.pool.statistics.reuses))
 
     def test_what_connections_keep_that_idle(self):
-        """Neither keeps an exchange that is over, and its heads with it."""
+        """Idle connections do not retain an ended exchange and its heads."""
         watched = []
 
         def forward(exchange):
@@ -70,7 +70,7 @@ class ForwardTests(RelayTestCase):
         self.assertEqual([200, 200], [each[0] for each in self.responses("GET", "PUT")])
 
     def test_upgrade_after_the_same_request_without_one(self):
-        """What a request is for an upgrade is not what was written before."""
+        """A request with an upgrade is serialized separately."""
         same = ForwardedRequest(b"GET", b"/", [(b"Host", b"node")])
         plain = same.written(False, None)
         self.assertIs(plain, same.written(False, None))
@@ -81,14 +81,14 @@ class ForwardTests(RelayTestCase):
         self.assertEqual(request(), same.written(False, None).head)
 
     def test_a_long_request(self):
-        """It is not kept as it was written: what is long is not sent again and again."""
+        """A long request is not cached, since it is not sent repeatedly."""
         for size, kept in ((8000, True), (9000, False)):
             long = ForwardedRequest(b"GET", b"/", [(b"Host", b"node"), (b"X", b"x" * size)])
             first, second = long.written(False, None), long.written(False, None)
             self.assertEqual((first, kept), (second, first is second))
 
     def test_fields_of_the_connections(self):
-        """What concerns one connection stays on it, both ways."""
+        """Hop-by-hop fields are not forwarded, in either direction."""
         self.send(
             request(
                 b"/",
@@ -112,7 +112,7 @@ class ForwardTests(RelayTestCase):
         )
 
     def test_request_body(self):
-        """A body passes as it comes, of known length or in chunks with trailers."""
+        """A body is forwarded as it arrives, with a length, or chunked with trailers."""
         self.send_slowly(request(b"/", b"Content-Length: 4", method=b"PUT", body=b"ab"))
         self.assertTrue(self.origin.sent.endswith(b"\r\n\r\nab"))
         self.send(b"cd")
@@ -128,7 +128,7 @@ class ForwardTests(RelayTestCase):
         self.assertEqual(1, len(self.origins))
 
     def test_empty_post(self):
-        """A request without a body of a method that has one is forwarded as such."""
+        """A request without a body, but with a method that usually has one, stays that."""
         self.send(request(b"/", method=b"POST"))
         self.assertTrue(self.origin.sent.endswith(b"Content-Length: 0\r\n\r\n"))
         self.answer(OK)
@@ -137,7 +137,7 @@ class ForwardTests(RelayTestCase):
         self.assertEqual(1, self.pool.statistics.idle)
 
     def test_streamed_response(self):
-        """A piece of a response passes when it comes, the head before there is any."""
+        """Each piece of a response is forwarded when it arrives, and the head before any."""
         self.send(request())
         self.answer(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         self.assertIn(b"200 OK", self.client.sent)
@@ -159,7 +159,7 @@ class ForwardTests(RelayTestCase):
         self.assertEqual(2, len(self.responses("GET", "GET")))
 
     def test_old_client(self):
-        """For a client of HTTP/1.0 a body without length ends with the connection."""
+        """For an HTTP/1.0 client a body without length ends with the connection."""
         self.send(request(version=b"1.0"))
         self.assertTrue(self.origin.sent.startswith(b"GET / HTTP/1.1\r\n"))
         self.answer(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
@@ -168,7 +168,7 @@ class ForwardTests(RelayTestCase):
         self.assertEqual(1, self.pool.statistics.idle)
 
     def test_without_body(self):
-        """Responses without a body pass with what they say of it."""
+        """Responses without a body are forwarded with the fields about it."""
         self.send(request(method=b"HEAD"))
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
         self.send(request())
@@ -182,7 +182,7 @@ class ForwardTests(RelayTestCase):
         self.assertEqual(1, len(self.origins))
 
     def test_expectation(self):
-        """An expectation is passed on, and so is the origin's 100 and its refusal."""
+        """An expectation is forwarded, and so are the origin's 100 and its refusal."""
         fields = (b"Content-Length: 2", b"Expect: 100-continue")
         self.send(request(b"/", *fields, method=b"PUT"))
         self.assertIn(b"Expect: 100-continue\r\n", self.origin.sent)
@@ -198,13 +198,13 @@ class ForwardTests(RelayTestCase):
         self.assertEqual((417, b"close"), (answers[-1][0], answers[-1][1][b"connection"]))
 
     def test_length_of_interim_responses(self):
-        """What an origin says of a length before its final response is left out (RFC 9110 8.6)."""
+        """Content-Length in an interim response is dropped (RFC 9110 8.6)."""
         self.send(request())
         self.answer(b"HTTP/1.1 103 Early Hints\r\nContent-Length: 0\r\nLink: a\r\n\r\n" + OK)
         self.assertEqual(b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n" + OK, self.client.sent)
 
     def test_pipelining(self):
-        """Pipelined requests go to the origin one after the other, on one connection."""
+        """Pipelined requests are forwarded one after the other, on one connection."""
         self.send(request(b"/1") + request(b"/2"))
         self.assertEqual(request(b"/1"), self.origin.sent)
         self.answer(OK)
@@ -213,7 +213,7 @@ class ForwardTests(RelayTestCase):
         self.assertEqual((2, 1), (len(self.responses("GET", "GET")), len(self.origins)))
 
     def test_much_data(self):
-        """Megabytes pass whole both ways, in pieces of any size."""
+        """Megabytes arrive completely in both directions, in pieces of any size."""
         data = random.Random(1).randbytes(3_000_000)
         self.send_slowly(request(b"/", b"Content-Length: 3000000", method=b"PUT"))
         self.answer(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -251,7 +251,7 @@ class PoolTests(RelayTestCase):
         self.assertEqual(4, len(self.origins))
 
     def test_streams_do_not_starve_requests(self):
-        """With many logs followed a short request is answered at once."""
+        """With many followed logs a short request is served at once."""
         streams = [self.server.connect() for _ in range(10)]
         for stream in streams:
             stream.receive(request(b"/logs?follow"))
@@ -265,10 +265,10 @@ class PoolTests(RelayTestCase):
 
 
 class TimerTests(RelayTestCase):
-    """What waiting costs."""
+    """The number of timers."""
 
     def test_no_timer_for_each_request(self):
-        """However many requests there are, the clock has a handful of calls."""
+        """However many requests there are, the clock has only a few delayed calls."""
         for _ in range(100):
             self.send(request())
             self.answer(OK)
@@ -285,7 +285,7 @@ class TimerTests(RelayTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_no_deadline(self):
-        """Without a deadline an origin has all the time."""
+        """Without a timeout an origin may take any time."""
         relay = Relay(self.clock)
         self.addCleanup(relay.close)
         self.relay = relay

@@ -1,4 +1,4 @@
-"""Forwarding: bodies of requests, slow ones and those that are expected first."""
+"""Forwarding: request bodies, slow ones, and those with an expectation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from yurttunnel.http.relay import (
 
 
 class BackPressureTests(RelayTestCase):
-    """A side that does not keep up stops the other, and nothing grows without bound."""
+    """A side that does not keep up pauses the other, and buffers are limited."""
 
     PIECE = 16 * 1024
 
     def fill(self, source):
-        """Send while it is read; give how much went in."""
+        """Simulate data while ``source`` is read; return how much was accepted."""
         total = 0
         while source.reading and total < 10_000_000:
             source.receive(bytes(self.PIECE))
@@ -28,7 +28,7 @@ class BackPressureTests(RelayTestCase):
         return total
 
     def test_stalled_client(self):
-        """A client that takes nothing stops the origin."""
+        """A client that does not read pauses the origin."""
         self.send(request())
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000\r\n\r\n")
         total = self.fill(self.origin)
@@ -38,7 +38,7 @@ class BackPressureTests(RelayTestCase):
         self.assertEqual(total, len(self.client.sent.partition(b"\r\n\r\n")[2]))
 
     def test_stalled_origin(self):
-        """An origin that takes nothing stops the client."""
+        """An origin that does not read pauses the client."""
         self.send(request(b"/", b"Content-Length: 10000000", method=b"PUT"))
         total = self.fill(self.client)
         self.assertLessEqual(total, 64 * 1024 + 2 * self.PIECE)
@@ -47,7 +47,7 @@ class BackPressureTests(RelayTestCase):
         self.assertEqual(total, len(self.origin.sent.partition(b"\r\n\r\n")[2]))
 
     def test_before_there_is_a_connection(self):
-        """While the origin is being connected one read of a body is taken."""
+        """While connecting to the origin, one read of the body is held."""
         self.instant = False
         self.send(request(b"/", b"Content-Length: 10000000", method=b"PUT"))
         self.assertEqual(self.PIECE, self.fill(self.client))
@@ -57,7 +57,7 @@ class BackPressureTests(RelayTestCase):
         self.assertEqual(self.PIECE, len(self.origin.sent.partition(b"\r\n\r\n")[2]))
 
     def test_client_leaves_while_stalled(self):
-        """A client that leaves while it is stalled takes the origin with it."""
+        """A client that disconnects while it is stalled ends the connection to the origin."""
         self.send(request())
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000\r\n\r\n")
         self.fill(self.origin)
@@ -65,7 +65,7 @@ class BackPressureTests(RelayTestCase):
         self.assertTrue(self.origin.aborted)
 
     def test_origin_closes_while_stalled(self):
-        """What the origin has sent still reaches a client that was stalled."""
+        """Data from the origin still reaches a client that was stalled."""
         self.send(request())
         self.answer(b"HTTP/1.1 200 OK\r\n\r\n")
         total = self.fill(self.origin)
@@ -74,20 +74,20 @@ class BackPressureTests(RelayTestCase):
 
 
 class StalledUploadTests(RelayTestCase):
-    """An origin that takes nothing of a request's body."""
+    """An origin that does not read a request body."""
 
     def stall(self):
-        """Have the client send more than the origin takes."""
+        """Send more from the client than the origin reads."""
         self.client.receive(request(b"/", b"Content-Length: 10000000", method=b"PUT"))
         self.fill()
 
     def fill(self):
-        """Have the client send while it is read."""
+        """Send from the client while it is read."""
         while self.client.reading:
             self.client.receive(bytes(16 * 1024))
 
     def assert_given_up(self, seconds=30):
-        """Check that both sides are given up after their time, not before."""
+        """Check that both sides are aborted after the timeout, not before."""
         self.clock.advance(seconds - 1)
         self.assertFalse(self.origin.aborted)
         self.clock.advance(1)
@@ -95,7 +95,7 @@ class StalledUploadTests(RelayTestCase):
         self.assertEqual(0, self.pool.statistics.in_use)
 
     def test_never_takes_it(self):
-        """It is given up in the time for an answer, and the client is told."""
+        """The exchange is aborted after the response timeout, and the client gets an error."""
         self.stall()
         self.assert_given_up()
         settle(self.clock, self.client)
@@ -105,20 +105,20 @@ class StalledUploadTests(RelayTestCase):
         self.assertTrue(self.client.write_ended)
 
     def test_patience(self):
-        """Patience is for the answer, not for the request."""
+        """``patient`` applies to the response, not to the request."""
         self.patient = True
         self.stall()
         self.assert_given_up()
 
     def test_without_a_timeout(self):
-        """Also an origin that may take all the time for its answer has a minute for a body."""
+        """Without a response timeout, the timeout for the body is a minute."""
         self.relay = Relay(self.clock)
         self.addCleanup(self.relay.close)
         self.stall()
         self.assert_given_up(60)
 
     def test_slow_origin(self):
-        """An origin that takes some of it again and again has all the time."""
+        """An origin that reads some data repeatedly has unlimited time."""
         self.stall()
         for _ in range(10):
             self.clock.advance(29)
@@ -129,7 +129,7 @@ class StalledUploadTests(RelayTestCase):
         self.assert_given_up()
 
     def test_taken_in_the_end(self):
-        """Once the body has been taken, the time is that of the answer."""
+        """Once the body has been read, the response timeout starts."""
         self.send(request(b"/", b"Content-Length: 100000", method=b"PUT"))
         self.client.receive(bytes(100_000))
         self.clock.advance(29)
@@ -141,7 +141,7 @@ class StalledUploadTests(RelayTestCase):
         self.assertEqual([None], self.ends)
 
     def test_patience_after_the_body(self):
-        """A body that has been read to its end is not waited for; patience begins there."""
+        """For a body that was read completely there is no timeout with ``patient``."""
         self.patient = True
         self.send(request(b"/", b"Content-Length: 100000", method=b"PUT"))
         self.client.receive(bytes(100_000))
@@ -151,7 +151,7 @@ class StalledUploadTests(RelayTestCase):
         self.assertEqual(200, self.responses("PUT")[0][0])
 
     def test_client_that_has_left(self):
-        """A client whose end nobody can see is let go of."""
+        """A client whose end is not noticed while paused is released."""
         self.stall()
         self.client.receive_end()
         self.assertFalse(self.origin.aborted)
@@ -163,21 +163,21 @@ class StalledUploadTests(RelayTestCase):
         self.assertEqual(1, len(self.ends))
 
     def test_client_that_is_seen_to_leave(self):
-        """A client that is seen to leave leaves no deadline behind."""
+        """A client that is seen to disconnect leaves no timeout behind."""
         self.stall()
         self.client.break_off(ConnectionLost("reset"))
         self.assertTrue(self.origin.aborted)
         self.assertEqual(0, len(self.relay.uploads))
 
     def test_after_the_answer_has_begun(self):
-        """It is so when the answer has begun; then both are cut."""
+        """After the response has begun the same timeout aborts both sides."""
         self.stall()
         self.origin.receive(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         self.assert_given_up()
         self.assertTrue(self.client.aborted)
 
     def test_answer_ends_it(self):
-        """A complete answer ends the waiting."""
+        """A complete response cancels the timeout."""
         self.stall()
         self.origin.receive(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
         self.assertEqual(0, len(self.relay.uploads))
@@ -185,18 +185,18 @@ class StalledUploadTests(RelayTestCase):
 
 
 class BodyBeginningTests(RelayTestCase):
-    """A connection to the origin is asked for when the body is there, or will not be soon."""
+    """A connection to the origin is acquired when the body is complete, or takes too long."""
 
     pool_settings = PoolSettings(max_per_key=2, max_uploads_per_key=2)
     caller = "somebody"
 
     def begin(self, *fields, body=b"", target=b"/"):
-        """Have a new client begin a request with a body."""
+        """Start a request with a body from a new client."""
         self.client = self.server.connect()
         self.send(request(target, *fields, method=b"PUT", body=body))
 
     def test_a_small_body_holds_nothing_before_it_is_complete(self):
-        """Then it is sent whole, as a request like any other."""
+        """A small body acquires a connection once it is complete, like any other request."""
         self.begin(CHUNKED, body=b"2\r\nab\r\n")
         self.send(b"1\r\nc\r\n0\r\n")
         self.assertEqual([], self.attempts)
@@ -206,8 +206,8 @@ class BodyBeginningTests(RelayTestCase):
         self.assertEqual(200, self.responses("PUT")[0][0])
 
     def test_a_connection_that_is_kept(self):
-        """It serves requests with a body, too: one that is there, one that is slow, and one that is
-        held back.
+        """A kept connection also serves requests with a body: complete, slow, or with an
+        expectation.
         """
         self.begin(b"Content-Length: 2", body=b"ab")
         self.answer(OK)
@@ -224,7 +224,7 @@ class BodyBeginningTests(RelayTestCase):
         self.assertEqual(1, len(self.origins))
 
     def test_a_long_body_is_not_kept(self):
-        """What has come is bounded; more is read once there is a connection."""
+        """The buffered start is limited; more is read once there is a connection."""
         self.instant = False
         self.begin(b"Content-Length: 1000000", body=bytes(BODY_BEGINNING - 1))
         self.assertEqual([], self.attempts)
@@ -238,7 +238,7 @@ class BodyBeginningTests(RelayTestCase):
         self.assertTrue(self.origin.sent.endswith(b"\0x"))
 
     def test_a_body_that_ends_while_the_origin_is_connected(self):
-        """Nothing of it is lost, nor sent twice."""
+        """A body that ends while connecting is sent completely, and once."""
         self.instant = False
         self.begin(b"Content-Length: 3", body=b"a")
         self.clock.advance(BODY_PATIENCE)
@@ -249,7 +249,7 @@ class BodyBeginningTests(RelayTestCase):
         self.assertEqual(1, len(self.attempts))
 
     def test_unfinished_bodies_take_nothing_from_others(self):
-        """However many there are, with a length, in chunks, held back or following something."""
+        """Incomplete bodies use up at most their caller's share; other requests are served."""
         for fields in (
             [b"Content-Length: 9"],
             [CHUNKED],
@@ -270,7 +270,7 @@ class BodyBeginningTests(RelayTestCase):
         self.assertEqual(200, self.responses("PUT")[0][0])
 
     def test_a_client_that_leaves_first(self):
-        """Nobody is asked for anything for a client that is gone, or whose body is malformed."""
+        """No connection is acquired if the client disconnects, or its body is malformed."""
         self.begin(b"Content-Length: 3", body=b"a")
         self.client.receive_end()
         self.begin(CHUNKED, body=b"xx\r\n")
@@ -279,7 +279,7 @@ class BodyBeginningTests(RelayTestCase):
         self.assertEqual([], self.attempts)
 
     def test_patience_is_for_complete_requests(self):
-        """Who is to be answered at any time does not hold a body back for ever."""
+        """With ``patient``, a client that waits for a 100 still gets a timeout."""
         self.patient = True
         self.begin(b"Content-Length: 3", b"Expect: 100-continue")
         self.clock.advance(30)
@@ -288,15 +288,15 @@ class BodyBeginningTests(RelayTestCase):
 
 
 class ExpectationTests(RelayTestCase):
-    """A client that holds its body back until it is told to go on."""
+    """A client that waits for ``100 Continue`` before it sends its body."""
 
     def expect(self, framing=b"Content-Length: 2"):
-        """Have a new client begin a request."""
+        """Start a request from a new client."""
         self.client = self.server.connect()
         self.send(request(b"/", framing, b"Expect: 100-continue", method=b"PUT"))
 
     def assert_504_after(self, seconds):
-        """Check that so long nothing happens, and then the origin is given up."""
+        """Check that nothing happens before ``seconds``, and then the origin is aborted."""
         self.clock.advance(seconds - 1)
         self.settle()
         self.assertFalse(self.origin.aborted)
@@ -305,13 +305,13 @@ class ExpectationTests(RelayTestCase):
         self.assertTrue(self.origin.aborted)
 
     def test_nobody_tells_it(self):
-        """It is told in the time for an answer that none came."""
+        """Without a 100 the client gets an error after the response timeout."""
         for framing in (b"Content-Length: 2", CHUNKED):
             self.expect(framing)
             self.assert_504_after(30)
 
     def test_told_to_go_on(self):
-        """Once it has been told, its upload has all the time."""
+        """After a 100 the upload has unlimited time."""
         self.expect()
         self.answer(b"HTTP/1.1 100 Continue\r\n\r\n")
         for piece in (b"a", b"b"):
@@ -320,7 +320,7 @@ class ExpectationTests(RelayTestCase):
         self.assert_504_after(30)
 
     def test_goes_on_by_itself(self):
-        """So has the upload of one that does not wait any longer."""
+        """The upload of a client that does not wait for the 100 has unlimited time, too."""
         self.expect()
         for piece in (b"a", b"b"):
             self.clock.advance(20)
@@ -329,7 +329,7 @@ class ExpectationTests(RelayTestCase):
         self.assert_504_after(30)
 
     def test_empty_body(self):
-        """A body that turns out to be empty completes the request; others keep their time."""
+        """An empty body completes the request; timeouts of others are not affected."""
         self.expect(CHUNKED)
         self.clock.advance(10)
         other = self.server.connect()
@@ -343,7 +343,7 @@ class ExpectationTests(RelayTestCase):
         self.assertEqual(504, self.responses("PUT")[-1][0])
 
     def test_not_expected(self):
-        """A 100 that nobody waits for gives an origin no more time."""
+        """A 100 that no client waits for does not extend the timeout."""
         self.send(request(b"/", b"Content-Length: 2", method=b"PUT", body=b"ab"))
         self.clock.advance(20)
         self.answer(b"HTTP/1.1 100 Continue\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Forwarding: clients that leave, origins that fail, and second attempts."""
+"""Forwarding: clients that disconnect, origins that fail, and retries."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from yurttunnel.http.relay import (
 
 
 class ClientLeavesTests(RelayTestCase):
-    """A client that leaves."""
+    """A client that disconnects."""
 
     def test_while_connecting(self):
-        """The attempt is canceled."""
+        """A client that disconnects while connecting cancels the connection attempt."""
         self.instant = False
         self.send(request())
         self.client.break_off(ConnectionLost("reset"))
@@ -36,28 +36,28 @@ class ClientLeavesTests(RelayTestCase):
         self.assertEqual(0, self.pool.statistics.in_use)
 
     def test_in_the_middle_of_its_body(self):
-        """So it is when a body breaks off."""
+        """A truncated request body aborts the connection to the origin."""
         self.send_slowly(request(b"/", CHUNKED, method=b"POST", body=b"5\r\nab"))
         self.client.receive_end()
         self.assertTrue(self.origin.aborted)
         self.assertFalse(self.origin.sent.endswith(b"0\r\n\r\n"))
 
     def test_malformed_body(self):
-        """And when a body is malformed; the client is told."""
+        """A malformed request body does, too, and the client gets an error."""
         self.send_slowly(request(b"/", CHUNKED, method=b"POST", body=b"2\r\n"))
         self.send(b"abc\r\n")
         self.assertEqual(400, self.responses("POST", closed=True)[0][0])
         self.assertTrue(self.origin.aborted)
 
     def test_answered_by_somebody_else(self):
-        """An exchange that is answered otherwise lets go of the origin."""
+        """An exchange that is answered elsewhere releases the origin."""
         self.send(request())
         self.server.handler.exchange.fail(403, "no longer allowed")
         self.assertTrue(self.origin.aborted)
         self.assert_refused(403, b"no longer allowed")
 
     def test_before_the_start(self):
-        """For an exchange that has ended already nothing is connected."""
+        """For an exchange that has ended already no connection is acquired."""
         self.server.handler.answer = None
         self.send(request())
         self.client.break_off(ConnectionLost("reset"))
@@ -66,10 +66,10 @@ class ClientLeavesTests(RelayTestCase):
 
 
 class OriginFailsTests(RelayTestCase):
-    """An origin that does not do what it should."""
+    """An origin that fails."""
 
     def test_cannot_be_connected(self):
-        """The caller's own words describe why there is no connection."""
+        """The caller provides the message about a failed connection."""
         self.instant = False
         self.send(request())
         self.attempts[0].errback(ConnectError())
@@ -77,7 +77,7 @@ class OriginFailsTests(RelayTestCase):
         self.assertEqual([None], self.ends)
 
     def test_pool_is_busy(self):
-        """Too many requests are 503."""
+        """Too many requests result in 503."""
         self.pool = ConnectionPool(
             self.clock, self.connect, PoolSettings(max_per_key=1, max_waiting=0)
         )
@@ -90,34 +90,34 @@ class OriginFailsTests(RelayTestCase):
         other.break_off(ConnectionLost())
 
     def test_connection_that_ends_at_once(self):
-        """A connection that is of no use any more when the pool has it is 502."""
+        """A connection that has ended when it is acquired results in 502."""
         self.instant = False
         self.send(request())
         self.attempts[0].errback(ExchangeFailed("the connection was closed at once"))
         self.assert_refused(502, b"the kubelet of edge-1: the connection was closed at once")
 
     def test_closes_without_an_answer(self):
-        """A new connection that is closed is 502, and the request is not sent again."""
+        """A new connection that is closed results in 502, without a retry."""
         self.send(request())
         self.origin.receive_end()
         self.assert_refused(502, b"the kubelet of edge-1: the connection was closed before")
         self.assertEqual(1, len(self.attempts))
 
     def test_nonsense(self):
-        """An answer that cannot be used is 502."""
+        """An invalid response results in 502."""
         self.send(request())
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab")
         self.assert_refused(502, b"the kubelet of edge-1: the answer cannot be used")
         self.assertTrue(self.origin.aborted)
 
     def test_unasked_switch(self):
-        """So is a change of protocol that nobody asked for."""
+        """A 101 without a requested upgrade results in 502, too."""
         self.send(request())
         self.answer(SWITCHING)
         self.assert_refused(502, b"unasked")
 
     def test_never_answers(self):
-        """No answer in time is 504."""
+        """An origin that does not respond in time results in 504."""
         self.send(request())
         self.clock.advance(29)
         self.settle()
@@ -127,7 +127,7 @@ class OriginFailsTests(RelayTestCase):
         self.assertTrue(self.origin.aborted)
 
     def test_time_begins_with_the_complete_request(self):
-        """The time of an upload does not count, that of the response's body neither."""
+        """The time of the upload and of the response body does not count."""
         self.send(request(b"/", b"Content-Length: 3", method=b"PUT"))
         for piece in (b"a", b"b", b"c"):
             self.clock.advance(20)
@@ -139,7 +139,7 @@ class OriginFailsTests(RelayTestCase):
         self.assertEqual(200, self.responses("PUT")[0][0])
 
     def test_interim_responses_do_not_count(self):
-        """An origin that says again and again that it is busy does not get more time."""
+        """Repeated interim responses do not extend the timeout."""
         self.send(request())
         for _ in range(2):
             self.clock.advance(14)
@@ -148,14 +148,14 @@ class OriginFailsTests(RelayTestCase):
         self.assertEqual([102, 102, 504], [a[0] for a in self.responses()])
 
     def test_endless_interim_responses(self):
-        """An origin that sends nothing else is given up; only a few of them are passed on."""
+        """An origin that sends only interim responses is aborted; a few of them are forwarded."""
         self.send(request())
         while not self.origin.closed_with:
             self.origin.receive(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 100)
         self.assertEqual([103] * 16 + [502], [a[0] for a in self.responses()])
 
     def test_patience(self):
-        """A patient request has all the time for its answer."""
+        """A request with ``patient`` has no response timeout."""
         self.patient = True
         self.send(request())
         self.clock.advance(10_000)
@@ -163,7 +163,7 @@ class OriginFailsTests(RelayTestCase):
         self.assertEqual(200, self.responses()[0][0])
 
     def test_truncated(self):
-        """A response that breaks off is cut for the client, too."""
+        """A truncated response is truncated for the client, too."""
         for end in (
             lambda: self.origin.receive_end(),
             lambda: self.origin.break_off(ConnectionLost("reset")),
@@ -178,7 +178,7 @@ class OriginFailsTests(RelayTestCase):
             self.assertIsInstance(self.ends[-1], ExchangeFailed)
 
     def test_answers_early(self):
-        """An answer in the middle of an upload passes; both connections are then closed."""
+        """A response during an upload is forwarded; both connections are then closed."""
         self.send_slowly(request(b"/", b"Content-Length: 100000", method=b"PUT", body=b"begin"))
         self.answer(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
         ((status, fields, body, _),) = self.responses("PUT")
@@ -190,7 +190,7 @@ class OriginFailsTests(RelayTestCase):
         self.assertTrue(self.origin.sent.endswith(b"\r\n\r\nbegin"))
 
     def test_answers_while_it_reads(self):
-        """An answer that begins in the middle of an upload does not stop the upload."""
+        """A response that begins during an upload does not stop the upload."""
         self.send_slowly(request(b"/", b"Content-Length: 4", method=b"PUT", body=b"ab"))
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nAB")
         self.send(b"cd")
@@ -200,7 +200,7 @@ class OriginFailsTests(RelayTestCase):
         self.assertEqual(1, self.pool.statistics.idle)
 
     def test_connection_that_is_closed_already(self):
-        """A connection that cannot be used when it is there is 502."""
+        """A connection that is closed already results in 502."""
 
         def acquire(**how):
             connection = ClientConnection(self.clock)
@@ -217,7 +217,7 @@ class OriginFailsTests(RelayTestCase):
         self.assert_refused(502, b"the origin: the connection is closed")
 
     def test_connection_that_comes_too_late(self):
-        """A connection that is there although it was canceled is closed."""
+        """A connection that arrives although it was cancelled is closed."""
         connection = ClientConnection(self.clock)
         origin = MemoryConnection(self.clock).open(connection)
         self.server.handler.answer = lambda exchange: self.relay.forward(
@@ -232,7 +232,7 @@ class OriginFailsTests(RelayTestCase):
         self.assertEqual((b"", ConnectionDone), (origin.sent, type(origin.closed_with)))
 
     def test_defect_in_the_description(self):
-        """A failure that its caller cannot describe is a defect, and still answered."""
+        """A failure of ``describe`` is a defect, and still gets a response."""
         self.instant = False
         self.server.handler.answer = lambda exchange: self.relay.forward(
             exchange,
@@ -246,7 +246,7 @@ class OriginFailsTests(RelayTestCase):
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
 
     def test_defect(self):
-        """A request that cannot be sent is a defect of the caller, and costs no connection."""
+        """An invalid request is a defect of the caller, and uses up no connection."""
         self.server.handler.answer = lambda exchange: self.relay.forward(
             exchange,
             lambda **how: self.pool.take("node", **how),
@@ -259,7 +259,7 @@ class OriginFailsTests(RelayTestCase):
         self.assertEqual(1, len(self.flushLoggedErrors(ValueError)))
 
     def test_defect_in_the_answer(self):
-        """An answer that cannot be given is a defect of who stands between, and 500."""
+        """An exception in a middleware is a defect, and results in 500."""
 
         class Broken(DelegatedExchange):
             def respond_from(self, status, fields, source, reason=b""):
@@ -274,16 +274,16 @@ class OriginFailsTests(RelayTestCase):
 
 
 class RetryTests(RelayTestCase):
-    """When a request is sent a second time."""
+    """When a request is retried."""
 
     def reuse(self):
-        """Have a connection used, and kept."""
+        """Use a connection that is then kept."""
         self.send(request(b"/first"))
         self.answer(OK)
         self.assertEqual(1, self.pool.statistics.idle)
 
     def test_old_connection(self):
-        """A safe request on an old connection that turns out to be closed goes to a new one."""
+        """A safe request on a reused connection that is closed is retried on a new one."""
         for end in (
             lambda: self.origin.receive_end(),
             lambda: self.origin.break_off(ConnectionLost("reset")),
@@ -300,7 +300,7 @@ class RetryTests(RelayTestCase):
             self.assertEqual(2, len(self.responses("GET", "GET")))
 
     def test_once(self):
-        """Not a third time."""
+        """A request is not retried twice."""
         self.reuse()
         self.send(request())
         self.origin.receive_end()
@@ -310,7 +310,7 @@ class RetryTests(RelayTestCase):
         self.assertEqual(2, len(self.origins))
 
     def test_new_connection_every_time(self):
-        """The second attempt is not made on another old connection."""
+        """The retry does not use another old connection."""
         other = self.server.connect()
         self.send(request())
         other.receive(request())
@@ -325,7 +325,7 @@ class RetryTests(RelayTestCase):
         self.assertEqual(3, len(self.origins))
 
     def test_part_of_an_answer(self):
-        """Not after one byte of an answer."""
+        """A request is not retried after one byte of a response."""
         self.reuse()
         self.send(request())
         self.answer(b"H")
@@ -334,7 +334,7 @@ class RetryTests(RelayTestCase):
         self.assertEqual(1, len(self.origins))
 
     def test_unsafe_methods(self):
-        """Not with a method that does something."""
+        """A request with an unsafe method is not retried."""
         for method in (b"POST", b"PUT", b"DELETE", b"PATCH"):
             self.client = self.server.connect()
             self.reuse()
@@ -345,7 +345,7 @@ class RetryTests(RelayTestCase):
             self.assertEqual(before, len(self.origins))
 
     def test_upgrades(self):
-        """Not with an upgrade: by WebSocket a command is run with GET, which is not safe then."""
+        """An upgrade is not retried: over WebSocket, GET runs a command."""
         self.reuse()
         self.send(request(b"/exec/default/web/nginx?command=reboot", *UPGRADE))
         self.assertIn(b"/exec/", self.origin.sent)
@@ -355,7 +355,7 @@ class RetryTests(RelayTestCase):
         self.assertEqual(1, len(self.origins))
 
     def test_with_a_body(self):
-        """Not with a body, even of a safe method."""
+        """A request with a body is not retried, even with a safe method."""
         self.reuse()
         self.send(request(b"/", b"Content-Length: 2", body=b"ab"))
         self.origin.receive_end()
@@ -363,7 +363,7 @@ class RetryTests(RelayTestCase):
         self.assertEqual(1, len(self.origins))
 
     def test_after_the_deadline(self):
-        """Not after the origin has had its time."""
+        """A request is not retried after the response timeout."""
         self.reuse()
         self.send(request())
         self.clock.advance(30)
@@ -371,7 +371,7 @@ class RetryTests(RelayTestCase):
         self.assertEqual(1, len(self.origins))
 
     def test_deadline_of_the_second(self):
-        """The second attempt has its own time."""
+        """The retry has its own timeout."""
         self.reuse()
         self.send(request())
         self.clock.advance(20)
@@ -384,7 +384,7 @@ class RetryTests(RelayTestCase):
         self.assertEqual([200, 504], [a[0] for a in self.responses("GET", "GET")])
 
     def test_client_leaves(self):
-        """Not for a client that has left."""
+        """A request is not retried for a client that has disconnected."""
         self.reuse()
         self.send(request())
         self.client.break_off(ConnectionLost("reset"))

@@ -26,7 +26,7 @@ UPGRADE = ((b"Connection", b"Upgrade"), (b"Upgrade", b"spdy/3.1"))
 
 
 class Carrier:
-    """Carries between two connections what each reads, not their ends."""
+    """Transfers data between two connections, but not their ends."""
 
     def __init__(self, clock, one, other):
         self.clock = clock
@@ -34,7 +34,7 @@ class Carrier:
         self.carried = [0, 0]
 
     def settle(self):
-        """Carry until there is nothing more."""
+        """Transfer data until there is no more."""
         before = None
         while before != self.carried:
             before = list(self.carried)
@@ -47,12 +47,12 @@ class Carrier:
 
 
 class TLSContract:
-    """What both sides rely on."""
+    """The requirements of both sides."""
 
     transports: str
 
     def setUp(self):
-        """Connect both sides, and let them shake hands."""
+        """Connect both sides, and complete the handshake."""
         self.clock = MemoryReactorClock()
         self.reactor = with_transports(self.clock, self.transports)
         self.handler = Handler()
@@ -66,13 +66,13 @@ class TLSContract:
         self.link.settle()
 
     def client_side(self, protocol):
-        """Return what runs TLS below ``protocol``."""
+        """Return ``protocol`` with TLS below it."""
         factory = Factory.forProtocol(lambda: protocol)
         creator = ClientTLS([b"http/1.1"], "edge-1")
         return tls.client_side(self.reactor, creator, factory).buildProtocol(None)
 
     def ask(self, method=b"GET", *fields, **arguments):
-        """Make a request."""
+        """Send a request."""
         receiver = Receiver()
         receiver.exchange = begin(
             self.connection, method, b"/", [HOST, *fields], receiver, **arguments
@@ -81,7 +81,7 @@ class TLSContract:
         return receiver
 
     def test_keep_alive(self):
-        """The connection is ready after its handshake, and carries exchange after exchange."""
+        """The connection is ready after the handshake, and serves several exchanges."""
         self.assertIs(self.connection, self.successResultOf(self.ready))
         self.handler.answer = lambda exchange: exchange.respond(200, [], b"hello")
         for _ in range(3):
@@ -92,7 +92,7 @@ class TLSContract:
         self.assertTrue(self.connection.reusable)
 
     def test_much_data(self):
-        """Much data passes both ways whole, with the back-pressure of the transports."""
+        """Much data arrives completely in both directions, with back-pressure."""
         data = random.Random(3).randbytes(2_000_000)
         self.handler.answer = lambda exchange: (
             exchange.send_head(200),
@@ -128,7 +128,7 @@ class TLSContract:
         self.successResultOf(drained[0])
 
     def test_cut_without_an_end(self):
-        """A body that ends with a connection which TLS was not told to end is not complete."""
+        """A body that ends with the connection is incomplete without ``close_notify``."""
         self.handler.answer = lambda exchange: exchange.send_head(200)
         receiver = self.ask()
         self.handler.exchange.write(b"half")
@@ -148,7 +148,7 @@ class TLSContract:
         self.assertIsNotNone(self.handler.ends[0][1])
 
     def test_bad_head(self):
-        """A refused head is answered, and the connection is closed on both sides."""
+        """An invalid head is answered, and the connection is closed on both sides."""
         self.connection.transport.write(b"nonsense\r\n\r\n")
         self.link.settle()
         self.clock.advance(5)
@@ -156,7 +156,7 @@ class TLSContract:
         self.assertEqual(set(), self.factory.connections)
 
     def test_early_answer(self):
-        """A client that is still sending gets the answer whole."""
+        """A client that is still sending gets the whole response."""
         self.handler.answer = lambda exchange: exchange.respond(413, [], b"too much")
         receiver = Receiver()
         receiver.exchange = begin(
@@ -172,7 +172,7 @@ class TLSContract:
         self.assertEqual((413, b"too much"), (receiver.head.status, receiver.sink.body))
 
     def test_upgrade(self):
-        """An upgraded connection carries bytes both ways, beginning with the early ones."""
+        """An upgraded connection transfers data in both directions, beginning with early data."""
         near, far = User(), User()
         self.handler.answer = lambda exchange: (
             exchange.switch(101, b"", UPGRADE, far),
@@ -194,7 +194,7 @@ class TLSContract:
         self.assertEqual([None], receiver.ends)
 
     def test_joined_side_that_was_paused(self):
-        """A side that was paused for another that has gone sees its own peer close, and ends."""
+        """A side that was paused for another that has ended notices its own peer's close."""
         closing = Deadlines(self.clock, 60, SplicedSide.close_overdue)
         self.addCleanup(closing.stop)
         origin = MemoryConnection(self.clock)
@@ -222,7 +222,7 @@ class TLSContract:
         self.assertEqual([None], [error for _, error in self.handler.ends])
 
     def test_silent_client(self):
-        """A client that does not even shake hands is closed in time."""
+        """A client without a handshake is disconnected in time."""
         silent = User()
         link = Link(self.clock, silent, self.server_factory.buildProtocol(None))
         link.settle()

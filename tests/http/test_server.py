@@ -1,4 +1,4 @@
-"""The side that serves: exchanges, how they are framed and refused, and the end of the server."""
+"""The server: exchanges, framing, rejection of requests, and draining."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from yurttunnel.http.server_connection import MAX_DROPPED
 
 
 class ExchangeTests(ServerTestCase):
-    """Requests and responses on a connection that is kept."""
+    """Requests and responses on a keep-alive connection."""
 
     def test_interfaces(self):
-        """Exchanges and connections provide what they say."""
+        """Exchanges and connections provide their interfaces."""
         self.send(request())
         self.assertTrue(verifyObject(IExchange, self.exchange))
         self.assertTrue(verifyObject(IHalfCloseableProtocol, self.client.protocol))
 
     def test_head(self):
-        """A handler sees the request as it was sent, and where from."""
+        """A handler gets the request as it was sent, and the client's address."""
         self.send(request(b"/a?b", b"X-A: 1", method=b"DELETE"))
         exchange = self.exchange
         head = exchange.head
@@ -43,7 +43,7 @@ class ExchangeTests(ServerTestCase):
         self.assertFalse(exchange.has_body)
 
     def test_keep_alive(self):
-        """One connection carries one exchange after the other."""
+        """One connection serves several exchanges, one after the other."""
         self.handler.answer = hello
         for number in range(3):
             self.send(request(b"/%d" % number))
@@ -56,13 +56,13 @@ class ExchangeTests(ServerTestCase):
         self.assertFalse(self.client.write_ended)
 
     def test_whole_response_is_one_write(self):
-        """A response that is there at once goes out in one piece."""
+        """A complete response is sent in one write."""
         self.handler.answer = hello
         self.send(request())
         self.assertEqual(1, len(self.client.segments))
 
     def test_what_an_exchange_tells(self):
-        """Status, sent bytes and whether the response has begun are there for logs."""
+        """Status, sent bytes and whether the response has begun are available for logs."""
         self.send(request())
         exchange = self.exchange
         self.assertEqual((False, 0, 0), (exchange.head_sent, exchange.status, exchange.bytes_sent))
@@ -72,14 +72,14 @@ class ExchangeTests(ServerTestCase):
         self.assertEqual((True, 404, 5), (exchange.head_sent, exchange.status, exchange.bytes_sent))
 
     def test_head_cut_anywhere(self):
-        """A head may come in pieces of any size."""
+        """A head may arrive in pieces of any size."""
         self.handler.answer = hello
         for byte in request(b"/slow"):
             self.client.receive(bytes([byte]))
         self.assertEqual(b"/slow", self.responses()[0][1][b"x-target"])
 
     def test_usual_reason(self):
-        """A response without a reason gets the usual one, others their own."""
+        """A response without a reason gets the standard phrase."""
         self.handler.answer = lambda exchange: exchange.respond(404)
         self.send(request())
         self.handler.answer = lambda exchange: (
@@ -91,7 +91,7 @@ class ExchangeTests(ServerTestCase):
         self.assertIn(b"HTTP/1.1 404 Gone Fishing\r\n", self.client.sent)
 
     def test_unsafe_responses(self):
-        """What would be read as something else is refused, and can still be answered properly."""
+        """An invalid response is rejected, and a valid one can still be sent."""
         self.send(request())
         exchange = self.exchange
         for status, fields in (
@@ -115,7 +115,7 @@ class ExchangeTests(ServerTestCase):
         self.assertEqual(200, self.responses()[0][0])
 
     def test_stream_after_an_unsafe_response(self):
-        """Of a response that was refused nothing stays: the proper one is sent as it is written."""
+        """Nothing of a rejected response is left: the valid one is sent unchanged."""
         self.send(request())
         with self.assertRaises(ValueError):
             self.exchange.respond(200, [(b"A", b"b\r\nC: d")], b"refused")
@@ -163,7 +163,7 @@ class ExchangeTests(ServerTestCase):
         self.assertTrue(self.client.reading)
 
     def test_on_end_after_the_end(self):
-        """Who asks late is told at once; who asks together is told in order."""
+        """A late callback is called at once; several are called in order."""
         told = []
         self.send(request())
         self.exchange.on_end(lambda error: told.append(("first", error)))
@@ -190,7 +190,7 @@ class ExchangeTests(ServerTestCase):
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
 
     def test_defect_after_the_response_has_begun(self):
-        """A handler that raises in the middle has the connection cut."""
+        """A handler that raises after the response has begun aborts the connection."""
 
         def answer(exchange):
             exchange.send_head(200)
@@ -202,7 +202,7 @@ class ExchangeTests(ServerTestCase):
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
 
     def test_failures_for_people(self):
-        """A failure is told as the client can read it, and the connection goes on."""
+        """An error is sent in a format that the client reads, and the connection continues."""
         self.handler.answer = lambda exchange: exchange.fail(503, "edge-1 is not connected")
         self.send(request(b"/", b"Accept: application/json, */*"))
         self.send(request())
@@ -212,7 +212,7 @@ class ExchangeTests(ServerTestCase):
         self.assertEqual(b"edge-1 is not connected\n", text)
 
     def test_failure_after_the_response_has_begun(self):
-        """A response that has begun cannot be taken back: the connection is cut."""
+        """A response that has begun cannot be replaced: the connection is aborted."""
         self.send(request())
         self.exchange.send_head(200)
         self.exchange.fail(500, "too late")
@@ -220,7 +220,7 @@ class ExchangeTests(ServerTestCase):
         self.assertIsInstance(self.handler.ends[0][1], ExchangeFailed)
 
     def test_abort(self):
-        """An aborted exchange ends with an error, and the client sees that it is no end."""
+        """An aborted exchange ends with an error, and the client sees an incomplete response."""
         self.send(request())
         self.exchange.abort()
         self.assertTrue(self.client.aborted)
@@ -228,7 +228,7 @@ class ExchangeTests(ServerTestCase):
         self.assertEqual(1, len(self.handler.ends))
 
     def test_wrong_length(self):
-        """A response with more or less than its length is a defect, and cut."""
+        """A response that is longer or shorter than announced is a defect, and aborted."""
         for body in (b"123", b"1"):
             client = self.server.connect()
             client.receive(request())
@@ -240,10 +240,10 @@ class ExchangeTests(ServerTestCase):
 
 
 class FramingTests(ServerTestCase):
-    """How the ends of responses are told."""
+    """The framing of responses."""
 
     def answer(self, sent, *fields):
-        """Have a request answered in two pieces."""
+        """Respond to a request in two pieces."""
         self.send(sent)
         self.exchange.send_head(200, fields)
         self.exchange.write(b"one ")
@@ -252,27 +252,27 @@ class FramingTests(ServerTestCase):
         self.settle()
 
     def test_length(self):
-        """With a Content-Length the body is sent as it is."""
+        """With a Content-Length the body is sent unchanged."""
         self.answer(request(), (b"Content-Length", b"7"))
         self.assertTrue(self.client.sent.endswith(b"\r\n\r\none two"))
         self.assertNotIn(b"Transfer-Encoding", self.client.sent)
 
     def test_chunks_and_trailers(self):
-        """Without one it is sent in chunks, and trailers follow."""
+        """Without a Content-Length the body is chunked, and trailers follow."""
         self.answer(request())
         ((_, _, body, trailers),) = self.responses()
         self.assertEqual((b"one two", {b"server-timing": b"t"}), (body, trailers))
         self.assertFalse(self.client.write_ended)
 
     def test_old_client(self):
-        """A client of HTTP/1.0 gets it until the connection is closed."""
+        """For an HTTP/1.0 client the body ends with the connection."""
         self.answer(request(version=b"1.0", target=b"/"))
         self.assertTrue(self.client.sent.endswith(b"Connection: close\r\n\r\none two"))
         self.assertNotIn(b"Transfer-Encoding", self.client.sent)
         self.assertTrue(self.client.write_ended)
 
     def test_old_client_with_keep_alive(self):
-        """A client of HTTP/1.0 that asks for it keeps its connection where the length is known."""
+        """For an HTTP/1.0 client with keep-alive the connection is kept if the length is known."""
         self.answer(
             request(b"/", b"Connection: keep-alive", version=b"1.0"), (b"Content-Length", b"7")
         )
@@ -282,7 +282,7 @@ class FramingTests(ServerTestCase):
         self.assertEqual(2, len(self.responses("GET", "GET")))
 
     def test_head(self):
-        """The answer to HEAD has the length of the body, and not the body."""
+        """The response to HEAD has the length of the body, but not the body."""
         self.handler.answer = hello
         self.send(request(method=b"HEAD"))
         self.send(request())
@@ -291,7 +291,7 @@ class FramingTests(ServerTestCase):
         self.assertEqual(b"hello", get[2])
 
     def test_no_content(self):
-        """204 has neither a body nor a length, whatever is given; 304 may have a length."""
+        """204 has neither a body nor a length, whatever is passed; 304 may have a length."""
         for status in (204, 304):
             self.handler.answer = lambda exchange, status=status: (
                 exchange.send_head(status, [(b"Content-Length", b"5")]),
@@ -308,7 +308,7 @@ class FramingTests(ServerTestCase):
         self.assertEqual((204, b""), (third[0], third[2]))
 
     def test_interim_responses(self):
-        """Interim responses go before the final one; clients of HTTP/1.0 get none."""
+        """Interim responses precede the final one; HTTP/1.0 clients get none."""
 
         def answer(exchange):
             exchange.send_informational(103, [(b"Link", b"</a>")])
@@ -326,10 +326,10 @@ class FramingTests(ServerTestCase):
 
 
 class PipeliningTests(ServerTestCase):
-    """Requests that come before the one before them is answered."""
+    """Requests that arrive before the previous one is answered."""
 
     def test_order(self):
-        """They are given out one by one, so that no answer can overtake another."""
+        """Requests are passed to the handler one by one, so that no response overtakes another."""
         self.send(request(b"/1") + request(b"/2") + request(b"/3"))
         for number in (1, 2, 3):
             self.assertEqual(number, len(self.handler.exchanges))
@@ -338,7 +338,7 @@ class PipeliningTests(ServerTestCase):
         self.assertEqual([b"/1", b"/2", b"/3"], [answer[1][b"x-target"] for answer in answers])
 
     def test_one_read_is_held(self):
-        """Behind a request that is not answered yet one read is taken, and no more."""
+        """While a request is not answered, one more read is held."""
         self.send(request(b"/1"))
         self.assertTrue(self.client.reading)
         self.send(request(b"/2"))
@@ -351,7 +351,7 @@ class PipeliningTests(ServerTestCase):
         self.assertEqual(b"/3", self.exchange.head.target)
 
     def test_many_at_once(self):
-        """Thousands in one read are answered without recursion, at once or later."""
+        """Thousands in one read are served without recursion, at once or later."""
         count = 3000
         self.handler.answer = hello
         self.send(request() * count)
@@ -366,7 +366,7 @@ class PipeliningTests(ServerTestCase):
         self.assertEqual(2 * count, self.client.sent.count(b"hello"))
 
     def test_client_that_does_not_read(self):
-        """A client that sends requests and takes no responses is not read any more."""
+        """A client that sends requests and does not receive responses is not read from."""
         self.handler.answer = lambda exchange: exchange.respond(200, [], bytes(30_000))
         for _ in range(100):
             self.client.receive(request())
@@ -377,7 +377,7 @@ class PipeliningTests(ServerTestCase):
         self.assertTrue(self.client.reading)
 
     def test_close_in_between(self):
-        """What follows a request that wants the connection closed is dropped."""
+        """Data after a request with ``Connection: close`` is dropped."""
         self.handler.answer = hello
         self.send(request(b"/1", CLOSE) + request(b"/2"))
         self.assertEqual(1, len(self.handler.exchanges))
@@ -385,12 +385,12 @@ class PipeliningTests(ServerTestCase):
 
 
 class RefusalTests(ServerTestCase):
-    """Heads that are refused."""
+    """Heads that are rejected."""
 
     settings = ServerSettings(limits=HeadLimits(max_bytes=1000, max_fields=10))
 
     def refused(self, sent):
-        """Send something; give the status with which it is refused."""
+        """Send data; return the status with which it is rejected."""
         self.client = self.server.connect()
         self.send(sent)
         self.assertEqual([], self.handler.exchanges)
@@ -415,18 +415,18 @@ class RefusalTests(ServerTestCase):
         self.assertEqual({400: 4, 431: 2, 501: 1, 417: 1}, self.server.factory.refusals)
 
     def test_answers_are_not_counted(self):
-        """What a handler refuses is its own business, and not counted here."""
+        """Requests that a handler rejects are not counted here."""
         self.handler.answer = lambda exchange: exchange.fail(400, "no")
         self.send(request())
         self.assertEqual({}, self.server.factory.refusals)
 
     def test_json(self):
-        """A caller whose head could be read is answered as it can read."""
+        """A client whose head was parsed gets an error in a format that it reads."""
         self.send(request(b"/", b"Accept: application/json", b"Expect: a-miracle"))
         self.assertIn(b'"kind": "Status"', self.client.sent)
 
     def test_head(self):
-        """The answer to HEAD has no body, whoever refuses the request."""
+        """The response to HEAD has no body, whatever rejects the request."""
         self.send(request(b"/", b"Expect: a-miracle", method=b"HEAD"))
         self.assertEqual(417, self.responses("HEAD", closed=True)[0][0])
         self.client = self.server.connect()
@@ -436,7 +436,7 @@ class RefusalTests(ServerTestCase):
         self.assertEqual(403, self.handler.statuses[-1], "what logs and metrics see")
 
     def test_after_a_good_request(self):
-        """What comes behind a good request is refused in its turn."""
+        """An invalid head after a valid request is rejected in order."""
         self.send(request() + b"nonsense\r\n\r\n")
         self.assertEqual(b"", self.client.sent)
         hello(self.exchange)
@@ -444,7 +444,7 @@ class RefusalTests(ServerTestCase):
         self.assertEqual((200, 400), (first[0], second[0]))
 
     def test_the_rest_is_dropped(self):
-        """A refused client may finish sending, within bounds, so that it reads its answer."""
+        """A rejected client may finish sending, up to a limit, so that it reads its response."""
         self.send(b"nonsense\r\n\r\n")
         for _ in range(MAX_DROPPED // 65536):
             self.send(bytes(65536))
@@ -457,7 +457,7 @@ class RefusalTests(ServerTestCase):
         self.assertIsNotNone(self.client.closed_with)
 
     def test_client_closes(self):
-        """A refused client that closes is gone at once."""
+        """The connection of a rejected client that closes ends at once."""
         self.send(b"nonsense\r\n\r\n")
         self.client.receive_end()
         self.settle()
@@ -466,10 +466,10 @@ class RefusalTests(ServerTestCase):
 
 
 class DrainTests(ServerTestCase):
-    """Ending a server softly."""
+    """Graceful shutdown of a server."""
 
     def test_drain(self):
-        """Idle connections are closed, running exchanges get their answers, and then it is over."""
+        """Idle connections are closed, exchanges are completed, and then the drain is complete."""
         self.handler.answer = hello
         self.send(request())
         self.handler.answer = None
@@ -491,7 +491,7 @@ class DrainTests(ServerTestCase):
         self.successResultOf(drained)
 
     def test_an_answer_that_is_not_taken_yet(self):
-        """Who takes it has as long as for any other, though no exchange lasts any more."""
+        """A client has the usual time to receive a response, though no exchange is left."""
         self.handler.answer = lambda exchange: exchange.respond(200, [], bytes(300_000))
         self.client.receive(request())
         self.server.factory.drain()
@@ -501,13 +501,13 @@ class DrainTests(ServerTestCase):
         self.assertTrue(self.client.aborted)
 
     def test_nothing_to_drain(self):
-        """Without connections it is over at once."""
+        """Without connections a drain is complete at once."""
         self.client.receive_end()
         self.settle()
         self.successResultOf(self.server.factory.drain())
 
     def test_close(self):
-        """Closing aborts everything and leaves no call behind."""
+        """Closing aborts everything and leaves no delayed call."""
         self.send(request())
         drained = self.server.factory.drain()
         self.server.factory.close()

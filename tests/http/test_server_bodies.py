@@ -1,4 +1,4 @@
-"""The side that serves: bodies of requests, and of answers that are taken slowly."""
+"""The server: request bodies, and slow receivers of responses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RequestBodyTests(ServerTestCase):
     """Bodies of requests."""
 
     def test_length(self):
-        """A body of known length is delivered in the pieces in which it comes."""
+        """A body of known length is delivered in pieces as they arrive."""
         self.send(request(b"/", b"Content-Length: 6", method=b"PUT", body=b"ab"))
         self.assertTrue(self.exchange.has_body)
         sink = Sink()
@@ -39,7 +39,7 @@ class RequestBodyTests(ServerTestCase):
         self.assertEqual(([b"ab", b"cd", b"ef"], []), (sink.pieces, sink.trailers))
 
     def test_the_client_ends_its_direction_behind_a_body(self):
-        """It has sent all that it has, and waits for its answer."""
+        """A client that ends its direction after the body still gets its response."""
         self.send(request(b"/", b"Content-Length: 2", method=b"PUT", body=b"ab"))
         sink = Sink()
         self.exchange.deliver_body(sink)
@@ -52,7 +52,7 @@ class RequestBodyTests(ServerTestCase):
         self.assertEqual([(200, b"taken")], [(each[0], each[2]) for each in self.responses()])
 
     def test_chunks_and_trailers(self):
-        """Chunks are decoded, trailers are told."""
+        """Chunks are decoded, and trailers reported."""
         body = b"3\r\nabc\r\n0\r\nX-T: v\r\n\r\n"
         self.send(request(b"/", CHUNKED, method=b"POST", body=body))
         sink = Sink()
@@ -60,7 +60,7 @@ class RequestBodyTests(ServerTestCase):
         self.assertEqual((b"abc", [(b"X-T", b"v")]), (sink.body, sink.trailers))
 
     def test_no_body(self):
-        """A request without one finishes its sink at once."""
+        """Without a body the sink is finished at once."""
         self.send(request())
         sink = Sink()
         self.exchange.deliver_body(sink)
@@ -69,7 +69,7 @@ class RequestBodyTests(ServerTestCase):
             self.exchange.deliver_body(sink)
 
     def test_paused_until_wanted(self):
-        """Nothing but one read is taken of a body that nobody wants yet."""
+        """Only one read is held of a body without a consumer."""
         self.send(request(b"/", b"Content-Length: 100000", method=b"PUT"))
         self.assertTrue(self.client.reading)
         self.send(bytes(1000))
@@ -81,7 +81,7 @@ class RequestBodyTests(ServerTestCase):
         self.assertEqual((100000, []), (len(sink.body), sink.trailers))
 
     def test_back_pressure(self):
-        """A paused body is not read on, and goes on when resumed."""
+        """No more of a paused body is read, until it is resumed."""
         self.send(request(b"/", b"Content-Length: 9", method=b"PUT"))
         sink = Sink()
         exchange = self.exchange
@@ -97,7 +97,7 @@ class RequestBodyTests(ServerTestCase):
         self.assertTrue(self.client.reading)
 
     def test_ends_while_paused(self):
-        """A body whose last piece comes as it is paused leaves the connection readable."""
+        """A body whose last piece arrives as it is paused leaves the connection readable."""
         self.send(request(b"/", b"Content-Length: 3", method=b"PUT"))
         exchange = self.exchange
         sink = Sink()
@@ -111,7 +111,7 @@ class RequestBodyTests(ServerTestCase):
         self.assertEqual(2, len(self.responses("GET", "GET")))
 
     def test_answer_after_the_body(self):
-        """A connection is kept when the body was read, and what follows is the next request."""
+        """A connection is kept if the body was read, and the next request follows."""
         body = b"ab" + request(b"/2")
         self.send(request(b"/1", b"Content-Length: 2", method=b"PUT", body=body))
         self.exchange.deliver_body(Sink())
@@ -124,7 +124,7 @@ class RequestBodyTests(ServerTestCase):
         )
 
     def test_malformed_body(self):
-        """A body that is not what its framing says is answered with 400, and the exchange fails."""
+        """A body that does not match its framing is answered with 400, and the exchange fails."""
         self.send(request(b"/", CHUNKED, method=b"POST", body=b"0x3\r\nabc\r\n0\r\n\r\n"))
         sink = Sink()
         self.exchange.deliver_body(sink)
@@ -135,7 +135,7 @@ class RequestBodyTests(ServerTestCase):
         self.assertFalse(sink.finished)
 
     def test_malformed_body_after_the_response_has_begun(self):
-        """Then the connection is cut."""
+        """A malformed body after the response has begun aborts the connection."""
         self.send(request(b"/", CHUNKED, method=b"POST"))
         self.exchange.deliver_body(Sink())
         self.exchange.send_head(200)
@@ -145,7 +145,7 @@ class RequestBodyTests(ServerTestCase):
         self.assertEqual([200], self.handler.statuses)
 
     def test_overdue_body(self):
-        """A body that comes at less than the rate is answered with 408, however it drips."""
+        """A body below the minimum rate is answered with 408, however steadily it arrives."""
         self.send(request(b"/", b"Content-Length: 100000", method=b"PUT"))
         self.exchange.deliver_body(Sink())
         for _ in range(3):
@@ -166,7 +166,7 @@ class RequestBodyTests(ServerTestCase):
         self.assertEqual({}, self.server.factory.refusals)
 
     def test_paused_body_is_not_overdue(self):
-        """A body that is paused by who takes it has time."""
+        """The timeout does not apply to a body whose consumer has paused it."""
         self.send(request(b"/", b"Content-Length: 3", method=b"PUT"))
         exchange = self.exchange
         exchange.deliver_body(Sink())
@@ -188,12 +188,12 @@ class ReadBodyTests(ServerTestCase):
     """``read_body``."""
 
     def read(self, *fields, body=b"", version=b"1.1"):
-        """Begin to read the body of a request."""
+        """Start reading the body of a request."""
         self.send(request(b"/", *fields, method=b"POST", body=body, version=version))
         return read_body(self.exchange, 10)
 
     def test_whole(self):
-        """The pieces come as one."""
+        """The pieces of a body are joined."""
         reading = self.read(b"Content-Length: 10", body=b"01234")
         self.assertNoResult(reading)
         self.send(b"56789")
@@ -206,7 +206,7 @@ class ReadBodyTests(ServerTestCase):
         self.assertEqual(b"", self.successResultOf(self.read()))
 
     def test_announced_too_large(self):
-        """A body whose length is too large is not even asked for."""
+        """A body that is announced as too large is not read."""
         reading = self.read(b"Content-Length: 11", b"Expect: 100-continue")
         error = self.failureResultOf(reading, BodyTooLarge).value
         self.assertEqual(b"", self.client.sent)
@@ -215,26 +215,26 @@ class ReadBodyTests(ServerTestCase):
         self.assertEqual((413, b"the request body is longer than 10 bytes\n"), (status, body))
 
     def test_too_large(self):
-        """A body of unknown length is given up once it is too large."""
+        """A body of unknown length fails once it is too large."""
         reading = self.read(CHUNKED, body=b"a\r\n0123456789\r\n")
         self.assertNoResult(reading)
         self.send(b"1\r\nx\r\n")
         self.failureResultOf(reading, BodyTooLarge)
 
     def test_client_leaves(self):
-        """A client that leaves before the end is a failure."""
+        """``read_body`` fails if the client disconnects before the end."""
         reading = self.read(b"Content-Length: 10", body=b"0")
         self.client.receive_end()
         self.failureResultOf(reading, ExchangeFailed)
 
     def test_answered_before(self):
-        """So is an answer before the end."""
+        """``read_body`` fails if the request is answered before the end."""
         reading = self.read(b"Content-Length: 10", body=b"0")
         self.exchange.respond(200)
         self.failureResultOf(reading, ExchangeFailed)
 
     def test_expectation(self):
-        """A client that expects ``100 Continue`` gets it, but not with HTTP/1.0."""
+        """A client that expects ``100 Continue`` gets it, except with HTTP/1.0."""
         reading = self.read(b"Content-Length: 1", b"Expect: 100-continue")
         self.settle()
         self.assertEqual(b"HTTP/1.1 100 Continue\r\n\r\n", self.client.sent)
@@ -248,10 +248,10 @@ class ReadBodyTests(ServerTestCase):
 
 
 class KeptPiecesTests(ServerTestCase):
-    """The memory of what is kept of bodies."""
+    """The memory for buffered bodies."""
 
     def taken(self, write):
-        """Return the bytes that 16 KiB take, written in small pieces."""
+        """Return the bytes that 16 KiB use, written in small pieces."""
         data = bytes(range(256)) * 64
         tracemalloc.start()
         self.addCleanup(tracemalloc.stop)
@@ -261,11 +261,11 @@ class KeptPiecesTests(ServerTestCase):
         return tracemalloc.get_traced_memory()[0] - before
 
     def test_beginning(self):
-        """The beginning of a body takes little more than its bytes, however it comes."""
+        """The start of a body uses little more than its bytes, whatever the pieces are."""
         self.assertLess(self.taken(BodyBeginning().write), 32 * 1024)
 
     def test_whole_body(self):
-        """So does a body that is read whole."""
+        """A body that is read completely uses little more than its bytes, too."""
         self.send(request(b"/", b"Content-Length: 20000", method=b"POST"))
         reading = read_body(self.exchange, 20_000)
         self.assertLess(self.taken(self.client.receive), 32 * 1024)
@@ -274,10 +274,10 @@ class KeptPiecesTests(ServerTestCase):
 
 
 class BackPressureTests(ServerTestCase):
-    """Responses that a client does not take."""
+    """Responses that a client does not receive."""
 
     def test_producer(self):
-        """A producer is paused while much waits to be sent, and resumed when it is sent."""
+        """A producer is paused while much data is buffered, and resumed when it is sent."""
         self.send(request())
         producer = Producer()
         self.exchange.registerProducer(producer, True)
@@ -291,7 +291,7 @@ class BackPressureTests(ServerTestCase):
         self.assertEqual(["pause", "resume"], producer.told)
 
     def test_last_piece_that_waits(self):
-        """A response whose last piece is not taken holds up the next request as any other."""
+        """A response whose last piece is not received delays the next request, too."""
         self.send(request(b"/1"))
         exchange, producer = self.exchange, Producer()
         producer.resumeProducing = lambda: (exchange.write(bytes(100_000)), exchange.finish())
@@ -306,7 +306,7 @@ class BackPressureTests(ServerTestCase):
         self.assertEqual(2, len(self.handler.exchanges))
 
     def test_producer_registered_late(self):
-        """A producer that comes while much waits is paused at once."""
+        """A producer registered while much data is buffered is paused at once."""
         self.send(request())
         self.exchange.send_head(200)
         self.exchange.write(bytes(100_000))
@@ -315,7 +315,7 @@ class BackPressureTests(ServerTestCase):
         self.assertEqual(["pause"], producer.told)
 
     def test_one_push_producer(self):
-        """There is one at a time, and it pushes."""
+        """There is one producer at a time, and it must be a push producer."""
         self.send(request())
         self.exchange.registerProducer(Producer(), True)
         with self.assertRaises(RuntimeError):
@@ -332,7 +332,7 @@ class BackPressureTests(ServerTestCase):
         self.exchange.registerProducer(Producer(), True)
 
     def test_client_leaves(self):
-        """A producer is stopped when the client leaves."""
+        """A producer is stopped when the client disconnects."""
         self.send(request())
         producer = Producer()
         self.exchange.registerProducer(producer, True)
@@ -340,7 +340,7 @@ class BackPressureTests(ServerTestCase):
         self.assertEqual(["stop"], producer.told)
 
     def test_response_from_a_source(self):
-        """A source fills a response, in one write with the head, paused as a producer."""
+        """A source fills a response, in one write with the head, and is paused as a producer."""
         self.send(request())
 
         class Source(Producer):
@@ -366,7 +366,7 @@ class BackPressureTests(ServerTestCase):
         self.assertIn(b"200 Fine\r\n", self.client.sent)
 
     def test_response_from_a_whole_source(self):
-        """What is whole goes out at once; its length may be given, and has to be that of it."""
+        """A complete source is sent at once; a declared length has to match."""
 
         class Source(Producer):
             def take_whole(self):
@@ -394,22 +394,22 @@ class BackPressureTests(ServerTestCase):
 
 
 class Answering(Sink):
-    """Answers with the first piece of a body."""
+    """Responds on the first piece of a body."""
 
     def __init__(self, exchange):
         super().__init__()
         self._exchange = exchange
 
     def write(self, data):
-        """Answer."""
+        """Respond."""
         hello(self._exchange)
 
 
 class EarlyAnswerTests(ServerTestCase):
-    """Answers before the request is complete."""
+    """Responses before the request is complete."""
 
     def test_early_answer(self):
-        """The response says that the connection is closed, and the rest is dropped in bounds."""
+        """The response announces the close, and the rest of the request is dropped, in limits."""
         self.send(request(b"/", b"Content-Length: 100000", method=b"PUT", body=b"begin"))
         sink = Sink()
         self.exchange.deliver_body(sink)
@@ -424,7 +424,7 @@ class EarlyAnswerTests(ServerTestCase):
         self.assertIsNotNone(self.client.closed_with)
 
     def test_answer_while_reading(self):
-        """A response that begins while the body is read leaves the connection to the next."""
+        """A response that begins while the body is read keeps the connection."""
         self.send(request(b"/", b"Content-Length: 4", method=b"PUT", body=b"ab"))
         self.exchange.respond_from(200, [], self.exchange)
         self.send(b"cd")
@@ -435,7 +435,7 @@ class EarlyAnswerTests(ServerTestCase):
         self.assertNotIn(b"connection", echoed[1])
 
     def test_answer_that_ends_while_reading(self):
-        """If such a response is complete before the body, the connection is closed all the same."""
+        """A response that is complete before the body closes the connection anyway."""
         self.send(request(b"/", b"Content-Length: 4", method=b"PUT", body=b"ab"))
         self.exchange.deliver_body(Sink())
         self.exchange.send_head(200)
@@ -444,7 +444,7 @@ class EarlyAnswerTests(ServerTestCase):
         self.assertTrue(self.client.write_ended)
 
     def test_body_nobody_wanted(self):
-        """A body that nobody wanted is dropped as well, even when it was complete."""
+        """A body without a consumer is dropped as well, even if it was complete."""
         body = b"x" * 10 + request(b"/smuggled")
         self.send(request(b"/", b"Content-Length: 10", method=b"PUT", body=body))
         hello(self.exchange)
@@ -452,7 +452,7 @@ class EarlyAnswerTests(ServerTestCase):
         self.assertEqual(1, len(self.handler.exchanges))
 
     def test_in_the_middle_of_a_piece(self):
-        """An answer from within the delivery of the body ends the delivery."""
+        """A response within the delivery of the body ends the delivery."""
         self.send(request(b"/", b"Content-Length: 10", method=b"PUT"))
         exchange = self.exchange
         sink = Sink()
@@ -463,7 +463,7 @@ class EarlyAnswerTests(ServerTestCase):
         self.assertEqual(1, len(self.responses()))
 
     def test_within_the_last_piece(self):
-        """An answer from within the delivery of the end leaves the connection to the next."""
+        """A response within the delivery of the end keeps the connection."""
         for behind in (b"", request()):
             self.client = self.server.connect(self.kind)
             self.handler.answer = lambda exchange: exchange.deliver_body(Answering(exchange))
@@ -475,7 +475,7 @@ class EarlyAnswerTests(ServerTestCase):
             self.assertEqual(2, len(self.responses("PUT", "GET")))
 
     def test_slow_taker(self):
-        """A client that takes its last response slowly has more time than one that idles."""
+        """A client that receives its last response slowly has more time than an idle one."""
         self.send(request(b"/", CLOSE))
         self.exchange.respond(200, [], bytes(1_000_000))
         for _ in range(40):
@@ -486,7 +486,7 @@ class EarlyAnswerTests(ServerTestCase):
         self.assertTrue(self.client.aborted)
 
     def test_all_taken(self):
-        """A client that has taken all and does not close gets no more time than to close."""
+        """A client that has received everything and does not close only has the linger time."""
         self.patch(server_connection, "all_taken", lambda transport: True)
         self.send(request(b"/", CLOSE))
         self.exchange.respond(200, [], bytes(1_000_000))
@@ -496,10 +496,10 @@ class EarlyAnswerTests(ServerTestCase):
 
 
 class AllTakenTests(SynchronousTestCase):
-    """Whether a peer has taken what was sent, as the kernel knows it."""
+    """Whether a peer has received all sent data, according to the kernel."""
 
     def setUp(self):
-        """Make a pair of sockets, one of them as a transport, and as one below TLS."""
+        """Create a pair of sockets, one of them as a transport, and as one below TLS."""
         near, self.far = socket.socketpair()
         self.addCleanup(near.close)
         self.addCleanup(self.far.close)
@@ -508,7 +508,7 @@ class AllTakenTests(SynchronousTestCase):
         self.secure = SimpleNamespace(getPeerCertificate=None, transport=self.plain)
 
     def test_sent_and_read(self):
-        """What waits in a socket has not been taken, and is when the peer has read it."""
+        """Data that the peer has not read is reported as not received."""
         for transport in (self.plain, self.secure):
             self.assertTrue(all_taken(transport))
             self.near.send(b"x" * 1000)
@@ -517,14 +517,14 @@ class AllTakenTests(SynchronousTestCase):
             self.assertTrue(all_taken(transport))
 
     def test_reset(self):
-        """Nothing is on its way in a connection that the peer has reset."""
+        """No data is in flight on a connection that the peer has reset."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             far = socket.create_connection(listener.getsockname())
             near, _ = listener.accept()
         self.addCleanup(near.close)
         near.setblocking(False)
         try:
-            # Until neither end has room for more.
+            # Until neither end has buffer space.
             while near.send(bytes(65536)):
                 continue
         except BlockingIOError:
@@ -535,5 +535,5 @@ class AllTakenTests(SynchronousTestCase):
         self.assertTrue(all_taken(transport))
 
     def test_no_socket(self):
-        """It cannot be said of a transport without a socket."""
+        """For a transport without a socket it is unknown whether the peer has all data."""
         self.assertFalse(all_taken(SimpleNamespace()))

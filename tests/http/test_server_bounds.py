@@ -1,4 +1,4 @@
-"""The side that serves: deadlines, too many connections, and callers that end half of theirs."""
+"""The server: timeouts, limits of connections, and half-closed clients."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from yurttunnel.http.server import ServerSettings
 
 
 class DeadlineTests(ServerTestCase):
-    """Clients that take their time."""
+    """Slow clients."""
 
     def test_body_held_back(self):
-        """A client that waits for 100 has as much time as whoever is to say it."""
+        """A client that waits for a 100 has as much time as the handler takes to send it."""
         head = request(b"/", b"Content-Length: 5", b"Expect: 100-continue", method=b"PUT")
         self.send(head)
         sink = Sink()
@@ -41,7 +41,7 @@ class DeadlineTests(ServerTestCase):
         self.assertIn(b" 408 ", self.client.sent)
 
     def test_time_for_a_body_that_was_held_back(self):
-        """It begins when the client is told to go on, or goes on by itself."""
+        """The timeout of such a body starts when the client gets a 100 or starts sending."""
         head = request(b"/", b"Content-Length: 50000", b"Expect: 100-continue", method=b"PUT")
         for goes_on in (
             lambda: self.exchange.send_informational(100),
@@ -58,7 +58,7 @@ class DeadlineTests(ServerTestCase):
             self.assertIn(b" 408 ", self.client.sent)
 
     def test_silent_client(self):
-        """A connection on which nothing comes is closed without an answer."""
+        """A connection on which nothing is received is closed without a response."""
         self.pass_time(10)
         self.assertEqual(b"", self.client.sent)
         self.assertTrue(self.client.write_ended)
@@ -67,7 +67,7 @@ class DeadlineTests(ServerTestCase):
         self.assertEqual({}, self.server.factory.refusals)
 
     def test_slow_head(self):
-        """A head that trickles in is answered with 408 in the end, however steadily it comes."""
+        """A slow head is answered with 408, however steadily it arrives."""
         for byte in request(b"/long-enough-for-this")[:39]:
             self.client.receive(bytes([byte]))
             self.clock.advance(0.25)
@@ -78,7 +78,7 @@ class DeadlineTests(ServerTestCase):
         self.assertEqual({408: 1}, self.server.factory.refusals)
 
     def test_slow_second_head(self):
-        """The second head has its time from its first byte."""
+        """The timeout of the second head starts at its first byte."""
         self.handler.answer = hello
         self.send(request())
         self.pass_time(60)
@@ -89,7 +89,7 @@ class DeadlineTests(ServerTestCase):
         self.assertEqual([200, 408], [a[0] for a in self.responses("GET", "GET", closed=True)])
 
     def test_idle_connection(self):
-        """A connection on which no further request comes is closed without an answer."""
+        """A connection without a further request is closed without a response."""
         self.handler.answer = hello
         self.send(request())
         self.pass_time(74)
@@ -101,14 +101,14 @@ class DeadlineTests(ServerTestCase):
         self.assertEqual(2, len(self.responses("GET", "GET")))
 
     def test_slow_answer(self):
-        """An exchange has all the time that its handler takes."""
+        """A handler may take any time for its response."""
         self.send(request())
         self.pass_time(1000)
         hello(self.exchange)
         self.assertEqual(200, self.responses()[0][0])
 
     def test_no_timer_for_each_request(self):
-        """However many requests come, the clock has a handful of calls."""
+        """However many requests arrive, the clock has only a few delayed calls."""
         self.handler.answer = hello
         for _ in range(100):
             self.send(request())
@@ -116,10 +116,10 @@ class DeadlineTests(ServerTestCase):
 
 
 class FullTests(SynchronousTestCase):
-    """More connections than a server takes: two, and as many that it waits for to close."""
+    """More connections than the limit: two, and two that may wait for the client to close."""
 
     def setUp(self):
-        """Answer at once what is asked, and keep how often the bounds have had an effect."""
+        """Respond to requests at once, and record how often the limits apply."""
         self.server = Server(ServerSettings(max_connections=2))
         self.factory = self.server.factory
         self.server.handler.answer = hello
@@ -129,7 +129,7 @@ class FullTests(SynchronousTestCase):
         self.addCleanup(self.factory.close)
 
     def connect(self, sent=b""):
-        """Connect a client that sends something, a second after all that was before."""
+        """Connect a client that sends something, a second after the previous one."""
         self.server.clock.advance(1)
         client = self.server.connect()
         self.clients.append(client)
@@ -137,7 +137,7 @@ class FullTests(SynchronousTestCase):
         return client
 
     def send(self, client, data):
-        """Have a client send."""
+        """Simulate data from a client."""
         if data:
             client.receive(data)
         settle(self.server.clock, *self.clients)
@@ -150,11 +150,11 @@ class FullTests(SynchronousTestCase):
         return client
 
     def statuses(self, client, requests=1, closed=False):
-        """Return those of its answers."""
+        """Return the statuses of its responses."""
         return [each[0] for each in responses(client.sent, *["GET"] * requests, closed=closed)]
 
     def test_idle(self):
-        """Of clients between two requests the one that has asked longest ago makes room."""
+        """Of idle clients the one with the oldest request is evicted."""
         first, second = (self.connect(request()) for _ in range(2))
         self.send(first, request())
         self.assertEqual([], self.told)
@@ -166,7 +166,7 @@ class FullTests(SynchronousTestCase):
         self.assertEqual((["full"] * 2, {}), (self.told, self.factory.refusals))
 
     def test_an_answer_that_is_not_taken_yet(self):
-        """Who makes room can take the rest of its answer, as anybody whose connection ends."""
+        """An evicted client can receive the rest of its response, as after any close."""
         slow = self.server.connect()
         slow.receive(request())
         for _ in range(2):
@@ -176,7 +176,7 @@ class FullTests(SynchronousTestCase):
         self.assertEqual([200], self.statuses(slow, closed=True))
 
     def test_without_a_head(self):
-        """Silent clients make room, and those that do not end a head, begun first or later."""
+        """Silent clients are evicted, and those that do not complete a first or later head."""
         silent, slow = self.connect(), self.connect(request())
         self.send(slow, b"GET /")
         idle = self.connect(request())
@@ -188,13 +188,13 @@ class FullTests(SynchronousTestCase):
         self.assertEqual([200], self.statuses(idle))
 
     def test_who_waits_longest(self):
-        """Whether for its first request or for another."""
+        """The longest waiting client is evicted, for its first request or another."""
         idle, silent = self.connect(request()), self.connect()
         self.connect()
         self.assertEqual([True, False], [idle.write_ended, silent.write_ended])
 
     def test_requests_under_way(self):
-        """They are never cut off, nor are streams: one too many is told so, and so are others."""
+        """Requests in progress and streams are never evicted: a further client gets a 503."""
         asking = self.busy()
         upgraded = self.busy(b"Connection: Upgrade", b"Upgrade: spdy/3.1")
         exchange = self.server.handler.exchange
@@ -209,7 +209,7 @@ class FullTests(SynchronousTestCase):
         self.assertEqual([True, False], [asking.write_ended, upgraded.write_ended])
 
     def test_one_that_closes(self):
-        """It makes room, so that nobody else has to."""
+        """A closed connection frees its place, without an eviction."""
         first, second = self.busy(), self.busy()
         first.break_off(ConnectionLost())
         self.assertEqual([200], self.statuses(self.connect(request())))
@@ -217,7 +217,7 @@ class FullTests(SynchronousTestCase):
         self.assertFalse(second.aborted)
 
     def test_clients_that_do_not_close(self):
-        """Who has its last answer takes no room of others; of too many the oldest is cut off."""
+        """Clients with their last response take no place; of too many the oldest is aborted."""
         idle = self.connect(request())
         clients = [self.connect(request(b"/", b"Connection: close")) for _ in range(2)]
         clients.append(self.connect(b"nonsense\r\n\r\n"))
@@ -227,7 +227,7 @@ class FullTests(SynchronousTestCase):
         self.assertEqual([], self.told)
 
     def test_the_end(self):
-        """Who makes room is waited for no more, and who closes still is."""
+        """A drain does not wait for evicted clients, but for closing ones."""
         evicted, idle = (self.connect(request()) for _ in range(2))
         self.connect(request(b"/", b"Connection: close"))
         self.assertTrue(evicted.write_ended)
@@ -242,12 +242,12 @@ class FullTests(SynchronousTestCase):
 
 
 class LongHeadTests(SynchronousTestCase):
-    """Heads of 20,000 bytes, where there may be six together."""
+    """Heads of 20,000 bytes, with a limit of six in total."""
 
     LONG = request(b"/", b"X: %b" % (b"x" * 19_950))
 
     def setUp(self):
-        """Have no request be answered unless the test says so."""
+        """Leave requests unanswered unless the test says otherwise."""
         limits, most = HeadLimits(max_bytes=50_000), 6 * len(self.LONG)
         self.server = Server(ServerSettings(limits=limits, max_long_heads=most))
         self.factory = self.server.factory
@@ -263,11 +263,11 @@ class LongHeadTests(SynchronousTestCase):
         return client
 
     def status(self, client):
-        """Return that of the answer, 0 when there is none."""
+        """Return the status of the response, 0 without one."""
         return int(client.sent[9:12] or 0)
 
     def test_unfinished(self):
-        """A caller has as many as it leaves free, and others find room; all of these get on."""
+        """A caller may use as many as remain free, and others find room; all these are served."""
         mine = [self.connect(1, self.LONG[:-1]) for _ in range(5)]
         others = [self.connect(caller, self.LONG[:-1]) for caller in (2, 3)]
         self.assertEqual([0, 0, 0, 503, 503], [self.status(client) for client in mine])
@@ -279,7 +279,7 @@ class LongHeadTests(SynchronousTestCase):
         self.assertEqual(({503: 2}, 0), (self.factory.refusals, self.factory.long_heads.taken))
 
     def test_while_their_requests_are_under_way(self):
-        """A head that is complete counts as well, in how many pieces ever it came."""
+        """A complete head counts as well, however many pieces it came in."""
         for connect in (self.connect, self.connect_at_once):
             under_way = [connect(1, self.LONG) for _ in range(3)]
             self.assertEqual(503, self.status(self.connect(1, self.LONG)))
@@ -291,14 +291,14 @@ class LongHeadTests(SynchronousTestCase):
             self.assertEqual(0, self.factory.long_heads.taken)
 
     def connect_at_once(self, caller, sent):
-        """Connect a caller whose head comes whole."""
+        """Connect a caller whose head arrives in one piece."""
         client = self.connect(caller, b"")
         client.receive(sent)
         settle(self.server.clock, client)
         return client
 
     def test_short_heads(self):
-        """They get through while there is no room for a long one, and behind one."""
+        """Short heads are served while there is no room for a long one, and after one."""
         self.server.handler.answer = hello
         first = self.connect(1, request() + self.LONG + request())
         self.server.handler.answer = None
@@ -316,7 +316,7 @@ class LongHeadTests(SynchronousTestCase):
         self.assertEqual(taken, self.factory.long_heads.taken)
 
     def test_the_end_of_one(self):
-        """However it comes, the place is free with it, and the head is let go."""
+        """However a request with a long head ends, its place is freed, and the head released."""
         ends = {
             "too late": lambda client: self.server.clock.advance(10),
             "bad": lambda client: client.receive(b"\0"),
@@ -335,7 +335,7 @@ class LongHeadTests(SynchronousTestCase):
             self.assertEqual((0, None), (self.factory.long_heads.taken, reader()), name)
 
     def test_a_stream_behind_one(self):
-        """What a connection changes to has the place until it ends."""
+        """An upgraded connection holds the place until it ends."""
         upgrade = (b"Connection: Upgrade", b"Upgrade: spdy/3.1")
         client = self.connect(1, self.LONG[:-2] + b"\r\n".join([*upgrade, b"", b""]))
         self.server.handler.exchange.switch(101, b"", [(b"Upgrade", b"spdy/3.1")], User())
@@ -344,7 +344,7 @@ class LongHeadTests(SynchronousTestCase):
         self.assertEqual(0, self.factory.long_heads.taken)
 
     def test_what_comes_with_a_head_is_not_kept(self):
-        """Once it has been read the connection has none of it."""
+        """Data that arrives with a head is not retained by the connection once it was read."""
         self.server.handler.answer = lambda exchange: exchange.deliver_body(Sink())
         client = self.connect(1, b"")
         client.receive(request(b"/", b"Content-Length: 5", method=b"PUT", body=b"12345"))
@@ -352,7 +352,7 @@ class LongHeadTests(SynchronousTestCase):
 
 
 class SocketConnection(MemoryConnection):
-    """A connection whose end the kernel knows: what its peer has done to ``far``."""
+    """A connection with a real socket, whose peer is ``far``."""
 
     def __init__(self, reactor):
         super().__init__(reactor)
@@ -364,10 +364,10 @@ class SocketConnection(MemoryConnection):
 
 
 class HalfCloseTests(ServerTestCase):
-    """Clients that end their direction."""
+    """Clients that end their sending direction."""
 
     def test_behind_a_request(self):
-        """A client that ends its direction behind its request gets its answer."""
+        """A client that ends its direction after its request gets its response."""
         self.send(request())
         self.client.receive_end()
         self.pass_time(9)
@@ -376,7 +376,7 @@ class HalfCloseTests(ServerTestCase):
         self.assertIsInstance(self.client.closed_with, ConnectionDone)
 
     def test_behind_an_answer(self):
-        """Who has ended its direction by then has as long as others to take the answer."""
+        """A half-closed client has the usual time to receive its response."""
         self.handler.answer = lambda exchange: exchange.respond(200, [], bytes(300_000))
         self.client.receive(request())
         self.client.receive_end()
@@ -386,7 +386,7 @@ class HalfCloseTests(ServerTestCase):
         self.assertTrue(self.client.aborted)
 
     def test_for_good(self):
-        """After ten seconds it is taken for one that has left."""
+        """A half-closed client counts as disconnected after ten seconds."""
         self.send(request())
         self.client.receive_end()
         self.pass_time(10)
@@ -394,7 +394,7 @@ class HalfCloseTests(ServerTestCase):
         self.assertIsInstance(self.handler.ends[0][1], ExchangeFailed)
 
     def test_behind_several_requests(self):
-        """All that it has sent is answered."""
+        """A client that ends its direction after several requests gets all responses."""
         self.send(request(b"/1") + request(b"/2"))
         self.client.receive_end()
         hello(self.exchange)
@@ -407,7 +407,7 @@ class HalfCloseTests(ServerTestCase):
         self.assertIsNotNone(self.client.closed_with)
 
     def test_in_a_head(self):
-        """A head that will never be complete is dropped, also behind another request."""
+        """An incomplete head is dropped, also after another request."""
         self.send(request()[:10])
         self.client.receive_end()
         self.settle()
@@ -420,7 +420,7 @@ class HalfCloseTests(ServerTestCase):
         self.assertIsInstance(self.client.closed_with, ConnectionDone)
 
     def test_behind_what_is_held(self):
-        """An end that is told while something is held counts when that has been used."""
+        """An end that is reported while data is held counts after that data."""
         self.send(request() + request()[:10])
         self.client.protocol.readConnectionLost()
         hello(self.exchange)
@@ -428,7 +428,7 @@ class HalfCloseTests(ServerTestCase):
         self.assertIsNotNone(self.client.closed_with)
 
     def test_in_a_body(self):
-        """A body that will never be complete fails the exchange at once."""
+        """An incomplete body fails the exchange at once."""
         self.send(request(b"/", b"Content-Length: 10", method=b"PUT", body=b"12"))
         sink = Sink()
         self.exchange.deliver_body(sink)
@@ -439,7 +439,7 @@ class HalfCloseTests(ServerTestCase):
         self.assertFalse(sink.finished)
 
     def test_in_a_body_that_is_wanted_later(self):
-        """So it does when the body is asked for after the end has come."""
+        """An incomplete body that is read after the end has arrived fails the exchange, too."""
         self.send(request(b"/", b"Content-Length: 10", method=b"PUT"))
         self.client.receive_end()
         self.assertEqual([], self.handler.ends)
@@ -447,7 +447,7 @@ class HalfCloseTests(ServerTestCase):
         self.assertIn("broke off", str(self.handler.ends[0][1]))
 
     def test_idle(self):
-        """A connection that idles is closed at its client's end."""
+        """An idle connection is closed when its client ends its direction."""
         self.handler.answer = hello
         self.send(request())
         self.client.receive_end()
@@ -456,7 +456,7 @@ class HalfCloseTests(ServerTestCase):
         self.assertEqual(set(), self.server.factory.connections)
 
     def test_client_breaks(self):
-        """A client that is gone fails the exchange at once."""
+        """A client that disconnects fails the exchange at once."""
         self.send(request())
         self.client.break_off(ConnectionLost("reset"))
         error = self.handler.ends[0][1]
@@ -464,7 +464,7 @@ class HalfCloseTests(ServerTestCase):
         self.assertIsInstance(error.__cause__, ConnectionLost)
 
     def test_hung_up(self):
-        """A client whose connection has ended both ways, as the kernel knows, is not waited for."""
+        """If the kernel reports that both directions have ended, the exchange fails at once."""
         client = self.server.connect(SocketConnection)
         self.addCleanup(client.near.close)
         client.receive(request())
@@ -474,12 +474,12 @@ class HalfCloseTests(ServerTestCase):
 
 
 class UnreadEndTests(ServerTestCase):
-    """A client that sends more than its request is not read until it has its answer."""
+    """A client that sends more than its request is not read from until it has its response."""
 
     kind = SocketConnection
 
     def setUp(self):
-        """Connect, and send a request with the next one behind it."""
+        """Connect, and send a request followed by the next one."""
         super().setUp()
         self.addCleanup(self.client.near.close)
         self.addCleanup(self.client.far.close)
@@ -487,14 +487,14 @@ class UnreadEndTests(ServerTestCase):
         self.assertFalse(self.client.reading)
 
     def test_client_that_stays(self):
-        """It is waited for however long its answers take."""
+        """A client that stays connected is served however long its responses take."""
         for _ in range(2):
             self.pass_time(60)
             hello(self.exchange)
         self.assertEqual(2, len(self.responses("GET", "GET")))
 
     def test_client_that_has_left(self):
-        """It is found out, and its request is given up, in twice the time of one that is read."""
+        """A disconnected client's request is aborted after twice the time of one that is read."""
         self.client.far.close()
         self.pass_time(10)
         self.assertEqual([], self.handler.ends)
@@ -505,7 +505,7 @@ class UnreadEndTests(ServerTestCase):
         self.assertEqual(0, len(self.server.factory.unread))
 
     def test_client_that_is_read_again(self):
-        """Nobody looks for its end any more: it is told."""
+        """A client that is read again is not checked any more: its end is reported."""
         self.assertEqual(1, len(self.server.factory.unread))
         hello(self.exchange)
         self.settle()
@@ -514,7 +514,7 @@ class UnreadEndTests(ServerTestCase):
         self.assertEqual(0, len(self.server.factory.unread))
 
     def test_client_that_only_ends_its_direction(self):
-        """Each of its requests has the time that one has which is read."""
+        """Each of its requests has the same time as one of a client that is read."""
         self.send(request(b"/3"))
         self.client.far.shutdown(socket.SHUT_WR)
         self.client.receive_end()
@@ -527,7 +527,7 @@ class UnreadEndTests(ServerTestCase):
         self.assertEqual([None] * 3, [error for _, error in self.handler.ends])
 
     def test_body_that_is_held(self):
-        """A request that has not come whole is not looked at: its body may be wanted yet."""
+        """An incomplete request is not checked: its body may still be read."""
         client = self.server.connect(SocketConnection)
         self.addCleanup(client.near.close)
         client.receive(request(b"/", b"Content-Length: 2", method=b"PUT", body=b"12"))
@@ -538,7 +538,7 @@ class UnreadEndTests(ServerTestCase):
         self.assertEqual([], self.handler.ends)
 
     def test_what_switches(self):
-        """Nobody looks at a connection that has been handed over."""
+        """A connection that has been handed over is not checked."""
         self.client.far.close()
         self.exchange.switch(200, b"OK", [], User())
         self.pass_time(60)

@@ -1,4 +1,4 @@
-"""The side that serves: TLS and its handshake."""
+"""The server: TLS and its handshake."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ from yurttunnel.tunnel.direct.reactor import with_transports
 
 
 class SecureTests(ServerTestCase):
-    """Over TLS."""
+    """Exchanges over TLS."""
 
     kind = SecureConnection
 
     def test_secure(self):
-        """An exchange tells that it came by TLS."""
+        """An exchange reports that it came over TLS."""
         self.send(request())
         self.assertTrue(self.exchange.secure)
 
     def test_end_is_an_end(self):
-        """A client that ends its direction has left."""
+        """A client that ends its direction has disconnected."""
         self.send(request())
         self.client.receive_end()
         self.settle()
         self.assertIsInstance(self.handler.ends[0][1], ExchangeFailed)
 
     def test_close(self):
-        """A connection is closed whole after its last response, and aborted in the end."""
+        """A connection is closed after its last response, and finally aborted."""
         self.handler.answer = hello
         self.send(request(b"/", CLOSE))
         self.assertEqual(200, self.responses()[0][0])
         self.assertIsNotNone(self.client.closed_with)
 
     def test_connect(self):
-        """Who takes a CONNECT over has the connection, which is closed whole by either end."""
+        """The protocol after a CONNECT gets the connection, which either end closes completely."""
         protocol = User()
         self.send(request(b"node:80", method=b"CONNECT", body=b"early"))
         self.exchange.switch(200, b"Connected", [], protocol)
@@ -71,7 +71,7 @@ class SecureTests(ServerTestCase):
         self.assertIsInstance(self.client.closed_with, ConnectionDone)
 
     def test_peer_that_does_not_close(self):
-        """One that never answers the end of TLS is aborted."""
+        """A peer that never answers ``close_notify`` is aborted."""
         self.client.loseConnection = lambda: None
         self.send(b"nonsense\r\n\r\n")
         self.pass_time(5)
@@ -79,10 +79,10 @@ class SecureTests(ServerTestCase):
 
 
 class HandshakeTests(SynchronousTestCase):
-    """Connections that are in their TLS handshake."""
+    """Connections in their TLS handshake."""
 
     def setUp(self):
-        """Serve two connections and three handshakes at once."""
+        """Serve two connections and three concurrent handshakes."""
         self.server = Server(ServerSettings(max_connections=2, max_handshakes=3))
         self.server.handler.answer = hello
         self.factory = self.server.factory
@@ -91,25 +91,25 @@ class HandshakeTests(SynchronousTestCase):
         self.addCleanup(self.factory.close)
 
     def begin(self):
-        """Connect somebody whose handshake is not over."""
+        """Connect a client with an incomplete handshake."""
         return SecureConnection(self.server.clock).open(self.factory.buildProtocol(None))
 
     def complete(self, client):
-        """End the handshake, and make a request."""
+        """Complete the handshake, and send a request."""
         client.protocol.handshakeCompleted()
         client.receive(request())
         settle(self.server.clock, client)
 
     def status(self, client, **options):
-        """Return that of the only answer."""
+        """Return the status of the only response."""
         return responses(client.sent, "GET", **options)[0][0]
 
     def test_interface(self):
-        """A connection provides what TLS tells that the handshake is over."""
+        """A connection provides the interface for the end of the handshake."""
         self.assertTrue(verifyObject(IHandshakeListener, self.begin().protocol))
 
     def test_handshaken(self):
-        """A connection tells whether its handshake is over; without TLS there is none."""
+        """A connection reports whether its handshake is complete; without TLS there is none."""
         client = self.begin()
         self.assertFalse(client.protocol.handshaken)
         client.protocol.handshakeCompleted()
@@ -117,7 +117,7 @@ class HandshakeTests(SynchronousTestCase):
         self.assertTrue(self.server.connect().protocol.handshaken)
 
     def test_handshakes_are_no_connections(self):
-        """However many handshakes do not end, a client whose handshake ends is served."""
+        """However many handshakes are pending, a client that completes its handshake is served."""
         for _ in range(3):
             self.begin()
         self.assertEqual(set(), self.factory.connections)
@@ -128,7 +128,7 @@ class HandshakeTests(SynchronousTestCase):
         self.assertEqual({}, self.factory.refusals)
 
     def test_too_many_connections(self):
-        """One connection too many is told so when its handshake is over."""
+        """A connection above the limit gets a 503 when its handshake is complete."""
         self.server.handler.answer = None
         for _ in range(2):
             self.complete(self.begin())
@@ -139,7 +139,7 @@ class HandshakeTests(SynchronousTestCase):
         self.assertEqual(({503: 1}, ["full"]), (self.factory.refusals, self.told))
 
     def test_who_makes_room(self):
-        """Who has not ended its handshake is not taken for a connection that waits."""
+        """A connection in its handshake does not count as a waiting one."""
         oldest = self.begin()
         idle = [self.begin() for _ in range(2)]
         for client in idle:
@@ -152,7 +152,7 @@ class HandshakeTests(SynchronousTestCase):
         self.assertEqual([True, False], [client.closed_with is not None for client in idle])
 
     def test_flood(self):
-        """For one handshake too many the oldest one is aborted, and whoever runs it is told."""
+        """A handshake above the limit evicts the oldest one, which is reported."""
         flood = [self.begin() for _ in range(3)]
         self.assertEqual([], self.told)
         flood += [self.begin() for _ in range(10)]
@@ -162,7 +162,7 @@ class HandshakeTests(SynchronousTestCase):
         self.assertEqual(200, self.status(flood[-3]))
 
     def test_room(self):
-        """Handshakes that end, in one way or the other, make room for others."""
+        """Handshakes that end in any way free their places."""
         first, second, third = (self.begin() for _ in range(3))
         first.protocol.handshakeCompleted()
         second.break_off(ConnectionLost())
@@ -174,7 +174,7 @@ class HandshakeTests(SynchronousTestCase):
         self.assertEqual([False, False], [client.aborted for client in others])
 
     def test_overdue(self):
-        """A handshake has the time of the first head, which it leaves less of."""
+        """The handshake shares the timeout of the first head."""
         client, late = self.begin(), self.begin()
         self.server.clock.advance(9)
         client.protocol.handshakeCompleted()
@@ -186,7 +186,7 @@ class HandshakeTests(SynchronousTestCase):
         self.assertIsNotNone(late.closed_with)
 
     def test_drain(self):
-        """A drain waits for no handshake: it closes it."""
+        """A drain closes handshakes rather than waiting for them."""
         client = self.begin()
         drained = self.factory.drain()
         self.assertNoResult(drained)
@@ -208,7 +208,7 @@ class SecureHandshakeContract:
     transports: str
 
     def setUp(self):
-        """Serve one connection and two handshakes at once."""
+        """Serve one connection and two concurrent handshakes."""
         self.clock = Clock()
         self.reactor = with_transports(self.clock, self.transports)
         handler = Handler()
@@ -219,13 +219,13 @@ class SecureHandshakeContract:
         self.server_side = tls.server_side(self.reactor, ServerTLS([b"http/1.1"]), self.factory)
 
     def silent(self):
-        """Connect somebody who does not even begin the handshake."""
+        """Connect a client that does not start the handshake."""
         link = Link(self.clock, User(), self.server_side.buildProtocol(None))
         link.settle()
         return link
 
     def ask(self):
-        """Make a request on a new connection, and give the status of its answer."""
+        """Send a request on a new connection, and return the status of its response."""
         connection = ClientConnection(self.clock)
         factory = tls.client_side(
             self.reactor,
@@ -246,7 +246,7 @@ class SecureHandshakeContract:
         return receiver.head.status
 
     def test_silent_clients(self):
-        """Clients that are silent keep nobody out; the oldest of too many is cut."""
+        """Silent clients do not lock out others; the oldest of too many is evicted."""
         silent = [self.silent() for _ in range(4)]
         self.assertEqual(200, self.ask())
         for link in silent:
@@ -256,7 +256,7 @@ class SecureHandshakeContract:
         self.assertEqual(1, len(self.factory.connections))
 
     def test_too_many_connections(self):
-        """One that is idle makes room; where none is, who is one too many can read that."""
+        """An idle client is evicted; without one, a further client receives a 503."""
         self.assertEqual([200, 200], [self.ask(), self.ask()])
         self.assertEqual({}, self.factory.refusals)
         (connection,) = self.factory.connections

@@ -1,4 +1,4 @@
-"""The side that serves: a connection that goes on in another protocol."""
+"""The server: connections that switch to another protocol."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class SwitchTests(ServerTestCase):
     FIELDS = ((b"Connection", b"Upgrade"), (b"Upgrade", b"spdy/3.1"))
 
     def switch(self, protocol, early=b""):
-        """Have a client ask for it, sending ``early`` bytes."""
+        """Request a switch, with ``early`` bytes from the client."""
         self.send(request(b"/exec", *self.UPGRADE, body=early))
         self.exchange.switch(101, b"", self.FIELDS, protocol)
         self.settle()
 
     def test_switch(self):
-        """The 101 goes out with its fields as they are; then the bytes are the protocol's."""
+        """The 101 is sent with its fields unchanged; then the data is the protocol's."""
         protocol = User()
         self.switch(protocol)
         self.assertEqual(
@@ -45,20 +45,20 @@ class SwitchTests(ServerTestCase):
         self.assertEqual([], self.handler.ends)
 
     def test_it_is_the_response(self):
-        """There is no other after it."""
+        """No other response follows the 101."""
         self.switch(User())
         self.assertRaises(RuntimeError, self.exchange.respond, 200, (), b"late")
         self.assertRaises(RuntimeError, self.exchange.switch, 101, b"", self.FIELDS, User())
 
     def test_early_bytes(self):
-        """What came behind the head comes first, in order with what follows."""
+        """Data after the head is delivered first, in order."""
         protocol = User()
         self.switch(protocol, b"early ")
         self.send(b"and late")
         self.assertEqual(b"early and late", protocol.received)
 
     def test_later(self):
-        """The answer may come later; what the client sends waits unread beyond one piece."""
+        """The response may be sent later; data from the client is held, at most one read."""
         self.send(request(b"/exec", *self.UPGRADE))
         self.send(b"one ")
         self.assertFalse(self.client.reading)
@@ -69,7 +69,7 @@ class SwitchTests(ServerTestCase):
         self.assertEqual(b"one two", protocol.received)
 
     def test_own_producer(self):
-        """The protocol may register a producer of its own."""
+        """The protocol may register its own producer."""
         protocol = User()
         self.switch(protocol)
         producer = Producer()
@@ -78,7 +78,7 @@ class SwitchTests(ServerTestCase):
         self.assertEqual(["pause"], producer.told)
 
     def test_half_close(self):
-        """A protocol that knows half-close is told of each; another is closed."""
+        """A protocol with half-close support is notified of each; another one is closed."""
         protocol = Recorder()
         self.switch(protocol)
         self.client.receive_end()
@@ -94,7 +94,7 @@ class SwitchTests(ServerTestCase):
         self.assertEqual(["made", "lost"], protocol.told)
 
     def test_end_before(self):
-        """An end that came before is told afterwards."""
+        """An end that arrived before is reported afterwards."""
         self.send(request(b"/exec", *self.UPGRADE))
         self.client.receive_end()
         protocol = Recorder()
@@ -104,7 +104,7 @@ class SwitchTests(ServerTestCase):
         self.assertEqual([], protocol.ended_with)
 
     def test_end_of_the_exchange(self):
-        """The exchange ends with the connection, by an error if that breaks."""
+        """The exchange ends with the connection, with an error if that breaks."""
         for reason, kind in ((ConnectionDone(), type(None)), (ConnectionLost(), ExchangeFailed)):
             self.client = self.server.connect()
             protocol = Recorder()
@@ -114,7 +114,7 @@ class SwitchTests(ServerTestCase):
             self.assertIsInstance(self.handler.ends[-1][1], kind)
 
     def test_connect(self):
-        """A CONNECT is answered by 2xx and handed over the same way."""
+        """A CONNECT is answered with 2xx and handed over in the same way."""
         protocol = User()
         self.send(request(b"node:80", method=b"CONNECT", body=b"early"))
         with self.assertRaises(ValueError):
@@ -125,7 +125,7 @@ class SwitchTests(ServerTestCase):
         self.assertEqual(b"early", protocol.received)
 
     def test_incomplete_request(self):
-        """While the request's body is incomplete nothing can be handed over."""
+        """While the request body is incomplete the connection cannot be handed over."""
         self.send(request(b"/", *self.UPGRADE, b"Content-Length: 2", method=b"POST", body=b"1"))
         with self.assertRaises(ValueError):
             self.exchange.switch(101, b"", self.FIELDS, User())
@@ -138,14 +138,14 @@ class SwitchTests(ServerTestCase):
         self.assertEqual(b"raw", protocol.received)
 
     def test_refusal(self):
-        """A refusal is an ordinary response, and the connection goes on."""
+        """A refusal is an ordinary response, and the connection continues."""
         self.handler.answer = lambda exchange: exchange.respond(403, [], b"forbidden")
         self.send(request(b"/exec", *self.UPGRADE))
         self.send(request())
         self.assertEqual([403, 403], [answer[0] for answer in self.responses("GET", "GET")])
 
     def test_abort(self):
-        """An exchange that is aborted after the switch takes the connection with it."""
+        """Aborting the exchange after the switch aborts the connection."""
         protocol = Recorder()
         self.switch(protocol)
         self.exchange.fail(500, "too late")
@@ -153,7 +153,7 @@ class SwitchTests(ServerTestCase):
         self.assertEqual(1, len(protocol.ended_with))
 
     def test_over_a_stream(self):
-        """All this works on a stream of the tunnel."""
+        """All of this works on a stream of the tunnel."""
         near, far = FakeStream.pair()
         user = Recorder()
         far.attach(user)

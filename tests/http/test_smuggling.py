@@ -1,7 +1,7 @@
-"""The known ways to have two readers of one connection disagree, each refused.
+"""The known ways to make two parsers of one connection disagree are all rejected.
 
-What has been published of others is named by its CVE. None of it may reach a kubelet, and what
-is accepted is passed on in one form only: the heads are written anew.
+Published vulnerabilities of other programs are named by their CVE. None of these messages may reach
+a kubelet, and accepted ones are forwarded in one form only: the heads are serialized again.
 """
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -19,10 +19,10 @@ LAST = b"0\r\n\r\n"
 
 
 class SmugglingTestCase(SynchronousTestCase):
-    """How the cases are put."""
+    """The assertions of the cases."""
 
     def assert_head_refused(self, fields, line=b"POST / HTTP/1.1\r\nHost: a\r\n", status=400):
-        """The head is refused, in one piece and byte by byte, with nothing of a body."""
+        """Check that the head is rejected, in one piece and byte by byte, without a body."""
         data = line + fields + b"\r\n" + LAST + SMUGGLED
         for pieces in ([data], [bytes([value]) for value in data]):
             message = Message()
@@ -31,7 +31,7 @@ class SmugglingTestCase(SynchronousTestCase):
             self.assertEqual((message.body, message.rest), (b"", b""))
 
     def assert_body_refused(self, chunks):
-        """The chunks are refused, in one piece and byte by byte, and nothing follows them."""
+        """Check that the chunks are rejected, in one piece and byte by byte, with nothing after."""
         data = POST + CHUNKED + b"\r\n" + chunks + SMUGGLED
         for pieces in ([data], [bytes([value]) for value in data]):
             message = Message()
@@ -40,7 +40,7 @@ class SmugglingTestCase(SynchronousTestCase):
             self.assertNotIn(b"smuggled", message.body, chunks)
 
     def assert_response_refused(self, fields, line=b"HTTP/1.1 200 OK\r\n", method=b"GET"):
-        """The head of the response is refused with 502."""
+        """Check that the head of the response is rejected with 502."""
         data = line + fields + b"\r\n" + LAST
         for pieces in ([data], [bytes([value]) for value in data]):
             error = self.assertRaises(HeadError, read_response, pieces, method)
@@ -48,26 +48,26 @@ class SmugglingTestCase(SynchronousTestCase):
 
 
 class ContentLengthTests(SmugglingTestCase):
-    """Content-Length that is read in more than one way."""
+    """Content-Length that may be parsed in more than one way."""
 
     def test_repeated(self):
-        """Two are refused, equal or not: Twisted took the first (CVE-2020-10108), Go too."""
+        """Two are rejected, equal or not: Twisted took the first (CVE-2020-10108), Go too."""
         self.assert_head_refused(b"Content-Length: 5\r\nContent-Length: 5\r\n")
         self.assert_head_refused(b"Content-Length: 0\r\ncontent-length: 34\r\n")
 
     def test_joined(self):
-        """A list is refused, also of equal numbers."""
+        """A list is rejected, also of equal numbers."""
         self.assert_head_refused(b"Content-Length: 5, 5\r\n")
         self.assert_head_refused(b"Content-Length: 5,34\r\n")
 
     def test_signed(self):
-        """A sign is refused, which Twisted's ``int`` took (CVE-2022-24801)."""
+        """A sign is rejected, which Twisted's ``int`` accepted (CVE-2022-24801)."""
         self.assert_head_refused(b"Content-Length: +5\r\n")
         self.assert_head_refused(b"Content-Length: -5\r\n")
         self.assert_head_refused(b"Content-Length: -0\r\n")
 
     def test_spaced(self):
-        """White space within the number is refused."""
+        """White space within the number is rejected."""
         self.assert_head_refused(b"Content-Length: 5 5\r\n")
         self.assert_head_refused(b"Content-Length: 5\t5\r\n")
         self.assert_head_refused(b"Content-Length: 5\x0b\r\n")
@@ -75,13 +75,13 @@ class ContentLengthTests(SmugglingTestCase):
         self.assert_head_refused(b"Content-Length: 5\xa0\r\n")
 
     def test_huge(self):
-        """What does not fit into 63 bits is refused, before it wraps to something small."""
+        """A number above 63 bits is rejected, before it wraps around."""
         self.assert_head_refused(b"Content-Length: 9223372036854775808\r\n")
         self.assert_head_refused(b"Content-Length: 18446744073709551621\r\n")
         self.assert_head_refused(b"Content-Length: " + b"9" * 5000 + b"\r\n")
 
     def test_other_notations(self):
-        """Hexadecimal, octal, underscores, fractions, other digits, nothing: all refused."""
+        """Hexadecimal, octal, underscores, fractions, other digits and nothing are rejected."""
         for value in (
             b"0x5",
             b"05",
@@ -97,7 +97,7 @@ class ContentLengthTests(SmugglingTestCase):
             self.assert_head_refused(b"Content-Length: " + value + b"\r\n")
 
     def test_disguised_names(self):
-        """Names that some read as Content-Length are refused (CVE-2024-27982, CVE-2015-5739)."""
+        """Names that some parse as Content-Length are rejected (CVE-2024-27982, CVE-2015-5739)."""
         for name in (
             b"Content-Length ",
             b" Content-Length",
@@ -112,43 +112,43 @@ class ContentLengthTests(SmugglingTestCase):
             self.assert_head_refused(name + b": 34\r\n")
 
     def test_a_space_before_the_first_field(self):
-        """A first field that begins with a space is refused (CVE-2024-27982)."""
+        """A first field that begins with a space is rejected (CVE-2024-27982)."""
         self.assert_head_refused(b"Host: a\r\n\r\n", b"GET / HTTP/1.1\r\n Content-Length: 34\r\n")
 
     def test_a_length_named_by_connection(self):
-        """Connection cannot remove the length from what is passed on."""
+        """Connection cannot remove the length from the forwarded request."""
         fields = [(b"Connection", b"content-length, host"), (b"Content-Length", b"5")]
         self.assertIn((b"Content-Length", b"5"), end_to_end(fields))
 
 
 class TransferEncodingTests(SmugglingTestCase):
-    """Transfer-Encoding that some take for chunked and others do not."""
+    """Transfer-Encoding that some interpret as chunked and others do not."""
 
     def test_beside_content_length(self):
-        """Both are refused in either order: Twisted let the length win (CVE-2020-10109)."""
+        """Both together are rejected in either order: Twisted used the length (CVE-2020-10109)."""
         self.assert_head_refused(b"Content-Length: 5\r\n" + CHUNKED)
         self.assert_head_refused(CHUNKED + b"Content-Length: 5\r\n")
         self.assert_head_refused(b"Content-Length: 0\r\nTransfer-Encoding: identity\r\n")
 
     def test_repeated(self):
-        """Two are refused: Node looked at the first only (CVE-2020-8287)."""
+        """Two are rejected: Node used only the first (CVE-2020-8287)."""
         self.assert_head_refused(CHUNKED + CHUNKED)
         self.assert_head_refused(CHUNKED + b"Transfer-Encoding: identity\r\n")
         self.assert_head_refused(b"Transfer-Encoding: identity\r\n" + CHUNKED)
         self.assert_head_refused(b"Transfer-Encoding: chunked-false\r\n" + CHUNKED)
 
     def test_not_the_last_coding(self):
-        """A list that ends with something else is refused (CVE-2022-32213)."""
+        """A list that ends with another coding is rejected (CVE-2022-32213)."""
         for value in (b"chunked, identity", b"chunked,gzip", b"chunked, chunked", b"chunked,"):
             self.assert_head_refused(b"Transfer-Encoding: " + value + b"\r\n")
 
     def test_more_codings(self):
-        """Any other coding is refused, chunked at its end or not (Go since 1.15)."""
+        """Any other coding is rejected, with chunked at its end or not (Go since 1.15)."""
         for value in (b"gzip, chunked", b"identity, chunked", b"identity,chunked", b", chunked"):
             self.assert_head_refused(b"Transfer-Encoding: " + value + b"\r\n", status=501)
 
     def test_disguised_values(self):
-        """What looks like chunked is refused (CVE-2019-15605, CVE-2022-1705, CVE-2022-24801)."""
+        """Similar values are rejected (CVE-2019-15605, CVE-2022-1705, CVE-2022-24801)."""
         for value in (
             b"xchunked",
             b"chunkedx",
@@ -172,13 +172,13 @@ class TransferEncodingTests(SmugglingTestCase):
             self.assert_head_refused(b"Transfer-Encoding: " + value + b"\r\n")
 
     def test_folded(self):
-        """A value on the next line is refused (CVE-2022-32215)."""
+        """A value on the next line is rejected (CVE-2022-32215)."""
         self.assert_head_refused(b"Transfer-Encoding:\r\n chunked\r\n")
         self.assert_head_refused(b"Transfer-Encoding: chunked\r\n , identity\r\n")
         self.assert_head_refused(b"X: y\r\n" + b" " + CHUNKED)
 
     def test_disguised_names(self):
-        """Names that some read as this one are refused (CVE-2019-16276, CVE-2021-22959)."""
+        """Names that some parse as this one are rejected (CVE-2019-16276, CVE-2021-22959)."""
         for name in (
             b"Transfer-Encoding ",
             b"Transfer-Encoding\t",
@@ -195,14 +195,14 @@ class TransferEncodingTests(SmugglingTestCase):
             self.assert_head_refused(name + b": chunked\r\nContent-Length: 5\r\n")
 
     def test_under_http_1_0(self):
-        """HTTP/1.0 has no chunks, so that its readers would take them for the next request."""
+        """HTTP/1.0 has no chunks, so its parsers would take them for the next request."""
         self.assert_head_refused(CHUNKED, b"POST / HTTP/1.0\r\nHost: a\r\n")
         self.assert_head_refused(
             CHUNKED + b"Connection: keep-alive\r\n", b"POST / HTTP/1.0\r\nHost: a\r\n"
         )
 
     def test_on_a_get(self):
-        """The body of a GET is a body: it does not become the next request."""
+        """The body of a GET is a body, and does not become the next request."""
         message = read_request([b"GET / HTTP/1.1\r\nHost: a\r\n" + CHUNKED + b"\r\n" + LAST + b"x"])
         self.assertEqual((message.body, message.rest, message.ended), (b"", b"x", True))
         data = b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(SMUGGLED)
@@ -210,7 +210,7 @@ class TransferEncodingTests(SmugglingTestCase):
         self.assertEqual((message.body, message.rest), (SMUGGLED, b""))
 
     def test_the_accepted_form_is_one(self):
-        """The case of the coding is not passed on: the field is written anew."""
+        """The spelling of the coding is not forwarded: the field is serialized again."""
         data = POST + b"Transfer-Encoding: \t cHuNkEd \r\n\r\n"
         message = read_request([data])
         self.assertEqual(message.framing, Framing(BodyKind.CHUNKED))
@@ -218,41 +218,41 @@ class TransferEncodingTests(SmugglingTestCase):
 
 
 class LineTests(SmugglingTestCase):
-    """Lines that end where others see no end."""
+    """Line ends that only some parsers accept."""
 
     def test_bare_line_feeds(self):
-        """CR LF alone ends a line (CVE-2022-32214, CVE-2022-35256)."""
+        """Only CR LF ends a line (CVE-2022-32214, CVE-2022-35256)."""
         self.assert_head_refused(b"X: y\nContent-Length: 34\r\n")
         self.assert_head_refused(b"X: y\n\r\n")
         self.assert_head_refused(b"", b"GET / HTTP/1.1\nHost: a\r\n")
         self.assert_head_refused(b"", b"GET / HTTP/1.1\nHost: a\n\n")
 
     def test_bare_carriage_returns(self):
-        """A CR alone ends no line and is no part of a value (CVE-2023-30589)."""
+        """A CR alone does not end a line and is not part of a value (CVE-2023-30589)."""
         self.assert_head_refused(b"X: y\rContent-Length: 34\r\n")
         self.assert_head_refused(b"X: y\r\r\n")
         self.assert_head_refused(b"X: \ry\r\n")
         self.assert_head_refused(b"", b"GET / HTTP/1.1\rHost: a\r\n")
 
     def test_a_bare_carriage_return_at_the_end(self):
-        """The empty line is CR LF, not CR and anything (CVE-2025-23167)."""
+        """The empty line is CR LF, not CR and any byte (CVE-2025-23167)."""
         self.assert_head_refused(b"X: y\r\n\rX" + SMUGGLED)
 
     def test_folding(self):
-        """Continued lines are refused: one reader joins them, another sees a new field."""
+        """Folded lines are rejected: one parser joins them, another sees a new field."""
         self.assert_head_refused(b"X: y\r\n z\r\n")
         self.assert_head_refused(b"X: y\r\n\tContent-Length: 34\r\n")
         self.assert_head_refused(b"X: y\r\n \r\n")
 
     def test_control_characters(self):
-        """NUL and its like are refused in names, values and targets."""
+        """NUL and other control characters are rejected in names, values and targets."""
         for character in (b"\0", b"\x01", b"\x08", b"\x0b", b"\x1b", b"\x1f", b"\x7f"):
             self.assert_head_refused(b"X%b: y\r\n" % character)
             self.assert_head_refused(b"X: y%bz\r\n" % character)
             self.assert_head_refused(b"", b"GET /%b HTTP/1.1\r\nHost: a\r\n" % character)
 
     def test_bad_names(self):
-        """Names are tokens, directly before the colon."""
+        """A name is a token, followed directly by the colon."""
         for name in (
             b"X ",
             b"X\t",
@@ -271,17 +271,17 @@ class LineTests(SmugglingTestCase):
 
 
 class RoutingTests(SmugglingTestCase):
-    """Requests that reach one host by one reader and another by another."""
+    """Requests that different parsers route to different hosts."""
 
     def test_several_hosts(self):
-        """Exactly one Host is taken, of HTTP/1.0 at most one."""
+        """Exactly one Host is accepted, for HTTP/1.0 at most one."""
         self.assert_head_refused(b"Host: b\r\n")
         self.assert_head_refused(b"hOST: b\r\n")
         self.assert_head_refused(b"Host: a\r\n", b"GET / HTTP/1.0\r\nHost: b\r\n")
         self.assert_head_refused(b"X: y\r\n", b"GET / HTTP/1.1\r\n")
 
     def test_malformed_hosts(self):
-        """A Host that is no authority is refused (CVE-2023-29406 is its sending side)."""
+        """A Host that is not an authority is rejected (CVE-2023-29406 is on the sending side)."""
         for host in (
             b"a, b",
             b"a b",
@@ -296,12 +296,12 @@ class RoutingTests(SmugglingTestCase):
             self.assert_head_refused(b"", b"GET / HTTP/1.1\r\nHost: " + host + b"\r\n")
 
     def test_absolute_targets(self):
-        """A host in the target is refused, whether it is that of Host or not."""
+        """A host in the target is rejected, even if it is equal to Host."""
         for target in (b"http://a/", b"http://b/", b"https://a/", b"HTTP://a/", b"a/b", b"@a/"):
             self.assert_head_refused(b"", b"GET " + target + b" HTTP/1.1\r\nHost: a\r\n")
 
     def test_malformed_request_lines(self):
-        """Spaces and versions of another kind are refused (CVE-2019-12387 is its sending side)."""
+        """Extra spaces and other versions are rejected (CVE-2019-12387 is on the sending side)."""
         for line in (
             b"GET  / HTTP/1.1",
             b"GET /  HTTP/1.1",
@@ -322,37 +322,37 @@ class RoutingTests(SmugglingTestCase):
             self.assert_head_refused(b"", line + b"\r\nHost: a\r\n")
 
     def test_a_body_of_a_connect(self):
-        """What follows a CONNECT belongs to the tunnel, so a body is refused."""
+        """Data after a CONNECT belongs to the tunnel, so a body is rejected."""
         for field in (b"Content-Length: 5\r\n", CHUNKED):
             self.assert_head_refused(field, b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n")
 
     def test_an_empty_connection_field(self):
-        """It names nothing, and the others count as well (CVE-2021-33197)."""
+        """An empty Connection field names nothing, and the others still count (CVE-2021-33197)."""
         fields = [(b"Connection", b""), (b"X-A", b"1"), (b"Connection", b"x-b"), (b"X-B", b"2")]
         self.assertEqual(end_to_end(fields), [(b"X-A", b"1")])
 
     def test_closing_is_not_overlooked(self):
-        """Close is found in the second Connection field and in any case."""
+        """``close`` is found in the second Connection field and in any case."""
         message = read_request([POST + b"Connection: x\r\nconnection: y, CLOSE\r\n\r\n"])
         self.assertEqual(connection_options(message.head), {b"x", b"y", b"close"})
         self.assertFalse(keeps_alive(message.head))
 
 
 class ChunkTests(SmugglingTestCase):
-    """Chunks that end where others see no end."""
+    """Chunk boundaries that only some parsers accept."""
 
     def test_signed_sizes(self):
-        """A sign is refused."""
+        """A sign is rejected."""
         for size in (b"+5", b"-5", b"-0", b"+0"):
             self.assert_body_refused(size + b"\r\nhello\r\n" + LAST)
 
     def test_prefixed_sizes(self):
-        """0x is refused, which Python's ``int`` takes (CVE-2022-24801)."""
+        """0x is rejected, which Python's ``int`` accepts (CVE-2022-24801)."""
         for size in (b"0x5", b"0X5", b"0x0", b"\\x5", b"x5", b"5h"):
             self.assert_body_refused(size + b"\r\nhello\r\n" + LAST)
 
     def test_spaced_sizes(self):
-        """White space and underscores around or within the number are refused."""
+        """White space and underscores around or within the number are rejected."""
         for size in (
             b"5 ",
             b" 5",
@@ -368,7 +368,7 @@ class ChunkTests(SmugglingTestCase):
             self.assert_body_refused(size + b"\r\nhello\r\n" + LAST)
 
     def test_overlong_sizes(self):
-        """Sizes that overflow 64 bits are refused, zeros before them too."""
+        """Sizes that overflow 64 bits are rejected, also after zeros."""
         for size in (
             b"1" + b"0" * 15,
             b"f" * 16,
@@ -379,40 +379,40 @@ class ChunkTests(SmugglingTestCase):
             self.assert_body_refused(size + b"\r\nhello\r\n" + LAST)
 
     def test_missing_sizes(self):
-        """A line without a number is refused, an empty one too."""
+        """A size line without a number is rejected, also an empty one."""
         for size in (b"", b";x", b"x", b"\xd9\xa5", b"5,5", b"5.0"):
             self.assert_body_refused(size + b"\r\nhello\r\n" + LAST)
 
     def test_bare_line_feeds(self):
-        """CR LF alone ends a line of a size (CVE-2025-22871)."""
+        """Only CR LF ends a size line (CVE-2025-22871)."""
         self.assert_body_refused(b"5\nhello\r\n" + LAST)
         self.assert_body_refused(b"5\r\nhello\r\n0\n\r\n")
         self.assert_body_refused(b"5\r\nhello\r\n0\r\n\n")
         self.assert_body_refused(b"5\rhello\r\n" + LAST)
 
     def test_line_ends_in_extensions(self):
-        """LF and CR in an extension are refused (CVE-2025-55315, CVE-2025-58056)."""
+        """LF and CR in an extension are rejected (CVE-2025-55315, CVE-2025-58056)."""
         for extension in (b";\n", b";x\ny", b";\r", b";\rx", b";x=\ny", b';x="\n"', b';x="\r"'):
             self.assert_body_refused(b"5" + extension + b"\r\nhello\r\n" + LAST)
             self.assert_body_refused(b"0" + extension + b"\r\n\r\n")
 
     def test_control_characters_in_extensions(self):
-        """No control character hides in an extension (CVE-2022-24801, CVE-2021-22960)."""
+        """Control characters in an extension are rejected (CVE-2022-24801, CVE-2021-22960)."""
         for character in (b"\0", b"\x01", b"\x0b", b"\x7f", b"\x80", b"\xff"):
             self.assert_body_refused(b"5;x" + character + b"\r\nhello\r\n" + LAST)
 
     def test_endless_extensions(self):
-        """They are bounded, each and together (CVE-2023-39326, CVE-2024-22019)."""
+        """Extensions are limited individually and in total (CVE-2023-39326, CVE-2024-22019)."""
         self.assert_body_refused(b"5;" + b"x" * 300 + b"\r\nhello\r\n" + LAST)
         self.assert_body_refused((b"1;" + b"x" * 200 + b"\r\na\r\n") * 200 + LAST)
 
     def test_data_that_spills(self):
-        """Exactly CR LF follows the data of a chunk: h11 took any two bytes (CVE-2025-43859)."""
+        """Exactly CR LF follows a chunk's data: h11 accepted any two bytes (CVE-2025-43859)."""
         for end in (b"xx", b"\n\r", b"\n", b"\r", b"\rX", b"X\n", b"", b"\r\r\n", b" \r\n"):
             self.assert_body_refused(b"5\r\nhello" + end + b"0\r\n\r\n")
 
     def test_trailers_that_frame(self):
-        """Nothing behind a body changes how it or the next is framed or routed."""
+        """Trailers do not affect the framing or routing of this or the next message."""
         for field in (
             b"Content-Length: 5",
             b"transfer-encoding: chunked",
@@ -425,7 +425,7 @@ class ChunkTests(SmugglingTestCase):
             self.assert_body_refused(b"0\r\n" + field + b"\r\n\r\n")
 
     def test_malformed_trailers(self):
-        """Trailers are as strict as fields."""
+        """Trailers are parsed as strictly as fields."""
         for field in (
             b"X : y",
             b" X: y",
@@ -442,32 +442,32 @@ class ChunkTests(SmugglingTestCase):
             self.assert_body_refused(b"0\r\n" + field + b"\r\n\r\n")
 
     def test_the_last_chunk_does_not_hide_a_request(self):
-        """What follows the empty line is the next request, whole."""
+        """The bytes after the empty line are the next request, unchanged."""
         message = read_request([POST + CHUNKED + b"\r\n" + LAST + SMUGGLED])
         self.assertEqual((message.body, message.rest), (b"", SMUGGLED))
 
     def test_an_empty_piece_does_not_end_a_body(self):
-        """Writing nothing writes no last chunk."""
+        """Writing an empty piece does not write a last chunk."""
         writer = BodyWriter(Framing(BodyKind.CHUNKED))
         self.assertEqual(writer.encode(b""), b"")
 
 
 class ResponseTests(SmugglingTestCase):
-    """Responses that end where others see no end."""
+    """Responses whose end parsers interpret differently."""
 
     def test_both_lengths(self):
-        """A length beside chunks is refused."""
+        """A length together with chunks is rejected."""
         self.assert_response_refused(b"Content-Length: 5\r\n" + CHUNKED)
         self.assert_response_refused(CHUNKED + b"Content-Length: 5\r\n")
 
     def test_bad_lengths(self):
-        """Content-Length is as strict as in requests."""
+        """Content-Length is parsed as strictly as in requests."""
         self.assert_response_refused(b"Content-Length: 5\r\nContent-Length: 5\r\n")
         for value in (b"5, 5", b"+5", b"-1", b"0x5", b"5 5", b"", b"05", b"9" * 30):
             self.assert_response_refused(b"Content-Length: " + value + b"\r\n")
 
     def test_bad_codings(self):
-        """Transfer-Encoding is as strict as in requests (CVE-2022-1705 was Go's client)."""
+        """Transfer-Encoding is parsed as strictly as in requests (CVE-2022-1705: Go's client)."""
         for value in (
             b"\rchunked",
             b"chunked\x0b",
@@ -481,21 +481,21 @@ class ResponseTests(SmugglingTestCase):
         self.assert_response_refused(CHUNKED, b"HTTP/1.0 200 OK\r\n")
 
     def test_bodies_where_none_belongs(self):
-        """204 and interim answers announce none."""
+        """204 and interim responses must not announce a body."""
         for field in (b"Content-Length: 5\r\n", CHUNKED):
             self.assert_response_refused(field, b"HTTP/1.1 204 No Content\r\n")
             self.assert_response_refused(field, b"HTTP/1.1 100 Continue\r\n")
             self.assert_response_refused(field, b"HTTP/1.1 101 Switching Protocols\r\n")
 
     def test_lengths_that_tell_of_another_answer(self):
-        """Nothing is read as the body of a 304 or of the answer to a HEAD."""
+        """No body is read for a 304 or the response to a HEAD."""
         for line, method in ((b"HTTP/1.1 304 \r\n", b"GET"), (b"HTTP/1.1 200 OK\r\n", b"HEAD")):
             for field in (b"Content-Length: 5\r\n", CHUNKED):
                 message = read_response([line + field + b"\r\nHTTP/"], method)
                 self.assertEqual((message.body, message.rest), (b"", b"HTTP/"))
 
     def test_malformed_heads(self):
-        """Lines are as strict as in requests."""
+        """Lines are parsed as strictly as in requests."""
         for field in (
             b"X : y",
             b" X: y",
@@ -510,7 +510,7 @@ class ResponseTests(SmugglingTestCase):
             self.assert_response_refused(field + b"\r\n")
 
     def test_splitting(self):
-        """Nobody can put a line of his own into a head that is written here."""
+        """A value cannot add a line to a serialized head."""
         for name, value in (
             (b"X", b"y\r\nSet-Cookie: z"),
             (b"X", b"y\r\n\r\nHTTP/1.1 200 OK"),
@@ -530,7 +530,7 @@ class ResponseTests(SmugglingTestCase):
             self.assertRaises(ValueError, writer.finish, fields)
 
     def test_splitting_of_start_lines(self):
-        """Nor by a reason, a method or a target (CVE-2019-12387)."""
+        """A reason, a method or a target cannot add a line either (CVE-2019-12387)."""
         self.assertRaises(ValueError, format_response_head, 200, b"OK\r\nX: y", [])
         self.assertRaises(ValueError, format_request_head, b"GET / HTTP/1.1\r\nX: y\r\n", b"/", [])
         for target in (b"/ HTTP/1.1\r\nX: y", b"/\n", b"/\r", b"/ x", b"/\0", b"/\t"):

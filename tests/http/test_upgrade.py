@@ -20,22 +20,22 @@ BUFFER = 64 * 1024
 
 
 class UpgradeTestCase(RelayTestCase):
-    """A client that asks for an upgrade."""
+    """A client that requests an upgrade."""
 
     def upgrade(self, early=b"", greeting=b""):
-        """Have an upgrade granted, with bytes right behind either head."""
+        """Grant an upgrade, with data directly after either head."""
         length = b"Content-Length: 0"
         self.send(request(b"/exec", *UPGRADE, length, method=b"POST", body=early))
         self.answer(SWITCHING + greeting)
 
     @property
     def to_origin(self):
-        """What came to the origin behind the head."""
+        """The data that the origin received after the head."""
         return self.origin.sent.partition(b"\r\n\r\n")[2]
 
     @property
     def to_client(self):
-        """What came to the client behind the head."""
+        """The data that the client received after the head."""
         return self.client.sent.partition(b"\r\n\r\n")[2]
 
 
@@ -43,13 +43,13 @@ class UpgradeTests(UpgradeTestCase):
     """Granted upgrades."""
 
     def test_interfaces(self):
-        """The sides provide what they say."""
+        """The sides provide their interfaces."""
         for side in join(MemoryConnection(), MemoryConnection(), self.relay.closing):
             self.assertTrue(verifyObject(IHalfCloseableProtocol, side))
             self.assertTrue(verifyObject(IPushProducer, side))
 
     def test_nothing_is_read_for_a_side_that_takes_no_more(self):
-        """A transport that stops its producer has nothing further read for it."""
+        """A transport that stops its producer pauses the other side."""
         near, far = MemoryConnection(), MemoryConnection()
         side, other = join(near, far, self.relay.closing)
         near.open(side)
@@ -63,7 +63,7 @@ class UpgradeTests(UpgradeTestCase):
         self.assertEqual(b"unread", far.sent)
 
     def test_heads(self):
-        """Both heads pass with Connection and Upgrade, without other fields of one connection."""
+        """Both heads are forwarded with Connection and Upgrade, but no other hop-by-hop fields."""
         self.send(
             request(
                 b"/exec?command=sh",
@@ -99,7 +99,7 @@ class UpgradeTests(UpgradeTestCase):
         self.assertEqual(SWITCHING, self.client.sent)
 
     def test_bytes(self):
-        """Bytes pass both ways as they are."""
+        """Data is forwarded unchanged in both directions."""
         self.upgrade()
         self.send(request(b"/not-http"))
         self.answer(b"HTTP/1.1 nonsense")
@@ -107,7 +107,7 @@ class UpgradeTests(UpgradeTestCase):
         self.assertEqual(b"HTTP/1.1 nonsense", self.to_client)
 
     def test_early_bytes(self):
-        """What comes right behind the heads passes, in order, and not before the 101."""
+        """Data directly after the heads is forwarded, in order, and not before the 101."""
         self.send(request(b"/exec", *UPGRADE, body=b"early "))
         self.assertEqual(b"", self.to_origin)
         self.answer(SWITCHING + b"greeting ")
@@ -116,14 +116,14 @@ class UpgradeTests(UpgradeTestCase):
         self.assertEqual((b"early late", b"greeting more"), (self.to_origin, self.to_client))
 
     def test_no_deadline(self):
-        """A joined pair has no deadline."""
+        """A joined pair has no timeout."""
         self.upgrade()
         self.clock.advance(100_000)
         self.send(b"x")
         self.assertEqual(b"x", self.to_origin)
 
     def test_does_not_count_in_the_pool(self):
-        """An upgraded connection leaves room for others, and is not used again."""
+        """An upgraded connection frees its place, and is not reused."""
         self.upgrade()
         self.client.receive_end()
         self.origin.receive_end()
@@ -131,7 +131,7 @@ class UpgradeTests(UpgradeTestCase):
         self.assertEqual((0, 0), (self.pool.statistics.in_use, self.pool.statistics.idle))
 
     def test_much_data(self):
-        """Megabytes both ways arrive whole."""
+        """Megabytes arrive completely in both directions."""
         self.upgrade()
         data = random.Random(2).randbytes(2_000_000)
         for start in range(0, len(data), 50_000):
@@ -148,7 +148,7 @@ class UpgradeTests(UpgradeTestCase):
         self.assertEqual(b"abcdraw", self.to_origin)
 
     def test_over_streams(self):
-        """The origin may be behind a stream of the tunnel."""
+        """The origin may be reached through a stream of the tunnel."""
         near, far = FakeStream.pair()
 
         def connect(key, caller):
@@ -160,7 +160,7 @@ class UpgradeTests(UpgradeTestCase):
         received = []
 
         class Origin:
-            """Notes what comes."""
+            """Records data and events."""
 
             makeConnection = connectionLost = lambda self, argument: None
             dataReceived = received.append
@@ -178,7 +178,7 @@ class RefusalTests(UpgradeTestCase):
     """Refused upgrades."""
 
     def test_refusal(self):
-        """A refusal passes with its whole body, and both connections are kept."""
+        """A refusal is forwarded with its whole body, and both connections are kept."""
         body = bytes(200_000)
         self.send(request(b"/exec", *UPGRADE))
         self.answer(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 200000\r\n\r\n" + body[:100_000])
@@ -191,7 +191,7 @@ class RefusalTests(UpgradeTestCase):
         self.assertEqual(1, len(self.origins))
 
     def test_bytes_behind_a_refused_request(self):
-        """What a client sent ahead of a refusal is its next request, if it is one."""
+        """Data that a client sends before a refusal is its next request, if valid."""
         self.send(request(b"/exec", *UPGRADE, body=request(b"/next")))
         self.answer(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")
         self.assertTrue(self.origin.sent.endswith(request(b"/next")))
@@ -199,23 +199,23 @@ class RefusalTests(UpgradeTestCase):
         self.assertEqual([403, 200], [a[0] for a in self.responses("GET", "GET")])
 
     def test_failure(self):
-        """An origin that cannot be had is told as for any request."""
+        """An unreachable origin is reported as for any request."""
         self.send(request(b"/exec", *UPGRADE))
         self.origin.receive_end()
         self.assert_refused(502, b"closed before an answer")
 
     def test_never_answers(self):
-        """So is one that does not answer."""
+        """An origin that does not respond is reported as for any request."""
         self.send(request(b"/exec", *UPGRADE))
         self.clock.advance(30)
         self.assert_refused(504, b"no answer")
 
 
 class EndTests(UpgradeTestCase):
-    """How joined connections end."""
+    """The end of joined connections."""
 
     def test_client_half_closes(self):
-        """The end of what the client sends is passed on alone."""
+        """A half-close of the client is forwarded."""
         self.upgrade()
         self.client.receive(b"last")
         self.client.receive_end()
@@ -232,7 +232,7 @@ class EndTests(UpgradeTestCase):
         self.assertEqual([None], self.ends)
 
     def test_origin_half_closes(self):
-        """So is the end of what the origin sends."""
+        """A half-close of the origin is forwarded."""
         self.upgrade()
         self.origin.receive(b"last")
         self.origin.receive_end()
@@ -242,7 +242,7 @@ class EndTests(UpgradeTestCase):
         self.assertEqual(b"more", self.to_origin)
 
     def test_client_half_closes_before_the_answer(self):
-        """An end that came before the 101 is passed on behind the early bytes."""
+        """A half-close before the 101 is forwarded after the early data."""
         self.send(request(b"/exec", *UPGRADE))
         self.client.receive_end()
         self.answer(SWITCHING + b"greeting")
@@ -250,7 +250,7 @@ class EndTests(UpgradeTestCase):
         self.assertEqual(b"greeting", self.to_client)
 
     def test_origin_half_closes_with_the_answer(self):
-        """So is one that comes with the 101."""
+        """A half-close of the origin that arrives with the 101 is forwarded, too."""
         self.send(request(b"/exec", *UPGRADE))
         self.origin.receive(SWITCHING + b"bye")
         self.origin.receive_end()
@@ -258,7 +258,7 @@ class EndTests(UpgradeTestCase):
         self.assertEqual((b"bye", True), (self.to_client, self.client.write_ended))
 
     def test_a_side_closes(self):
-        """A side that closes cleanly has the other closed after everything has been sent."""
+        """A clean close of one side closes the other once all data is sent."""
         self.upgrade()
         self.origin.receive(b"last words")
         self.origin.break_off(ConnectionDone())
@@ -268,7 +268,7 @@ class EndTests(UpgradeTestCase):
         self.assertEqual([None], self.ends)
 
     def test_a_side_breaks(self):
-        """A side that breaks has the other aborted: nothing is to look complete."""
+        """A broken side aborts the other, so that nothing incomplete looks complete."""
         for broken in ("client", "origin"):
             self.client = self.server.connect()
             self.upgrade()
@@ -279,13 +279,13 @@ class EndTests(UpgradeTestCase):
             self.assertIsInstance(self.ends[-1], ExchangeFailed)
 
     def test_client_leaves_before_the_answer(self):
-        """A client that leaves while it waits takes the origin with it."""
+        """A client that disconnects while it waits ends the connection to the origin."""
         self.send(request(b"/exec", *UPGRADE))
         self.client.break_off(ConnectionLost("reset"))
         self.assertTrue(self.origin.aborted)
 
     def test_a_side_that_does_not_close(self):
-        """A side that takes nothing any more is aborted in the end."""
+        """A side that does not read any more is finally aborted."""
         self.upgrade()
         self.origin.receive(bytes(1000))
         self.origin.break_off(ConnectionDone())
@@ -303,12 +303,12 @@ class EndTests(UpgradeTestCase):
 
 
 class SecureEndTests(UpgradeTestCase):
-    """A client over TLS: its end is an end of both directions."""
+    """A client over TLS, whose end ends both directions."""
 
     client_kind = SecureConnection
 
     def test_client_ends(self):
-        """The origin is closed after it has been sent everything."""
+        """The origin is closed once all data is sent to it."""
         self.upgrade()
         self.client.receive(b"last")
         self.client.receive_end()
@@ -318,7 +318,7 @@ class SecureEndTests(UpgradeTestCase):
         self.assertEqual([None], self.ends)
 
     def test_origin_ends(self):
-        """The client is closed after it has been sent everything."""
+        """The client is closed once all data is sent to it."""
         self.upgrade()
         self.origin.receive(b"last")
         self.origin.receive_end()
@@ -329,12 +329,12 @@ class SecureEndTests(UpgradeTestCase):
 
 
 class BackPressureTests(UpgradeTestCase):
-    """A side that does not keep up stops the other."""
+    """A side that does not keep up pauses the other."""
 
     PIECE = 16 * 1024
 
     def check(self, source, target):
-        """Fill ``source`` while it is read; what is held is bounded, and arrives."""
+        """Fill ``source`` while it is read; the buffered data is limited, and arrives."""
         before, total = len(target.sent), 0
         while source.reading and total < 10_000_000:
             source.receive(bytes(self.PIECE))
@@ -345,17 +345,17 @@ class BackPressureTests(UpgradeTestCase):
         self.assertEqual(total, len(target.sent) - before)
 
     def test_stalled_client(self):
-        """A client that takes nothing stops the origin."""
+        """A client that does not read pauses the origin."""
         self.upgrade()
         self.check(self.origin, self.client)
 
     def test_stalled_origin(self):
-        """An origin that takes nothing stops the client."""
+        """An origin that does not read pauses the client."""
         self.upgrade()
         self.check(self.client, self.origin)
 
     def test_end_while_stalled(self):
-        """The end that comes while the other side is stalled arrives after all the data."""
+        """An end that arrives while the other side is stalled is forwarded after all data."""
         self.upgrade()
         for _ in range(10):
             self.origin._incoming.append(bytes(self.PIECE))
